@@ -1,0 +1,16 @@
+/** A model's argument text as the canonical pair: an object, or `{}` with the text kept (api.md section 5). */
+export function parseArguments(text: string): {
+  arguments: Record<string, unknown>
+  arguments_text?: string
+} {
+  if (text.trim() === '') return { arguments: {} }
+  try {
+    const value: unknown = JSON.parse(text)
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+      return { arguments: value as Record<string, unknown> }
+    }
+  } catch {
+    // Cut by the length limit, or simply wrong: kept as text, never run.
+  }
+  return { arguments: {}, arguments_text: text }
+}

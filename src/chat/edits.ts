@@ -1,0 +1,68 @@
+/**
+ * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The
+ * guard at the end holds for every provider: no tool call may be parted from its result.
+ */
+import { BatonError } from '../errors.ts'
+import { type MessageInput, toolCalls } from './message.ts'
+
+export type ContextEdit =
+  | { op: 'insert_before' | 'insert_after' | 'replace_at'; index: number; message: MessageInput }
+  | { op: 'delete_at'; index: number }
+
+/**
+ * Applies the edits in order, each index read on the list that the one before left; negative counts
+ * from the end. Throws `invalid_request` for an index out of range, `context_splits_tool_exchange` when
+ * the result parts a call from its result. On an empty list, insert_before 0 and insert_after -1 insert.
+ */
+export function applyEdits<M extends MessageInput>(
+  history: readonly M[],
+  edits: readonly ContextEdit[],
+): (M | MessageInput)[] {
+  const list: (M | MessageInput)[] = [...history]
+  edits.forEach((edit, i) => {
+    const at = position(edit, list.length, i)
+    if (edit.op === 'delete_at') list.splice(at, 1)
+    else if (edit.op === 'replace_at') list.splice(at, 1, edit.message)
+    else list.splice(edit.op === 'insert_before' ? at : at + 1, 0, edit.message)
+  })
+  if (edits.length > 0) assertWholeExchanges(history, list)
+  return list
+}
+
+function position(edit: ContextEdit, length: number, i: number): number {
+  const at = edit.index < 0 ? length + edit.index : edit.index
+  if (length === 0 && edit.op === 'insert_before' && edit.index === 0) return 0
+  if (length === 0 && edit.op === 'insert_after' && edit.index === -1) return -1
+  if (at >= 0 && at < length) return at
+  throw new BatonError(
+    'invalid_request',
+    `context[${i}].index ${edit.index} is outside of the ${length} messages.`,
+    {
+      param: `context[${i}].index`,
+    },
+  )
+}
+
+/** Calls and results that were together before must be together after; a history's own gaps are repaired later. */
+function assertWholeExchanges(before: readonly MessageInput[], after: readonly MessageInput[]): void {
+  const open = (list: readonly MessageInput[]) => {
+    const calls = new Set<string>()
+    const results = new Set<string>()
+    for (const message of list) {
+      for (const call of toolCalls(message)) calls.add(call.call_id)
+      for (const part of message.parts) if (part.type === 'tool_result') results.add(part.call_id)
+    }
+    return new Set([
+      ...[...calls].filter((id) => !results.has(id)),
+      ...[...results].filter((id) => !calls.has(id)),
+    ])
+  }
+  const known = open(before)
+  const split = [...open(after)].find((id) => !known.has(id))
+  if (split === undefined) return
+  throw new BatonError(
+    'context_splits_tool_exchange',
+    `The edits part tool call ${split} from its result; edit or delete both messages together.`,
+    { param: 'context', details: { call_id: split } },
+  )
+}

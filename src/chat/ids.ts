@@ -1,0 +1,33 @@
+/** Prefixed ids that sort by the time they were made. */
+import { randomBytes } from 'node:crypto'
+
+export type IdPrefix = 'ses' | 'turn' | 'msg' | 'con' | 'cred' | 'exec' | 'key' | 'req' | 'call' | 'login'
+
+const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz'
+let lastMs = 0
+let count = 0
+
+/** `ses_` + 10 characters of milliseconds + 2 of a counter within one + 12 random ones. */
+export function newId(prefix: IdPrefix): string {
+  const now = Date.now()
+  if (now > lastMs) {
+    lastMs = now
+    count = 0
+  } else count++
+  return `${prefix}_${base32(lastMs, 10)}${base32(count & 1023, 2)}${random(12)}`
+}
+
+function base32(value: number, length: number): string {
+  let text = ''
+  for (let rest = value, i = 0; i < length; i++) {
+    text = ALPHABET[rest % 32] + text
+    rest = Math.floor(rest / 32)
+  }
+  return text
+}
+
+function random(length: number): string {
+  let text = ''
+  for (const byte of randomBytes(length)) text += ALPHABET[byte & 31]
+  return text
+}

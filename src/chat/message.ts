@@ -1,0 +1,125 @@
+/**
+ * The canonical conversation: what is stored, shown and handed to any provider. No vendor's shape
+ * appears here; the one vendor-made thing kept is a part's `provenance.opaque`. Field names are those
+ * of the public contract (api.md section 5), so a message is served as it is stored.
+ */
+
+/** What a part's opaque token is bound to; only the adapter of `provider` reads `opaque`. */
+export interface Provenance {
+  provider: string
+  model: string
+  credential_id: string | null
+  /** A signature or encrypted reasoning, in whatever encoding the adapter chose. */
+  opaque?: string
+  /** Hash of system, tools and earlier messages that the token was made under (see repair.ts). */
+  prefix?: string
+}
+
+export interface TextPart {
+  type: 'text'
+  text: string
+  provenance?: Provenance
+}
+/** A provider's reasoning: a readable summary (may be empty) and, in provenance, the token to return. */
+export interface ReasoningPart {
+  type: 'reasoning'
+  text: string
+  provenance: Provenance
+}
+export interface ToolCallPart {
+  type: 'tool_call'
+  /** Canonical id, `call_…`, unique in its session. */
+  call_id: string
+  /** Canonical tool name, `server.tool` or a built-in's bare name. */
+  name: string
+  arguments: Record<string, unknown>
+  /** The model's own text where it was no JSON object; `arguments` is then `{}` and the call is not run. */
+  arguments_text?: string
+  provenance?: Provenance
+}
+/** Where the rest of an oversized result is kept: the execution's stored output. */
+export interface Spill {
+  exec_id: string
+  bytes: number
+}
+export type Outcome = 'ok' | 'error' | 'cancelled' | 'denied' | 'outcome_unknown'
+export interface ToolResultPart {
+  type: 'tool_result'
+  call_id: string
+  name: string
+  content: ContentPart[]
+  structured?: unknown
+  is_error: boolean
+  outcome: Outcome
+  spill?: Spill
+}
+export type MediaKind = 'image' | 'audio' | 'file'
+/** Binary content: exactly one of `data` (base64) and `url`. */
+export interface MediaPart {
+  type: MediaKind
+  media_type: string
+  data?: string
+  url?: string
+  name?: string
+}
+/** Shown to people, never sent to a model. */
+export interface NoticePart {
+  type: 'notice'
+  text: string
+}
+
+export type ContentPart = TextPart | MediaPart
+export type AssistantPart = TextPart | ReasoningPart | ToolCallPart | MediaPart
+export type Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | MediaPart | NoticePart
+
+export type Role = 'user' | 'assistant' | 'tool' | 'system'
+
+/** What a caller or an edit supplies: a message without its identity. */
+export interface MessageInput {
+  role: Role
+  parts: Part[]
+}
+
+export interface Message extends MessageInput {
+  id: string
+  session_id: string
+  turn_id: string | null
+  /** Position in the session, ascending, with gaps after deletions. */
+  seq: number
+  /** The turn was cancelled while this text was being written. */
+  incomplete?: true
+  created_at: string
+}
+
+/** Tokens of one model call. `cached_tokens` is a part of input, `reasoning_tokens` a part of output. */
+export interface Usage {
+  input_tokens: number
+  output_tokens: number
+  reasoning_tokens: number
+  cached_tokens: number
+}
+
+export const NO_USAGE: Usage = { input_tokens: 0, output_tokens: 0, reasoning_tokens: 0, cached_tokens: 0 }
+
+export function addUsage(a: Usage, b: Usage): Usage {
+  return {
+    input_tokens: a.input_tokens + b.input_tokens,
+    output_tokens: a.output_tokens + b.output_tokens,
+    reasoning_tokens: a.reasoning_tokens + b.reasoning_tokens,
+    cached_tokens: a.cached_tokens + b.cached_tokens,
+  }
+}
+
+/** The tool calls of a message, in order. */
+export const toolCalls = (message: MessageInput): ToolCallPart[] =>
+  message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
+
+/** The visible text of a message. */
+export const textOf = (message: MessageInput): string =>
+  message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
+
+/** What stands in for a medium where the target refuses its kind. */
+export const mediaAsText = (part: MediaPart): string => {
+  const where = part.url ? `, ${part.url}` : ''
+  return `[${part.type}${part.name ? ` ${part.name}` : ''}, ${part.media_type}${where}: not shown to this model]`
+}

@@ -1,0 +1,203 @@
+/**
+ * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
+ * on it and never repair again. What it guarantees: every tool call is answered by the tool message
+ * right after it, one result a call, in call order; no result without its call; opaque tokens only where
+ * their provenance fits; ids and names are legal; refused media and empty parts are gone.
+ */
+import { createHash, type Hash } from 'node:crypto'
+import {
+  type AssistantPart,
+  type ContentPart,
+  type MediaKind,
+  type MediaPart,
+  type MessageInput,
+  mediaAsText,
+  type Part,
+  type Provenance,
+  type ToolCallPart,
+  type ToolResultPart,
+} from './message.ts'
+import { exposedName, legalCallId } from './names.ts'
+
+/** Where the history goes; the capabilities are those of the target's model. */
+export interface RepairTarget {
+  provider: string
+  model: string
+  credential_id: string | null
+  boundThinking: boolean
+  userMedia: ReadonlySet<MediaKind>
+  resultMedia: ReadonlySet<MediaKind>
+  systemMessages: boolean
+}
+
+export interface Repaired {
+  messages: MessageInput[]
+  /**
+   * Hash of everything the next answer is made under; goes into its parts' provenance. Empty unless the
+   * model binds its reasoning to the prefix.
+   */
+  prefix: string
+}
+
+/** `head` stands for what precedes the messages: the instructions and declarations, as they are sent. */
+export function repair(history: readonly MessageInput[], target: RepairTarget, head = ''): Repaired {
+  const walk = new Walk(history, target, head)
+  for (const message of history) walk.take(message)
+  return { messages: walk.messages, prefix: walk.prefix() }
+}
+
+/** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
+class Walk {
+  readonly messages: MessageInput[] = []
+  readonly #target: RepairTarget
+  readonly #results = new Map<string, ToolResultPart[]>()
+  readonly #calls = new Set<string>()
+  readonly #usedIds = new Set<string>()
+  readonly #hash: Hash | null
+
+  constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
+    this.#target = target
+    this.#hash = target.boundThinking ? createHash('sha256').update(head) : null
+    for (const { role, parts } of history) {
+      for (const part of parts) {
+        if (part.type === 'tool_call' && role === 'assistant') this.#calls.add(part.call_id)
+        if (part.type !== 'tool_result') continue
+        const known = this.#results.get(part.call_id)
+        if (known) known.push(part)
+        else this.#results.set(part.call_id, [part])
+      }
+    }
+  }
+
+  prefix(): string {
+    return this.#hash?.copy().digest('hex') ?? ''
+  }
+
+  take(message: MessageInput): void {
+    if (message.role === 'assistant') return this.#assistant(message)
+    const parts = message.parts.flatMap((part) => this.#givenPart(part))
+    if (parts.length === 0) return
+    if (message.role !== 'system') return this.#push({ role: 'user', parts })
+    if (this.#target.systemMessages) return this.#push({ role: 'system', parts })
+    const text = parts.map((part) => (part.type === 'text' ? part.text : '')).join('\n')
+    this.#push({ role: 'user', parts: [{ type: 'text', text: `[System message]\n${text}` }] })
+  }
+
+  /** Parts of a user or system message, and results whose call is nowhere in the history. */
+  #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
+    switch (part.type) {
+      case 'text':
+        return part.text.trim() === '' ? [] : [{ type: 'text', text: part.text }]
+      case 'image':
+      case 'audio':
+      case 'file':
+        return [mediaFor(part, this.#target.userMedia)]
+      case 'tool_result':
+        return this.#calls.has(part.call_id) ? [] : orphanAsText(part, this.#target.userMedia)
+      case 'tool_call':
+      case 'reasoning':
+      case 'notice':
+        return []
+      default:
+        return part satisfies never
+    }
+  }
+
+  #assistant(message: MessageInput): void {
+    const prefix = this.prefix()
+    const parts: AssistantPart[] = []
+    const results: ToolResultPart[] = []
+    for (const part of message.parts) {
+      const ready = this.#assistantPart(part, prefix)
+      if (!ready) continue
+      parts.push(ready)
+      if (ready.type === 'tool_call' && part.type === 'tool_call') results.push(this.#resultFor(part, ready))
+    }
+    if (parts.length === 0) return
+    this.#push({ role: 'assistant', parts })
+    if (results.length > 0) this.#push({ role: 'tool', parts: results })
+  }
+
+  #assistantPart(part: Part, prefix: string): AssistantPart | null {
+    const provenance = 'provenance' in part ? this.#fitting(part.provenance, prefix) : undefined
+    switch (part.type) {
+      case 'text':
+        if (part.text.trim() === '' && !provenance) return null
+        return { type: 'text', text: part.text, ...(provenance ? { provenance } : {}) }
+      case 'reasoning':
+        return provenance ? { ...part, provenance } : null
+      case 'tool_call':
+        return {
+          type: 'tool_call',
+          call_id: this.#freshId(part.call_id),
+          name: exposedName(part.name),
+          arguments: part.arguments,
+          ...(provenance ? { provenance } : {}),
+        }
+      case 'image':
+      case 'audio':
+      case 'file':
+        return { type: 'text', text: mediaAsText(part) }
+      case 'tool_result':
+      case 'notice':
+        return null
+      default:
+        return part satisfies never
+    }
+  }
+
+  /** A token goes back only to the provider, model and credential it came from, and where bound, its prefix. */
+  #fitting(provenance: Provenance | undefined, prefix: string): Provenance | undefined {
+    if (provenance?.opaque === undefined) return undefined
+    const { provider, model, credential_id, boundThinking } = this.#target
+    const fits =
+      provenance.provider === provider &&
+      provenance.model === model &&
+      provenance.credential_id === credential_id &&
+      (!boundThinking || provenance.prefix === prefix)
+    return fits ? provenance : undefined
+  }
+
+  /** Ids are unique in what is sent, though a history put together by hand may repeat one. */
+  #freshId(id: string): string {
+    const legal = legalCallId(id)
+    let fresh = legal
+    for (let n = 2; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${legal.slice(0, 58)}_${n}`)
+    this.#usedIds.add(fresh)
+    return fresh
+  }
+
+  #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
+    const found = this.#results.get(call.call_id)?.shift()
+    if (!found) return unanswered(ready)
+    const content = found.content.flatMap((part) =>
+      part.type === 'text' ? (part.text === '' ? [] : [part]) : [mediaFor(part, this.#target.resultMedia)],
+    )
+    return { ...found, call_id: ready.call_id, name: ready.name, content }
+  }
+
+  #push(message: MessageInput): void {
+    this.messages.push(message)
+    this.#hash?.update(JSON.stringify(message, withoutPrefix))
+  }
+}
+
+/** A token's own prefix hash is bookkeeping, not content. */
+const withoutPrefix = (key: string, value: unknown): unknown => (key === 'prefix' ? undefined : value)
+
+const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart =>
+  accepted.has(part.type) ? part : { type: 'text', text: mediaAsText(part) }
+
+function orphanAsText(part: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
+  const content = part.content.map((item) => (item.type === 'text' ? item : mediaFor(item, accepted)))
+  return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
+}
+
+const unanswered = (call: ToolCallPart): ToolResultPart => ({
+  type: 'tool_result',
+  call_id: call.call_id,
+  name: call.name,
+  content: [{ type: 'text', text: 'No result of this call was recorded; it may or may not have run.' }],
+  is_error: true,
+  outcome: 'outcome_unknown',
+})

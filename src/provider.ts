@@ -1,0 +1,185 @@
+/**
+ * The contract between Baton and a vendor's wire protocol. A deployment is a pure description: it renders
+ * a canonical request into the vendor's body, parses the vendor's stream into ModelEvents, and classifies
+ * the vendor's errors. No I/O, clock, randomness or environment; secrets enter only in `authorize`.
+ */
+import type { ModelEvent } from './chat/event.ts'
+import type { MediaKind, MessageInput, Provenance } from './chat/message.ts'
+import type { BatonError } from './errors.ts'
+import type { SseFrame } from './sse.ts'
+
+export type JsonSchema = Record<string, unknown>
+
+/** A session's settings for the model; absent means the vendor's default (api.md section 4). */
+export interface ModelSettings {
+  temperature?: number
+  top_p?: number
+  max_output_tokens?: number
+  reasoning?: { effort?: Effort }
+  tool_choice?: ToolChoice
+  parallel_tool_calls?: boolean
+}
+export type Effort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
+/** `{name}` is a canonical tool name: the model must call that tool. */
+export type ToolChoice = 'auto' | 'none' | 'required' | { name: string }
+
+/** A tool as the model sees it. `parameters` already fits the deployment's schema profile. */
+export interface ToolDeclaration {
+  /** Exposed name, `^[A-Za-z0-9_-]{1,63}$` */
+  name: string
+  /** Canonical name, `server.tool` */
+  canonical_name: string
+  description: string
+  parameters: JsonSchema
+}
+
+/** What a deployment accepts of JSON Schema; src/tools/schema.ts adapts every tool to it. */
+export interface SchemaProfile {
+  /** anyOf/oneOf/allOf/enum/not beside the root's `type: object` */
+  rootCombinators: boolean
+  /** `const`; otherwise it becomes a one-value enum */
+  const: boolean
+  /** tuple forms: `prefixItems`, `items: [..]`; otherwise one homogeneous `items` */
+  tuples: boolean
+  /** `$ref` into local `$defs`; otherwise references are inlined to a bounded depth */
+  refs: boolean
+  /** enums of numbers, booleans and null; otherwise only of strings */
+  mixedEnums: boolean
+  /** What a property name must match; others are renamed reversibly */
+  propertyPattern: RegExp
+  /** Keywords kept; every other one is dropped. Absent: all known JSON Schema keywords stay. */
+  keywords?: ReadonlySet<string>
+}
+
+/** What Baton must know of a model before it prepares a request for it. Data, per model family. */
+export interface Capabilities {
+  /** temperature, top_p are accepted */
+  sampling: boolean
+  /** tool_choice other than auto and none is accepted */
+  forcedToolChoice: boolean
+  /** Reasoning tokens are only valid under the very prefix that they were made under */
+  boundThinking: boolean
+  /** Kinds of media accepted from the user, and inside a tool result */
+  userMedia: ReadonlySet<MediaKind>
+  resultMedia: ReadonlySet<MediaKind>
+  /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
+  systemMessages: boolean
+  /** Most tools that may be declared in one request; null: no known limit */
+  toolLimit: number | null
+}
+
+/** A model as the provider's own models endpoint reports it; absent fields are unknown. */
+export interface ReportedModel {
+  id: string
+  max_input_tokens?: number
+  max_output_tokens?: number
+  /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
+  thinking_types?: string[]
+  efforts?: string[]
+}
+
+/** The facts of a credential that a request may show; never its secret. */
+export interface CredentialFacts {
+  id: string | null
+  account_id?: string
+  project_id?: string
+  quota_project?: string
+  workspace_id?: string
+}
+
+/** What the credential's secret holds, decrypted only at the door that sends it. */
+export interface CredentialSecret {
+  api_key?: string
+  access_token?: string
+}
+
+/** The operator's settings for a deployment (`providers.<id>` in the YAML file). */
+export interface DeploymentOptions {
+  /** Extra leading system blocks; empty by default */
+  system_blocks: readonly string[]
+  /** Extra headers; empty by default */
+  headers: Readonly<Record<string, string>>
+  /** Code Assist only: declare tools in both spellings */
+  dual_declarations: boolean
+}
+
+/**
+ * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every
+ * tool call is answered by the `tool` message right after it, one result a call, in call order; names
+ * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media
+ * kinds that the target refuses are text already; no notice, no empty part, no empty message.
+ */
+export interface ModelRequest {
+  model: string
+  instructions: string
+  messages: MessageInput[]
+  tools: ToolDeclaration[]
+  settings: ModelSettings
+  session_id: string
+  /** This step goes on after tool results of the same turn */
+  follow_up: boolean
+  capabilities: Capabilities
+  reported?: ReportedModel
+  credential: CredentialFacts
+  options: DeploymentOptions
+}
+
+export interface RenderedRequest {
+  method: 'POST'
+  /** Joined to the deployment's base URL; may hold a query */
+  path: string
+  /** Without authorization and content-type */
+  headers: Record<string, string>
+  body: Record<string, unknown>
+  /** What was left out or changed, in words for `/render`: "temperature: not accepted by this model" */
+  notes: string[]
+}
+
+export interface ParseContext {
+  /** The canonical id for a call: unique in the session, made from the vendor's own where that is legal. */
+  callId(vendorId?: string): string
+  /** The canonical name behind an exposed one; a name that was not declared comes back as it is. */
+  toolName(exposed: string): string
+  /** Goes on every part of the message, with `opaque` added by the adapter where there is one. */
+  provenance: Provenance
+}
+
+/** One model call's stream, frame by frame. */
+export interface ModelParser {
+  /** Throws a BatonError for an error that the vendor sent inside the stream. */
+  push(frame: SseFrame): ModelEvent[]
+  /** The body ended. Throws `upstream_disconnected` if the stream was not complete. */
+  end(): ModelEvent[]
+}
+
+/** A response that is no stream of events: an HTTP error, or a JSON body in place of a stream. */
+export interface UpstreamFailure {
+  status: number
+  headers: Readonly<Record<string, string>>
+  body: string
+}
+
+export interface Deployment {
+  /** Unique: `openai`, `chatgpt`, `anthropic`, `anthropic-oauth`, `gemini`, `code-assist`, … */
+  id: string
+  /** The public provider id that sessions name */
+  provider: string
+  /** Which credentials it serves */
+  credential: { kind: 'api_key' | 'oauth'; path?: 'code_assist' | 'public' }
+  schema: SchemaProfile
+  capabilities(model: string, reported?: ReportedModel): Capabilities
+  /** Tool declarations in the vendor's shape, exactly as `render` sends them. */
+  declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
+  render(request: ModelRequest): RenderedRequest
+  parser(context: ParseContext): ModelParser
+  /** Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`. */
+  classify(failure: UpstreamFailure): BatonError
+  authorize(secret: CredentialSecret, facts: CredentialFacts): Record<string, string>
+  /**
+   * A request to send once instead of the refused one (vendor's documented repair, e.g. reasoning that
+   * the vendor can no longer verify is left out); null when there is none. Called before the first byte.
+   */
+  repair?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
+  /** The vendor's list of models, where it has one: GET path, and its body read. */
+  models?: { path: string; parse(body: unknown): ReportedModel[] }
+}

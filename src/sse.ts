@@ -1,0 +1,27 @@
+/** The SSE wire format, both ways; no sockets. Decoding is eventsource-parser's (WHATWG HTML 9.2). */
+import { createParser } from 'eventsource-parser'
+
+/** One decoded event. `event` is undefined when the stream named none. */
+export interface SseFrame {
+  event: string | undefined
+  data: string
+  id: string | undefined
+}
+
+/** Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line. */
+export function createDecoder(onFrame: (frame: SseFrame) => void): { push(text: string): void; end(): void } {
+  const parser = createParser({
+    onEvent: (message) => onFrame({ event: message.event, data: message.data, id: message.id }),
+  })
+  return {
+    push: (text) => parser.feed(text),
+    // A stream cut after its last data line still holds a whole event (seen on Gemini: wire/gemini.md 6.1).
+    end: () => parser.feed('\n\n'),
+  }
+}
+
+/** Encodes one event. `data` must hold no raw line break: JSON never does. */
+export const encodeEvent = (event: string, data: string, id?: string): string =>
+  id === undefined ? `event: ${event}\ndata: ${data}\n\n` : `id: ${id}\nevent: ${event}\ndata: ${data}\n\n`
+
+export const encodeComment = (text: string): string => `: ${text}\n\n`
