@@ -1,0 +1,188 @@
+/**
+ * What the rest of Baton knows of MCP: servers to reach, the tools that they list, results of calls and
+ * how a call can fail. No type of the SDK appears here; mcp.ts is the one door to it.
+ */
+import type { ContentPart } from '../chat/message.ts'
+
+export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
+
+/** A JSON Schema of whatever draft the server wrote; not validated here. */
+export type JsonSchema = Record<string, unknown>
+
+/** A connector as the door needs it; built by the caller from a stored connector. */
+export interface McpServerSpec {
+  /**
+   * Pool key: connector id + config revision + credential identity (+ session id when exclusive). Two
+   * specs with one key share a connection, so everything below must be equal for equal keys.
+   */
+  key: string
+  /** The connector's name, for messages only */
+  name: string
+  transport: McpTransport
+  /** streamable_http, sse */
+  url?: string
+  headers?: Record<string, string>
+  /** stdio: started without a shell, in its own process group */
+  command?: string
+  args?: string[]
+  /** stdio: the only variables that the process gets besides HOME, USER, LOGNAME, SHELL, TERM, PATH */
+  env?: Record<string, string>
+  /** Private addresses are open for this connector (operator's or config's), all or these CIDRs and hosts */
+  allowPrivate: boolean | readonly string[]
+  /** Bearer token of the connector; `onUnauthorized` runs once after a 401, then the request is repeated. */
+  auth?: McpAuth
+}
+
+export interface McpAuth {
+  token(): Promise<string | undefined>
+  onUnauthorized?(): Promise<void>
+}
+
+/** Behaviour hints of the server; to be believed only where the connector's annotations are trusted. */
+export interface McpAnnotations {
+  readOnlyHint?: boolean
+  destructiveHint?: boolean
+  idempotentHint?: boolean
+  openWorldHint?: boolean
+}
+
+export interface McpTool {
+  name: string
+  title?: string
+  description?: string
+  /** Always an object schema: `type: 'object'` at the root */
+  inputSchema: JsonSchema
+  outputSchema?: JsonSchema
+  annotations?: McpAnnotations
+}
+
+export interface McpServerInfo {
+  name: string
+  version: string
+  protocol_version: string
+}
+
+/** One tool definition that was mended or left out, and why; for the connector's status. */
+export interface ToolProblem {
+  tool: string
+  problem: string
+}
+
+export interface ToolList {
+  server: McpServerInfo
+  /** In the server's order, names unique */
+  tools: McpTool[]
+  repaired: ToolProblem[]
+  /** SHA-256 over the canonical JSON of `tools` sorted by name: equal lists have equal hashes */
+  hash: string
+  /** Milliseconds since the epoch */
+  fetched_at: number
+}
+
+export interface McpProgress {
+  progress: number
+  total?: number
+  message?: string
+}
+
+/** A result in canonical parts. `is_error` is the server's own word that the tool failed. */
+export interface McpResult {
+  content: ContentPart[]
+  structured?: unknown
+  is_error: boolean
+}
+
+export type McpErrorKind =
+  /** Not reachable, refused, or in its back-off after repeated failures */
+  | 'unavailable'
+  | 'timeout'
+  | 'cancelled'
+  /** The connection or stream broke after the request was sent */
+  | 'disconnected'
+  /** The server answered with a JSON-RPC error or with what is no valid answer */
+  | 'protocol'
+  | 'auth_required'
+  /** The answer was larger than the cap */
+  | 'too_large'
+
+/** Every failure of this door except a caller's fault, which is a BatonError. */
+export class McpError extends Error {
+  readonly kind: McpErrorKind
+  /** False only where the server certainly did not run the call: it may then be repeated safely. */
+  readonly sent: boolean
+  /** After how long another try makes sense, where that is known */
+  readonly retryAfterMs: number | undefined
+  /** The JSON-RPC error code of the server, where it sent one */
+  readonly rpcCode: number | undefined
+
+  constructor(
+    kind: McpErrorKind,
+    message: string,
+    facts: {
+      sent: boolean
+      retryAfterMs?: number | undefined
+      rpcCode?: number | undefined
+      cause?: unknown
+    },
+  ) {
+    super(message, facts.cause === undefined ? undefined : { cause: facts.cause })
+    this.name = 'McpError'
+    this.kind = kind
+    this.sent = facts.sent
+    this.retryAfterMs = facts.retryAfterMs
+    this.rpcCode = facts.rpcCode
+  }
+}
+
+export type McpState = 'idle' | 'connecting' | 'ready' | 'down' | 'auth_required' | 'quarantined'
+export interface McpStatus {
+  state: McpState
+  /** The last failure's text; gone after the next success */
+  error?: string
+  /** `down`: no attempt is made before this time (milliseconds since the epoch) */
+  retry_at?: number
+}
+
+export interface ListOptions {
+  /** The call settles within this time, whatever the server does. */
+  timeoutMs: number
+  signal?: AbortSignal
+  /** Ask the server even though a list is cached */
+  refresh?: boolean
+}
+
+export interface CallOptions {
+  /** Longest silence: each progress notification starts it anew */
+  timeoutMs: number
+  /** Longest duration in all, connecting included */
+  maxTotalMs: number
+  signal: AbortSignal
+  onProgress?: (progress: McpProgress) => void
+}
+
+export interface Mcp {
+  /**
+   * The server's tools; connects first if needed. One request at a time per key: callers that come
+   * meanwhile share it, each with its own deadline. Throws McpError.
+   */
+  list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
+  /** The last list of this key, however old. */
+  cached(key: string): ToolList | null
+  /** Runs one tool once. `tool` is the server's own name for it. Throws McpError. */
+  call(
+    spec: McpServerSpec,
+    tool: string,
+    args: Record<string, unknown>,
+    options: CallOptions,
+  ): Promise<McpResult>
+  status(key: string): McpStatus
+  /**
+   * Says that a server announced a changed tool list: at once, then at most every five seconds per key,
+   * the last one never lost. Only the announcement: list again and compare hashes. Returns the unsubscriber.
+   */
+  onListChanged(fn: (key: string) => void): () => void
+  /** Keeps a channel for the server's notifications open until this time (milliseconds since the epoch). */
+  interest(key: string, spec: McpServerSpec, untilMs: number): void
+  /** Closes one connection, or all for good: waits for running calls up to ten seconds, then kills process groups. */
+  close(key?: string): Promise<void>
+}
