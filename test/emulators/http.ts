@@ -1,0 +1,150 @@
+/**
+ * What every vendor's emulator stands on: a loopback server that records what it was asked and answers
+ * with JSON or a stream whose pace, chunking and end a test controls. It knows no vendor.
+ */
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/** One request as it came in. */
+export interface Recorded {
+  method: string
+  /** With its query. */
+  path: string
+  headers: IncomingHttpHeaders
+  /** Parsed JSON; the text itself where it is none. */
+  body: unknown
+  text: string
+  /** Settles when the exchange is over: `aborted` if the caller left before the answer's end. */
+  closed: Promise<'finished' | 'aborted'>
+}
+
+/** A piece of a stream: text to send, or something to wait for before the next piece. */
+export type Beat = string | (() => Promise<unknown>)
+
+export interface JsonReply {
+  status: number
+  headers?: Readonly<Record<string, string>>
+  /** A string goes out as it is, everything else as JSON. */
+  body: unknown
+}
+export interface StreamReply {
+  /** 200 where absent */
+  status?: number
+  /** Replaces `content-type: text/event-stream` where it names one; `''` sends none. */
+  headers?: Readonly<Record<string, string>>
+  stream: Iterable<Beat>
+  /** Bytes per write; splits frames and UTF-8 characters anywhere. Absent: a frame a write. */
+  chunk?: number
+  /** How the body ends after the last beat: a clean end (default), a destroyed socket, or never. */
+  ending?: 'end' | 'cut' | 'hang'
+}
+export type Reply = JsonReply | StreamReply
+
+export interface Emulator {
+  /** `http://127.0.0.1:<port>` */
+  url: string
+  /** Every request so far, oldest first. */
+  requests: Recorded[]
+  /** Settles with the request of that place (from 0) once it has arrived. */
+  request(index: number): Promise<Recorded>
+  /** Ends every open exchange and stops listening. */
+  close(): Promise<void>
+}
+
+export const pause = (ms: number) => () => sleep(ms)
+
+/** A promise and the function that settles it: what a test waits for, or holds a stream with. */
+export function gate(): { opened: Promise<void>; open: () => void } {
+  let open = () => {}
+  const opened = new Promise<void>((resolve) => {
+    open = resolve
+  })
+  return { opened, open }
+}
+
+/** Serves `answer` on a free loopback port. A throw in `answer` becomes a 500 that names it. */
+export async function serve(answer: (request: Recorded) => Reply | Promise<Reply>): Promise<Emulator> {
+  const requests: Recorded[] = []
+  const waiting: { index: number; resolve: (request: Recorded) => void }[] = []
+  const take = async (incoming: IncomingMessage, response: ServerResponse) => {
+    const request = await record(incoming, response)
+    requests.push(request)
+    for (const { index, resolve } of waiting) if (index === requests.length - 1) resolve(request)
+    const reply = await Promise.resolve()
+      .then(() => answer(request))
+      .catch((thrown): JsonReply => ({ status: 500, body: `emulator defect: ${String(thrown)}` }))
+    if ('stream' in reply) return sendStream(response, reply)
+    sendJson(response, reply)
+  }
+  const server = createServer((incoming, response) => {
+    // A caller that leaves while its body is read leaves nothing to answer.
+    take(incoming, response).catch(() => response.destroy())
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  return {
+    url: `http://127.0.0.1:${port}`,
+    requests,
+    request: (index) => {
+      const there = requests[index]
+      if (there) return Promise.resolve(there)
+      return new Promise((resolve) => waiting.push({ index, resolve }))
+    },
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+async function record(incoming: IncomingMessage, response: ServerResponse): Promise<Recorded> {
+  const closed = new Promise<'finished' | 'aborted'>((resolve) =>
+    response.once('close', () => resolve(response.writableFinished ? 'finished' : 'aborted')),
+  )
+  const chunks: Buffer[] = []
+  for await (const chunk of incoming) chunks.push(chunk)
+  const text = Buffer.concat(chunks).toString('utf8')
+  const { method = '', url = '', headers } = incoming
+  return { method, path: url, headers, body: parsed(text), text, closed }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+function sendJson(response: ServerResponse, { status, headers, body }: JsonReply): void {
+  const text = typeof body === 'string' ? body : JSON.stringify(body)
+  const type = typeof body === 'string' ? 'text/plain' : 'application/json'
+  response.writeHead(status, { 'content-type': type, ...headers }).end(text)
+}
+
+async function sendStream(response: ServerResponse, reply: StreamReply): Promise<void> {
+  const { 'content-type': type = 'text/event-stream', ...headers } = reply.headers ?? {}
+  response.writeHead(reply.status ?? 200, { ...(type ? { 'content-type': type } : {}), ...headers })
+  response.flushHeaders()
+  const left = new Promise<void>((resolve) => response.once('close', () => resolve()))
+  for (const beat of reply.stream) {
+    if (response.destroyed) return
+    if (typeof beat !== 'string') await Promise.race([beat(), left])
+    else for (const bytes of cutUp(beat, reply.chunk)) await Promise.race([write(response, bytes), left])
+  }
+  if (reply.ending === 'hang') return left
+  if (reply.ending === 'cut') response.destroy()
+  else response.end()
+}
+
+const write = (response: ServerResponse, bytes: Uint8Array): Promise<void> =>
+  new Promise((resolve) => response.write(bytes, () => resolve()))
+
+function* cutUp(text: string, size?: number): Generator<Uint8Array> {
+  const bytes = Buffer.from(text)
+  for (let at = 0; at < bytes.length; at += size ?? bytes.length) {
+    yield bytes.subarray(at, at + (size ?? bytes.length))
+  }
+}
