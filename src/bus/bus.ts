@@ -1,0 +1,54 @@
+/**
+ * The bus: one ordered event log a session, and wake-ups between replicas. It may be flushed at any time
+ * without losing a conversation: a reader whose place is gone is told so (`gap`), never served wrongly.
+ * Two implementations, memory and Redis, pass the same contract tests.
+ */
+
+/** An event on its way into the log. `data` is its JSON, encoded once for every reader. */
+export interface BusEvent {
+  type: string
+  turn_id: string | null
+  data: string
+  /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
+  once?: string
+}
+/** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
+export interface LoggedEvent {
+  cursor: string
+  type: string
+  turn_id: string | null
+  data: string
+}
+export interface ReadOptions {
+  /** Only this turn's events; a turn's stream starts at its first one */
+  turn?: string
+  /** A cursor, `start` (oldest kept, or the turn's first event), or `now` */
+  after: string
+  signal: AbortSignal
+  /** Bytes that may wait for a slow reader before `lagged` ends its stream */
+  maxBuffer?: number
+}
+/**
+ * What a reader gets: batches in order, none missing, none twice. `gap` comes at most once, first: the
+ * place after which it asked is no longer kept; live events follow from `cursor` on.
+ */
+export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string } | { lagged: true }
+
+export interface Bus {
+  readonly kind: 'memory' | 'redis'
+  /** Appends in order, atomically ordered against other writers; returns cursors (that of the known one for a repeat). */
+  append(session: string, events: BusEvent[]): Promise<string[]>
+  /** Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor`. */
+  read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
+  /** Whether the cursor is at or after the turn's terminal event. Throws `invalid_cursor`. */
+  pastEnd(session: string, turn: string, cursor: string): Promise<boolean>
+  /** A session is deleted: its log goes. */
+  drop(session: string): Promise<void>
+  /** A small message to every replica, this one included; may be lost, never relied on alone. */
+  publish(topic: Topic, message: string): Promise<void>
+  subscribe(topic: Topic, fn: (message: string) => void): () => void
+  ready(): Promise<void>
+  close(): Promise<void>
+}
+/** control: cancel/restart/tools changed of a turn · queue: a session has work · keys: a key was revoked */
+export type Topic = 'control' | 'queue' | 'keys'

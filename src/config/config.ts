@@ -1,0 +1,89 @@
+/** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
+
+export interface Config {
+  host: string
+  port: number
+  dataDir: string
+  databaseUrl: string | null
+  redisUrl: string | null
+  logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace'
+  auth: 'off' | 'keys'
+  adminKey: string | null
+  corsOrigins: readonly string[]
+  /** Bytes */
+  bodyLimit: number
+  drainSeconds: number
+  leaseSeconds: number
+  connectorsAllowPrivate: boolean | readonly string[]
+  allowStdioConnectors: boolean
+  enableOauth: readonly string[]
+  /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
+  encryptionKeys: readonly { id: string; key: Uint8Array }[] | null
+  /** Upstream roots by deployment base, without a trailing slash */
+  baseUrls: {
+    openai: string
+    chatgpt: string
+    anthropic: string
+    gemini: string
+    code_assist: string
+  }
+  oauth: {
+    openai: { issuer: string; clientId: string | null }
+    anthropic: { authorizeUrl: string; tokenUrl: string; clientId: string | null }
+    gemini: { authorizeUrl: string; tokenUrl: string; clientId: string | null; clientSecret: string | null }
+  }
+  /** API keys from the environment: credentials with origin `env` */
+  envCredentials: readonly { provider: string; apiKey: string }[]
+  /** Operator's extras by provider id (`providers.<id>.oauth` in the YAML file) */
+  providers: Readonly<
+    Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
+  >
+  codeAssistDualDeclarations: boolean
+  toolbox: Toolbox
+  limits: {
+    /** Turns that this replica runs at once; more wait in fair order */
+    concurrentTurns: number
+    databasePool: number
+    /** Upstream connections per origin */
+    upstreamConnections: number
+    connectTimeoutMs: number
+    firstByteTimeoutMs: number
+    idleTimeoutMs: number
+  }
+}
+
+export type ApprovalPolicy = 'never' | 'always' | 'destructive'
+
+/** Durations are milliseconds here, ISO 8601 in the file. */
+export interface Toolbox {
+  /** True when the file has a `toolbox` at all: then tools and built-ins are limited to what it names */
+  configured: boolean
+  maxConcurrent: number
+  tools: readonly ToolSetting[]
+  mcps: readonly McpSetting[]
+  inspect: boolean
+}
+export interface ToolSetting {
+  name: string
+  maxInstances?: number
+  timeoutMs?: number
+  requireApproval?: ApprovalPolicy
+}
+export interface McpSetting {
+  name: string
+  transport: 'streamable_http' | 'sse' | 'stdio'
+  url: string | null
+  command: string | null
+  args: readonly string[]
+  env: Readonly<Record<string, string>>
+  headers: Readonly<Record<string, string>>
+  mode: 'strict' | 'dynamic'
+  defaultToolConfig: { maxInstances?: number; timeoutMs?: number } | null
+  prompts: readonly string[]
+  bind: 'auto' | 'manual'
+  allowTools: readonly string[]
+  denyTools: readonly string[]
+  requireApproval: ApprovalPolicy
+  trustAnnotations: boolean
+  pin: 'warn' | 'block'
+}
