@@ -1,0 +1,168 @@
+/**
+ * What the routes call and other parts implement: the engine (src/turns/), the session's tools
+ * (src/tools/), metrics. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
+ * scope, and answers in the shapes of api.md, so that a route is schema, call and reply.
+ */
+import type { ContextEdit } from './chat/edits.ts'
+import type { ToolsDelta } from './chat/event.ts'
+import type { Part } from './chat/message.ts'
+import type { CredentialFacts, CredentialSecret, JsonSchema } from './provider.ts'
+import type { Connector, Scope, Session, Turn } from './store/store.ts'
+
+/** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
+export interface Caller extends Scope {
+  key_id: string | null
+}
+
+// ---------------------------------------------------------------- turns
+
+/** A validated request for a turn. Text input has become one text part. */
+export interface StartTurn {
+  input: Part[]
+  context: ContextEdit[]
+  on_busy: 'reject' | 'enqueue' | 'interrupt'
+  max_steps: number
+  /** The turn's own provider and model; null: the session's */
+  provider: string | null
+  model: string | null
+  idempotency_key: string | null
+  /** SHA-256 of the body in canonical JSON */
+  body_hash: string
+}
+export interface StartedTurn {
+  turn: Turn
+  outcome: 'created' | 'queued' | 'replayed'
+}
+
+export interface Decision {
+  decision: 'approve' | 'deny'
+  /** Replaces the model's arguments of an approved call */
+  arguments?: Record<string, unknown>
+  reason?: string
+}
+
+export interface RenderRequest {
+  provider?: string
+  model?: string
+  context: ContextEdit[]
+  input: Part[]
+}
+/** Exactly what would be sent now, secrets as `***` (api.md section 4). */
+export interface Rendered {
+  provider: string
+  method: string
+  url: string
+  headers: Record<string, string>
+  body: Record<string, unknown>
+  tools_revision: number
+  notes: string[]
+}
+
+export interface Turns {
+  /**
+   * Returns once the turn is stored, before any upstream call. Throws session_not_found,
+   * turn_in_progress (`details.active_turn_id`), queue_full, idempotency_mismatch, no_credential,
+   * credential_needs_reauth, context errors, draining.
+   */
+  start(caller: Caller, session: string, request: StartTurn): Promise<StartedTurn>
+  /**
+   * The turn once it has ended or awaits input, or as it is after `seconds` (null: no limit) or the
+   * signal. Throws turn_not_found.
+   */
+  wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
+  /** Idempotent; with `wait` it answers after the end. Throws turn_not_found. */
+  cancel(caller: Caller, turn: string, wait: boolean): Promise<Turn>
+  /** Throws turn_not_found, not_restartable, restart_limit. */
+  restart(caller: Caller, turn: string): Promise<Turn>
+  /** Throws turn_not_found, tool_call_not_found, not_awaiting, invalid_request. */
+  decide(caller: Caller, turn: string, call: string, decision: Decision): Promise<Turn>
+  /** A person's answer to a tool that asked. Throws turn_not_found, tool_call_not_found, not_awaiting. */
+  answer(caller: Caller, turn: string, call: string, answer: unknown): Promise<Turn>
+  /** Nothing is sent. Throws session_not_found, no_credential and the like, context errors. */
+  render(caller: Caller, session: string, request: RenderRequest): Promise<Rendered>
+}
+
+// ---------------------------------------------------------------- a session's tools
+
+export type Apply = 'next' | 'now'
+
+/** What each change of a session's tools answers (api.md "Session tools"). */
+export interface ToolsChange extends ToolsDelta {
+  effective: { turn_id: string | null; from: 'next_step' | 'next_turn' | 'restart' }
+  restarted_turn_id: string | null
+  prompt_cache: 'kept' | 'invalidated'
+}
+
+export interface SessionTool {
+  canonical_name: string
+  /** By provider id */
+  provider_exposed_name: Record<string, string>
+  connector_id: string | null
+  mcp_tool_name: string | null
+  server: string | null
+  description: string
+  parameters: JsonSchema
+  enabled: boolean
+  source: 'mcp' | 'builtin'
+  last_seen_at: string | null
+  status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
+  reason?: string
+}
+export interface SessionToolList {
+  revision: number
+  updated_at: string
+  tools: SessionTool[]
+  /** In the provider's own shape; only where a provider was asked for */
+  declarations?: unknown[]
+}
+
+/**
+ * The route has read the session in the caller's scope. Connectors are looked up in the scope of the
+ * session's owner, so that an admin never mixes two owners' things.
+ */
+export interface SessionTools {
+  /**
+   * A new session: its built-ins, the configuration's `auto` servers and these connectors are bound, and
+   * discovered up to the connect budget. Never fails for a server that is not ready.
+   */
+  open(session: Session, connectors: Connector[]): Promise<void>
+  list(session: Session, provider: string | null): Promise<SessionToolList>
+  /** Throws connector_not_found, name_taken (another server of the session has the name). */
+  bind(session: Session, idOrName: string, apply: Apply, alias: string | null): Promise<ToolsChange>
+  /** Throws connector_not_found, also where it is not bound. */
+  unbind(session: Session, idOrName: string, apply: Apply): Promise<ToolsChange>
+  /** Throws tool_not_found. */
+  setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
+  refresh(session: Session, apply: Apply): Promise<ToolsChange>
+  /** Takes a tool's changed definition for good. Throws tool_not_found. */
+  accept(caller: Caller, connector: Connector, tool: string): Promise<{ tool: string; hash: string }>
+  /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
+  connectorChanged(connector: Connector, sessions: string[]): void
+}
+
+// ---------------------------------------------------------------- credentials
+
+/** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
+export interface ChosenCredential {
+  facts: CredentialFacts
+  provider: string
+  kind: 'api_key' | 'oauth'
+  /** Gemini's logins: which of its two APIs they are for */
+  path?: 'code_assist' | 'public'
+  origin: 'api' | 'env'
+  secret(): Promise<CredentialSecret>
+}
+export interface ChooseCredential {
+  /**
+   * The session's credential where it fits the provider, else the owner's default, else the owner's only
+   * active one, else the environment's. Throws no_credential, credential_needs_reauth.
+   */
+  resolve(owner: string, credential: string | null, provider: string): Promise<ChosenCredential>
+}
+
+// ---------------------------------------------------------------- operation
+
+export interface Metrics {
+  contentType: string
+  text(): Promise<string>
+}
