@@ -6,7 +6,7 @@
  */
 import type { ContextEdit } from '../chat/edits.ts'
 import type { StepFinish, ToolsDelta, TurnEvent, TurnFinish } from '../chat/event.ts'
-import type { Message, MessageInput, Outcome, Part, Usage } from '../chat/message.ts'
+import type { Message, MessageInput, Outcome, Part, ToolResultPart, Usage } from '../chat/message.ts'
 import type { ErrorBody } from '../errors.ts'
 import type { JsonSchema, ModelSettings } from '../provider.ts'
 
@@ -184,6 +184,8 @@ export interface Settlement {
   /** The full output, redacted: text, or JSON text with `structured` true */
   output: string
   structured: boolean
+  /** The result as the conversation will hold it, kept until its message is committed: a crash loses none */
+  result: ToolResultPart
 }
 export interface TurnEnd {
   state: 'completed' | 'failed' | 'cancelled'
@@ -241,12 +243,21 @@ export interface Turns {
     message: { id: string },
     lease: OpenTurn['lease'],
   ): Promise<{ turn: Turn; fence: Fence; message: Message } | null>
-  /** A turn that waits for input goes on under this owner; null while an approval is open or another owns it. */
+  /**
+   * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
+   * was requested) or another owner has it.
+   */
   resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<{ turn: Turn; fence: Fence } | null>
   /** Prolongs the leases; returns the sessions that are still ours. */
   heartbeat(owner: string, sessions: string[], seconds: number): Promise<string[]>
-  /** Takes over up to `limit` sessions whose running turn has a lapsed lease. */
-  recover(lease: OpenTurn['lease'], limit: number): Promise<{ turn: Turn; fence: Fence }[]>
+  /**
+   * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over. `announce`
+   * are the events of its last commit, which may or may not be in the stream already.
+   */
+  recover(
+    lease: OpenTurn['lease'],
+    limit: number,
+  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] }[]>
   /** Sessions with a queued turn and no active one, for a scan. */
   idleQueues(limit: number): Promise<string[]>
   /** Turns in `awaiting_input` with an approval that has lapsed. */
@@ -255,7 +266,7 @@ export interface Turns {
   handOver(fence: Fence): Promise<void>
   /** Events of this turn are in the stream: forget them. */
   announced(turns: string[]): Promise<void>
-  /** Events that a crash left unannounced, of turns whose lease has lapsed. */
+  /** Events that a crash left unannounced, of ended turns (those of a running one come with `recover`). */
   unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events: AnnouncedEvent[] }[]>
 }
 
@@ -369,6 +380,8 @@ export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | '
   duration_ms: number | null
   bytes: number | null
   approved_by: string | null
+  /** Settled, but its message is not committed yet */
+  result: ToolResultPart | null
   expires_at: string | null
   approval: {
     decision: 'approve' | 'deny' | 'expired'

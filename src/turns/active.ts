@@ -1,0 +1,93 @@
+/**
+ * A turn that this process owns and runs: the one place where a wish from outside (cancel, restart, a tool
+ * taken away) meets the loop. The loop says which phase it is in; wishes act at once where they can.
+ */
+import type { Fence, Session, Turn } from '../store/store.ts'
+
+/** Why a signal was aborted; the loop tells them apart by identity. */
+export const CANCELLED = Symbol('cancelled')
+export const RESTART = Symbol('restart')
+export const OWNER_LOST = Symbol('owner lost')
+export const DRAINING = Symbol('draining')
+export const TOOL_REMOVED = Symbol('tool removed')
+
+export type Phase = 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
+
+export interface ActiveTurn {
+  readonly turn: Turn
+  readonly fence: Fence
+  readonly session: Session
+  phase: Phase
+  /** Aborted for a cancel, a lost lease, or a drain at a step's border */
+  readonly stop: AbortController
+  /** The model call in flight */
+  model: AbortController | null
+  /** A restart was asked for and the step has not begun anew yet */
+  restartPending: boolean
+  /** Tool calls in flight by call id */
+  readonly calls: Map<string, { tool: string; abort: AbortController }>
+  /** Set while draining: leave at the next border between steps */
+  leaveAtBorder: boolean
+  /** Resolves when the loop has let go of the turn */
+  readonly done: Promise<void>
+}
+
+export function createActive(
+  turn: Turn,
+  fence: Fence,
+  session: Session,
+): { active: ActiveTurn; finished: () => void } {
+  let finished = () => {}
+  const done = new Promise<void>((resolve) => {
+    finished = resolve
+  })
+  const active: ActiveTurn = {
+    turn,
+    fence,
+    session,
+    phase: 'preparing',
+    stop: new AbortController(),
+    model: null,
+    restartPending: false,
+    calls: new Map(),
+    leaveAtBorder: false,
+    done,
+  }
+  return { active, finished }
+}
+
+/** Most restarts of one turn (api.md "Session tools"); a later change falls back to `next`. */
+export const RESTART_LIMIT = 8
+
+export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
+
+/** Several wishes become one restart: while one is pending, the step will read the newest tools anyway. */
+export function requestRestart(active: ActiveTurn): RestartAnswer {
+  if (active.stop.signal.aborted) return 'not_restartable'
+  if (active.restartPending) return 'restarting'
+  if (active.phase !== 'model' && active.phase !== 'preparing') return 'not_restartable'
+  if (active.turn.restarts >= RESTART_LIMIT) return 'limit'
+  // Not sent yet: the step takes the new overlay by itself, and nothing has to be discarded.
+  if (active.phase === 'preparing') return 'not_restartable'
+  active.restartPending = true
+  active.model?.abort(RESTART)
+  return 'restarting'
+}
+
+export function requestStop(active: ActiveTurn, reason: symbol): void {
+  if (active.stop.signal.aborted) return
+  active.stop.abort(reason)
+  active.model?.abort(reason)
+  for (const call of active.calls.values()) call.abort.abort(reason)
+}
+
+/** Calls of tools that are gone are cancelled and settled; the others go on. Returns how many. */
+export function cancelRemoved(active: ActiveTurn, removed: ReadonlySet<string>): number {
+  let count = 0
+  for (const call of active.calls.values()) {
+    if (!removed.has(call.tool) || call.abort.signal.aborted) continue
+    call.abort.abort(TOOL_REMOVED)
+    count++
+  }
+  return count
+}

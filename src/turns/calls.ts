@@ -1,0 +1,333 @@
+/**
+ * The tool phase of a step: run its calls in parallel, settle each truthfully, and commit the results in
+ * call order as one message. The ledger row of a call is committed before the call and settled after it;
+ * whoever takes the turn over reads there what may run again.
+ */
+import type { TurnEventBody } from '../chat/event.ts'
+import { newId } from '../chat/ids.ts'
+import { type ToolCallPart, type ToolResultPart, toolCalls } from '../chat/message.ts'
+import { exposedName } from '../chat/names.ts'
+import type {
+  AnnouncedEvent,
+  Connector,
+  Execution,
+  NewExecution,
+  Settlement,
+  TurnEnd,
+} from '../store/store.ts'
+import { CANCELLED, TOOL_REMOVED } from './active.ts'
+import type { DeclaredTool } from './deps.ts'
+import { type Prepared, prepare } from './prepare.ts'
+import { commit, contextOf, event, type Run, say } from './run.ts'
+
+/** What a committed step leaves to do. */
+export interface PendingCalls {
+  calls: ToolCallPart[]
+  executions: NewExecution[]
+  overlay: Prepared['overlay']
+}
+
+/** One call with everything known about it. `result` is there once it is settled. */
+interface Job {
+  call: ToolCallPart
+  exec_id: string
+  declared: DeclaredTool | undefined
+  connector: Connector | null
+  /** The operator's edit of the arguments, where an approval brought one */
+  edited?: Record<string, unknown>
+  state: 'run' | 'waiting' | 'settled'
+  /** Not in the ledger yet */
+  settlement?: Settlement
+  result?: ToolResultPart
+}
+
+/** How long a call may take to come home after it was told to stop. */
+const STOP_GRACE_MS = 3_000
+
+/** The ledger rows of a step's calls, made before the step is committed. */
+export async function newExecutions(
+  run: Run,
+  overlay: Prepared['overlay'],
+  calls: ToolCallPart[],
+): Promise<NewExecution[]> {
+  const { active, deps } = run
+  const connectors = await connectorsOf(run)
+  return calls.map((call) => {
+    const declared = overlay.byExposed.get(exposedName(call.name))
+    const connector = connectorOf(declared, connectors)
+    const isSound = declared !== undefined && call.arguments_text === undefined
+    const mustWait = isSound && deps.policy.needsApproval(declared.tool, connector)
+    const lapse = new Date(Date.now() + deps.settings.approvalSeconds * 1000).toISOString()
+    return {
+      id: newId('exec'),
+      turn_id: active.turn.id,
+      step: run.index,
+      call_id: call.call_id,
+      tool: call.name,
+      connector: connector?.name ?? null,
+      tools_revision: overlay.revision,
+      arguments: deps.executor.redactArguments(call.arguments),
+      state: mustWait ? 'awaiting_approval' : 'started',
+      repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
+      ...(mustWait ? { expires_at: lapse } : {}),
+    }
+  })
+}
+
+/** Runs a step's calls. True: go on with the next step. False: the turn ended or waits for input. */
+export async function runCalls(run: Run, pending: PendingCalls): Promise<boolean> {
+  const connectors = await connectorsOf(run)
+  const jobs = pending.calls.map((call, i): Job => {
+    const declared = pending.overlay.byExposed.get(exposedName(call.name))
+    const execution = pending.executions[i]
+    return {
+      call,
+      exec_id: execution?.id ?? newId('exec'),
+      declared,
+      connector: connectorOf(declared, connectors),
+      state: execution?.state === 'awaiting_approval' ? 'waiting' : 'run',
+    }
+  })
+  return settleAll(run, jobs)
+}
+
+/**
+ * The calls of a turn that waited or lost its owner. Null when its last step left none open; else as
+ * runCalls. A call that was started and not finished runs again only if it said that it may.
+ */
+export async function resumeCalls(run: Run): Promise<boolean | null> {
+  const last = run.history.at(-1)
+  if (last?.role !== 'assistant' || last.turn_id !== run.active.turn.id) return null
+  const calls = toolCalls(last)
+  if (calls.length === 0) return null
+  run.index--
+  const { deps, active } = run
+  const [connectors, ledger, registry] = await Promise.all([
+    connectorsOf(run),
+    deps.store.executions.ofTurn(active.turn.id),
+    deps.tools.current(active.session.id),
+  ])
+  const { overlay } = prepare(deps, {
+    session_id: active.session.id,
+    instructions: active.session.instructions,
+    settings: active.session.settings,
+    provider: run.provider,
+    model: run.model,
+    credential: run.credential,
+    history: contextOf(run),
+    registry,
+    followUp: true,
+  })
+  const rows = new Map(ledger.map((row) => [row.call_id, row]))
+  const jobs = await Promise.all(
+    calls.map(async (call) => {
+      const declared = overlay.byExposed.get(exposedName(call.name))
+      const connector = connectorOf(declared, connectors)
+      return resumeJob(run, { call, exec_id: '', declared, connector, state: 'run' }, rows.get(call.call_id))
+    }),
+  )
+  const goesOn = await settleAll(run, jobs)
+  run.index++
+  return goesOn
+}
+
+async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promise<Job> {
+  const { executor, store, sealed } = run.deps
+  if (!row) return { ...job, exec_id: newId('exec') }
+  const known = { ...job, exec_id: row.id }
+  const unrun = (outcome: 'denied' | 'outcome_unknown', text: string): Job => ({
+    ...known,
+    state: 'settled',
+    ...executor.settleUnrun(job.call, row.id, outcome, text),
+  })
+  if (row.state === 'settled') {
+    return row.result
+      ? { ...known, state: 'settled', result: row.result }
+      : unrun('outcome_unknown', 'The result of this call was lost with its server.')
+  }
+  if (row.state === 'started') {
+    if (!row.repeatable) return unrun('outcome_unknown', LOST)
+    await store.executions.begin(run.active.fence, row.id)
+    return known
+  }
+  if (!row.approval) return { ...known, state: 'waiting' }
+  const { decision, reason, sealed_arguments } = row.approval
+  if (decision === 'expired') return unrun('denied', 'The call was not run: nobody approved it in time.')
+  if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
+  await store.executions.begin(run.active.fence, row.id)
+  return sealed_arguments ? { ...known, edited: sealed.open(sealed_arguments, row.id) } : known
+}
+
+const LOST = 'The server that ran this call went away before its result was known. It may or may not have taken effect.'
+
+async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
+  const { active } = run
+  active.phase = 'tools'
+  const waiting = jobs.filter((job) => job.state === 'waiting')
+  for (const { call } of waiting) {
+    const body = { call_id: call.call_id, name: call.name, arguments: call.arguments }
+    sayOnce(run, `approval:${call.call_id}`, { type: 'approval.required', ...body })
+  }
+  const running = jobs.filter((job) => job.state === 'run')
+  let open = running.length
+  // The last result travels with the message's commit: one write less for the common single call.
+  const isLast = () => --open === 0 && waiting.length === 0
+  const settled = await Promise.allSettled(running.map((job) => runJob(run, job, isLast)))
+  const broken = settled.find((one) => one.status === 'rejected')
+  if (broken) throw broken.reason
+  if (active.stop.signal.aborted) return stopHere(run, jobs)
+  if (waiting.length > 0) return awaitInput(run, jobs)
+  const isEnd = run.index + 1 >= active.turn.max_steps
+  await commitResults(run, jobs, isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null)
+  return !isEnd
+}
+
+async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
+  const { active, deps } = run
+  const { call, exec_id } = job
+  const abort = new AbortController()
+  if (active.stop.signal.aborted) abort.abort(active.stop.signal.reason)
+  active.calls.set(call.call_id, { tool: call.name, abort })
+  say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
+  const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
+  active.calls.delete(call.call_id)
+  job.state = 'settled'
+  job.result = result
+  deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
+  deps.log.info(
+    { turn_id: active.turn.id, exec_id, tool: call.name, outcome: settlement.outcome, ms: settlement.duration_ms },
+    'tool call ended',
+  )
+  if (isLast() || active.stop.signal.aborted) {
+    job.settlement = settlement
+    return
+  }
+  await deps.store.executions.settle(active.fence, settlement)
+  say(run, completedBody(job, settlement, result))
+}
+
+async function callTool(
+  run: Run,
+  job: Job,
+  signal: AbortSignal,
+): Promise<{ result: ToolResultPart; settlement: Settlement }> {
+  const { active, deps } = run
+  const { call, exec_id, connector } = job
+  const registry = await deps.tools.current(active.session.id)
+  const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
+  if (job.declared && !newest?.enabled) {
+    const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
+    return deps.executor.settleUnrun(call, exec_id, 'error', text)
+  }
+  return deps.executor.run({
+    scope: { owner: active.turn.owner, admin: false },
+    session_id: active.session.id,
+    turn_id: active.turn.id,
+    step: run.index,
+    exec_id,
+    call: job.edited ? { ...call, arguments: job.edited } : call,
+    declared: job.declared,
+    connector,
+    timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
+    signal,
+    onProgress: (progress) =>
+      say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),
+  })
+}
+
+/** A call that was told to stop and does not come home in time is settled without it. */
+async function withinGrace<T extends { result: ToolResultPart; settlement: Settlement }>(
+  run: Run,
+  job: Job,
+  signal: AbortSignal,
+  work: Promise<T>,
+): Promise<{ result: ToolResultPart; settlement: Settlement }> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<{ result: ToolResultPart; settlement: Settlement }>((resolve) => {
+    const arm = () => {
+      timer = setTimeout(() => {
+        const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
+        const text = `The call was stopped because ${why}; whether it took effect is not known.`
+        resolve(run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
+      }, STOP_GRACE_MS)
+    }
+    if (signal.aborted) arm()
+    else signal.addEventListener('abort', arm, { once: true })
+  })
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** The turn is stopped: a cancel settles what is open and ends it; anything else leaves it to the next owner. */
+async function stopHere(run: Run, jobs: Job[]): Promise<false> {
+  if (run.active.stop.signal.reason !== CANCELLED) throw run.active.stop.signal.reason
+  for (const job of jobs) {
+    if (job.result) continue
+    const text = 'The call was not run: the turn was cancelled.'
+    Object.assign(job, run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
+  }
+  await commitResults(run, jobs, { state: 'cancelled', finish_reason: null, error: null })
+  return false
+}
+
+async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
+  const { active, deps } = run
+  const key = `${active.turn.id}:awaiting:${run.index}`
+  const body = event(active, run.index, { type: 'turn.awaiting_input' })
+  const settlements = jobs.flatMap((job) => job.settlement ?? [])
+  active.turn.state = 'awaiting_input'
+  await commit(run, { state: 'awaiting_input', settlements, events: [{ key, event: body }] })
+  deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
+  return false
+}
+
+async function commitResults(run: Run, jobs: Job[], end: TurnEnd | null): Promise<void> {
+  const { active } = run
+  const parts = jobs.flatMap((job) => job.result ?? [])
+  const events = jobs.flatMap((job): AnnouncedEvent[] => {
+    if (!job.settlement || !job.result) return []
+    const body = completedBody(job, job.settlement, job.result)
+    return [{ key: `${active.turn.id}:${job.exec_id}`, event: event(active, run.index, body) }]
+  })
+  const stored = await commit(run, {
+    messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
+    settlements: jobs.flatMap((job) => job.settlement ?? []),
+    before: events,
+    ...(end ? { end } : {}),
+  })
+  run.history.push(...stored)
+}
+
+const completedBody = (job: Job, settlement: Settlement, result: ToolResultPart): TurnEventBody => ({
+  type: 'tool_execution.completed',
+  call_id: job.call.call_id,
+  exec_id: job.exec_id,
+  outcome: settlement.outcome,
+  is_error: settlement.is_error,
+  duration_ms: settlement.duration_ms,
+  content: result.content,
+})
+
+function sayOnce(run: Run, key: string, body: TurnEventBody): void {
+  run.writer.emit(event(run.active, run.index, body), `${run.active.turn.id}:${key}`).catch((err: unknown) => {
+    run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
+  })
+}
+
+/** The session's connectors, read anew only when its registry has moved. */
+async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
+  const revision = run.registry?.revision ?? -1
+  if (run.connectors?.revision === revision) return run.connectors.byId
+  const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
+  const byId = new Map(bindings.map(({ connector }) => [connector.id, connector]))
+  run.connectors = { revision, byId }
+  return byId
+}
+
+const connectorOf = (
+  declared: DeclaredTool | undefined,
+  connectors: ReadonlyMap<string, Connector>,
+): Connector | null => connectors.get(declared?.tool.connector_id ?? '') ?? null

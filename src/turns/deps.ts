@@ -1,0 +1,146 @@
+/** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
+import type { Logger } from 'pino'
+import type { Bus } from '../bus/bus.ts'
+import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import type { ModelEvent } from '../chat/event.ts'
+import type {
+  CredentialFacts,
+  CredentialSecret,
+  Deployment,
+  DeploymentOptions,
+  ModelRequest,
+  ParseContext,
+  ReportedModel,
+  ToolDeclaration,
+} from '../provider.ts'
+import type { Connector, RegistryRow, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
+
+/** The credential a turn runs with; its secret is opened only at the door that sends it. */
+export interface ResolvedCredential {
+  id: string
+  kind: 'api_key' | 'oauth'
+  path?: 'code_assist' | 'public'
+  facts: CredentialFacts
+  secret(): Promise<CredentialSecret>
+  /** After a 401: refreshes once; false when that cannot help. */
+  onUnauthorized?(): Promise<boolean>
+}
+
+export interface Credentials {
+  /** Throws `no_credential`, `credential_needs_reauth`, or `invalid_request` for a credential of another provider. */
+  resolve(owner: string, credential: string | null, provider: string): Promise<ResolvedCredential>
+}
+
+export interface Llm {
+  stream(call: {
+    deployment: Deployment
+    request: ModelRequest
+    secret: () => Promise<CredentialSecret>
+    context: ParseContext
+    signal: AbortSignal
+    /** Right before the bytes leave; false means that the request is out of date (throws LlmStale) */
+    beforeSend?: () => boolean
+    onUnauthorized?: () => Promise<boolean>
+  }): AsyncIterable<ModelEvent[]>
+  preview(
+    deployment: Deployment,
+    request: ModelRequest,
+  ): { method: string; url: string; headers: Record<string, string>; body: unknown; notes: string[] }
+  /** From cache, at once; refreshed in the background. */
+  reported(deployment: Deployment, credential: ResolvedCredential, model: string): ReportedModel | undefined
+}
+
+/** The tools of a session as one deployment's model sees them. */
+export interface Overlay {
+  revision: number
+  tools: ToolDeclaration[]
+  byExposed: ReadonlyMap<string, DeclaredTool>
+  undeclared: { canonical_name: string; reason: string }[]
+}
+export interface DeclaredTool {
+  tool: RegistryTool
+  /** Property names that this target could not take: sent name → the server's */
+  rename: ReadonlyMap<string, string> | null
+}
+
+export interface SessionTools {
+  /** Brings stale servers up to date within the deadline; late ones join by `tools.changed`. */
+  settle(session: string, owner: string, deadlineMs: number): Promise<void>
+  current(session: string): Promise<RegistryRow>
+  /** The newest revision that this process knows of. */
+  latestRevision(session: string): number
+  overlay(row: RegistryRow, deployment: Deployment, options: DeploymentOptions, toolLimit: number | null): Overlay
+}
+
+export interface Policy {
+  /** ISO duration resolved: how long one call of this tool may take */
+  timeoutMs(tool: RegistryTool, connector: Connector | null): number
+  needsApproval(tool: RegistryTool, connector: Connector | null): boolean
+  /** Trusted readOnlyHint or idempotentHint: may run again after a crash */
+  isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
+}
+
+export interface ExecutorCall {
+  scope: Scope
+  session_id: string
+  turn_id: string
+  step: number
+  exec_id: string
+  call: ToolCallPart
+  declared: DeclaredTool | undefined
+  connector: Connector | null
+  timeoutMs: number
+  signal: AbortSignal
+  onProgress(progress: { progress: number; total?: number; message?: string }): void
+}
+export interface Executor {
+  /** Never throws: whatever goes wrong is a truthful result for the model. */
+  run(call: ExecutorCall): Promise<{ result: ToolResultPart; settlement: Settlement }>
+  /** A result without running anything: cancelled, denied, lost with its owner. */
+  settleUnrun(
+    call: ToolCallPart,
+    execId: string,
+    outcome: 'cancelled' | 'denied' | 'outcome_unknown' | 'error',
+    text: string,
+  ): { result: ToolResultPart; settlement: Settlement }
+  /** What may be written to the ledger of these arguments. */
+  redactArguments(args: Record<string, unknown>): Record<string, unknown>
+}
+
+export interface Metrics {
+  turnStarted(): void
+  turnEnded(state: string, ms: number): void
+  stepEnded(provider: string, model: string, finish: string): void
+  toolEnded(tool: string, outcome: string, ms: number): void
+}
+
+export interface EngineDeps {
+  store: Store
+  bus: Bus
+  llm: Llm
+  credentials: Credentials
+  tools: SessionTools
+  policy: Policy
+  executor: Executor
+  /** The deployment that serves this provider with this kind of credential */
+  deploymentFor(provider: string, credential: Pick<ResolvedCredential, 'kind' | 'path'>): Deployment
+  optionsFor(deployment: Deployment): DeploymentOptions
+  /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
+  sealed: {
+    seal(args: Record<string, unknown>, execution: string): Uint8Array
+    open(sealed: Uint8Array, execution: string): Record<string, unknown>
+  }
+  metrics: Metrics
+  log: Logger
+  settings: {
+    /** Identifies this process as a lease owner */
+    replica: string
+    leaseSeconds: number
+    concurrentTurns: number
+    /** Most turns waiting in one session */
+    queueLimit: number
+    /** Milliseconds that deltas may be held to travel together; 0 with the in-process bus */
+    flushMs: number
+    approvalSeconds: number
+  }
+}

@@ -1,0 +1,103 @@
+/**
+ * From canonical state to one request: overlay, edits, repair, settings. Pure but for fresh call ids;
+ * the engine's step and the `/render` preview share it, so that the preview never lies.
+ */
+import { newId } from '../chat/ids.ts'
+import { type MessageInput, toolCalls } from '../chat/message.ts'
+import { exposedName } from '../chat/names.ts'
+import { repair } from '../chat/repair.ts'
+import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
+import type { RegistryRow } from '../store/store.ts'
+import type { EngineDeps, Overlay, ResolvedCredential } from './deps.ts'
+
+export interface Preparation {
+  session_id: string
+  instructions: string
+  settings: ModelSettings
+  provider: string
+  model: string
+  credential: ResolvedCredential
+  history: readonly MessageInput[]
+  registry: RegistryRow
+  /** This request goes on after tool results of the same turn */
+  followUp: boolean
+}
+
+export interface Prepared {
+  deployment: Deployment
+  request: ModelRequest
+  overlay: Overlay
+  context: ParseContext
+}
+
+export function prepare(
+  deps: Pick<EngineDeps, 'deploymentFor' | 'optionsFor' | 'tools' | 'llm'>,
+  from: Preparation,
+): Prepared {
+  const { credential, provider, model } = from
+  const deployment = deps.deploymentFor(provider, credential)
+  const options = deps.optionsFor(deployment)
+  const reported = deps.llm.reported(deployment, credential, model)
+  const capabilities = deployment.capabilities(model, reported)
+  const overlay = deps.tools.overlay(from.registry, deployment, options, capabilities.toolLimit)
+  const head = capabilities.boundThinking
+    ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
+    : ''
+  const target = { provider, model, credential_id: credential.id, ...capabilities }
+  const { messages, prefix } = repair(from.history, target, head)
+  const request: ModelRequest = {
+    model,
+    instructions: from.instructions,
+    messages,
+    tools: overlay.tools,
+    settings: stepSettings(from.settings, from.followUp, overlay),
+    session_id: from.session_id,
+    follow_up: from.followUp,
+    capabilities,
+    ...(reported ? { reported } : {}),
+    credential: credential.facts,
+    options,
+  }
+  const provenance = {
+    provider,
+    model,
+    credential_id: credential.id,
+    ...(prefix === '' ? {} : { prefix }),
+  }
+  return { deployment, request, overlay, context: parseContext(from.history, overlay, provenance) }
+}
+
+/**
+ * A forced tool choice holds for a turn's first request only: repeated after every result it could never
+ * end. A choice that names a tool which is not declared now falls back to `auto`.
+ */
+function stepSettings(settings: ModelSettings, followUp: boolean, overlay: Overlay): ModelSettings {
+  const choice = settings.tool_choice
+  if (choice === undefined || choice === 'auto' || choice === 'none') return settings
+  const isDeclared = choice === 'required' || overlay.byExposed.has(exposedName(choice.name))
+  return followUp || !isDeclared ? { ...settings, tool_choice: 'auto' } : settings
+}
+
+function parseContext(
+  history: readonly MessageInput[],
+  overlay: Overlay,
+  provenance: ParseContext['provenance'],
+): ParseContext {
+  const used = new Set(history.flatMap((message) => toolCalls(message).map((call) => call.call_id)))
+  return {
+    callId(vendorId) {
+      const id = canonicalCallId(vendorId)
+      const fresh = id === null || used.has(id) ? newId('call') : id
+      used.add(fresh)
+      return fresh
+    },
+    toolName: (exposed) => overlay.byExposed.get(exposed)?.tool.canonical_name ?? exposed,
+    provenance,
+  }
+}
+
+/** The vendor's own id where it is legal everywhere, so that a request can be found in its records. */
+function canonicalCallId(vendorId: string | undefined): string | null {
+  if (vendorId === undefined || !/^[A-Za-z0-9_-]{1,59}$/.test(vendorId)) return null
+  return vendorId.startsWith('call_') ? vendorId : `call_${vendorId}`
+}

@@ -1,0 +1,283 @@
+/**
+ * One turn from the moment that this process owns it until it ends, waits for input, or is given away.
+ * The loop: a model step, its tool calls, the next step. Only this file knows the order of things.
+ */
+import { applyEdits } from '../chat/edits.ts'
+import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
+import { isTerminal } from '../chat/event.ts'
+import { newId } from '../chat/ids.ts'
+import { type Message, type MessageInput, textOf, toolCalls } from '../chat/message.ts'
+import { asBatonError, BatonError } from '../errors.ts'
+import type { AnnouncedEvent, Commit, Connector, NewMessage, RegistryRow, Step, TurnEnd } from '../store/store.ts'
+import { StaleOwner } from '../store/store.ts'
+import { createWriter, type Writer } from '../bus/writer.ts'
+import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
+import { resumeCalls, runCalls } from './calls.ts'
+import type { EngineDeps, ResolvedCredential } from './deps.ts'
+import { modelStep } from './step.ts'
+
+/** What one turn's loop carries from step to step. */
+export interface Run {
+  readonly deps: EngineDeps
+  readonly active: ActiveTurn
+  readonly writer: Writer
+  readonly provider: string
+  readonly model: string
+  readonly credential: ResolvedCredential
+  /** Everything stored in the session, ascending */
+  history: Message[]
+  /** History up to acceptance with the turn's context edits applied */
+  edited: readonly MessageInput[]
+  registry: RegistryRow | null
+  /** The bound connectors, as of a registry revision */
+  connectors: { revision: number; byId: ReadonlyMap<string, Connector> } | null
+  /** Index of the step that runs or comes next */
+  index: number
+  /** A turn's finished steps may repeat an invalid call only so often */
+  invalidCalls: number
+  /** Told to the model with the next request only: why its last call was not made */
+  hint: string | null
+  /** Text streamed by the step in flight, kept when the turn is cancelled */
+  textSoFar(): string
+}
+
+/** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
+export type Entry = { kind: 'fresh' } | { kind: 'resumed' } | { kind: 'recovered'; announce: AnnouncedEvent[] }
+
+/** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
+export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry): Promise<void> {
+  const { turn } = active
+  const started = performance.now()
+  const writer = createWriter(deps.bus, turn.session_id, turn.id, { flushMs: deps.settings.flushMs })
+  deps.metrics.turnStarted()
+  try {
+    await drive(deps, active, writer, entry)
+  } catch (thrown) {
+    // The lease is gone: the next owner reads what is committed. Nothing may be written here any more.
+    if (!(thrown instanceof StaleOwner)) deps.log.error({ err: thrown, turn_id: turn.id }, 'turn loop failed')
+  } finally {
+    active.phase = 'ended'
+    await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
+    const ms = Math.round(performance.now() - started)
+    deps.metrics.turnEnded(turn.state, ms)
+    deps.log.info(
+      { turn_id: turn.id, session_id: turn.session_id, state: turn.state, steps: turn.steps.length, ms },
+      'turn ended',
+    )
+  }
+}
+
+async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
+  const { turn } = active
+  const say = (body: TurnEventBody, key: string) => void writer.emit(event(active, null, body), `${turn.id}:${key}`)
+  say({ type: 'turn.created' }, 'created')
+  say({ type: 'turn.started' }, 'started')
+  let run: Run
+  try {
+    run = await load(deps, active, writer)
+  } catch (thrown) {
+    if (thrown instanceof StaleOwner) throw thrown
+    const failed = { active, deps, writer, index: turn.steps.length, textSoFar: () => '' }
+    return finish(failed, { state: 'failed', finish_reason: null, error: asBatonError(thrown).toBody() })
+  }
+  try {
+    if (entry.kind !== 'fresh') await reenter(run, entry)
+    if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
+  } catch (thrown) {
+    await fail(run, thrown)
+  }
+}
+
+async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promise<Run> {
+  const { turn, session } = active
+  const provider = turn.provider ?? session.provider
+  const model = turn.model ?? session.model
+  const ownCredential = provider === session.provider ? session.credential_id : null
+  const [credential, history] = await Promise.all([
+    deps.credentials.resolve(turn.owner, ownCredential, provider),
+    deps.store.messages.after(session.id, 0),
+    deps.tools.settle(session.id, turn.owner, 400),
+  ])
+  const run: Run = {
+    deps,
+    active,
+    writer,
+    provider,
+    model,
+    credential,
+    history,
+    edited: applyEdits(
+      history.filter((message) => message.seq <= turn.base_seq),
+      turn.context,
+    ),
+    registry: null,
+    connectors: null,
+    index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
+    invalidCalls: 0,
+    hint: null,
+    textSoFar: () => '',
+  }
+  return run
+}
+
+/** What the model is shown: the edited past, then everything since acceptance. */
+export function contextOf(run: Run): MessageInput[] {
+  const since = run.history.filter((message) => message.seq > run.active.turn.base_seq)
+  const hint: MessageInput[] = run.hint ? [{ role: 'user', parts: [{ type: 'text', text: run.hint }] }] : []
+  return [...run.edited, ...since, ...hint]
+}
+
+async function steps(run: Run): Promise<void> {
+  const { active } = run
+  while (true) {
+    const calls = await modelStep(run)
+    if (calls === null) return
+    if (!(await runCalls(run, calls))) return
+    run.index++
+    if (run.index >= active.turn.max_steps) return
+    if (!active.leaveAtBorder) continue
+    await run.deps.store.turns.handOver(active.fence)
+    return
+  }
+}
+
+/** A turn that was interrupted or waited goes on where its ledger says. */
+async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
+  const { active } = run
+  if (active.turn.cancel_requested) active.stop.abort(CANCELLED)
+  if (entry.kind === 'recovered') {
+    for (const { key, event: left } of entry.announce) {
+      await run.writer.emit(hydrate(left, run.history), key).catch(() => {})
+    }
+    if (active.turn.recoveries > RECOVERY_LIMIT) {
+      throw new BatonError('recovery_limit', 'The turn lost its owner more than three times and was given up.')
+    }
+  }
+  const goesOn = await resumeCalls(run)
+  // It was lost in a model call: what that streamed is in nobody's history.
+  if (goesOn === null && entry.kind === 'recovered') say(run, { type: 'step.discarded', reason: 'owner_lost' })
+}
+
+/** Most times that a turn may lose its owner before it is failed. */
+const RECOVERY_LIMIT = 3
+
+const isLastStepDone = (run: Run): boolean => run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
+
+/** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
+async function fail(run: Run, thrown: unknown): Promise<void> {
+  if (thrown instanceof StaleOwner) throw thrown
+  const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
+  if (reason === OWNER_LOST || reason === DRAINING) return
+  if (reason === CANCELLED) return finish(run, { state: 'cancelled', finish_reason: null, error: null })
+  const error = asBatonError(thrown)
+  if (error.code === 'internal') run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
+  await finish(run, { state: 'failed', finish_reason: null, error: error.toBody() })
+}
+
+/** Ends the turn on its own, without a step's commit: failed, or cancelled with the text so far. */
+async function finish(
+  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'textSoFar'>,
+  end: TurnEnd,
+): Promise<void> {
+  const text = end.state === 'cancelled' ? run.textSoFar() : ''
+  const partial: NewMessage[] =
+    text.trim() === ''
+      ? []
+      : [
+          {
+            id: newId('msg'),
+            turn_id: run.active.turn.id,
+            role: 'assistant',
+            parts: [{ type: 'text', text }],
+            incomplete: true,
+          },
+        ]
+  await commit(run, { messages: partial, end })
+}
+
+export const terminalEvent = (end: TurnEnd, usage: Step['usage']): TurnEventBody => {
+  if (end.state === 'completed') {
+    return { type: 'turn.completed', finish_reason: end.finish_reason ?? 'stop', usage }
+  }
+  if (end.state === 'cancelled') return { type: 'turn.cancelled' }
+  const unknown = new BatonError('internal', 'An internal error occurred.').toBody()
+  return { type: 'turn.failed', error: end.error ?? unknown }
+}
+
+/**
+ * Commits, then announces what follows from it: nothing is said before it is true. `before` and `events`
+ * stand around the messages' own events in the stream.
+ */
+export async function commit(
+  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index'>,
+  change: Omit<Commit, 'turn_id' | 'announce'> & { before?: AnnouncedEvent[]; events?: AnnouncedEvent[] },
+): Promise<Message[]> {
+  const { active, deps } = run
+  const { before = [], events = [], ...rest } = change
+  const announce = [
+    ...before,
+    ...(rest.messages ?? []).map((message) => announcedMessage(run, message)),
+    ...events,
+    ...(rest.end ? [announcedEnd(run, rest.end)] : []),
+  ]
+  const stored = await deps.store.turns.commit(active.fence, { turn_id: active.turn.id, ...rest, announce })
+  if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: new Date().toISOString() })
+  const said = announce.map(({ key, event }) => run.writer.emit(hydrate(event, stored), key))
+  const ended = announce.some(({ event }) => isTerminal(event.type))
+  // Told once to be in the stream, so that no later owner says it again; a bus that is away is told later.
+  void Promise.all(said).then(
+    () => (ended ? deps.store.turns.announced([active.turn.id]) : undefined),
+    (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
+  ).catch((err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement was not noted'))
+  return stored
+}
+
+function announcedMessage(run: Pick<Run, 'active' | 'index'>, message: NewMessage): AnnouncedEvent {
+  const { turn } = run.active
+  // The body is not kept twice: the stored message takes its place when the event is said (hydrate).
+  const stub: Message = {
+    id: message.id,
+    session_id: turn.session_id,
+    turn_id: turn.id,
+    seq: 0,
+    role: message.role,
+    parts: [],
+    created_at: '',
+  }
+  return { key: `${turn.id}:${message.id}`, event: event(run.active, run.index, { type: 'message', message: stub }) }
+}
+
+function announcedEnd(run: Pick<Run, 'active'>, end: TurnEnd): AnnouncedEvent {
+  const { turn } = run.active
+  return { key: `${turn.id}:end`, event: event(run.active, null, terminalEvent(end, turn.usage)) }
+}
+
+/** Puts the stored message into an announcement that named it. */
+export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent {
+  if (said.type !== 'message') return said
+  const message = stored.find((candidate) => candidate.id === said.message.id)
+  return message ? { ...said, message } : said
+}
+
+export function event(active: ActiveTurn, step: number | null, body: TurnEventBody): TurnEvent {
+  return {
+    ...body,
+    session_id: active.turn.session_id,
+    turn_id: active.turn.id,
+    step,
+    at: new Date().toISOString(),
+  }
+}
+
+/** Says something that is true at once and need not survive a crash. */
+export function say(run: Run, body: TurnEventBody): void {
+  run.writer.emit(event(run.active, run.index, body)).catch((err: unknown) => {
+    run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
+  })
+}
+
+/** The last text that the assistant wrote, for a turn's `output_text`. */
+export const lastText = (messages: readonly Message[]): string =>
+  textOf(messages.filter((message) => message.role === 'assistant').at(-1) ?? { role: 'assistant', parts: [] })
+
+export const hasCalls = (message: MessageInput): boolean => toolCalls(message).length > 0

@@ -1,0 +1,265 @@
+/**
+ * One model step: read the newest state, render, stream, fold, commit. A change of tools before the
+ * request leaves renders it again; a restart while it streams discards what was streamed and runs the
+ * same step once more from the same history.
+ */
+import type { ModelEvent, TurnFinish } from '../chat/event.ts'
+import { createFold, type Fold } from '../chat/fold.ts'
+import { newId } from '../chat/ids.ts'
+import { addUsage, type AssistantPart, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
+import { LlmStale } from '../llm.ts'
+import type { Step } from '../store/store.ts'
+import { CANCELLED, RESTART } from './active.ts'
+import { newExecutions, type PendingCalls } from './calls.ts'
+import { type Prepared, prepare } from './prepare.ts'
+import { commit, contextOf, event, type Run, say } from './run.ts'
+
+/** How often a turn may repeat a call that cannot be made before it ends without it. */
+const INVALID_CALL_LIMIT = 2
+
+/** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run. */
+export async function modelStep(run: Run): Promise<PendingCalls | null> {
+  while (true) {
+    const prepared = await refresh(run)
+    const step = newStep(run, prepared)
+    const folding = createFold()
+    run.textSoFar = folding.textSoFar
+    const outcome = await streamStep(run, prepared, folding, step)
+    if (outcome === 'stale') continue
+    if (outcome === 'restart') {
+      await discard(run, step, 'tools_changed')
+      continue
+    }
+    const finish = folding.finish()
+    if (finish?.invalid_call === undefined) return commitStep(run, prepared, folding, step)
+    const settled = await retryInvalidCall(run, step, folding, finish.invalid_call)
+    if (settled) return null
+  }
+}
+
+async function refresh(run: Run): Promise<Prepared> {
+  const { active, deps } = run
+  active.phase = 'preparing'
+  active.stop.signal.throwIfAborted()
+  const lastSeq = run.history.at(-1)?.seq ?? 0
+  const known = run.registry?.revision ?? -1
+  const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
+  run.history.push(...read.messages)
+  if (read.registry) run.registry = read.registry
+  if (read.cancel_requested) active.stop.abort(CANCELLED)
+  active.stop.signal.throwIfAborted()
+  const registry = run.registry ?? (await deps.tools.current(active.session.id))
+  return prepare(deps, {
+    session_id: active.session.id,
+    instructions: active.session.instructions,
+    settings: active.session.settings,
+    provider: run.provider,
+    model: run.model,
+    credential: run.credential,
+    history: contextOf(run),
+    registry,
+    followUp: run.index > 0,
+  })
+}
+
+function newStep(run: Run, prepared: Prepared): Step {
+  return {
+    index: run.index,
+    attempt: run.active.turn.attempt,
+    provider: run.provider,
+    model: run.model,
+    tools_revision: prepared.overlay.revision,
+    tool_count: prepared.overlay.tools.length,
+    finish_reason: null,
+    usage: NO_USAGE,
+    started_at: new Date().toISOString(),
+    ended_at: null,
+  }
+}
+
+/** Streams the answer to readers and into the fold. Throws what failed; a wish to stop wins over it. */
+async function streamStep(
+  run: Run,
+  prepared: Prepared,
+  folding: Fold,
+  step: Step,
+): Promise<'done' | 'stale' | 'restart'> {
+  const { active, deps } = run
+  const abort = new AbortController()
+  active.model = abort
+  let isStarted = false
+  const beforeSend = () => {
+    if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
+    if (isStarted) return true
+    isStarted = true
+    active.phase = 'model'
+    const { provider, model, tools_revision, tool_count } = step
+    say(run, { type: 'step.started', provider, model, tools_revision, tool_count })
+    deps.log.debug({ turn_id: active.turn.id, step: step.index, tools_revision, tool_count }, 'step started')
+    return true
+  }
+  const { onUnauthorized } = run.credential
+  try {
+    const batches = deps.llm.stream({
+      deployment: prepared.deployment,
+      request: prepared.request,
+      secret: () => run.credential.secret(),
+      context: prepared.context,
+      signal: abort.signal,
+      beforeSend,
+      ...(onUnauthorized ? { onUnauthorized } : {}),
+    })
+    for await (const batch of batches) for (const item of batch) take(run, folding, item)
+  } catch (thrown) {
+    if (thrown instanceof LlmStale) return 'stale'
+    if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'restart'
+    throw thrown
+  } finally {
+    active.model = null
+  }
+  active.stop.signal.throwIfAborted()
+  // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
+  if (active.restartPending) return 'restart'
+  active.phase = 'committing'
+  return 'done'
+}
+
+function take(run: Run, folding: Fold, item: ModelEvent): void {
+  folding.add(item)
+  const { active, writer } = run
+  const delta = (body: Parameters<typeof event>[2]) => writer.delta(event(active, run.index, body))
+  switch (item.type) {
+    case 'text.delta':
+      return delta({ type: 'content.delta', text: item.text })
+    case 'reasoning.delta':
+      return delta({ type: 'reasoning.delta', text: item.text })
+    case 'tool_call.delta': {
+      const { call_id, name, arguments_delta } = item
+      return delta({ type: 'tool_call.delta', call_id, name, arguments_delta })
+    }
+    case 'part':
+      if (item.part.type !== 'tool_call') return
+      return say(run, {
+        type: 'tool_call',
+        call_id: item.part.call_id,
+        name: item.part.name,
+        arguments: item.part.arguments,
+      })
+    case 'usage':
+    case 'finish':
+      return
+    default:
+      return item satisfies never
+  }
+}
+
+/** The step's attempt is over without a trace in the history; the turn keeps the record of it. */
+async function discard(run: Run, step: Step, reason: 'tools_changed' | 'retry'): Promise<void> {
+  const { active, deps } = run
+  const { turn } = active
+  step.ended_at = new Date().toISOString()
+  step.discarded = true
+  turn.steps.push(step)
+  turn.attempt++
+  if (reason === 'tools_changed') turn.restarts++
+  run.textSoFar = () => ''
+  say(run, { type: 'step.discarded', reason })
+  await deps.store.turns.commit(active.fence, {
+    turn_id: turn.id,
+    step,
+    attempt: turn.attempt,
+    restarts: turn.restarts,
+  })
+  active.phase = 'preparing'
+  active.restartPending = false
+  if (reason !== 'tools_changed') return
+  const tools_revision = deps.tools.latestRevision(active.session.id)
+  say(run, { type: 'turn.restarted', attempt: turn.attempt, tools_revision })
+}
+
+/**
+ * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is
+ * told once or twice; after that the turn ends with a notice, since the same context may repeat it forever.
+ */
+async function retryInvalidCall(run: Run, step: Step, folding: Fold, words: string): Promise<boolean> {
+  run.invalidCalls++
+  step.usage = folding.usage()
+  if (run.invalidCalls <= INVALID_CALL_LIMIT) {
+    run.hint = `Your last tool call could not be made: ${words}\nCall only tools that are declared, with arguments that fit their schema, or answer without a tool.`
+    await discard(run, step, 'retry')
+    return false
+  }
+  const text = folding.textSoFar()
+  const parts: Part[] = [
+    ...(text === '' ? [] : [{ type: 'text', text } as const]),
+    { type: 'notice', text: `The model tried a tool call that could not be made: ${words}` },
+  ]
+  await endStep(run, step, folding, parts, 'stop')
+  return true
+}
+
+async function commitStep(
+  run: Run,
+  prepared: Prepared,
+  folding: Fold,
+  step: Step,
+): Promise<PendingCalls | null> {
+  const parts = folding.parts()
+  const reason = folding.finish()?.reason ?? 'stop'
+  const calls = parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
+  if (calls.length === 0 && reason === 'error') {
+    throw new BatonError('upstream_rejected', 'The provider ended its answer with an error and gave no words.')
+  }
+  run.hint = null
+  if (calls.length === 0) {
+    await endStep(run, step, folding, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
+    return null
+  }
+  const executions = await newExecutions(run, prepared.overlay, calls)
+  await writeStep(run, { ...step, finish_reason: 'tool_calls' }, folding, parts, { executions })
+  return { calls, executions, overlay: prepared.overlay }
+}
+
+async function endStep(
+  run: Run,
+  step: Step,
+  folding: Fold,
+  parts: Part[],
+  reason: TurnFinish & Step['finish_reason'],
+): Promise<void> {
+  await writeStep(run, { ...step, finish_reason: reason }, folding, parts, {
+    end: { state: 'completed', finish_reason: reason, error: null },
+  })
+}
+
+async function writeStep(
+  run: Run,
+  step: Step,
+  folding: Fold,
+  parts: (Part | AssistantPart)[],
+  rest: Pick<Parameters<typeof commit>[1], 'executions' | 'end'>,
+): Promise<void> {
+  const { active, deps } = run
+  const usage = folding.usage()
+  const done: Step = { ...step, usage, ended_at: new Date().toISOString() }
+  active.phase = 'committing'
+  active.turn.steps.push(done)
+  active.turn.usage = addUsage(active.turn.usage, usage)
+  run.textSoFar = () => ''
+  say(run, { type: 'usage', ...usage })
+  const finish_reason = done.finish_reason ?? 'stop'
+  const stored = await commit(run, {
+    step: done,
+    messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'assistant', parts }],
+    events: [
+      {
+        key: `${active.turn.id}:step:${done.index}`,
+        event: event(active, done.index, { type: 'step.completed', finish_reason, usage }),
+      },
+    ],
+    ...rest,
+  })
+  run.history.push(...stored)
+  deps.metrics.stepEnded(run.provider, run.model, finish_reason)
+}
