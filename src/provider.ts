@@ -118,6 +118,8 @@ export interface ModelRequest {
   session_id: string
   /** This step goes on after tool results of the same turn */
   follow_up: boolean
+  /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
+  reasoning_summary?: false
   capabilities: Capabilities
   reported?: ReportedModel
   credential: CredentialFacts

@@ -1,0 +1,139 @@
+/**
+ * What each family of OpenAI models accepts, as data. The first row that matches counts; an unknown
+ * model is taken for one of the newest family.
+ */
+import type { MediaKind } from '../../src/chat/message.ts'
+import type { Capabilities, Effort, ReportedModel, SchemaProfile } from '../../src/provider.ts'
+import { wireList, wireNumber, wireObject, wireText } from './wire.ts'
+
+interface Family {
+  pattern: RegExp
+  /** Takes `reasoning` and `include: [reasoning.encrypted_content]`; the others answer both with a 400. */
+  reasoning: boolean
+  /** Efforts from least to most; empty: none may be named. */
+  efforts: readonly Effort[]
+  /** Takes images (and pages of PDF files) */
+  vision: boolean
+}
+
+const UP_TO_HIGH: readonly Effort[] = ['low', 'medium', 'high']
+const NEWEST: Family = {
+  pattern: /^/,
+  reasoning: true,
+  efforts: ['none', 'low', 'medium', 'high', 'xhigh', 'max'],
+  vision: true,
+}
+
+/**
+ * Sources: wire/openai.md 3.1 and 9 (minimal, none, max); the values that the API itself lists in its
+ * refusals: openai/openai-agents-python#2089 (gpt-5.1: none to high), learn.microsoft.com on the type
+ * ReasoningEffort (gpt-5-pro only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max).
+ */
+const FAMILIES: readonly Family[] = [
+  plain(/^gpt-5[\d.]*-chat/, true),
+  plain(/^(gpt-4o|gpt-4\.[15]|gpt-4-turbo|chatgpt-4o)/, true),
+  plain(/^(gpt-4|gpt-3\.5)/, false),
+  { pattern: /^o(1-mini|1-preview|3-mini)/, reasoning: true, efforts: UP_TO_HIGH, vision: false },
+  { pattern: /^o\d/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
+  { pattern: /^gpt-5-pro/, reasoning: true, efforts: ['high'], vision: true },
+  { pattern: /^gpt-5-codex/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
+  { pattern: /^gpt-5(-|$)/, reasoning: true, efforts: ['minimal', ...UP_TO_HIGH], vision: true },
+  { pattern: /^gpt-5\.1-codex-max/, reasoning: true, efforts: [...UP_TO_HIGH, 'xhigh'], vision: true },
+  { pattern: /^gpt-5\.1-codex/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
+  { pattern: /^gpt-5\.1/, reasoning: true, efforts: ['none', ...UP_TO_HIGH], vision: true },
+  { pattern: /^gpt-5\.[2-5]/, reasoning: true, efforts: ['none', ...UP_TO_HIGH, 'xhigh'], vision: true },
+  { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
+  NEWEST,
+]
+
+function plain(pattern: RegExp, vision: boolean): Family {
+  return { pattern, reasoning: false, efforts: [], vision }
+}
+
+/** A fine-tuned model (`ft:gpt-4o-…:org::id`) is of the family that it was tuned from. */
+export function familyOf(model: string): Family {
+  const base = model.replace(/^ft:/, '')
+  return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
+}
+
+export interface EffortTarget {
+  model: string
+  reported?: ReportedModel
+}
+
+const RANK: readonly Effort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
+
+/**
+ * The effort to ask for: the wished one, or the nearest that the model has (between two, the higher).
+ * Null where the model takes none. The models endpoint, where it lists efforts, overrules the table.
+ */
+export function effortFor(wish: Effort, { model, reported }: EffortTarget, refused?: Effort): Effort | null {
+  const family = familyOf(model)
+  const listed = RANK.filter((effort) => reported?.efforts?.includes(effort))
+  const known = family.reasoning && listed.length > 0 ? listed : family.efforts
+  const accepted = known.filter((effort) => effort !== refused)
+  const distance = (effort: Effort) => Math.abs(RANK.indexOf(effort) - RANK.indexOf(wish))
+  let best: Effort | null = null
+  for (const effort of accepted) if (best === null || distance(effort) <= distance(best)) best = effort
+  return best
+}
+
+const media = (...kinds: MediaKind[]): ReadonlySet<MediaKind> => new Set(kinds)
+
+/** Most tools of one request on the public API (wire/openai.md 5). */
+const PUBLIC_TOOL_LIMIT = 128
+
+/** Reasoning models refuse temperature and top_p (OpenHands/software-agent-sdk#1837). */
+export function publicCapabilities(model: string): Capabilities {
+  const { reasoning, vision } = familyOf(model)
+  const kinds = vision ? media('image', 'file') : media('file')
+  return {
+    ...COMMON,
+    sampling: !reasoning,
+    userMedia: kinds,
+    resultMedia: kinds,
+    toolLimit: PUBLIC_TOOL_LIMIT,
+  }
+}
+
+/** No sampling fields at all (wire/openai.md 3.2); no files (vybestack/llxprt-code#2608); no known tool limit. */
+export function chatgptCapabilities(model: string): Capabilities {
+  const kinds = familyOf(model).vision ? media('image') : media()
+  return { ...COMMON, sampling: false, userMedia: kinds, resultMedia: kinds, toolLimit: null }
+}
+
+const COMMON = { forcedToolChoice: true, boundThinking: false, systemMessages: true } as const
+
+/**
+ * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every
+ * array one `items`; references into local `$defs` stay.
+ */
+export const schemaProfile: SchemaProfile = {
+  rootCombinators: false,
+  const: false,
+  tuples: false,
+  refs: true,
+  mixedEnums: true,
+  propertyPattern: /^[\s\S]+$/,
+}
+
+/** `GET /v1/models`: ids only. */
+export const parsePublicModels = (body: unknown): ReportedModel[] =>
+  wireList(wireObject(body).data).flatMap(({ id }) => (wireText(id) ? [{ id: wireText(id) }] : []))
+
+/** `GET …/codex/models`: windows and efforts too, already filtered by plan (wire/openai.md 9). */
+export function parseChatgptModels(body: unknown): ReportedModel[] {
+  return wireList(wireObject(body).models).flatMap((model) => {
+    const id = wireText(model.slug)
+    if (id === '' || (model.visibility !== undefined && model.visibility !== 'list')) return []
+    const input = wireNumber(model.context_window)
+    const efforts = wireList(model.supported_reasoning_levels).map(({ effort }) => wireText(effort))
+    return [
+      {
+        id,
+        ...(input === undefined ? {} : { max_input_tokens: input }),
+        ...(efforts.length > 0 ? { efforts } : {}),
+      },
+    ]
+  })
+}

@@ -1,0 +1,248 @@
+/**
+ * OpenAI's failures as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
+ * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
+ */
+import { BatonError, type ErrorCode } from '../../src/errors.ts'
+import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import { type Wire, wireJson, wireNumber, wireObject, wireText } from './wire.ts'
+
+/** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
+interface Facts {
+  status: number | null
+  code: string
+  type: string
+  message: string
+  /** The body's error object, for its extra fields. */
+  error: Wire
+  headers: Readonly<Record<string, string>>
+  html: boolean
+}
+
+interface Rule {
+  when(facts: Facts): boolean
+  code: ErrorCode
+  /** Said before the vendor's own words. */
+  says: string
+}
+
+const named =
+  (...names: string[]) =>
+  ({ code, type }: Facts) =>
+    names.includes(code) || names.includes(type)
+const status =
+  (...numbers: number[]) =>
+  (facts: Facts) =>
+    facts.status !== null && numbers.includes(facts.status)
+const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
+
+/** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
+const RULES: readonly Rule[] = [
+  {
+    when: ({ html, status }) => html && (status === null || status < 500),
+    code: 'upstream_rejected',
+    says: "OpenAI's network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
+  },
+  {
+    when: (facts) =>
+      named('context_length_exceeded')(facts) || says(/context window|maximum context length/i)(facts),
+    code: 'context_too_long',
+    says: 'The conversation is longer than the model accepts.',
+  },
+  {
+    when: named('usage_limit_reached'),
+    code: 'upstream_rate_limited',
+    says: "The plan's usage limit has been reached.",
+  },
+  {
+    when: named('insufficient_quota', 'billing_hard_limit_reached', 'billing_not_active'),
+    code: 'upstream_rejected',
+    says: 'The OpenAI account has no quota left; check its plan and billing.',
+  },
+  {
+    when: named('usage_not_included'),
+    code: 'upstream_rejected',
+    says: "The login's plan does not include this use.",
+  },
+  {
+    when: named('deactivated_workspace'),
+    code: 'upstream_rejected',
+    says: "The login's workspace is deactivated.",
+  },
+  {
+    when: named('unsupported_country_region_territory'),
+    code: 'upstream_rejected',
+    says: 'OpenAI does not serve the region of this server.',
+  },
+  {
+    when: named('server_is_overloaded', 'slow_down', 'service_unavailable_error'),
+    code: 'upstream_overloaded',
+    says: 'OpenAI is overloaded.',
+  },
+  {
+    when: named('rate_limit_exceeded', 'requests', 'tokens'),
+    code: 'upstream_rate_limited',
+    says: 'OpenAI limits the rate of requests.',
+  },
+  {
+    when: named('cyber_policy', 'bio_policy', 'misalignment_policy_violation', 'invalid_prompt'),
+    code: 'upstream_rejected',
+    says: 'OpenAI refused the conversation by its policy.',
+  },
+  {
+    when: ({ code }) => code.includes('image'),
+    code: 'upstream_rejected',
+    says: 'OpenAI could not use an image of the conversation.',
+  },
+  {
+    when: ({ status, message }) =>
+      (status === 400 || status === 404) &&
+      /model\b.*(not found|not exist|not supported|newer version)/i.test(message),
+    code: 'upstream_rejected',
+    says: 'The credential cannot use this model; a newer one may need the header `version` in the options.',
+  },
+  { when: named('vector_store_timeout'), code: 'upstream_timeout', says: 'OpenAI timed out.' },
+  { when: status(401), code: 'upstream_auth', says: 'OpenAI refused the credential.' },
+  { when: status(408, 504), code: 'upstream_timeout', says: 'OpenAI timed out.' },
+  { when: status(413), code: 'upstream_rejected', says: 'The request is too large for OpenAI.' },
+  { when: status(429), code: 'upstream_rate_limited', says: 'OpenAI limits the rate of requests.' },
+  {
+    when: (facts) => facts.status !== null && facts.status >= 500,
+    code: 'upstream_overloaded',
+    says: 'OpenAI could not serve the request.',
+  },
+  {
+    when: (facts) => facts.status === null && facts.type !== 'invalid_request_error',
+    code: 'upstream_overloaded',
+    says: 'OpenAI failed while it answered.',
+  },
+]
+
+const LAST_RULE: Rule = { when: () => true, code: 'upstream_rejected', says: 'OpenAI refused the request.' }
+
+/** A response that is no stream: an HTTP error, or a body of another kind under a good status. */
+export function classifyFailure(failure: UpstreamFailure): BatonError {
+  return toError(factsOf(failure))
+}
+
+/** An event that ends a stream, with its `error` inside; relays may add `status` and `headers`. */
+export function classifyEvent(event: Wire): BatonError {
+  const headers = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
+  return toError({
+    ...wordsOf(wireObject(event.error)),
+    status: wireNumber(event.status) ?? null,
+    headers: Object.fromEntries(headers),
+    html: false,
+  })
+}
+
+/**
+ * The request without what the vendor could not verify or may not give: encrypted reasoning of another
+ * account or model, items that were never stored, readable summaries for an unverified organisation
+ * (param `reasoning.summary`). Null where leaving that out would change nothing.
+ */
+export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+  const facts = factsOf(failure)
+  if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
+    return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
+  }
+  const stale =
+    facts.code === 'invalid_encrypted_content' ||
+    /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted/i.test(
+      facts.message,
+    )
+  return stale ? withoutReasoning(request) : null
+}
+
+function withoutReasoning(request: ModelRequest): ModelRequest | null {
+  const messages = request.messages
+    .map((message) => ({ ...message, parts: message.parts.filter(({ type }) => type !== 'reasoning') }))
+    .filter(({ parts }) => parts.length > 0)
+  const before = request.messages.flatMap(({ parts }) => parts).length
+  const after = messages.flatMap(({ parts }) => parts).length
+  return after < before ? { ...request, messages } : null
+}
+
+function toError(facts: Facts): BatonError {
+  const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
+  const retryAfter = retryAfterOf(facts, rule.code)
+  const { status, code, type, message } = facts
+  return new BatonError(rule.code, message === '' ? rule.says : `${rule.says} It said: ${message}`, {
+    details: { upstream: { status, code: code || null, type: type || null, message } },
+    ...(retryAfter === undefined ? {} : { retryAfter }),
+  })
+}
+
+function factsOf({ status, headers, body }: UpstreamFailure): Facts {
+  const html = /^\s*<(!doctype|html)/i.test(body) || 'cf-mitigated' in headers
+  const json = wireJson(body)
+  if (!json) {
+    const words = html ? (/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? '') : body
+    return { status, headers, html, error: {}, code: '', type: '', message: presentable(words) }
+  }
+  const { error = json.detail ?? json } = json
+  return {
+    ...wordsOf(typeof error === 'string' ? { message: error } : wireObject(error)),
+    status,
+    headers,
+    html,
+  }
+}
+
+const wordsOf = (error: Wire) => ({
+  error,
+  code: wireText(error.code),
+  type: wireText(error.type),
+  message: presentable(wireText(error.message)),
+})
+
+/** The vendor's words without anything that looks like a credential or an encrypted item, and not endless. */
+const presentable = (text: string): string =>
+  text
+    .replace(/\b(?:sk-|rt_|eyJ|gAAAA|Bearer\s+)[\w.*~+/=-]+/g, '***')
+    .slice(0, 1000)
+    .trim()
+
+/** Seconds; a clock is not needed, since the response says when it was made (`date`). */
+function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
+  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  const told =
+    (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
+      ? usageLimitReset(facts)
+      : undefined) ??
+    retryHeader(facts) ??
+    waitInWords(facts.message)
+  if (told === undefined || !(told >= 0)) return code === 'upstream_rate_limited' ? SHORT_WAIT : undefined
+  return Math.max(1, Math.ceil(told))
+}
+
+/** Where a rate limit does not say how long. */
+const SHORT_WAIT = 5
+
+/** In the body relative or absolute; else of the window that is used up (wire/openai.md 7.1, 7.3). */
+function usageLimitReset({ error, headers }: Facts): number | undefined {
+  const relative = wireNumber(error.resets_in_seconds)
+  if (relative !== undefined) return relative
+  const absolute = wireNumber(error.resets_at)
+  const made = Date.parse(headers.date ?? '')
+  if (absolute !== undefined && Number.isFinite(made)) return absolute - made / 1000
+  const window = Number(headers['x-codex-secondary-used-percent']) >= 100 ? 'secondary' : 'primary'
+  return seconds(headers[`x-codex-${window}-reset-after-seconds`])
+}
+
+function retryHeader({ headers }: Facts): number | undefined {
+  const ms = seconds(headers['retry-after-ms'])
+  if (ms !== undefined) return ms / 1000
+  const value = headers['retry-after']
+  const at = Date.parse(value ?? '') - Date.parse(headers.date ?? '')
+  return seconds(value) ?? (Number.isFinite(at) ? at / 1000 : undefined)
+}
+
+/** "Please try again in 6m0s", "… in 1.5s", "… in 250ms". */
+function waitInWords(message: string): number | undefined {
+  const [, minutes, amount, unit] = /try again in (?:(\d+)m)?(\d+(?:\.\d+)?) ?(ms|s)/i.exec(message) ?? []
+  if (amount === undefined) return undefined
+  return Number(minutes ?? 0) * 60 + (unit?.toLowerCase() === 'ms' ? Number(amount) / 1000 : Number(amount))
+}
+
+const seconds = (value: string | undefined): number | undefined =>
+  value !== undefined && /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined

@@ -1,0 +1,112 @@
+/**
+ * Canonical messages as input items (wire/openai.md 4). The history is repaired already: every call has
+ * its result, names and ids are legal, tokens stand only where they may go back.
+ */
+import {
+  type ContentPart,
+  type MediaPart,
+  type MessageInput,
+  mediaAsText,
+  type Part,
+  type TextPart,
+  type ToolResultPart,
+} from '../../src/chat/message.ts'
+import { phaseOf, reasoningItem } from './opaque.ts'
+import type { InputContent, InputItem, TextInput } from './wire.ts'
+
+export function inputItems(messages: readonly MessageInput[]): InputItem[] {
+  return messages.flatMap((message) => {
+    if (message.role === 'assistant') return assistantItems(message.parts)
+    if (message.role === 'tool') return message.parts.flatMap(resultItem)
+    // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
+    return givenItem(message.role === 'system' ? 'developer' : 'user', message.parts)
+  })
+}
+
+function givenItem(role: 'user' | 'developer', parts: readonly Part[]): InputItem[] {
+  const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
+  return content.length === 0 ? [] : [{ type: 'message', role, content }]
+}
+
+/** Each part its own item, as they came; reasoning that nothing follows cannot go back alone. */
+function assistantItems(parts: readonly Part[]): InputItem[] {
+  const items = parts.flatMap((part): InputItem[] => {
+    switch (part.type) {
+      case 'text':
+        return part.text === '' ? [] : [assistantMessage(part)]
+      case 'reasoning': {
+        const item = reasoningItem(part)
+        return item ? [item] : []
+      }
+      case 'tool_call': {
+        const { call_id, name } = part
+        return [{ type: 'function_call', call_id, name, arguments: JSON.stringify(part.arguments) }]
+      }
+      default:
+        return []
+    }
+  })
+  const end = items.findLastIndex(({ type }) => type !== 'reasoning')
+  return items.slice(0, end + 1)
+}
+
+function assistantMessage(part: TextPart): InputItem {
+  const phase = phaseOf(part)
+  return {
+    type: 'message',
+    role: 'assistant',
+    content: [{ type: 'output_text', text: part.text, annotations: [] }],
+    ...(phase ? { phase } : {}),
+  }
+}
+
+function resultItem(part: Part): InputItem[] {
+  if (part.type !== 'tool_result') return []
+  const content = resultContent(part).map(inputContent)
+  const texts = content.filter((item): item is TextInput => item.type === 'input_text')
+  const plain = texts.length === content.length
+  const output = plain ? texts.map(({ text }) => text).join('\n') : content
+  return [{ type: 'function_call_output', call_id: part.call_id, output }]
+}
+
+/** There is no flag for a failure on this wire: the text says what became of the call. */
+function resultContent(part: ToolResultPart): ContentPart[] {
+  const content = [...part.content]
+  if (content.length === 0 && part.structured !== undefined) {
+    content.push({ type: 'text', text: JSON.stringify(part.structured) })
+  }
+  const outcome = part.outcome === 'ok' && part.is_error ? 'error' : part.outcome
+  if (outcome !== 'ok') content.unshift({ type: 'text', text: FAILED[outcome] })
+  return content.length > 0 ? content : [{ type: 'text', text: '(no output)' }]
+}
+
+const FAILED = {
+  error: '[The tool call failed]',
+  cancelled: '[The tool call was cancelled]',
+  denied: '[The tool call was denied]',
+  outcome_unknown: '[The outcome of the tool call is unknown]',
+} as const
+
+const isContent = (part: Part): part is ContentPart =>
+  part.type === 'text' || part.type === 'image' || part.type === 'audio' || part.type === 'file'
+
+function inputContent(part: ContentPart): InputContent {
+  if (part.type === 'text') return { type: 'input_text', text: part.text }
+  if (part.type === 'image' && (part.url !== undefined || IMAGES.has(part.media_type))) {
+    return { type: 'input_image', image_url: part.url ?? dataUrl(part), detail: 'auto' }
+  }
+  if (part.type === 'file') {
+    if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
+    return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
+  }
+  return { type: 'input_text', text: mediaAsText(part) }
+}
+
+/** Any other image is answered with "does not represent a valid image", and the whole request with it. */
+const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/webp', 'image/gif'])
+
+const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
+
+/** Inline files need a name, and its ending tells their kind. */
+const filename = (part: MediaPart): string =>
+  part.name ?? `file.${part.media_type.match(/\/([a-z0-9]+)$/)?.[1] ?? 'txt'}`

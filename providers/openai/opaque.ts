@@ -1,0 +1,58 @@
+/**
+ * What OpenAI wants back unchanged, packed into a part's `provenance.opaque`: encrypted reasoning with
+ * the segments of its summary, and the phase of a message (wire/openai.md 4).
+ */
+import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
+import type { InputItem, Phase } from './wire.ts'
+import { wireJson, wireList, wireObject, wireText } from './wire.ts'
+
+/** Between the segments of a summary where they are shown as one text. */
+export const SEGMENT_BREAK = '\n\n'
+
+/** The segments themselves are in the part's text; only their lengths are kept beside the token. */
+export function packReasoning(encrypted: string, segments: readonly string[]): string {
+  return JSON.stringify({ encrypted_content: encrypted, segments: segments.map(({ length }) => length) })
+}
+
+/** The reasoning item as it came, or null where the part holds no token to send back. */
+export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: 'reasoning' }> | null {
+  const packed = wireJson(part.provenance.opaque ?? '')
+  const encrypted = wireText(packed?.encrypted_content)
+  if (encrypted === '') return null
+  const lengths = Array.isArray(packed?.segments) ? packed.segments.map(Number) : []
+  const summary = segmented(part.text, lengths)
+  return {
+    type: 'reasoning',
+    summary: summary.map((text) => ({ type: 'summary_text', text })),
+    encrypted_content: encrypted,
+  }
+}
+
+/** Cuts the text where its segments met; a text that was edited since is one segment. */
+function segmented(text: string, lengths: readonly number[]): string[] {
+  const breaks = Math.max(0, lengths.length - 1) * SEGMENT_BREAK.length
+  const fits = lengths.reduce((sum, length) => sum + length, breaks) === text.length
+  if (!fits) return text === '' ? [] : [text]
+  let at = 0
+  return lengths.map((length) => {
+    const segment = text.slice(at, at + length)
+    at += length + SEGMENT_BREAK.length
+    return segment
+  })
+}
+
+/** The readable segments of a reasoning item: its summary, or the raw text of an open-weight model. */
+export function segmentsOf(item: unknown): string[] {
+  const { summary, content } = wireObject(item)
+  const segments = wireList(summary).map(({ text }) => wireText(text))
+  return segments.length > 0 ? segments : wireList(content).map(({ text }) => wireText(text))
+}
+
+export const packPhase = (phase: Phase): string => JSON.stringify({ phase })
+
+export function phaseOf(part: TextPart): Phase | undefined {
+  return phase(wireJson(part.provenance?.opaque ?? '')?.phase)
+}
+
+export const phase = (value: unknown): Phase | undefined =>
+  value === 'commentary' || value === 'final_answer' ? value : undefined

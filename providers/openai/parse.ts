@@ -1,0 +1,323 @@
+/**
+ * The Responses stream as ModelEvents (wire/openai.md 6). One output item is one part, at the place of
+ * its `output_index`. Truth: `output_item.done`, then the `*.done` events, then the deltas; the terminal
+ * event's own `output` is often empty and only fills gaps.
+ */
+import { parseArguments } from '../../src/chat/arguments.ts'
+import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { SseFrame } from '../../src/sse.ts'
+import { classifyEvent } from './classify.ts'
+import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
+import { type Wire, wireJson, wireList, wireNumber, wireObject, wireText } from './wire.ts'
+
+/** An output item while it streams. `pieces` holds its texts by content, or its summary by segment. */
+interface Item {
+  index: number
+  kind: 'message' | 'reasoning' | 'call' | 'passed over'
+  pieces: string[]
+  /** Of a call, once known */
+  callId?: string
+  name: string
+  phase: unknown
+  done: boolean
+}
+
+interface State {
+  context: ParseContext
+  items: Map<number, Item>
+  /** `item_id` → index: some relays lose `output_index` */
+  places: Map<string, number>
+  called: boolean
+  refused: boolean
+  finished: boolean
+}
+
+type Handler = (state: State, event: Wire) => ModelEvent[]
+
+export function createParser(context: ParseContext): ModelParser {
+  const state: State = {
+    context,
+    items: new Map(),
+    places: new Map(),
+    called: false,
+    refused: false,
+    finished: false,
+  }
+  return {
+    push(frame) {
+      if (state.finished) return []
+      const event = decoded(frame)
+      if (event === null) return []
+      const type = wireText(event.type) || (frame.event ?? '')
+      return (HANDLERS.get(type) ?? passOver)(state, event)
+    },
+    end() {
+      if (state.finished) return []
+      throw new BatonError(
+        'upstream_disconnected',
+        'OpenAI closed the stream before the response was complete.',
+      )
+    },
+  }
+}
+
+/** `[DONE]` is no part of this protocol, but relays add it. */
+function decoded({ data }: SseFrame): Wire | null {
+  if (data === '' || data === '[DONE]') return null
+  const event = wireJson(data)
+  if (event) return event
+  throw new BatonError('upstream_disconnected', 'OpenAI sent a frame that is no JSON object.')
+}
+
+const passOver: Handler = () => []
+
+const textDelta: Handler = (state, event) => {
+  const item = itemOf(state, event, 'message')
+  return grow(item, wireNumber(event.content_index) ?? 0, wireText(event.delta), 'text.delta')
+}
+
+const summaryDelta: Handler = (state, event) => {
+  const item = itemOf(state, event, 'reasoning')
+  const segment = wireNumber(event.summary_index) ?? wireNumber(event.content_index) ?? 0
+  return grow(item, segment, wireText(event.delta), 'reasoning.delta')
+}
+
+/** `field`: where this event holds the whole text that its deltas built. */
+const textDone =
+  (kind: 'message' | 'reasoning', field: 'text' | 'refusal'): Handler =>
+  (state, event) => {
+    const item = itemOf(state, event, kind)
+    const place = wireNumber(event.content_index) ?? wireNumber(event.summary_index) ?? 0
+    const text = wireText(event[field])
+    if (!item.done && text !== '') item.pieces[place] = text
+    return []
+  }
+
+const refusal =
+  (handler: Handler): Handler =>
+  (state, event) => {
+    state.refused = true
+    return handler(state, event)
+  }
+
+const argumentsDelta: Handler = (state, event) => {
+  const item = itemOf(state, event, 'call')
+  const delta = wireText(event.delta)
+  if (item.done || item.kind !== 'call') return []
+  item.pieces[0] = (item.pieces[0] ?? '') + delta
+  // Nameless before its item was announced: the whole call comes with `output_item.done`.
+  if (item.callId === undefined || delta === '') return []
+  const { index, callId, name } = item
+  return [{ type: 'tool_call.delta', index, call_id: callId, name, arguments_delta: delta }]
+}
+
+const argumentsDone: Handler = (state, event) => {
+  const item = itemOf(state, event, 'call')
+  if (!item.done && item.kind === 'call') item.pieces[0] = wireText(event.arguments)
+  return []
+}
+
+const itemAdded: Handler = (state, event) => {
+  const wire = wireObject(event.item)
+  const item = itemOf(state, { ...event, item_id: wire.id }, kindOf(wire))
+  if (item.kind === 'message') item.phase = wire.phase
+  if (item.kind === 'call') nameCall(state, item, wire)
+  return []
+}
+
+const itemDone: Handler = (state, event) => {
+  const wire = wireObject(event.item)
+  const item = itemOf(state, { ...event, item_id: wire.id }, kindOf(wire))
+  if (item.done) return []
+  item.done = true
+  return settle(state, item, wire)
+}
+
+/** `response.done` (a relay's, or the WebSocket's) tells by its status which end it is. */
+const ended =
+  (status: string): Handler =>
+  (state, event) => {
+    const response = wireObject(event.response)
+    const end = ENDS.get(wireText(response.status) || status) ?? completed
+    return end(state, response)
+  }
+
+const completed: Handler = (state, response) => {
+  const rest = settleRest(state, response, 'completed')
+  const reason = state.called ? 'tool_calls' : state.refused ? 'refusal' : 'stop'
+  return finish(state, rest, response, reason)
+}
+
+const incomplete: Handler = (state, response) => {
+  const rest = settleRest(state, response, 'incomplete')
+  const why = wireText(wireObject(response.incomplete_details).reason)
+  return finish(state, rest, response, why === 'content_filter' ? 'refusal' : 'length')
+}
+
+const failed: Handler = (_state, response) => {
+  throw classifyEvent(response)
+}
+
+const ENDS: ReadonlyMap<string, Handler> = new Map([
+  ['completed', completed],
+  ['incomplete', incomplete],
+  ['failed', failed],
+])
+
+/** Nested under `error`, or flat (wire/openai.md 6.2). */
+const errorEvent: Handler = (_state, event) => {
+  throw classifyEvent(event.error ? event : { ...event, error: { ...event, type: undefined } })
+}
+
+/** Every other type is passed over: keepalives, limits, hosted tools, whatever is to come. */
+const HANDLERS: ReadonlyMap<string, Handler> = new Map([
+  ['response.output_item.added', itemAdded],
+  ['response.output_item.done', itemDone],
+  ['response.output_text.delta', textDelta],
+  ['response.output_text.done', textDone('message', 'text')],
+  ['response.refusal.delta', refusal(textDelta)],
+  ['response.refusal.done', refusal(textDone('message', 'refusal'))],
+  ['response.reasoning_summary_text.delta', summaryDelta],
+  ['response.reasoning_summary_text.done', textDone('reasoning', 'text')],
+  ['response.reasoning_text.delta', summaryDelta],
+  ['response.reasoning_text.done', textDone('reasoning', 'text')],
+  ['response.function_call_arguments.delta', argumentsDelta],
+  ['response.function_call_arguments.done', argumentsDone],
+  ['response.completed', ended('completed')],
+  ['response.done', ended('completed')],
+  ['response.incomplete', ended('incomplete')],
+  ['response.failed', ended('failed')],
+  ['error', errorEvent],
+])
+
+const KINDS: ReadonlyMap<string, Item['kind']> = new Map([
+  ['message', 'message'],
+  ['reasoning', 'reasoning'],
+  ['function_call', 'call'],
+])
+const kindOf = (wire: Wire): Item['kind'] => KINDS.get(wireText(wire.type)) ?? 'passed over'
+
+/** The item that an event is about; one that was never announced begins with its first event. */
+function itemOf(state: State, event: Wire, kind: Item['kind']): Item {
+  const id = wireText(event.item_id)
+  const index = wireNumber(event.output_index) ?? state.places.get(id) ?? state.items.size
+  if (id !== '') state.places.set(id, index)
+  const known = state.items.get(index)
+  if (known) return known
+  const item: Item = { index, kind, pieces: [], name: '', phase: undefined, done: false }
+  state.items.set(index, item)
+  return item
+}
+
+function grow(
+  item: Item,
+  place: number,
+  delta: string,
+  type: 'text.delta' | 'reasoning.delta',
+): ModelEvent[] {
+  if (delta === '' || item.done) return []
+  const first = item.pieces[place] === undefined
+  const breaks = first && place > 0 && type === 'reasoning.delta'
+  item.pieces[place] = (item.pieces[place] ?? '') + delta
+  return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
+}
+
+/** A call gets its canonical id once, so that its deltas and its part agree. */
+function nameCall(state: State, item: Item, wire: Wire): void {
+  item.callId ??= state.context.callId(wireText(wire.call_id) || undefined)
+  item.name ||= state.context.toolName(wireText(wire.name))
+}
+
+function settle(state: State, item: Item, wire: Wire): ModelEvent[] {
+  const part = SETTLERS[item.kind](state, item, wire)
+  return part ? [{ type: 'part', index: item.index, part }] : []
+}
+
+type Settler = (state: State, item: Item, wire: Wire) => AssistantPart | null
+
+const settleMessage: Settler = (state, item, wire) => {
+  const contents = wireList(wire.content)
+  if (contents.some(({ type }) => type === 'refusal')) state.refused = true
+  const whole = contents.map(({ text, refusal }) => wireText(text) || wireText(refusal)).join('')
+  const text = whole || item.pieces.join('')
+  if (text === '') return null
+  const known = phase(wire.phase) ?? phase(item.phase)
+  return { type: 'text', text, provenance: provenance(state, known ? packPhase(known) : undefined) }
+}
+
+const settleReasoning: Settler = (state, item, wire) => {
+  const whole = segmentsOf(wire)
+  const segments = whole.length > 0 ? whole : item.pieces.filter((piece) => piece !== undefined)
+  const encrypted = wireText(wire.encrypted_content)
+  if (segments.length === 0 && encrypted === '') return null
+  const opaque = encrypted === '' ? undefined : packReasoning(encrypted, segments)
+  return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
+}
+
+const settleCall: Settler = (state, item, wire) => {
+  const text = wireText(wire.arguments) || (item.pieces[0] ?? '')
+  const cut = wire.status !== undefined && wire.status !== 'completed'
+  // Cut off before its first argument: nothing to show, and `{}` would be run.
+  if (cut && text === '') return null
+  nameCall(state, item, wire)
+  if (item.callId === undefined || item.name === '') return null
+  state.called = true
+  return {
+    type: 'tool_call',
+    call_id: item.callId,
+    name: item.name,
+    ...(cut ? { arguments: {}, arguments_text: text } : parseArguments(text)),
+    provenance: provenance(state),
+  }
+}
+
+/** Hosted tools ran at the vendor's and leave their traces in the answer; only an image is content. */
+const settlePassedOver: Settler = (_state, _item, wire) => {
+  const data = wireText(wire.result)
+  if (wire.type !== 'image_generation_call' || data === '') return null
+  return { type: 'image', media_type: `image/${wireText(wire.output_format) || 'png'}`, data }
+}
+
+const SETTLERS: Record<Item['kind'], Settler> = {
+  message: settleMessage,
+  reasoning: settleReasoning,
+  call: settleCall,
+  'passed over': settlePassedOver,
+}
+
+function provenance(state: State, opaque?: string) {
+  return { ...state.context.provenance, ...(opaque === undefined ? {} : { opaque }) }
+}
+
+/** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
+function settleRest(state: State, response: Wire, status: 'completed' | 'incomplete'): ModelEvent[] {
+  const output = wireList(response.output)
+  for (const [output_index, wire] of output.entries()) {
+    itemOf(state, { output_index, item_id: wire.id }, kindOf(wire))
+  }
+  return [...state.items.values()].flatMap((item) => {
+    if (item.done) return []
+    item.done = true
+    return settle(state, item, output[item.index] ?? { status })
+  })
+}
+
+function finish(state: State, rest: ModelEvent[], response: Wire, reason: StepFinish): ModelEvent[] {
+  state.finished = true
+  const usage = wireObject(response.usage)
+  const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
+  return [...rest, ...counted, { type: 'finish', reason }]
+}
+
+/** The details may be missing; both are parts of their totals (wire/openai.md 6.4). */
+function usageOf(usage: Wire): Usage {
+  return {
+    input_tokens: wireNumber(usage.input_tokens) ?? NO_USAGE.input_tokens,
+    output_tokens: wireNumber(usage.output_tokens) ?? NO_USAGE.output_tokens,
+    reasoning_tokens: wireNumber(wireObject(usage.output_tokens_details).reasoning_tokens) ?? 0,
+    cached_tokens: wireNumber(wireObject(usage.input_tokens_details).cached_tokens) ?? 0,
+  }
+}

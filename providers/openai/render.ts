@@ -1,0 +1,180 @@
+/** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
+import { exposedName } from '../../src/chat/names.ts'
+import type { Effort, ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
+import { effortFor, familyOf } from './capabilities.ts'
+import { inputItems } from './input.ts'
+import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
+
+export const RESPONSES_PATH = '/responses'
+
+/** A body and what was left out of it, in words. */
+export interface Draft<Body> {
+  body: Body
+  notes: string[]
+}
+
+/** `strict` is written out: left out, the public API makes the schema strict (wire/openai.md 5). */
+export function declareTools(tools: readonly ToolDeclaration[]): FunctionTool[] {
+  return tools.map(({ name, description, parameters }) => ({
+    type: 'function',
+    name,
+    description,
+    strict: false,
+    parameters,
+  }))
+}
+
+export function renderPublic(request: ModelRequest): RenderedRequest {
+  return rendered(publicBody(request), { ...accept, ...operatorHeaders(request) })
+}
+
+/**
+ * `session-id` and `thread-id` route to the prompt cache's shard, and older deployments read the
+ * underscore spelling; `version` is only ever the operator's (wire/openai.md 2).
+ */
+export function renderChatgpt(request: ModelRequest): RenderedRequest {
+  const account = request.credential.account_id
+  const conversation = cacheKey(request)
+  return rendered(chatgptBody(request), {
+    ...accept,
+    // An organisation is no workspace; sent as one it is refused (wire/openai.md 1.5).
+    ...(account && !account.startsWith('org-') ? { 'chatgpt-account-id': account } : {}),
+    originator: 'baton',
+    'openai-beta': 'responses=experimental',
+    'session-id': conversation,
+    'thread-id': conversation,
+    session_id: conversation,
+    ...operatorHeaders(request),
+  })
+}
+
+const accept = { accept: 'text/event-stream' }
+
+const rendered = (
+  draft: Draft<Record<string, unknown>>,
+  headers: Record<string, string>,
+): RenderedRequest => ({
+  method: 'POST',
+  path: RESPONSES_PATH,
+  headers,
+  ...draft,
+})
+
+const operatorHeaders = ({ options }: ModelRequest): Record<string, string> =>
+  Object.fromEntries(Object.entries(options.headers).map(([name, value]) => [name.toLowerCase(), value]))
+
+/** One key for a conversation; the API takes at most 64 characters. */
+const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 64)
+
+/** The public API's body; exported for the test that holds it against the SDK's types. */
+export function publicBody(request: ModelRequest): Draft<PublicBody> {
+  const { settings, capabilities } = request
+  const notes: string[] = []
+  const instructions = allInstructions(request)
+  const body: PublicBody = {
+    ...commonBody(request, notes),
+    ...(instructions === '' ? {} : { instructions }),
+  }
+  if (request.tools.length > 0 && settings.parallel_tool_calls !== undefined) {
+    body.parallel_tool_calls = settings.parallel_tool_calls
+  }
+  for (const field of ['temperature', 'top_p'] as const) {
+    const value = settings[field]
+    if (value === undefined) continue
+    if (capabilities.sampling) body[field] = value
+    else notes.push(`${field}: not accepted by ${request.model}`)
+  }
+  if (settings.max_output_tokens !== undefined) {
+    body.max_output_tokens = Math.max(LEAST_OUTPUT_TOKENS, settings.max_output_tokens)
+    if (settings.max_output_tokens < LEAST_OUTPUT_TOKENS) {
+      notes.push(`max_output_tokens: raised to ${LEAST_OUTPUT_TOKENS}, the least that the API accepts`)
+    }
+  }
+  return { body, notes }
+}
+
+/** The public API answers a lower limit with `integer_below_min_value`. */
+const LEAST_OUTPUT_TOKENS = 16
+
+/** Every field is on the list that this path accepts; any other one would refuse the whole request. */
+export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
+  const { settings, tools } = request
+  const notes: string[] = []
+  const body: ResponsesBody = {
+    ...commonBody(request, notes, 'minimal'),
+    instructions: allInstructions(request),
+  }
+  if (body.instructions === '') {
+    body.instructions = DEFAULT_INSTRUCTIONS
+    notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)
+  }
+  if (tools.length > 0) body.parallel_tool_calls = settings.parallel_tool_calls ?? !request.follow_up
+  for (const field of ['temperature', 'top_p', 'max_output_tokens'] as const) {
+    if (settings[field] !== undefined) notes.push(`${field}: not accepted with a ChatGPT login`)
+  }
+  return { body, notes }
+}
+
+const DEFAULT_INSTRUCTIONS = 'You are a helpful assistant.'
+
+const allInstructions = ({ options, instructions }: ModelRequest): string =>
+  [...options.system_blocks, instructions].filter((text) => text !== '').join('\n\n')
+
+function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effort): ResponsesBody {
+  const { model, messages, tools } = request
+  const choice = toolChoice(request, notes)
+  const reasoning = reasoningField(request, notes, refusedEffort)
+  return {
+    model,
+    input: inputItems(messages),
+    ...(tools.length > 0 ? { tools: declareTools(tools) } : {}),
+    ...(choice === undefined ? {} : { tool_choice: choice }),
+    ...(reasoning ? { reasoning, include: ['reasoning.encrypted_content'] } : {}),
+    store: false,
+    stream: true,
+    prompt_cache_key: cacheKey(request),
+  }
+}
+
+/** The wished choice where it can be met: with no tools, anything but auto and none is refused. */
+function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | undefined {
+  const { tools, capabilities, settings } = request
+  const wish = settings.tool_choice
+  if (wish === undefined || wish === 'auto' || wish === 'none') return tools.length > 0 ? wish : undefined
+  const reason = !capabilities.forcedToolChoice
+    ? `not accepted by ${request.model}`
+    : tools.length === 0
+      ? 'no tool is declared'
+      : null
+  if (reason) {
+    notes.push(`tool_choice: ${reason}`)
+    return undefined
+  }
+  if (wish === 'required') return wish
+  const name = exposedName(wish.name)
+  if (tools.some((tool) => tool.name === name)) return { type: 'function', name }
+  notes.push(`tool_choice: tool ${wish.name} is not declared`)
+  return undefined
+}
+
+/** Null for a model that does not reason: it refuses the field, and `include` with it. */
+function reasoningField(
+  request: ModelRequest,
+  notes: string[],
+  refusedEffort?: Effort,
+): ResponsesBody['reasoning'] | null {
+  const { model, settings } = request
+  const wish = settings.reasoning?.effort
+  const effort = wish === undefined ? null : effortFor(wish, request, refusedEffort)
+  if (!familyOf(model).reasoning) {
+    if (wish !== undefined) notes.push(`reasoning.effort: not accepted by ${model}`)
+    return null
+  }
+  if (wish !== undefined && effort !== wish) {
+    notes.push(`reasoning.effort: ${model} has no ${wish}, ${effort ?? 'its default'} stands in`)
+  }
+  return {
+    ...(effort === null ? {} : { effort }),
+    ...(request.reasoning_summary === false ? {} : { summary: 'auto' }),
+  }
+}

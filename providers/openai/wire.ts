@@ -1,0 +1,77 @@
+/**
+ * The Responses API as this adapter writes it (types) and reads it (tolerant readers: a vendor's frame is
+ * unknown until a field has been looked at). Source: wire/openai.md 3–6.
+ */
+
+export type TextInput = { type: 'input_text'; text: string }
+export type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
+export type FileInput =
+  | { type: 'input_file'; filename: string; file_data: string }
+  | { type: 'input_file'; file_url: string }
+export type InputContent = TextInput | ImageInput | FileInput
+
+export type Phase = 'commentary' | 'final_answer'
+export type AssistantContent = { type: 'output_text'; text: string; annotations: [] }
+
+/** Ids and `status` are left out everywhere: with `store: false` they can only be refused (wire/openai.md 4). */
+export type InputItem =
+  | { type: 'message'; role: 'user' | 'developer'; content: InputContent[] }
+  | { type: 'message'; role: 'assistant'; content: AssistantContent[]; phase?: Phase }
+  | { type: 'reasoning'; summary: { type: 'summary_text'; text: string }[]; encrypted_content: string }
+  | { type: 'function_call'; call_id: string; name: string; arguments: string }
+  | { type: 'function_call_output'; call_id: string; output: string | InputContent[] }
+
+export type FunctionTool = {
+  type: 'function'
+  name: string
+  description: string
+  strict: false
+  parameters: Record<string, unknown>
+}
+
+export type WireEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
+export type WireToolChoice = 'auto' | 'none' | 'required' | { type: 'function'; name: string }
+
+/** What both paths take; the ChatGPT path takes nothing else (wire/openai.md 3.2). */
+export type ResponsesBody = {
+  model: string
+  instructions?: string
+  input: InputItem[]
+  tools?: FunctionTool[]
+  tool_choice?: WireToolChoice
+  parallel_tool_calls?: boolean
+  reasoning?: { effort?: WireEffort; summary?: 'auto' }
+  store: false
+  stream: true
+  include?: 'reasoning.encrypted_content'[]
+  prompt_cache_key: string
+}
+/** What only the public API takes besides. */
+export type PublicBody = ResponsesBody & {
+  max_output_tokens?: number
+  temperature?: number
+  top_p?: number
+}
+
+/** A JSON object that came from outside; every field is unknown. */
+export type Wire = Readonly<Record<string, unknown>>
+
+const NOTHING: Wire = {}
+
+/** The value as an object; an empty one where it is none. */
+export const wireObject = (value: unknown): Wire =>
+  typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Wire) : NOTHING
+export const wireList = (value: unknown): Wire[] => (Array.isArray(value) ? value.map(wireObject) : [])
+export const wireText = (value: unknown): string => (typeof value === 'string' ? value : '')
+export const wireNumber = (value: unknown): number | undefined =>
+  typeof value === 'number' && Number.isFinite(value) ? value : undefined
+
+/** A JSON text as an object; null where it is not JSON or no object. */
+export function wireJson(text: string): Wire | null {
+  try {
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Wire) : null
+  } catch {
+    return null
+  }
+}
