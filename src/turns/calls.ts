@@ -158,7 +158,8 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   return sealed_arguments ? { ...known, edited: sealed.open(sealed_arguments, row.id) } : known
 }
 
-const LOST = 'The server that ran this call went away before its result was known. It may or may not have taken effect.'
+const LOST =
+  'The server that ran this call went away before its result was known. It may or may not have taken effect.'
 
 async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const { active } = run
@@ -178,7 +179,11 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   if (active.stop.signal.aborted) return stopHere(run, jobs)
   if (waiting.length > 0) return awaitInput(run, jobs)
   const isEnd = run.index + 1 >= active.turn.max_steps
-  await commitResults(run, jobs, isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null)
+  await commitResults(
+    run,
+    jobs,
+    isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null,
+  )
   return !isEnd
 }
 
@@ -195,7 +200,13 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
   job.result = result
   deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
   deps.log.info(
-    { turn_id: active.turn.id, exec_id, tool: call.name, outcome: settlement.outcome, ms: settlement.duration_ms },
+    {
+      turn_id: active.turn.id,
+      exec_id,
+      tool: call.name,
+      outcome: settlement.outcome,
+      ms: settlement.duration_ms,
+    },
     'tool call ended',
   )
   if (isLast() || active.stop.signal.aborted) {
@@ -312,9 +323,11 @@ const completedBody = (job: Job, settlement: Settlement, result: ToolResultPart)
 })
 
 function sayOnce(run: Run, key: string, body: TurnEventBody): void {
-  run.writer.emit(event(run.active, run.index, body), `${run.active.turn.id}:${key}`).catch((err: unknown) => {
-    run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
-  })
+  run.writer
+    .emit(event(run.active, run.index, body), `${run.active.turn.id}:${key}`)
+    .catch((err: unknown) => {
+      run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
+    })
 }
 
 /** The session's connectors, read anew only when its registry has moved. */

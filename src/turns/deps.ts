@@ -1,10 +1,10 @@
 /** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
-import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import type { ModelEvent } from '../chat/event.ts'
+import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import type { ChosenCredential } from '../ports.ts'
 import type {
-  CredentialFacts,
   CredentialSecret,
   Deployment,
   DeploymentOptions,
@@ -16,12 +16,7 @@ import type {
 import type { Connector, RegistryRow, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export interface ResolvedCredential {
-  id: string
-  kind: 'api_key' | 'oauth'
-  path?: 'code_assist' | 'public'
-  facts: CredentialFacts
-  secret(): Promise<CredentialSecret>
+export interface ResolvedCredential extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret'> {
   /** After a 401: refreshes once; false when that cannot help. */
   onUnauthorized?(): Promise<boolean>
 }
@@ -45,7 +40,13 @@ export interface Llm {
   preview(
     deployment: Deployment,
     request: ModelRequest,
-  ): { method: string; url: string; headers: Record<string, string>; body: unknown; notes: string[] }
+  ): {
+    method: string
+    url: string
+    headers: Record<string, string>
+    body: Record<string, unknown>
+    notes: string[]
+  }
   /** From cache, at once; refreshed in the background. */
   reported(deployment: Deployment, credential: ResolvedCredential, model: string): ReportedModel | undefined
 }
@@ -69,7 +70,12 @@ export interface SessionTools {
   current(session: string): Promise<RegistryRow>
   /** The newest revision that this process knows of. */
   latestRevision(session: string): number
-  overlay(row: RegistryRow, deployment: Deployment, options: DeploymentOptions, toolLimit: number | null): Overlay
+  overlay(
+    row: RegistryRow,
+    deployment: Deployment,
+    options: DeploymentOptions,
+    toolLimit: number | null,
+  ): Overlay
 }
 
 export interface Policy {

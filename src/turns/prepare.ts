@@ -43,7 +43,7 @@ export function prepare(
   const head = capabilities.boundThinking
     ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
     : ''
-  const target = { provider, model, credential_id: credential.id, ...capabilities }
+  const target = { provider, model, credential_id: credential.facts.id, ...capabilities }
   const { messages, prefix } = repair(from.history, target, head)
   const request: ModelRequest = {
     model,
@@ -61,7 +61,7 @@ export function prepare(
   const provenance = {
     provider,
     model,
-    credential_id: credential.id,
+    credential_id: credential.facts.id,
     ...(prefix === '' ? {} : { prefix }),
   }
   return { deployment, request, overlay, context: parseContext(from.history, overlay, provenance) }

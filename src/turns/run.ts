@@ -2,15 +2,24 @@
  * One turn from the moment that this process owns it until it ends, waits for input, or is given away.
  * The loop: a model step, its tool calls, the next step. Only this file knows the order of things.
  */
+
+import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import { isTerminal } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { type Message, type MessageInput, textOf, toolCalls } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
-import type { AnnouncedEvent, Commit, Connector, NewMessage, RegistryRow, Step, TurnEnd } from '../store/store.ts'
+import type {
+  AnnouncedEvent,
+  Commit,
+  Connector,
+  NewMessage,
+  RegistryRow,
+  Step,
+  TurnEnd,
+} from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
-import { createWriter, type Writer } from '../bus/writer.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
 import type { EngineDeps, ResolvedCredential } from './deps.ts'
@@ -42,7 +51,10 @@ export interface Run {
 }
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
-export type Entry = { kind: 'fresh' } | { kind: 'resumed' } | { kind: 'recovered'; announce: AnnouncedEvent[] }
+export type Entry =
+  | { kind: 'fresh' }
+  | { kind: 'resumed' }
+  | { kind: 'recovered'; announce: AnnouncedEvent[] }
 
 /** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
 export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry): Promise<void> {
@@ -69,7 +81,8 @@ export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry
 
 async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
-  const say = (body: TurnEventBody, key: string) => void writer.emit(event(active, null, body), `${turn.id}:${key}`)
+  const say = (body: TurnEventBody, key: string) =>
+    void writer.emit(event(active, null, body), `${turn.id}:${key}`)
   say({ type: 'turn.created' }, 'created')
   say({ type: 'turn.started' }, 'started')
   let run: Run
@@ -150,18 +163,23 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
       await run.writer.emit(hydrate(left, run.history), key).catch(() => {})
     }
     if (active.turn.recoveries > RECOVERY_LIMIT) {
-      throw new BatonError('recovery_limit', 'The turn lost its owner more than three times and was given up.')
+      throw new BatonError(
+        'recovery_limit',
+        'The turn lost its owner more than three times and was given up.',
+      )
     }
   }
   const goesOn = await resumeCalls(run)
   // It was lost in a model call: what that streamed is in nobody's history.
-  if (goesOn === null && entry.kind === 'recovered') say(run, { type: 'step.discarded', reason: 'owner_lost' })
+  if (goesOn === null && entry.kind === 'recovered')
+    say(run, { type: 'step.discarded', reason: 'owner_lost' })
 }
 
 /** Most times that a turn may lose its owner before it is failed. */
 const RECOVERY_LIMIT = 3
 
-const isLastStepDone = (run: Run): boolean => run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
+const isLastStepDone = (run: Run): boolean =>
+  run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
 async function fail(run: Run, thrown: unknown): Promise<void> {
@@ -170,7 +188,8 @@ async function fail(run: Run, thrown: unknown): Promise<void> {
   if (reason === OWNER_LOST || reason === DRAINING) return
   if (reason === CANCELLED) return finish(run, { state: 'cancelled', finish_reason: null, error: null })
   const error = asBatonError(thrown)
-  if (error.code === 'internal') run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
+  if (error.code === 'internal')
+    run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
   await finish(run, { state: 'failed', finish_reason: null, error: error.toBody() })
 }
 
@@ -225,10 +244,12 @@ export async function commit(
   const said = announce.map(({ key, event }) => run.writer.emit(hydrate(event, stored), key))
   const ended = announce.some(({ event }) => isTerminal(event.type))
   // Told once to be in the stream, so that no later owner says it again; a bus that is away is told later.
-  void Promise.all(said).then(
-    () => (ended ? deps.store.turns.announced([active.turn.id]) : undefined),
-    (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
-  ).catch((err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement was not noted'))
+  void Promise.all(said)
+    .then(
+      () => (ended ? deps.store.turns.announced([active.turn.id]) : undefined),
+      (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
+    )
+    .catch((err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement was not noted'))
   return stored
 }
 
@@ -244,7 +265,10 @@ function announcedMessage(run: Pick<Run, 'active' | 'index'>, message: NewMessag
     parts: [],
     created_at: '',
   }
-  return { key: `${turn.id}:${message.id}`, event: event(run.active, run.index, { type: 'message', message: stub }) }
+  return {
+    key: `${turn.id}:${message.id}`,
+    event: event(run.active, run.index, { type: 'message', message: stub }),
+  }
 }
 
 function announcedEnd(run: Pick<Run, 'active'>, end: TurnEnd): AnnouncedEvent {
@@ -278,6 +302,8 @@ export function say(run: Run, body: TurnEventBody): void {
 
 /** The last text that the assistant wrote, for a turn's `output_text`. */
 export const lastText = (messages: readonly Message[]): string =>
-  textOf(messages.filter((message) => message.role === 'assistant').at(-1) ?? { role: 'assistant', parts: [] })
+  textOf(
+    messages.filter((message) => message.role === 'assistant').at(-1) ?? { role: 'assistant', parts: [] },
+  )
 
 export const hasCalls = (message: MessageInput): boolean => toolCalls(message).length > 0

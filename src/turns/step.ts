@@ -6,7 +6,7 @@
 import type { ModelEvent, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
-import { addUsage, type AssistantPart, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
+import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
@@ -209,7 +209,10 @@ async function commitStep(
   const reason = folding.finish()?.reason ?? 'stop'
   const calls = parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
   if (calls.length === 0 && reason === 'error') {
-    throw new BatonError('upstream_rejected', 'The provider ended its answer with an error and gave no words.')
+    throw new BatonError(
+      'upstream_rejected',
+      'The provider ended its answer with an error and gave no words.',
+    )
   }
   run.hint = null
   if (calls.length === 0) {

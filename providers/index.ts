@@ -1,0 +1,24 @@
+/**
+ * The table of deployments, and the only list of vendors outside of their folders' own: a provider that
+ * speaks a known protocol is one more row.
+ */
+import type { Deployment } from '../src/provider.ts'
+import { anthropic, anthropicOauth } from './anthropic/index.ts'
+import { codeAssist, gemini, geminiOauth } from './gemini/index.ts'
+import { chatgpt, openai } from './openai/index.ts'
+
+/** `base` names the setting that holds the deployment's upstream root (src/config/config.ts `baseUrls`). */
+export interface Row {
+  deployment: Deployment
+  base: 'openai' | 'chatgpt' | 'anthropic' | 'gemini' | 'code_assist'
+}
+
+export const DEPLOYMENTS: readonly Row[] = [
+  { deployment: openai, base: 'openai' },
+  { deployment: chatgpt, base: 'chatgpt' },
+  { deployment: anthropic, base: 'anthropic' },
+  { deployment: anthropicOauth, base: 'anthropic' },
+  { deployment: gemini, base: 'gemini' },
+  { deployment: codeAssist, base: 'code_assist' },
+  { deployment: geminiOauth, base: 'gemini' },
+]

@@ -1,0 +1,395 @@
+/**
+ * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
+ * wishes to whoever owns the others. The loop itself is run.ts; leases and recovery are leases.ts.
+ */
+import { applyEdits } from '../chat/edits.ts'
+import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
+import { newId } from '../chat/ids.ts'
+import type { MessageInput } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
+import type { Apply, Caller, Decision, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
+import type { Fence, Scope, Session, Turn } from '../store/store.ts'
+import {
+  type ActiveTurn,
+  CANCELLED,
+  cancelRemoved,
+  createActive,
+  DRAINING,
+  RESTART_LIMIT,
+  requestRestart,
+  requestStop,
+} from './active.ts'
+import type { EngineDeps } from './deps.ts'
+import { startLeases } from './leases.ts'
+import { renderPreview } from './preview.ts'
+import { type Entry, event, runTurn, terminalEvent } from './run.ts'
+import { createSlots } from './slots.ts'
+
+const ADMIN: Scope = { owner: '', admin: true }
+/** How long an interrupt or a waiting cancel gives the running turn to end. */
+const CANCEL_WAIT_SECONDS = 30
+/** A bus that is away must not leave a waiting caller behind. */
+const POLL_MS = 1_000
+
+export interface Engine extends Turns {
+  /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
+  toolsChanged(
+    session: Session,
+    delta: ToolsDelta,
+    apply: Apply,
+  ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
+  /** Takes over what crashed owners left, and keeps doing so. */
+  begin(): void
+  /** No new turns; running ones leave at the next step's border, or at the deadline. */
+  drain(ms: number): Promise<void>
+  isDraining(): boolean
+  running(): number
+}
+
+/** A wish for a turn that another replica owns. */
+type Control =
+  | { op: 'cancel'; turn_id: string; session_id: string }
+  | { op: 'restart'; turn_id: string; session_id: string }
+  | { op: 'tools'; session_id: string; apply: Apply; removed: string[] }
+
+/** State shared by the engine's parts. */
+export interface EngineState {
+  deps: EngineDeps
+  /** By session: one turn runs in a session at a time */
+  active: Map<string, ActiveTurn>
+  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  startNext(session: string): Promise<void>
+  resume(turn: string): Promise<void>
+  isDraining(): boolean
+}
+
+export function createEngine(deps: EngineDeps): Engine {
+  const { store, bus, settings, log } = deps
+  const active = new Map<string, ActiveTurn>()
+  const slots = createSlots(settings.concurrentTurns)
+  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
+  let draining = false
+  let leases: { stop(): void } | null = null
+
+  const state: EngineState = {
+    deps,
+    active,
+    isDraining: () => draining,
+    launch(turn, fence, session, entry) {
+      void own(turn, fence, session, entry).catch((err: unknown) =>
+        log.error({ err, turn_id: turn.id }, 'a turn could not be run'),
+      )
+    },
+    async startNext(session) {
+      if (draining || active.has(session)) return
+      const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
+      if (next) state.launch(next.turn, next.fence, null, { kind: 'fresh' })
+    },
+    async resume(turn) {
+      const resumed = await store.turns.resumeAwaiting(turn, lease)
+      if (resumed) state.launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
+    },
+  }
+
+  async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
+    const session = known ?? (await store.sessions.get(ADMIN, turn.session_id))
+    if (!session) return
+    const { active: mine, finished } = createActive(turn, fence, session)
+    active.set(session.id, mine)
+    if (turn.cancel_requested) requestStop(mine, CANCELLED)
+    let giveBack = () => {}
+    try {
+      // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
+      giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
+      await runTurn(deps, mine, entry)
+    } finally {
+      giveBack()
+      active.delete(session.id)
+      finished()
+    }
+    if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) await store.turns.handOver(fence)
+    else if (turn.ended_at !== null) await state.startNext(session.id)
+  }
+
+  async function find(caller: Scope, id: string): Promise<Turn> {
+    const turn = await store.turns.get(caller, id)
+    if (turn) return turn
+    throw new BatonError('turn_not_found', `No turn ${id} exists.`)
+  }
+
+  async function wait(
+    caller: Caller,
+    id: string,
+    seconds: number | null,
+    signal: AbortSignal,
+  ): Promise<Turn> {
+    const turn = await find(caller, id)
+    if (isSettled(turn)) return turn
+    const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
+    const stop = new AbortController()
+    const over = AbortSignal.any([signal, stop.signal])
+    let wake = () => {}
+    const watching = watch(turn, over, () => wake()).catch(() => {})
+    try {
+      while (true) {
+        const signalled = new Promise<void>((resolve) => {
+          wake = resolve
+        })
+        const now = await find(caller, id)
+        const left = until - Date.now()
+        if (isSettled(now) || left <= 0 || signal.aborted) return now
+        await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
+      }
+    } finally {
+      stop.abort()
+      await watching
+    }
+  }
+
+  async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
+    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
+      if (!('events' in item) || item.events.some(({ type }) => SETTLING.has(type))) wake()
+    }
+  }
+
+  async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
+    const turn = await find(caller, id)
+    await store.turns.requestCancel(caller, id)
+    const mine = active.get(turn.session_id)
+    if (mine?.turn.id === id) requestStop(mine, CANCELLED)
+    else if (turn.state === 'queued') await endQueued(turn)
+    else if (turn.state === 'awaiting_input') await state.resume(id)
+    else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
+    return waits ? wait(caller, id, CANCEL_WAIT_SECONDS, new AbortController().signal) : find(caller, id)
+  }
+
+  async function endQueued(turn: Turn): Promise<void> {
+    const end = { state: 'cancelled', finish_reason: null, error: null } as const
+    // It may have begun to run meanwhile: then its owner sees the request before its first step.
+    if (!(await store.turns.endQueued(turn.id, end))) return
+    const { active: ended } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
+    await append(event(ended, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
+  }
+
+  const append = (said: TurnEvent, once: string) =>
+    bus.append(said.session_id, [
+      { type: said.type, turn_id: said.turn_id, data: JSON.stringify(said), once },
+    ])
+
+  const tell = (control: Control) => bus.publish('control', JSON.stringify(control))
+
+  function obey(message: string): void {
+    const control = JSON.parse(message) as Control
+    const mine = active.get(control.session_id)
+    if (!mine) return
+    if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed)
+    if (mine.turn.id !== control.turn_id) return
+    if (control.op === 'cancel') requestStop(mine, CANCELLED)
+    else requestRestart(mine)
+  }
+
+  async function interrupt(caller: Caller, session: string): Promise<void> {
+    const busy = await store.sessions.get(caller, session)
+    if (busy?.active_turn_id) await cancel(caller, busy.active_turn_id, true)
+  }
+
+  async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
+    if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
+    const session = await store.sessions.get(caller, id)
+    if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
+    await check(session, request)
+    const turn = newId('turn')
+    const open = {
+      turn: {
+        id: turn,
+        session_id: id,
+        input: request.input,
+        context: request.context,
+        max_steps: request.max_steps,
+        provider: request.provider,
+        model: request.model,
+        idempotency_key: request.idempotency_key,
+        body_hash: request.body_hash,
+      },
+      message: { id: newId('msg'), turn_id: turn, role: 'user' as const, parts: request.input },
+      on_busy: request.on_busy === 'enqueue' ? ('enqueue' as const) : ('reject' as const),
+      queue_limit: settings.queueLimit,
+      lease,
+    }
+    for (let tries = 0; ; tries++) {
+      const opened = await store.turns.open(caller, open)
+      if (opened?.kind === 'busy' && request.on_busy === 'interrupt' && tries < settings.queueLimit + 1) {
+        await interrupt(caller, id)
+        continue
+      }
+      return accept(session, opened)
+    }
+  }
+
+  async function accept(
+    session: Session,
+    opened: Awaited<ReturnType<typeof store.turns.open>>,
+  ): Promise<StartedTurn> {
+    switch (opened?.kind) {
+      case 'running':
+        state.launch(opened.turn, opened.fence, session, { kind: 'fresh' })
+        return { turn: opened.turn, outcome: 'created' }
+      case 'queued':
+        await announceQueued(opened.turn)
+        return { turn: opened.turn, outcome: 'queued' }
+      case 'replayed':
+        return { turn: opened.turn, outcome: 'replayed' }
+      case 'busy':
+        throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {
+          details: { active_turn_id: opened.active_turn_id },
+        })
+      case 'queue_full':
+        throw new BatonError('queue_full', 'Too many turns wait in this session.', { retryAfter: 5 })
+      case 'mismatch':
+        throw new BatonError('idempotency_mismatch', 'This Idempotency-Key was used with another body.', {
+          param: 'Idempotency-Key',
+        })
+      default:
+        throw new BatonError('session_not_found', `No session ${session.id} exists.`)
+    }
+  }
+
+  async function announceQueued(turn: Turn): Promise<void> {
+    const { active: queued } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
+    await append(event(queued, null, { type: 'turn.created' }), `${turn.id}:created`).catch((err: unknown) =>
+      log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+    )
+    // The running turn may have ended between the check and the insert: nobody else would look soon.
+    await bus.publish('queue', turn.session_id).catch(() => {})
+  }
+
+  /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
+  async function check(session: Session, request: StartTurn): Promise<void> {
+    const provider = request.provider ?? session.provider
+    const own = provider === session.provider ? session.credential_id : null
+    await deps.credentials.resolve(session.owner, own, provider)
+    if (request.context.length === 0) return
+    applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
+  }
+
+  function applyNow(mine: ActiveTurn, apply: Apply, removed: string[]): 'restart' | 'next_step' {
+    if (apply !== 'now') return 'next_step'
+    cancelRemoved(mine, new Set(removed))
+    return requestRestart(mine) === 'restarting' ? 'restart' : 'next_step'
+  }
+
+  return {
+    start,
+    wait,
+    cancel,
+    async restart(caller, id) {
+      const turn = await find(caller, id)
+      const mine = active.get(turn.session_id)
+      if (mine?.turn.id === id) {
+        const answer = requestRestart(mine)
+        if (answer === 'restarting') return find(caller, id)
+        throw refusal(answer === 'limit')
+      }
+      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
+      const isCalling = (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
+      if (turn.state !== 'running' || isCalling) throw refusal(false)
+      await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
+      return turn
+    },
+    async decide(caller, id, call, decision) {
+      await find(caller, id)
+      await record(deps, caller, id, call, decision)
+      await state.resume(id)
+      return find(caller, id)
+    },
+    async answer(caller, id, call) {
+      await find(caller, id)
+      throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
+    },
+    render: (caller, session, request) => renderPreview(deps, caller, session, request),
+    async toolsChanged(session, delta, apply) {
+      const mine = active.get(session.id)
+      if (mine) {
+        const from = applyNow(mine, apply, delta.removed)
+        return {
+          effective: { turn_id: mine.turn.id, from },
+          restarted_turn_id: from === 'restart' ? mine.turn.id : null,
+        }
+      }
+      const id = (await store.sessions.get(ADMIN, session.id))?.active_turn_id ?? null
+      const turn = id === null ? null : await store.turns.get(ADMIN, id)
+      if (!turn || turn.state === 'queued') {
+        return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
+      }
+      await tell({ op: 'tools', session_id: session.id, apply, removed: delta.removed })
+      const isCalling = (await store.executions.ofTurn(turn.id)).some((row) => row.state !== 'settled')
+      const restarts =
+        apply === 'now' && turn.state === 'running' && !isCalling && turn.restarts < RESTART_LIMIT
+      return {
+        effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
+        restarted_turn_id: restarts ? turn.id : null,
+      }
+    },
+    begin() {
+      bus.subscribe('control', obey)
+      bus.subscribe('queue', (session) => void state.startNext(session).catch(() => {}))
+      leases = startLeases(state)
+    },
+    async drain(ms) {
+      draining = true
+      for (const mine of active.values()) mine.leaveAtBorder = true
+      const all = () => Promise.allSettled([...active.values()].map((mine) => mine.done))
+      await Promise.race([all(), pause(ms, new AbortController().signal)])
+      for (const mine of active.values()) requestStop(mine, DRAINING)
+      await Promise.race([all(), pause(5_000, new AbortController().signal)])
+      leases?.stop()
+    },
+    isDraining: () => draining,
+    running: () => active.size,
+  }
+}
+
+const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
+const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
+
+/** Stands in where only the turn's own ids matter. */
+const EMPTY = {} as Session
+
+const refusal = (isLimit: boolean) =>
+  isLimit
+    ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
+    : new BatonError('not_restartable', 'No model call of this turn is in flight.')
+
+async function record(
+  deps: EngineDeps,
+  caller: Caller,
+  turn: string,
+  call: string,
+  given: Decision,
+): Promise<void> {
+  const row = (await deps.store.executions.ofTurn(turn)).find((one) => one.call_id === call)
+  if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
+  const sealed = given.arguments ? deps.sealed.seal(given.arguments, row.id) : null
+  const by = caller.key_id ?? caller.owner
+  const { decision, reason = null } = given
+  const answer = await deps.store.executions.decide(caller, turn, call, {
+    decision,
+    reason,
+    sealed_arguments: sealed,
+    by,
+  })
+  if (answer === 'decided') return
+  throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
+}
+
+/** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
+const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done, { once: true })
+    function done() {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+  })

@@ -1,0 +1,49 @@
+/** `/render`: exactly what a turn would send now, and nothing sent (api.md section 4). */
+import { applyEdits } from '../chat/edits.ts'
+import type { MessageInput } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
+import type { Caller, Rendered, RenderRequest } from '../ports.ts'
+import type { EngineDeps } from './deps.ts'
+import { prepare } from './prepare.ts'
+
+export async function renderPreview(
+  deps: EngineDeps,
+  caller: Caller,
+  id: string,
+  request: RenderRequest,
+): Promise<Rendered> {
+  const session = await deps.store.sessions.get(caller, id)
+  if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
+  const provider = request.provider ?? session.provider
+  const own = provider === session.provider ? session.credential_id : null
+  const [credential, messages, registry] = await Promise.all([
+    deps.credentials.resolve(session.owner, own, provider),
+    deps.store.messages.after(id, 0),
+    deps.tools.current(id),
+  ])
+  const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
+  const prepared = prepare(deps, {
+    session_id: id,
+    instructions: session.instructions,
+    settings: session.settings,
+    provider,
+    model: request.model ?? session.model,
+    credential,
+    history: [...applyEdits<MessageInput>(messages, request.context), ...input],
+    registry,
+    followUp: false,
+  })
+  const preview = deps.llm.preview(prepared.deployment, prepared.request)
+  const undeclared = prepared.overlay.undeclared.map(
+    ({ canonical_name, reason }) => `${canonical_name}: ${reason}`,
+  )
+  return {
+    provider,
+    method: preview.method,
+    url: preview.url,
+    headers: preview.headers,
+    body: preview.body,
+    tools_revision: prepared.overlay.revision,
+    notes: [...preview.notes, ...undeclared],
+  }
+}
