@@ -182,6 +182,6 @@ export interface Deployment {
    * the vendor can no longer verify is left out); null when there is none. Called before the first byte.
    */
   repair?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
-  /** The vendor's list of models, where it has one: GET path, and its body read. */
-  models?: { path: string; parse(body: unknown): ReportedModel[] }
+  /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */
+  models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

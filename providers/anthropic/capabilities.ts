@@ -1,0 +1,149 @@
+/**
+ * What each model family takes: one table, the only place that knows a model's name. What the models
+ * endpoint reports overrides it. Sources: wire/anthropic.md 3.2 to 3.5 and 4.4; mid-conversation system
+ * messages of the 5.5 generation by langchain-ai/langchainjs release @langchain/anthropic 1.5.13.
+ */
+import type { Capabilities, ReportedModel } from '../../src/provider.ts'
+import { type Json, list, number, object, string } from './json.ts'
+import type { WireEffort } from './wire.ts'
+
+export interface Family {
+  /** Accepted values of `thinking.type` */
+  thinking: readonly string[]
+  /** Thinks when the request says nothing about it */
+  thinksUnasked: boolean
+  /** `thinking.display` exists, and without it the text of thinking stays empty */
+  display: boolean
+  /** Accepted values of `output_config.effort` */
+  efforts: readonly string[]
+  sampling: boolean
+  forcedToolChoice: boolean
+  boundThinking: boolean
+  systemMessages: boolean
+  /** Highest `max_tokens` accepted; null where it is not known */
+  maxOutput: number | null
+}
+
+export const EFFORTS: readonly WireEffort[] = ['low', 'medium', 'high', 'xhigh', 'max']
+
+const GENERATION_4_5: Family = {
+  thinking: ['enabled', 'disabled'],
+  thinksUnasked: false,
+  display: false,
+  efforts: [],
+  sampling: true,
+  forcedToolChoice: true,
+  boundThinking: false,
+  systemMessages: false,
+  maxOutput: 64_000,
+}
+const GENERATION_4_6: Family = {
+  ...GENERATION_4_5,
+  thinking: ['adaptive', 'enabled', 'disabled'],
+  efforts: ['low', 'medium', 'high', 'max'],
+  maxOutput: 128_000,
+}
+const GENERATION_4_7: Family = {
+  ...GENERATION_4_6,
+  thinking: ['adaptive', 'disabled'],
+  display: true,
+  efforts: EFFORTS,
+  sampling: false,
+}
+const GENERATION_5: Family = { ...GENERATION_4_7, thinksUnasked: true }
+const FABLE_5: Family = { ...GENERATION_5, thinking: ['adaptive'], systemMessages: true }
+/** From Fable 5.1 on a signature is bound to the prefix (wire/anthropic.md 4.4, "Preserved thinking"). */
+const BOUND: Family = { ...FABLE_5, boundThinking: true, forcedToolChoice: false }
+
+const FAMILIES: Readonly<Record<string, Family>> = {
+  'opus-4-5': GENERATION_4_5,
+  'sonnet-4-5': GENERATION_4_5,
+  'haiku-4-5': GENERATION_4_5,
+  'opus-4-6': GENERATION_4_6,
+  'sonnet-4-6': GENERATION_4_6,
+  'opus-4-7': GENERATION_4_7,
+  'opus-4-8': { ...GENERATION_4_7, systemMessages: true },
+  'sonnet-5': GENERATION_5,
+  'opus-5': { ...GENERATION_5, systemMessages: true },
+  'fable-5': FABLE_5,
+  'mythos-5': FABLE_5,
+  'fable-5-1': BOUND,
+  'mythos-5-1': BOUND,
+  'fable-5-2': BOUND,
+  'mythos-5-2': BOUND,
+  'opus-5-5': BOUND,
+  'sonnet-5-5': { ...BOUND, thinking: ['adaptive', 'between_tools'] },
+  'haiku-5-5': { ...BOUND, thinking: ['adaptive', 'disabled'], forcedToolChoice: true },
+}
+
+/** An unknown Claude is taken for a newer one: it gets nothing that any of the newest refuses. */
+const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
+/** An id that is no Claude's comes from a proxy: besides that, it is told nothing that was not asked for. */
+const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
+
+/** The family of `claude-<line>-<version>`, with or without a snapshot's date. */
+function tabled(model: string): Family {
+  const [, key] = /^claude-([a-z]+-\d+(?:-\d{1,2})?)(?:[-@]\d{8})?$/.exec(model) ?? []
+  return (key && FAMILIES[key]) || (model.startsWith('claude-') ? NEWER : FOREIGN)
+}
+
+/** The model's family with what the vendor reports of this model laid over it. */
+export function familyOf(model: string, reported?: ReportedModel): Family {
+  const family = tabled(model)
+  const thinking = reported?.thinking_types ?? family.thinking
+  return {
+    ...family,
+    thinking,
+    thinksUnasked: family.thinksUnasked && thinking.includes('adaptive'),
+    efforts: reported?.efforts ?? family.efforts,
+    maxOutput: reported?.max_output_tokens ?? family.maxOutput,
+  }
+}
+
+const MEDIA = new Set(['image', 'file'] as const)
+
+export function capabilitiesOf(model: string, reported?: ReportedModel): Capabilities {
+  const { sampling, forcedToolChoice, boundThinking, systemMessages } = familyOf(model, reported)
+  return {
+    sampling,
+    forcedToolChoice,
+    boundThinking,
+    userMedia: MEDIA,
+    resultMedia: MEDIA,
+    systemMessages,
+    // No limit is published and more than 300 were seen to work (wire/anthropic.md 4.5).
+    toolLimit: null,
+  }
+}
+
+/** Reads the body of `GET /v1/models` (wire/anthropic.md 9). */
+export function parseModels(body: unknown): ReportedModel[] {
+  return list(object(body).data).flatMap((entry) => {
+    const model = object(entry)
+    const id = string(model.id)
+    return id === undefined ? [] : [reportedModel(id, model)]
+  })
+}
+
+function reportedModel(id: string, model: Json): ReportedModel {
+  const input = number(model.max_input_tokens)
+  const output = number(model.max_tokens)
+  const { thinking, effort } = object(model.capabilities)
+  const types = supported(object(thinking).types)
+  const efforts = supported(effort)
+  return {
+    id,
+    ...(input === undefined ? {} : { max_input_tokens: input }),
+    ...(output === undefined ? {} : { max_output_tokens: output }),
+    ...(types ? { thinking_types: types } : {}),
+    ...(efforts ? { efforts } : {}),
+  }
+}
+
+/** The names whose `{supported}` is true; undefined where the vendor tells nothing. */
+function supported(capability: unknown): string[] | undefined {
+  if (typeof capability !== 'object' || capability === null) return undefined
+  return Object.entries(capability).flatMap(([name, value]) =>
+    object(value).supported === true ? [name] : [],
+  )
+}

@@ -1,0 +1,62 @@
+/**
+ * Anthropic's Messages API in its two deployments: by API key, and by login (Console OAuth, workload
+ * federation, Claude Code's), which differ in headers, path and the operator's own blocks and headers.
+ * Pure; wire/anthropic.md is the source of every fact in this folder.
+ */
+import type { Deployment, SchemaProfile } from '../../src/provider.ts'
+import { capabilitiesOf, parseModels } from './capabilities.ts'
+import { classify, withoutThinking } from './classify.ts'
+import { createParser } from './parse.ts'
+import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './render.ts'
+
+/**
+ * JSON Schema 2020-12 with an object at the root and nothing beside it (wire/anthropic.md 5). Property
+ * names of another form refuse the whole request (anthropics/claude-code#79418), and so does the tuple of
+ * older drafts, `items: [..]` (openclaw/openclaw#98588).
+ */
+const SCHEMA: SchemaProfile = {
+  rootCombinators: false,
+  const: true,
+  tuples: true,
+  refs: true,
+  mixedEnums: true,
+  propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,
+}
+
+const MODELS_PATH = '/v1/models?limit=1000'
+
+const common = {
+  provider: 'anthropic',
+  schema: SCHEMA,
+  capabilities: capabilitiesOf,
+  declare: declareTools,
+  parser: createParser,
+  classify,
+  repair: withoutThinking,
+} satisfies Partial<Deployment>
+
+export const anthropic: Deployment = {
+  ...common,
+  id: 'anthropic',
+  credential: { kind: 'api_key' },
+  render: (request) => renderRequest(request, false),
+  authorize: ({ api_key }) => ({ 'x-api-key': api_key ?? '' }),
+  models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
+}
+
+export const anthropicOauth: Deployment = {
+  ...common,
+  id: 'anthropic-oauth',
+  credential: { kind: 'oauth' },
+  render: (request) => renderRequest(request, true),
+  authorize: ({ access_token }, { workspace_id }) => ({
+    authorization: `Bearer ${access_token ?? ''}`,
+    // Only a login that may act in several workspaces has one (wire/anthropic.md 2.2).
+    ...(workspace_id === undefined ? {} : { 'anthropic-workspace-id': workspace_id }),
+  }),
+  models: {
+    path: MODELS_PATH,
+    headers: { ...VERSION_HEADER, 'anthropic-beta': OAUTH_BETA },
+    parse: parseModels,
+  },
+}

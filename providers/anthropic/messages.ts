@@ -1,0 +1,194 @@
+/**
+ * Canonical messages as the Messages API takes them (wire/anthropic.md 4): results first and together,
+ * then the user's content, then what the operator says as `system`; roles alternate, the user begins and
+ * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
+ * bytes up to the last assistant message: caches and signed thinking live on that.
+ */
+import { type MediaPart, type MessageInput, mediaAsText, type Part } from '../../src/chat/message.ts'
+import { thinkingBlock } from './opaque.ts'
+import { wellFormed, wellFormedValue } from './text.ts'
+import type {
+  AssistantBlock,
+  ContentBlock,
+  DocumentBlock,
+  ImageBlock,
+  ImageType,
+  TextBlock,
+  ToolResultBlock,
+  WireMessage,
+} from './wire.ts'
+
+export interface Rendering {
+  /** Thinking blocks stay in the history (thinking.ts). */
+  replay: boolean
+  note(note: string): void
+}
+
+export function renderMessages(messages: readonly MessageInput[], rendering: Rendering): WireMessage[] {
+  const out: WireMessage[] = []
+  let turn = emptyTurn()
+  for (const message of messages) {
+    if (message.role !== 'assistant') {
+      for (const part of message.parts) collect(part, message.role === 'system', turn, rendering)
+      continue
+    }
+    const content = message.parts.flatMap((part) => assistantBlocks(part, rendering))
+    if (content.length === 0) continue
+    out.push(...userMessages(turn))
+    turn = emptyTurn()
+    pushAssistant(out, content)
+  }
+  out.push(...userMessages(turn))
+  return endedByUser(out, rendering)
+}
+
+/** Prefill is refused since 4.6, so the assistant never has the last word (wire/anthropic.md 3.6). */
+function endedByUser(out: WireMessage[], { note }: Rendering): WireMessage[] {
+  const last = out.at(-1)
+  if (last && last.role !== 'assistant') return out
+  note(
+    `messages: ${last ? "the last one is the assistant's" : 'there are none'}; a user's text was put after`,
+  )
+  return [...out, said(last ? 'Continue.' : 'Begin.')]
+}
+
+function pushAssistant(out: WireMessage[], content: AssistantBlock[]): void {
+  const last = out.at(-1)
+  if (!last) out.push(said('Begin.'))
+  if (last?.role !== 'assistant') {
+    out.push({ role: 'assistant', content })
+    return
+  }
+  // Thinking must lead its message, and was made after the text that endedByUser put there.
+  if (isThinking(content[0])) out.push(said('Continue.'), { role: 'assistant', content })
+  else last.content.push(...content)
+}
+
+const said = (text: string): WireMessage => ({ role: 'user', content: [{ type: 'text', text }] })
+const isThinking = (block?: AssistantBlock) =>
+  block?.type === 'thinking' || block?.type === 'redacted_thinking'
+
+/** What stands between two of the assistant's messages. */
+interface UserTurn {
+  results: ToolResultBlock[]
+  content: ContentBlock[]
+  system: TextBlock[]
+}
+const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
+
+function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rendering): void {
+  switch (part.type) {
+    case 'text':
+      if (part.text.trim() !== '') (bySystem ? turn.system : turn.content).push(textBlock(part.text))
+      return
+    case 'image':
+    case 'audio':
+    case 'file':
+      turn.content.push(mediaBlock(part, rendering))
+      return
+    case 'tool_result':
+      turn.results.push(toolResult(part, rendering))
+      return
+    case 'reasoning':
+    case 'tool_call':
+    case 'notice':
+      return
+    default:
+      return part satisfies never
+  }
+}
+
+/**
+ * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn
+ * holds, and where the turn holds nothing else, its text is given as a user's.
+ */
+function userMessages({ results, content, system }: UserTurn): WireMessage[] {
+  const given = [...results, ...content]
+  if (given.length === 0 && system.length === 0) return []
+  if (system.length === 0) return [{ role: 'user', content: given }]
+  if (given.length === 0) return [said(`[System message]\n${system.map(({ text }) => text).join('\n')}`)]
+  return [
+    { role: 'user', content: given },
+    { role: 'system', content: system },
+  ]
+}
+
+function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
+  switch (part.type) {
+    case 'text':
+      return part.text.trim() === '' ? [] : [textBlock(part.text)]
+    case 'reasoning':
+      return replay ? thinkingBlock(part) : []
+    case 'tool_call': {
+      const { call_id, name, arguments: input } = part
+      return [{ type: 'tool_use', id: call_id, name, input: wellFormedValue(input) }]
+    }
+    case 'image':
+    case 'audio':
+    case 'file':
+      return [textBlock(mediaAsText(part))]
+    case 'tool_result':
+    case 'notice':
+      return []
+    default:
+      return part satisfies never
+  }
+}
+
+function toolResult(part: Extract<Part, { type: 'tool_result' }>, rendering: Rendering): ToolResultBlock {
+  const content = part.content.flatMap((item): ContentBlock[] => {
+    if (item.type !== 'text') return [mediaBlock(item, rendering)]
+    return item.text.trim() === '' ? [] : [textBlock(item.text)]
+  })
+  const hasText = content.some(({ type }) => type === 'text')
+  if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
+  return {
+    type: 'tool_result',
+    tool_use_id: part.call_id,
+    ...(content.length > 0 ? { content } : {}),
+    ...(part.is_error ? { is_error: true } : {}),
+  }
+}
+
+const textBlock = (text: string): TextBlock => ({ type: 'text', text: wellFormed(text) })
+
+/** A medium as the block of its kind; what the API takes no form of becomes a text that says so. */
+function mediaBlock(part: MediaPart, { note }: Rendering): ContentBlock {
+  const block = part.type === 'image' ? imageBlock(part) : part.type === 'file' ? documentBlock(part) : null
+  if (block) return block
+  note(`messages: a medium of type ${part.media_type} is not accepted; the model is told that it exists`)
+  return textBlock(mediaAsText(part))
+}
+
+/** Types that the vision page names (wire/anthropic.md 3.6). */
+const IMAGE_TYPES: Readonly<Record<string, ImageType>> = {
+  'image/jpeg': 'image/jpeg',
+  'image/jpg': 'image/jpeg',
+  'image/png': 'image/png',
+  'image/gif': 'image/gif',
+  'image/webp': 'image/webp',
+}
+
+function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
+  const type = IMAGE_TYPES[media_type.toLowerCase()]
+  if (url !== undefined) return { type: 'image', source: { type: 'url', url } }
+  if (!type || data === undefined) return null
+  return { type: 'image', source: { type: 'base64', media_type: type, data } }
+}
+
+const PDF = 'application/pdf'
+const isPlainText = (type: string) =>
+  type.startsWith('text/') || /^application\/(.+\+)?(json|xml)$/.test(type)
+
+function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {
+  const source = documentSource(media_type.toLowerCase().split(';')[0] ?? '', data, url)
+  return source && { type: 'document', source, ...(name ? { title: wellFormed(name) } : {}) }
+}
+
+function documentSource(type: string, data?: string, url?: string): DocumentBlock['source'] | null {
+  if (type === PDF && url !== undefined) return { type: 'url', url }
+  if (type === PDF && data !== undefined) return { type: 'base64', media_type: PDF, data }
+  if (data === undefined || !isPlainText(type)) return null
+  const text = Buffer.from(data, 'base64').toString('utf8')
+  return text.trim() === '' ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
+}

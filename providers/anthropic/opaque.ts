@@ -1,0 +1,28 @@
+/**
+ * A thinking block's token, as it is kept in `provenance.opaque` and put back: which kind of block it
+ * was, and its signature or its encrypted data. Blocks go back as they came, or the request is refused
+ * (wire/anthropic.md 4.4).
+ */
+import type { ReasoningPart } from '../../src/chat/message.ts'
+import type { RedactedThinkingBlock, ThinkingBlock } from './wire.ts'
+
+const SIGNED = 'signed:'
+const REDACTED = 'redacted:'
+
+export const signed = (signature: string): string => SIGNED + signature
+export const redacted = (data: string): string => REDACTED + data
+
+/** The block of a reasoning part; nothing where it has no token, since the API takes no unsigned thinking. */
+export function thinkingBlock({
+  text,
+  provenance,
+}: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
+  const opaque = provenance.opaque ?? ''
+  if (opaque.startsWith(SIGNED)) {
+    return [{ type: 'thinking', thinking: text, signature: opaque.slice(SIGNED.length) }]
+  }
+  if (opaque.startsWith(REDACTED)) {
+    return [{ type: 'redacted_thinking', data: opaque.slice(REDACTED.length) }]
+  }
+  return []
+}

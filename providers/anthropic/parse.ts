@@ -1,0 +1,269 @@
+/**
+ * One message's stream as ModelEvents (wire/anthropic.md 6): a handler for each event, an opener for
+ * each kind of content block, and nothing else. A part's index is its block's index. What is not known is
+ * passed over: the vendor adds events, blocks and deltas at will.
+ */
+import { parseArguments } from '../../src/chat/arguments.ts'
+import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import type { AssistantPart, Usage } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { SseFrame } from '../../src/sse.ts'
+import { streamError } from './classify.ts'
+import { type Json, number, object, parseObject, string } from './json.ts'
+import { redacted, signed } from './opaque.ts'
+
+/** A content block while it is open. */
+interface Block {
+  /** What is told as soon as it opens */
+  opening?: ModelEvent[]
+  delta(delta: Json): ModelEvent[]
+  /** The part that it became; null: it was cut before there was anything to it. */
+  part(): AssistantPart | null
+}
+
+type Opener = (index: number, block: Json, context: ParseContext) => Block
+
+const OPENERS = new Map<string, Opener>([
+  ['text', openText],
+  ['thinking', openThinking],
+  ['redacted_thinking', openRedacted],
+  ['tool_use', openToolUse],
+])
+
+function openText(index: number, block: Json, { provenance }: ParseContext): Block {
+  let text = string(block.text) ?? ''
+  return {
+    opening: text === '' ? [] : [{ type: 'text.delta', index, text }],
+    delta(delta) {
+      const more = string(delta.text) ?? ''
+      text += more
+      return more === '' ? [] : [{ type: 'text.delta', index, text: more }]
+    },
+    part: () => (text === '' ? null : { type: 'text', text, provenance }),
+  }
+}
+
+/** Its text may stay empty while its signature still has to go back (wire/anthropic.md 3.3, `display`). */
+function openThinking(index: number, block: Json, { provenance }: ParseContext): Block {
+  let text = string(block.thinking) ?? ''
+  let signature = string(block.signature) ?? ''
+  return {
+    opening: text === '' ? [] : [{ type: 'reasoning.delta', index, text }],
+    delta(delta) {
+      signature += string(delta.signature) ?? ''
+      const more = string(delta.thinking) ?? ''
+      text += more
+      return more === '' ? [] : [{ type: 'reasoning.delta', index, text: more }]
+    },
+    part() {
+      if (signature !== '') {
+        return { type: 'reasoning', text, provenance: { ...provenance, opaque: signed(signature) } }
+      }
+      return text === '' ? null : { type: 'reasoning', text, provenance }
+    },
+  }
+}
+
+/** Comes whole when it opens. */
+function openRedacted(_index: number, block: Json, { provenance }: ParseContext): Block {
+  const opaque = redacted(string(block.data) ?? '')
+  return {
+    delta: () => [],
+    part: () => ({ type: 'reasoning', text: '', provenance: { ...provenance, opaque } }),
+  }
+}
+
+function openToolUse(index: number, block: Json, context: ParseContext): Block {
+  const call_id = context.callId(string(block.id))
+  const name = context.toolName(string(block.name) ?? '')
+  const head = { type: 'tool_call' as const, call_id, name }
+  const shown = (arguments_delta: string): ModelEvent => ({
+    type: 'tool_call.delta',
+    index,
+    call_id,
+    name,
+    arguments_delta,
+  })
+  // A placeholder as a rule; some proxies send the whole input here and no deltas.
+  const given = object(block.input)
+  let json = ''
+  return {
+    opening: [shown('')],
+    delta(delta) {
+      const more = string(delta.partial_json) ?? ''
+      json += more
+      return more === '' ? [] : [shown(more)]
+    },
+    part() {
+      const parsed = json.trim() === '' ? { arguments: given } : parseArguments(json)
+      return { ...head, ...parsed, provenance: context.provenance }
+    },
+  }
+}
+
+/** Server tools' blocks and those not known: Baton declares no server tool and has no part for them. */
+const openOther: Opener = () => ({ delta: () => [], part: () => null })
+
+interface State {
+  context: ParseContext
+  open: Map<number, Block>
+  counts: Counts
+  stopReason: string | undefined
+  /** A tool was called in full. */
+  called: boolean
+  /**
+   * A call that closed without arguments: truly empty, or cut by the length limit before its first one.
+   * Only the next event tells, and a cut one must not be run.
+   */
+  bare: { index: number; part: AssistantPart } | null
+  finished: boolean
+}
+
+type Handler = (state: State, event: Json) => ModelEvent[]
+
+const HANDLERS = new Map<string, Handler>([
+  ['message_start', (state, event) => usageEvents(state, object(event.message).usage)],
+  ['content_block_start', onBlockStart],
+  ['content_block_delta', onBlockDelta],
+  ['content_block_stop', onBlockStop],
+  ['message_delta', onMessageDelta],
+  ['message_stop', onMessageStop],
+  [
+    'error',
+    (_state, event) => {
+      throw streamError(event)
+    },
+  ],
+])
+
+export function createParser(context: ParseContext): ModelParser {
+  const state: State = {
+    context,
+    open: new Map(),
+    counts: NO_COUNTS,
+    stopReason: undefined,
+    called: false,
+    bare: null,
+    finished: false,
+  }
+  return {
+    push(frame) {
+      const event = readFrame(frame)
+      return HANDLERS.get(string(event.type) ?? frame.event ?? '')?.(state, event) ?? []
+    },
+    end() {
+      if (state.finished) return []
+      throw new BatonError(
+        'upstream_disconnected',
+        'Anthropic ended the stream before the message was complete.',
+      )
+    },
+  }
+}
+
+function readFrame({ data }: SseFrame): Json {
+  const event = parseObject(data)
+  if (event) return event
+  throw new BatonError(
+    'upstream_disconnected',
+    'Anthropic sent a piece of the stream that is no JSON object.',
+    {
+      details: { upstream: data.slice(0, 200) },
+    },
+  )
+}
+
+function onBlockStart(state: State, event: Json): ModelEvent[] {
+  const index = number(event.index) ?? -1
+  const content = object(event.content_block)
+  const block = (OPENERS.get(string(content.type) ?? '') ?? openOther)(index, content, state.context)
+  state.open.set(index, block)
+  return [...releaseBare(state), ...(block.opening ?? [])]
+}
+
+function onBlockDelta(state: State, event: Json): ModelEvent[] {
+  return state.open.get(number(event.index) ?? -1)?.delta(object(event.delta)) ?? []
+}
+
+function onBlockStop(state: State, event: Json): ModelEvent[] {
+  const index = number(event.index) ?? -1
+  const part = state.open.get(index)?.part()
+  state.open.delete(index)
+  if (!part) return []
+  if (
+    part.type === 'tool_call' &&
+    Object.keys(part.arguments).length === 0 &&
+    part.arguments_text === undefined
+  ) {
+    state.bare = { index, part }
+    return []
+  }
+  if (part.type === 'tool_call') state.called = true
+  return [{ type: 'part', index, part }]
+}
+
+/** What followed proves that the call was whole. */
+function releaseBare(state: State): ModelEvent[] {
+  if (!state.bare) return []
+  const { index, part } = state.bare
+  state.bare = null
+  state.called = true
+  return [{ type: 'part', index, part }]
+}
+
+function onMessageDelta(state: State, event: Json): ModelEvent[] {
+  state.stopReason = string(object(event.delta).stop_reason) ?? state.stopReason
+  const cut = state.stopReason !== undefined && FINISHES.get(state.stopReason) === 'length'
+  if (cut) state.bare = null
+  return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
+}
+
+function onMessageStop(state: State): ModelEvent[] {
+  const bare = releaseBare(state)
+  state.finished = true
+  return [...bare, { type: 'finish', reason: finishOf(state) }]
+}
+
+/** Wire/anthropic.md 6. A reason not listed is an ordinary end. */
+const FINISHES = new Map<string, StepFinish>([
+  ['max_tokens', 'length'],
+  ['model_context_window_exceeded', 'length'],
+  ['refusal', 'refusal'],
+])
+
+const finishOf = ({ stopReason, called }: State): StepFinish =>
+  FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')
+
+/** The vendor's counts; its input leaves out what was read from or written to the cache. */
+interface Counts {
+  input: number
+  written: number
+  read: number
+  output: number
+  thinking: number
+}
+const NO_COUNTS: Counts = { input: 0, written: 0, read: 0, output: 0, thinking: 0 }
+
+/** Counts are cumulative; one that is null or missing keeps its last value. */
+function usageEvents(state: State, sent: unknown): ModelEvent[] {
+  if (sent === undefined || sent === null) return []
+  const usage = object(sent)
+  const last = state.counts
+  const counts: Counts = {
+    input: number(usage.input_tokens) ?? last.input,
+    written: number(usage.cache_creation_input_tokens) ?? last.written,
+    read: number(usage.cache_read_input_tokens) ?? last.read,
+    output: number(usage.output_tokens) ?? last.output,
+    thinking: number(object(usage.output_tokens_details).thinking_tokens) ?? last.thinking,
+  }
+  state.counts = counts
+  return [{ type: 'usage', usage: canonicalUsage(counts) }]
+}
+
+const canonicalUsage = ({ input, written, read, output, thinking }: Counts): Usage => ({
+  input_tokens: input + written + read,
+  output_tokens: output,
+  reasoning_tokens: thinking,
+  cached_tokens: read,
+})

@@ -1,0 +1,168 @@
+/**
+ * A canonical request as the body and headers of `POST /v1/messages` (wire/anthropic.md 2 and 3).
+ *
+ * anthropic-version is 2023-06-01 for every model: it is served next to 2026-10-21, which takes no
+ * sampling fields at all, so only the older one can pass a session's temperature to the families that
+ * still accept it. Nothing that Baton sends or reads differs otherwise (wire/anthropic.md 3.1).
+ */
+import { createHash } from 'node:crypto'
+import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
+import { type Family, familyOf } from './capabilities.ts'
+import { renderMessages } from './messages.ts'
+import { wellFormed, wellFormedValue } from './text.ts'
+import { planThinking, type Thinking } from './thinking.ts'
+import type { CacheControl, TextBlock, WireMessage, WireRequest, WireTool, WireToolChoice } from './wire.ts'
+
+export const VERSION_HEADER = { 'anthropic-version': '2023-06-01' }
+/** Without it a bearer token is "currently not supported" (wire/anthropic.md 1.6). */
+export const OAUTH_BETA = 'oauth-2025-04-20'
+const BINDING_BETA = 'thinking-binding-controls-2026-08-01'
+/** Lets budget thinking go on between tool calls; adaptive thinking has it built in (wire/anthropic.md 2.3). */
+const INTERLEAVED_BETA = 'interleaved-thinking-2025-05-14'
+
+/** Where the model's own limit is not known. */
+const DEFAULT_MAX_TOKENS = 32_000
+
+/** `oauth`: the request goes out with a bearer token. */
+export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRequest {
+  const notes = new Set<string>()
+  const note = (text: string) => void notes.add(text)
+  const family = familyOf(request.model, request.reported)
+  const max_tokens = maxTokens(request, family, note)
+  const plan = planThinking(request, family, max_tokens, note)
+  const system = systemBlocks(request, oauth)
+  const tools = declareTools(request.tools)
+  const tool_choice = toolChoice(request, plan, note)
+  const body: WireRequest = {
+    model: request.model,
+    max_tokens,
+    stream: true,
+    ...(system.length > 0 ? { system } : {}),
+    ...(tools.length > 0 ? { tools } : {}),
+    ...(tool_choice ? { tool_choice } : {}),
+    ...(plan.thinking ? { thinking: plan.thinking } : {}),
+    ...(plan.effort ? { output_config: { effort: plan.effort } } : {}),
+    ...sampling(request, plan, note),
+    ...(oauth ? { metadata: { user_id: sessionHash(request.session_id) } } : {}),
+    messages: withAnchors(renderMessages(request.messages, { replay: plan.replay, note })),
+  }
+  return {
+    method: 'POST',
+    path: oauth ? '/v1/messages?beta=true' : '/v1/messages',
+    headers: headers(request, oauth, plan),
+    body: { ...body },
+    notes: [...notes],
+  }
+}
+
+/** The declarations, the last one marked as the end of a cached prefix. */
+export const declareTools = (tools: readonly ToolDeclaration[]): WireTool[] =>
+  tools.map(({ name, description, parameters }, i) => ({
+    name,
+    ...(description.trim() === '' ? {} : { description: wellFormed(description) }),
+    input_schema: { type: 'object', ...wellFormedValue(parameters) },
+    ...(i === tools.length - 1 ? { cache_control: CACHED } : {}),
+  }))
+
+/**
+ * Four breakpoints are allowed (wire/anthropic.md 8), and four are used: tools, system, and the last
+ * blocks of the last two user messages. The later of these writes the cache for the next request, the
+ * earlier one is where the request before wrote it, found however many blocks have come since.
+ */
+const CACHED: CacheControl = { type: 'ephemeral' }
+
+function withAnchors(messages: WireMessage[]): WireMessage[] {
+  for (const message of messages.filter(({ role }) => role === 'user').slice(-2)) {
+    // A user's blocks can all be marked: none is thinking, none is empty text.
+    const block = message.content.at(-1)
+    if (block) Object.assign(block, { cache_control: CACHED })
+  }
+  return messages
+}
+
+function systemBlocks({ instructions, options }: ModelRequest, oauth: boolean): TextBlock[] {
+  return [...(oauth ? options.system_blocks : []), instructions]
+    .filter((text) => text.trim() !== '')
+    .map((text, i, all) => ({
+      type: 'text',
+      text: wellFormed(text),
+      ...(i === all.length - 1 ? { cache_control: CACHED } : {}),
+    }))
+}
+
+type Note = (note: string) => void
+
+function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note: Note): number {
+  const wish = settings.max_output_tokens
+  if (wish === undefined) return maxOutput ?? DEFAULT_MAX_TOKENS
+  if (maxOutput === null || wish <= maxOutput) return wish
+  note(`max_output_tokens: lowered to ${maxOutput}, the most that this model takes`)
+  return maxOutput
+}
+
+function toolChoice(request: ModelRequest, plan: Thinking, note: Note): WireToolChoice | undefined {
+  const { tool_choice: wish, parallel_tool_calls: parallel } = request.settings
+  if (request.tools.length === 0) {
+    if (wish !== undefined && wish !== 'auto' && wish !== 'none')
+      note('tool_choice: left out, there are no tools')
+    return undefined
+  }
+  if (wish === 'none') return { type: 'none' }
+  const single = parallel === false ? { disable_parallel_tool_use: true as const } : {}
+  const auto: WireToolChoice = { type: 'auto', ...single }
+  if (wish === undefined || wish === 'auto') return parallel === false ? auto : undefined
+  if (!request.capabilities.forcedToolChoice) {
+    note('tool_choice: this model cannot be forced to call a tool; sent as auto')
+    return auto
+  }
+  if (plan.thinking?.type === 'enabled') {
+    note('tool_choice: this model cannot be forced to call a tool while it thinks; sent as auto')
+    return auto
+  }
+  if (wish === 'required') return { type: 'any', ...single }
+  const tool = request.tools.find(({ canonical_name }) => canonical_name === wish.name)
+  if (tool) return { type: 'tool', name: tool.name, ...single }
+  note(`tool_choice: ${wish.name} is not among the tools; sent as auto`)
+  return auto
+}
+
+/** Wire/anthropic.md 3.5: temperature 0 to 1; never both fields; with thinking only top_p, from 0.95. */
+function sampling(
+  { settings, capabilities }: ModelRequest,
+  plan: Thinking,
+  note: Note,
+): { temperature?: number; top_p?: number } {
+  const { temperature, top_p } = settings
+  const thinks = plan.thinking?.type === 'adaptive' || plan.thinking?.type === 'enabled'
+  if (!capabilities.sampling) {
+    if (temperature !== undefined) note('temperature: not accepted by this model')
+    if (top_p !== undefined) note('top_p: not accepted by this model')
+    return {}
+  }
+  if (temperature !== undefined && !thinks) {
+    if (top_p !== undefined) note('top_p: not accepted together with temperature')
+    if (temperature > 1) note('temperature: lowered to 1, the most that this vendor takes')
+    return { temperature: Math.min(temperature, 1) }
+  }
+  if (temperature !== undefined) note('temperature: not accepted while the model thinks')
+  if (top_p === undefined) return {}
+  if (!thinks || top_p >= 0.95) return { top_p }
+  note('top_p: below 0.95, not accepted while the model thinks')
+  return {}
+}
+
+/** One identity a session: a new one a request would count as many users (wire/anthropic.md 11.18). */
+const sessionHash = (session: string): string => createHash('sha256').update(`baton:${session}`).digest('hex')
+
+function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinking): Record<string, string> {
+  const betas = new Set(oauth ? [OAUTH_BETA] : [])
+  if (thinking?.type === 'enabled') betas.add(INTERLEAVED_BETA)
+  // A field and its beta travel together: either alone is refused (wire/anthropic.md 2.3).
+  if (thinking?.type === 'adaptive' && thinking.block_binding) betas.add(BINDING_BETA)
+  const own: Record<string, string> = { ...VERSION_HEADER }
+  for (const [name, value] of Object.entries(oauth ? options.headers : {})) {
+    if (name.toLowerCase() !== 'anthropic-beta') own[name.toLowerCase()] = value
+    else for (const beta of value.split(',')) if (beta.trim() !== '') betas.add(beta.trim())
+  }
+  return betas.size > 0 ? { ...own, 'anthropic-beta': [...betas].join(',') } : own
+}

@@ -1,0 +1,112 @@
+/**
+ * Which form of thinking a request asks for (wire/anthropic.md 3.3): adaptive with an effort, a budget
+ * for the 4.5 generation, or none. Pure data in, the fields of the body out.
+ */
+import type { MessageInput } from '../../src/chat/message.ts'
+import type { Effort, ModelRequest } from '../../src/provider.ts'
+import { EFFORTS, type Family } from './capabilities.ts'
+import type { WireEffort, WireThinking } from './wire.ts'
+
+export interface Thinking {
+  thinking?: WireThinking
+  effort?: WireEffort
+  /**
+   * Thinking blocks may stand in the history. With thinking off the vendor refuses them in an open tool
+   * turn ("When thinking is disabled, an assistant message in the final position cannot contain
+   * thinking"), and elsewhere they are of no use.
+   */
+  replay: boolean
+}
+
+type Note = (note: string) => void
+
+export function planThinking(request: ModelRequest, family: Family, maxTokens: number, note: Note): Thinking {
+  const effort = request.settings.reasoning?.effort
+  const accepts = (type: string) => family.thinking.includes(type)
+  if (effort === 'none') {
+    if (accepts('disabled')) return { thinking: { type: 'disabled' }, replay: false }
+    // Texts between tool calls still arrive as signed thinking blocks and go back as such.
+    if (accepts('between_tools')) return { thinking: { type: 'between_tools' }, replay: true }
+    if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
+  }
+  if (accepts('adaptive')) return adaptive(effort, family, request, note)
+  if (effort === undefined || effort === 'none') return { replay: false }
+  if (accepts('enabled')) return budget(effort, request, maxTokens, note)
+  note('reasoning.effort: not accepted by this model')
+  return { replay: false }
+}
+
+function adaptive(effort: Effort | undefined, family: Family, request: ModelRequest, note: Note): Thinking {
+  if (effort === undefined && !family.thinksUnasked) return { replay: false }
+  const wire = effort && nearestEffort(effort, family.efforts, note)
+  return {
+    thinking: {
+      type: 'adaptive',
+      ...(family.display ? { display: 'summarized' as const } : {}),
+      // Repair lets only fitting blocks back, but the vendor's idea of the prefix is not ours to prove.
+      ...(request.capabilities.boundThinking
+        ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } }
+        : {}),
+    },
+    ...(wire ? { effort: wire } : {}),
+    replay: true,
+  }
+}
+
+/** The wished effort, or the next lower one that the model takes. */
+function nearestEffort(wish: Effort, accepted: readonly string[], note: Note): WireEffort | undefined {
+  const wanted = wish === 'none' || wish === 'minimal' ? 'low' : wish
+  const found = EFFORTS.slice(0, EFFORTS.indexOf(wanted) + 1).findLast((effort) => accepted.includes(effort))
+  if (!found) note('reasoning.effort: not accepted by this model')
+  else if (found !== wish && wish !== 'none') note(`reasoning.effort: "${wish}" was sent as "${found}"`)
+  return found
+}
+
+/** Tokens to think with; the API's least is 1,024. */
+const BUDGETS: Readonly<Record<Exclude<Effort, 'none'>, number>> = {
+  minimal: 1024,
+  low: 4096,
+  medium: 8192,
+  high: 16_384,
+  xhigh: 32_768,
+  max: 49_152,
+}
+
+function budget(
+  effort: Exclude<Effort, 'none'>,
+  request: ModelRequest,
+  maxTokens: number,
+  note: Note,
+): Thinking {
+  const off: Thinking = { thinking: { type: 'disabled' }, replay: false }
+  if (maxTokens <= BUDGETS.minimal) {
+    note('reasoning.effort: left out, max_output_tokens must be above 1024 for this model to think')
+    return off
+  }
+  if (!openTurnThinks(request.messages)) {
+    note('reasoning.effort: left out for this step, its tool turn began without thinking of this model')
+    return off
+  }
+  // Half is left for the answer: the budget counts towards max_tokens.
+  const tokens = Math.max(BUDGETS.minimal, Math.min(BUDGETS[effort], Math.floor(maxTokens / 2)))
+  return { thinking: { type: 'enabled', budget_tokens: tokens }, replay: true }
+}
+
+/**
+ * With budgets, a tool turn that is still open must have begun with a thinking block, else the request
+ * is refused (wire/anthropic.md 4.4); later steps of it may lack one (seen in BerriAI/litellm#18926).
+ */
+function openTurnThinks(messages: readonly MessageInput[]): boolean {
+  let first: MessageInput | undefined
+  let answered = false
+  for (const message of [...messages].reverse()) {
+    if (message.role === 'tool') answered = true
+    if (message.role !== 'assistant') continue
+    if (!answered) break
+    first = message
+    answered = false
+  }
+  if (!first) return true
+  const [part] = first.parts
+  return part?.type === 'reasoning' && part.provenance.opaque !== undefined
+}
