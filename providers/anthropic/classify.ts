@@ -1,7 +1,7 @@
 /**
  * The vendor's failures as Baton's errors (wire/anthropic.md 7, 1.6, 3.2). The type in the body decides,
  * the status only where there is no known type: pages of the edge carry none. The vendor's words go to
- * `details.upstream` without any token that they might quote.
+ * `details.upstream`, without any token that they might quote.
  */
 import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
@@ -9,56 +9,69 @@ import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { type Json, object, parseObject, string } from './json.ts'
 
 interface Report {
-  /** 0: the error came inside a stream */
-  status: number
-  type: string
-  message: string
+  /** null: the error came inside a stream */
+  status: number | null
   headers: Readonly<Record<string, string>>
-  facts: Json
+  type: string
+  /** `error.details.error_code` */
+  code: string | null
+  message: string
+  request_id: string | null
 }
 
-export function classify({ status, headers, body }: UpstreamFailure): BatonError {
-  const sent = parseObject(body)
-  const report = reportOf(sent ?? {}, status, headers)
-  if (report.message === '') report.message = body.slice(0, 500).trim()
-  return errorOf(report)
+export function classify(failure: UpstreamFailure): BatonError {
+  return errorOf(reportOf(failure))
 }
 
 /** An `error` event in place of the rest of a stream. */
-export const streamError = (event: Json): BatonError => errorOf(reportOf(event, 0, {}))
+export const streamError = (event: Json): BatonError =>
+  errorOf({ status: null, headers: {}, ...wordsOf(event) })
 
-function reportOf(sent: Json, status: number, headers: Report['headers']): Report {
-  const error = object(sent.error)
-  const requestId = string(sent.request_id) ?? headers['request-id']
-  const code = string(object(error.details).error_code)
-  const type = string(error.type)
+function reportOf({ status, headers, body }: UpstreamFailure): Report {
+  const sent = parseObject(body)
+  const words = wordsOf(sent ?? {})
   return {
     status,
-    type: type ?? '',
-    message: string(error.message) ?? '',
     headers,
-    facts: {
-      ...(status === 0 ? {} : { upstream_status: status }),
-      ...(type === undefined ? {} : { upstream_type: type }),
-      ...(code === undefined ? {} : { upstream_code: code }),
-      ...(requestId === undefined ? {} : { upstream_request_id: requestId }),
-    },
+    ...words,
+    message: words.message || plainText(body),
+    request_id: words.request_id ?? headers['request-id'] ?? null,
   }
 }
 
-type Verdict = [code: ErrorCode, message: string, options?: ErrorOptions]
+function wordsOf(sent: Json): Omit<Report, 'status' | 'headers'> {
+  const error = object(sent.error)
+  return {
+    type: string(error.type) ?? '',
+    code: string(object(error.details).error_code) ?? null,
+    message: presentable(string(error.message) ?? ''),
+    request_id: string(sent.request_id) ?? null,
+  }
+}
+
+/** The words of a body that is no API error: the title of an edge's page, or the text itself. */
+const plainText = (body: string): string =>
+  presentable(/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? (/^\s*</.test(body) ? '' : body))
+
+const presentable = (text: string): string =>
+  text
+    .replace(/sk-ant-[\w-]+/g, 'sk-ant-***')
+    .trim()
+    .slice(0, 1000)
+
+type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]
 
 function errorOf(report: Report): BatonError {
-  const [code, message, options] = verdictOf(report)
-  const upstream = report.message.replace(/sk-ant-[\w-]+/g, 'sk-ant-***')
-  return new BatonError(code, message, {
+  const [verdict, says, options] = verdictOf(report)
+  const { status, type, code, message, request_id } = report
+  return new BatonError(verdict, message === '' ? says : `${says} It said: ${message}`, {
     ...options,
-    details: { upstream, ...report.facts, ...options?.details },
+    details: { upstream: { status, type: type || null, code, message, request_id }, ...options?.details },
   })
 }
 
 const verdictOf = (report: Report): Verdict =>
-  (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status) ?? unexpected)(report)
+  (BY_TYPE.get(report.type) ?? BY_STATUS.get(report.status ?? 0) ?? unexpected)(report)
 
 const always =
   (...verdict: Verdict) =>
@@ -109,7 +122,7 @@ const BY_STATUS = new Map<number, (report: Report) => Verdict>([
 ])
 
 function unexpected({ status }: Report): Verdict {
-  if (status === 0)
+  if (status === null)
     return ['upstream_overloaded', 'Anthropic broke the stream off with an error of a kind not known.']
   if (status < 300)
     return ['upstream_rejected', 'Anthropic answered with something other than a stream of events.']
@@ -148,7 +161,7 @@ function rateLimited({ status, headers }: Report): Verdict {
   const retryAfter = secondsToWait(headers)
   const reset = resetOf(headers)
   if (
-    status !== 0 &&
+    status !== null &&
     retryAfter === undefined &&
     reset === undefined &&
     headers['x-should-retry'] !== 'true'
@@ -178,26 +191,22 @@ function secondsToWait(headers: Report['headers']): number | undefined {
 }
 
 /**
- * When the limit is lifted, RFC 3339. A login has several windows and waits for the last of those that
- * rejected it (unix seconds); a key waits for the first of its counters that is used up.
+ * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix
+ * seconds), or among a key's counters that are used up.
  */
 function resetOf(headers: Report['headers']): string | undefined {
-  const windows = Object.entries(headers).flatMap(([name, value]) => {
-    const [, window] = /^anthropic-ratelimit-unified-(?:(.+)-)?status$/.exec(name) ?? []
-    if (value !== 'rejected' || !name.startsWith('anthropic-ratelimit-unified')) return []
-    const reset = Number(headers[`anthropic-ratelimit-unified-${window ? `${window}-` : ''}reset`])
-    return reset > 0 ? [reset] : []
+  const resets = Object.entries(headers).flatMap(([name, value]) => {
+    const [, window] = /^(anthropic-ratelimit-unified(?:-.+)?)-status$/.exec(name) ?? []
+    if (window && value === 'rejected') return instant(Number(headers[`${window}-reset`]) * 1000)
+    const [, counter] = /^(anthropic-ratelimit-.+)-remaining$/.exec(name) ?? []
+    if (counter && value === '0') return instant(Date.parse(headers[`${counter}-reset`] ?? ''))
+    return []
   })
-  if (windows.length > 0) return new Date(Math.max(...windows) * 1000).toISOString()
-  const exhausted = Object.entries(headers).flatMap(([name, value]) => {
-    const [, counter] = /^anthropic-ratelimit-(.+)-remaining$/.exec(name) ?? []
-    return counter && value === '0' ? [headers[`anthropic-ratelimit-${counter}-reset`] ?? ''] : []
-  })
-  return exhausted
-    .filter((reset) => reset !== '')
-    .sort()
-    .at(-1)
+  return resets.sort().at(-1)
 }
+
+/** RFC 3339 of unix milliseconds; nothing for what is no instant. */
+const instant = (ms: number): string[] => (ms > 0 && ms < 8.64e15 ? [new Date(ms).toISOString()] : [])
 
 /** Refusals of thinking that goes back: not its own, changed, or missing at the head of a tool turn. */
 const BAD_THINKING =
@@ -207,15 +216,12 @@ const BAD_THINKING =
  * The vendor refuses thinking that went back: once more without any of it. With a budget the request
  * then has a tool turn without thinking, which thinking.ts answers by leaving thinking off.
  */
-export function withoutThinking(
-  { status, body }: UpstreamFailure,
-  request: ModelRequest,
-): ModelRequest | null {
-  const { message } = reportOf(parseObject(body) ?? {}, status, {})
+export function withoutThinking(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+  const { status, message } = reportOf(failure)
   if (status !== 400 || !BAD_THINKING.test(message)) return null
   const messages = request.messages.flatMap(withoutReasoning)
-  const parts = (list: readonly MessageInput[]) => list.reduce((count, { parts }) => count + parts.length, 0)
-  return parts(messages) < parts(request.messages) ? { ...request, messages } : null
+  const count = (list: readonly MessageInput[]) => list.flatMap(({ parts }) => parts).length
+  return count(messages) < count(request.messages) ? { ...request, messages } : null
 }
 
 function withoutReasoning(message: MessageInput): MessageInput[] {
