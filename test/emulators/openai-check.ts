@@ -1,0 +1,227 @@
+/**
+ * What the real services refuse, refused with their words (wire/openai.md 3–5, 7.1). Nothing here is taken
+ * from the adapter: model families, field lists and schema rules are written down a second time.
+ */
+import { checkInput } from './openai-items.ts'
+import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
+
+const CHATGPT_FIELDS = new Set(
+  'model instructions input tools tool_choice parallel_tool_calls reasoning store stream stream_options include prompt_cache_key text service_tier client_metadata'.split(
+    ' ',
+  ),
+)
+const PUBLIC_FIELDS = new Set([
+  ...CHATGPT_FIELDS,
+  ...'background context_management conversation max_output_tokens max_tool_calls metadata moderation previous_response_id prompt prompt_cache_options prompt_cache_retention safety_identifier temperature top_logprobs top_p truncation user'.split(
+    ' ',
+  ),
+])
+
+/** Throws a Refusal for the first thing about the body that the service would not take. */
+export function checkBody(body: unknown, asked: Asked): void {
+  if (!isObject(body)) refuse('We could not parse the JSON body of your request.')
+  for (const field of Object.keys(body)) {
+    if (asked.chatgpt && !CHATGPT_FIELDS.has(field)) refuseDetail(`Unsupported parameter: ${field}`)
+    if (!PUBLIC_FIELDS.has(field)) refuse(`Unknown parameter: '${field}'.`, field, 'unknown_parameter')
+  }
+  if (asked.chatgpt) checkChatgptEnvelope(body)
+  if (text(body.model) === '')
+    refuse("Missing required parameter: 'model'.", 'model', 'missing_required_parameter')
+  checkModel(text(body.model), asked)
+  checkSettings(body)
+  checkTools(body, asked)
+  if (typeof body.input === 'string') return
+  if (!Array.isArray(body.input))
+    refuse("Missing required parameter: 'input'.", 'input', 'missing_required_parameter')
+  checkInput(body.input, asked)
+}
+
+function checkChatgptEnvelope(body: Wire): void {
+  if (text(body.instructions) === '') refuseDetail('Instructions are required')
+  if (!Array.isArray(body.input)) refuseDetail('Input must be a list')
+  if (body.store !== false) refuseDetail('Store must be set to false')
+  if (body.stream !== true) refuseDetail('Stream must be set to true')
+}
+
+function checkModel(model: string, { chatgpt }: Asked): void {
+  if (!model.startsWith('missing')) return
+  if (chatgpt) refuseDetail(`The '${model}' model is not supported when using Codex with a ChatGPT account.`)
+  refuse(
+    `The model \`${model}\` does not exist or you do not have access to it.`,
+    null,
+    'model_not_found',
+    404,
+  )
+}
+
+const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5[.\d]*-chat/.test(model)
+
+function checkSettings(body: Wire): void {
+  const model = text(body.model)
+  const unsupported = (field: string) =>
+    refuse(
+      `Unsupported parameter: '${field}' is not supported with this model.`,
+      field,
+      'unsupported_parameter',
+    )
+  for (const field of ['temperature', 'top_p']) {
+    if (body[field] !== undefined && reasons(model)) unsupported(field)
+  }
+  const { reasoning, include, max_output_tokens, prompt_cache_key, previous_response_id } = body
+  if (isObject(reasoning)) {
+    if (!reasons(model)) unsupported('reasoning.effort')
+    checkEffort(reasoning.effort, model)
+  }
+  if (Array.isArray(include) && include.includes('reasoning.encrypted_content') && !reasons(model)) {
+    refuse('Encrypted content is not supported with this model.', 'include')
+  }
+  if (typeof max_output_tokens === 'number' && max_output_tokens < 16) {
+    refuse(
+      `Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got ${max_output_tokens} instead.`,
+      'max_output_tokens',
+      'integer_below_min_value',
+    )
+  }
+  if (text(prompt_cache_key).length > 64) {
+    refuse(
+      "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length 64.",
+      'prompt_cache_key',
+      'string_above_max_length',
+    )
+  }
+  if (previous_response_id !== undefined && previous_response_id !== null) {
+    refuse(
+      `Previous response with id '${String(previous_response_id)}' not found.`,
+      'previous_response_id',
+      'previous_response_not_found',
+    )
+  }
+}
+
+/** The first generation has `minimal` and no `none`; every later one the reverse. */
+function checkEffort(effort: unknown, model: string): void {
+  if (effort === undefined || effort === null) return
+  const first = /^gpt-5(-mini|-nano)?(-\d{4}.*)?$/.test(model)
+  const known = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
+  const refused = first ? ['none', 'xhigh', 'max'] : ['minimal']
+  if (/^(o\d|gpt-6-astra|gpt-6\.1-sol)/.test(model)) refused.push('none')
+  if (known.includes(text(effort)) && !refused.includes(text(effort))) return
+  const supported = known.filter((value) => !refused.includes(value)).map((value) => `'${value}'`)
+  refuse(
+    `Unsupported value: '${String(effort)}' is not supported with the '${model}' model. Supported values are: ${supported.join(', ')}.`,
+    'reasoning.effort',
+    'unsupported_value',
+  )
+}
+
+const HOSTED = [
+  'mcp',
+  'file_search',
+  'code_interpreter',
+  'computer',
+  'computer_use_preview',
+  'shell',
+  'apply_patch',
+]
+const BOTH = ['custom', 'namespace', 'tool_search', 'web_search', 'image_generation']
+
+function checkTools(body: Wire, asked: Asked): void {
+  const tools = body.tools ?? []
+  if (!Array.isArray(tools)) refuse("Invalid type for 'tools': expected an array.", 'tools', 'invalid_type')
+  if (!asked.chatgpt && tools.length > 128) {
+    refuse(
+      `Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length ${tools.length} instead.`,
+      'tools',
+      'array_above_max_length',
+    )
+  }
+  const names = new Set<string>()
+  tools.forEach((tool, i) => {
+    checkTool(tool, `tools[${i}]`, asked)
+    if (tool.type !== 'function') return
+    if (names.has(tool.name))
+      refuse(`Duplicate function name: '${tool.name}'.`, `tools[${i}].name`, 'invalid_value')
+    names.add(tool.name)
+  })
+  if (!asked.chatgpt && body.parallel_tool_calls !== undefined && tools.length === 0) {
+    refuse(
+      "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are specified.",
+      'parallel_tool_calls',
+    )
+  }
+  checkToolChoice(body.tool_choice, tools.length, names)
+}
+
+function checkTool(tool: unknown, at: string, { chatgpt }: Asked): void {
+  const { type, name, parameters, strict } = isObject(tool) ? tool : {}
+  if (type !== 'function') {
+    if (chatgpt ? BOTH.includes(text(type)) : [...BOTH, ...HOSTED].includes(text(type))) return
+    refuse(`Unsupported tool type: ${String(type)}`)
+  }
+  if (name === undefined) {
+    refuse(`Missing required parameter: '${at}.name'.`, `${at}.name`, 'missing_required_parameter')
+  }
+  checkName(name, `${at}.name`)
+  const broken =
+    schemaFault(parameters, true) ?? (strict === false || strict === null ? null : strictFault(parameters))
+  if (broken === null) return
+  refuse(
+    `Invalid schema for function '${text(name)}': ${broken}`,
+    `${at}.parameters`,
+    'invalid_function_parameters',
+  )
+}
+
+function schemaFault(schema: unknown, root = false): string | null {
+  if (typeof schema === 'boolean' && !root) return null
+  if (!isObject(schema)) return `schema must be a JSON Schema of 'type: "object"', got 'type: "None"'.`
+  if (root && schema.type !== 'object') {
+    return `schema must be a JSON Schema of 'type: "object"', got 'type: "${String(schema.type ?? 'None')}"'.`
+  }
+  const combined = ['oneOf', 'anyOf', 'allOf', 'enum', 'not'].filter((word) => root && word in schema)
+  if (combined.length > 0) {
+    return `schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.`
+  }
+  if (root && !isObject(schema.properties)) return 'object schema missing properties.'
+  if (schema.type === 'array' && schema.items === undefined) return 'array schema missing items.'
+  const below = [schema.items, ...Object.values(isObject(schema.properties) ? schema.properties : {})]
+  for (const word of ['anyOf', 'oneOf', 'allOf'])
+    below.push(...(Array.isArray(schema[word]) ? schema[word] : []))
+  for (const child of below) {
+    const fault = child === undefined ? null : schemaFault(child)
+    if (fault) return fault
+  }
+  return null
+}
+
+function strictFault(schema: unknown): string | null {
+  if (!isObject(schema)) return null
+  const properties = isObject(schema.properties) ? schema.properties : {}
+  if (schema.type === 'object') {
+    if (schema.additionalProperties !== false) {
+      return "'additionalProperties' is required to be supplied and to be false."
+    }
+    const required = Array.isArray(schema.required) ? schema.required : []
+    const missing = Object.keys(properties).find((name) => !required.includes(name))
+    if (missing !== undefined) {
+      return `'required' is required to be supplied and to be an array including every key in properties. Missing '${missing}'.`
+    }
+  }
+  for (const child of [schema.items, ...Object.values(properties)]) {
+    const fault = strictFault(child)
+    if (fault) return fault
+  }
+  return null
+}
+
+function checkToolChoice(choice: unknown, count: number, names: ReadonlySet<string>): void {
+  if (choice === undefined || choice === 'auto' || choice === 'none') return
+  const kind = isObject(choice) ? text(choice.type) : text(choice)
+  if (count === 0) {
+    refuse(`Tool choice '${kind}' must be specified with 'tools' parameter.`, 'tool_choice', 'invalid_value')
+  }
+  if (choice === 'required') return
+  if (kind === 'function' && isObject(choice) && names.has(text(choice.name))) return
+  if (['custom', 'allowed_tools', 'mcp'].includes(kind)) return
+  refuse(`Tool choice '${kind}' not found in 'tools' parameter.`, 'tool_choice', 'invalid_value')
+}

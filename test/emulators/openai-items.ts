@@ -1,0 +1,198 @@
+/** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
+import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
+
+/** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
+export function checkInput(items: unknown[], asked: Asked): void {
+  items.forEach((item, i) => {
+    checkItem(item, `input[${i}]`, asked)
+  })
+  checkOrder(items.filter(isObject), asked)
+}
+
+/** Fields beside `type`, `id`, `status`; those before the bar are required. */
+const ITEM_FIELDS: Readonly<Record<string, readonly [required: string[], optional: string[]]>> = {
+  message: [['role', 'content'], ['phase']],
+  function_call: [
+    ['call_id', 'name', 'arguments'],
+    ['namespace', 'caller', 'async'],
+  ],
+  function_call_output: [
+    ['call_id', 'output'],
+    ['name', 'namespace', 'caller'],
+  ],
+  reasoning: [['summary'], ['content', 'encrypted_content']],
+  custom_tool_call: [['call_id', 'name', 'input'], []],
+  custom_tool_call_output: [['call_id', 'output'], []],
+}
+const PREFIXES: Readonly<Record<string, string>> = {
+  message: 'msg',
+  function_call: 'fc',
+  function_call_output: 'fco',
+  reasoning: 'rs',
+  custom_tool_call: 'ctc',
+  custom_tool_call_output: 'ctco',
+}
+
+function checkItem(item: unknown, at: string, asked: Asked): void {
+  if (!isObject(item)) refuse(`Invalid type for '${at}': expected an object.`, at, 'invalid_type')
+  const type = item.type === undefined ? 'message' : text(item.type)
+  const fields = ITEM_FIELDS[type]
+  if (!fields) refuse(`Invalid value: '${type}'.`, `${at}.type`, 'invalid_value')
+  const [required, optional] = fields
+  for (const field of required) {
+    if (item[field] === undefined) {
+      refuse(`Missing required parameter: '${at}.${field}'.`, `${at}.${field}`, 'missing_required_parameter')
+    }
+  }
+  const allowed = ['type', 'id', ...(asked.chatgpt ? [] : ['status']), ...required, ...optional]
+  const unknown = Object.keys(item).find((field) => !allowed.includes(field))
+  if (unknown) refuse(`Unknown parameter: '${at}.${unknown}'.`, `${at}.${unknown}`, 'unknown_parameter')
+  checkId(item.id, PREFIXES[type] ?? '', at)
+  ITEM_CHECKS[type]?.(item, at, asked)
+}
+
+function checkId(id: unknown, prefix: string, at: string): void {
+  if (id === undefined || id === null) return
+  if (text(id).startsWith(`${prefix}_`) && text(id).length <= 64) return
+  refuse(
+    `Invalid '${at}.id': '${String(id)}'. Expected an ID that begins with '${prefix}'.`,
+    `${at}.id`,
+    'invalid_value',
+  )
+}
+
+const ITEM_CHECKS: Readonly<Record<string, (item: Wire, at: string, asked: Asked) => void>> = {
+  message: checkMessage,
+  function_call(item, at) {
+    checkCallId(item.call_id, at)
+    checkName(item.name, `${at}.name`)
+    if (typeof item.arguments !== 'string') {
+      refuse(`Invalid type for '${at}.arguments': expected a string.`, `${at}.arguments`, 'invalid_type')
+    }
+  },
+  function_call_output(item, at, asked) {
+    checkCallId(item.call_id, at)
+    if (typeof item.output === 'string') return
+    checkContent(item.output, `${at}.output`, 'input', asked)
+  },
+  reasoning: checkReasoning,
+}
+
+function checkCallId(id: unknown, at: string): void {
+  if (text(id) !== '' && text(id).length <= 64) return
+  refuse(
+    `Invalid '${at}.call_id': string too long or empty. Expected a string with maximum length 64.`,
+    `${at}.call_id`,
+    'string_above_max_length',
+  )
+}
+
+function checkMessage(item: Wire, at: string, asked: Asked): void {
+  const role = text(item.role)
+  if (!['user', 'assistant', 'developer', 'system'].includes(role)) {
+    refuse(`Invalid value: '${role}'.`, `${at}.role`, 'invalid_value')
+  }
+  if (asked.chatgpt && role === 'system') refuseDetail('System messages are not allowed')
+  if (typeof item.content === 'string' && !asked.chatgpt) return
+  if (!Array.isArray(item.content)) {
+    refuse(`Unknown parameter: '${at}.content'.`, `${at}.content`, 'unknown_parameter')
+  }
+  checkContent(item.content, `${at}.content`, role === 'assistant' ? 'output' : 'input', asked)
+}
+
+function checkContent(content: unknown, at: string, side: 'input' | 'output', { chatgpt }: Asked): void {
+  if (!Array.isArray(content) || content.length === 0) {
+    refuse(`Missing required parameter: '${at}[0]'.`, at, 'missing_required_parameter')
+  }
+  const types =
+    side === 'output'
+      ? ['output_text', 'refusal']
+      : ['input_text', 'input_image', ...(chatgpt ? [] : ['input_file'])]
+  content.forEach((part, i) => {
+    if (!isObject(part) || !types.includes(text(part.type))) {
+      refuse(
+        `Invalid value: '${isObject(part) ? text(part.type) : String(part)}'. Supported values are: ${types.map((type) => `'${type}'`).join(' and ')}.`,
+        `${at}[${i}]`,
+        'invalid_value',
+      )
+    }
+    PART_CHECKS[text(part.type)]?.(part, `${at}[${i}]`)
+  })
+}
+
+const withText = (field: string) => (part: Wire, at: string) => {
+  if (typeof part[field] === 'string') return
+  refuse(`Invalid type for '${at}.${field}': expected a string.`, `${at}.${field}`, 'invalid_type')
+}
+
+const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = {
+  input_text: withText('text'),
+  output_text: withText('text'),
+  refusal: withText('refusal'),
+  input_image(part, at) {
+    withText('image_url')(part, at)
+    if (/^https?:\/\//.test(text(part.image_url))) return
+    if (/^data:image\/(png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+=*$/.test(text(part.image_url))) return
+    refuse('The image data you provided does not represent a valid image.', at, 'invalid_image_url')
+  },
+  input_file(part, at) {
+    if (part.file_url !== undefined || part.file_id !== undefined) return
+    if (/^data:[\w.+-]+\/[\w.+-]+;base64,/.test(text(part.file_data)) && text(part.filename) !== '') return
+    refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+  },
+}
+
+function checkReasoning(item: Wire, at: string, { verify }: Asked): void {
+  const { id, summary, encrypted_content: token } = item
+  if (!Array.isArray(summary)) refuse(`Invalid type for '${at}.summary'.`, `${at}.summary`, 'invalid_type')
+  // Nothing is ever stored here, so an id leads nowhere and a token must bring everything itself.
+  if (id !== undefined || typeof token !== 'string') {
+    refuse(
+      `Item with id '${String(id ?? 'rs_')}' not found. Items are not persisted when \`store\` is set to false. Try again with \`store\` set to true, or remove this item from your input.`,
+      'input',
+      null,
+      404,
+    )
+  }
+  const segments = summary.map((segment) => text(isObject(segment) ? segment.text : ''))
+  if (verify(token, segments)) return
+  refuse(
+    `The encrypted content ${token.slice(0, 12)}... could not be verified. Reason: Encrypted content could not be decrypted or parsed.`,
+    null,
+    'invalid_encrypted_content',
+  )
+}
+
+/** Every call has one output after it, every output a call before it, and reasoning goes before its item. */
+function checkOrder(items: Wire[], asked: Asked): void {
+  const open = new Set<string>()
+  const seen = new Set<string>()
+  items.forEach((item, i) => {
+    const id = text(item.call_id)
+    if (item.type === 'function_call') {
+      if (seen.has(id)) refuse(`Duplicate call_id '${id}' in input.`, `input[${i}].call_id`, 'invalid_value')
+      seen.add(id)
+      open.add(id)
+    }
+    if (item.type === 'function_call_output' && !open.delete(id)) {
+      refuse(`No tool call found for function call output with call_id ${id}.`, 'input')
+    }
+    if (item.type === 'reasoning') checkFollower(items[i + 1], asked)
+  })
+  const [orphan] = open
+  if (orphan !== undefined) refuse(`No tool output found for function call ${orphan}.`, 'input')
+}
+
+function checkFollower(next: Wire | undefined, { chatgpt }: Asked): void {
+  const own =
+    next?.type === 'reasoning' ||
+    next?.type === 'function_call' ||
+    next?.type === 'custom_tool_call' ||
+    (next?.type === 'message' && next.role === 'assistant')
+  if (own) return
+  refuse(
+    `Item of type 'reasoning' was provided without its required following item.`,
+    'input',
+    chatgpt ? null : 'invalid_value',
+  )
+}

@@ -1,0 +1,56 @@
+/** How OpenAI's services refuse: two body shapes, thrown by a check and answered by the emulator. */
+import type { JsonReply } from './http.ts'
+
+export type Wire = Record<string, unknown>
+
+/** Which service is asked, by whom, and its way to verify a reasoning token that it issued. */
+export interface Asked {
+  chatgpt: boolean
+  verify(token: string, summary: string[]): boolean
+}
+
+/** Thrown by a check; becomes the reply. */
+export class Refusal extends Error {
+  readonly reply: JsonReply
+  constructor(reply: JsonReply) {
+    super(JSON.stringify(reply.body))
+    this.reply = reply
+  }
+}
+
+/** The public error shape, which the ChatGPT path uses too for what the model's own API refuses. */
+export function refuse(
+  message: string,
+  param: string | null = null,
+  code: string | null = null,
+  status = 400,
+): never {
+  throw new Refusal({ status, body: { error: { message, type: 'invalid_request_error', param, code } } })
+}
+
+/** The shape in which the ChatGPT path's own front door refuses. */
+export function refuseDetail(detail: unknown, status = 400): never {
+  throw new Refusal({ status, body: { detail } })
+}
+
+export const isObject = (value: unknown): value is Wire =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+export const text = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/** A function's name, declared or called. */
+export function checkName(name: unknown, param: string): void {
+  if (!/^[a-zA-Z0-9_-]+$/.test(text(name))) {
+    refuse(
+      `Invalid '${param}': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.`,
+      param,
+      'invalid_value',
+    )
+  }
+  if (text(name).length > 64) {
+    refuse(
+      `Invalid '${param}': string too long. Expected a string with maximum length 64.`,
+      param,
+      'string_above_max_length',
+    )
+  }
+}
