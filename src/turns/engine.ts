@@ -21,9 +21,11 @@ import {
 } from './active.ts'
 import type { EngineDeps } from './deps.ts'
 import { startLeases } from './leases.ts'
+import { type Entry, runTurn } from './loop.ts'
 import { renderPreview } from './preview.ts'
-import { type Entry, event, runTurn, terminalEvent } from './run.ts'
+import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
+import type { EngineState } from './state.ts'
 
 const ADMIN: Scope = { owner: '', admin: true }
 /** How long an interrupt or a waiting cancel gives the running turn to end. */
@@ -51,17 +53,6 @@ type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
   | { op: 'restart'; turn_id: string; session_id: string }
   | { op: 'tools'; session_id: string; apply: Apply; removed: string[] }
-
-/** State shared by the engine's parts. */
-export interface EngineState {
-  deps: EngineDeps
-  /** By session: one turn runs in a session at a time */
-  active: Map<string, ActiveTurn>
-  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
-  startNext(session: string): Promise<void>
-  resume(turn: string): Promise<void>
-  isDraining(): boolean
-}
 
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps

@@ -4,8 +4,8 @@
  */
 import { newId } from '../chat/ids.ts'
 import { OWNER_LOST, requestStop } from './active.ts'
-import type { EngineState } from './engine.ts'
 import { hydrate } from './run.ts'
+import type { EngineState } from './state.ts'
 
 /** Turns taken over in one scan: a replica that starts after a crash must not drown in them. */
 const SCAN_LIMIT = 20

@@ -1,0 +1,27 @@
+# Build: the compiler and all dependencies. The image that runs has neither.
+FROM node:22-bookworm-slim AS build
+WORKDIR /app
+COPY package.json package-lock.json .npmrc tsconfig.json tsconfig.build.json ./
+COPY scripts ./scripts
+RUN npm ci --ignore-scripts
+COPY src ./src
+COPY routes ./routes
+COPY providers ./providers
+COPY migrations ./migrations
+RUN npm run -s build && npm prune --omit=dev --ignore-scripts
+
+FROM node:22-bookworm-slim
+ENV NODE_ENV=production BATON_HOST=0.0.0.0 BATON_PORT=8787 BATON_DATA_DIR=/data
+WORKDIR /app
+RUN mkdir /data && chown node:node /data
+COPY --from=build /app/package.json ./
+COPY --from=build /app/node_modules ./node_modules
+COPY --from=build /app/migrations ./migrations
+COPY --from=build /app/dist ./dist
+USER node
+VOLUME /data
+EXPOSE 8787
+HEALTHCHECK --interval=10s --timeout=3s --start-period=15s \
+  CMD ["node", "-e", "fetch('http://127.0.0.1:'+process.env.BATON_PORT+'/healthz').then(r=>process.exit(r.ok?0:1),()=>process.exit(1))"]
+# Node as process 1 gets SIGTERM itself and drains; no shell stands between.
+CMD ["node", "--enable-source-maps", "dist/src/server.js"]

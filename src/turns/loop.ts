@@ -1,0 +1,184 @@
+/**
+ * The loop of one turn, from the moment that this process owns it until it ends, waits for input, or is
+ * given away: a model step, its tool calls, the next step. Only this file knows the order of things.
+ */
+import { createWriter, type Writer } from '../bus/writer.ts'
+import { applyEdits } from '../chat/edits.ts'
+import type { TurnEventBody } from '../chat/event.ts'
+import { newId } from '../chat/ids.ts'
+import { asBatonError, BatonError } from '../errors.ts'
+import type { AnnouncedEvent, NewMessage, TurnEnd } from '../store/store.ts'
+import { StaleOwner } from '../store/store.ts'
+import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
+import { resumeCalls, runCalls } from './calls.ts'
+import type { EngineDeps } from './deps.ts'
+import { commit, event, hydrate, type Run, say } from './run.ts'
+import { modelStep } from './step.ts'
+
+/** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
+export type Entry =
+  | { kind: 'fresh' }
+  | { kind: 'resumed' }
+  | { kind: 'recovered'; announce: AnnouncedEvent[] }
+
+/** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
+export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry): Promise<void> {
+  const { turn } = active
+  const started = performance.now()
+  const writer = createWriter(deps.bus, turn.session_id, turn.id, { flushMs: deps.settings.flushMs })
+  deps.metrics.turnStarted()
+  try {
+    await drive(deps, active, writer, entry)
+  } catch (thrown) {
+    // The lease is gone: the next owner reads what is committed. Nothing may be written here any more.
+    if (!(thrown instanceof StaleOwner)) deps.log.error({ err: thrown, turn_id: turn.id }, 'turn loop failed')
+  } finally {
+    active.phase = 'ended'
+    await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
+    const ms = Math.round(performance.now() - started)
+    deps.metrics.turnEnded(turn.state, ms)
+    deps.log.info(
+      { turn_id: turn.id, session_id: turn.session_id, state: turn.state, steps: turn.steps.length, ms },
+      'turn ended',
+    )
+  }
+}
+
+async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
+  const { turn } = active
+  announce(deps, active, writer, { type: 'turn.created' }, 'created')
+  announce(deps, active, writer, { type: 'turn.started' }, 'started')
+  let run: Run
+  try {
+    run = await load(deps, active, writer)
+  } catch (thrown) {
+    if (thrown instanceof StaleOwner) throw thrown
+    const failed = { active, deps, writer, index: turn.steps.length, textSoFar: () => '' }
+    return finish(failed, { state: 'failed', finish_reason: null, error: asBatonError(thrown).toBody() })
+  }
+  try {
+    if (entry.kind !== 'fresh') await reenter(run, entry)
+    if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
+  } catch (thrown) {
+    await fail(run, thrown)
+  }
+}
+
+/** Once in the stream, however often a turn is entered. */
+function announce(
+  deps: EngineDeps,
+  active: ActiveTurn,
+  writer: Writer,
+  body: TurnEventBody,
+  key: string,
+): void {
+  writer.emit(event(active, null, body), `${active.turn.id}:${key}`).catch((err: unknown) => {
+    deps.log.warn({ err, turn_id: active.turn.id }, 'an event was lost')
+  })
+}
+
+async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promise<Run> {
+  const { turn, session } = active
+  const provider = turn.provider ?? session.provider
+  const model = turn.model ?? session.model
+  const ownCredential = provider === session.provider ? session.credential_id : null
+  const [credential, history] = await Promise.all([
+    deps.credentials.resolve(turn.owner, ownCredential, provider),
+    deps.store.messages.after(session.id, 0),
+    deps.tools.settle(session.id, turn.owner, 400),
+  ])
+  const run: Run = {
+    deps,
+    active,
+    writer,
+    provider,
+    model,
+    credential,
+    history,
+    edited: applyEdits(
+      history.filter((message) => message.seq <= turn.base_seq),
+      turn.context,
+    ),
+    registry: null,
+    connectors: null,
+    index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
+    invalidCalls: 0,
+    hint: null,
+    textSoFar: () => '',
+  }
+  return run
+}
+
+async function steps(run: Run): Promise<void> {
+  const { active } = run
+  while (true) {
+    const calls = await modelStep(run)
+    if (calls === null) return
+    if (!(await runCalls(run, calls))) return
+    run.index++
+    if (run.index >= active.turn.max_steps) return
+    if (!active.leaveAtBorder) continue
+    await run.deps.store.turns.handOver(active.fence)
+    return
+  }
+}
+
+/** A turn that was interrupted or waited goes on where its ledger says. */
+async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
+  const { active } = run
+  if (active.turn.cancel_requested) active.stop.abort(CANCELLED)
+  if (entry.kind === 'recovered') {
+    for (const { key, event: left } of entry.announce) {
+      await run.writer.emit(hydrate(left, run.history), key).catch(() => {})
+    }
+    if (active.turn.recoveries > RECOVERY_LIMIT) {
+      throw new BatonError(
+        'recovery_limit',
+        'The turn lost its owner more than three times and was given up.',
+      )
+    }
+  }
+  const goesOn = await resumeCalls(run)
+  // It was lost in a model call: what that streamed is in nobody's history.
+  if (goesOn === null && entry.kind === 'recovered')
+    say(run, { type: 'step.discarded', reason: 'owner_lost' })
+}
+
+/** Most times that a turn may lose its owner before it is failed. */
+const RECOVERY_LIMIT = 3
+
+const isLastStepDone = (run: Run): boolean =>
+  run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
+
+/** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
+async function fail(run: Run, thrown: unknown): Promise<void> {
+  if (thrown instanceof StaleOwner) throw thrown
+  const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
+  if (reason === OWNER_LOST || reason === DRAINING) return
+  if (reason === CANCELLED) return finish(run, { state: 'cancelled', finish_reason: null, error: null })
+  const error = asBatonError(thrown)
+  if (error.code === 'internal')
+    run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
+  await finish(run, { state: 'failed', finish_reason: null, error: error.toBody() })
+}
+
+/** Ends the turn on its own, without a step's commit: failed, or cancelled with the text so far. */
+async function finish(
+  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'textSoFar'>,
+  end: TurnEnd,
+): Promise<void> {
+  const text = end.state === 'cancelled' ? run.textSoFar() : ''
+  const partial: NewMessage[] =
+    text.trim() === ''
+      ? []
+      : [
+          {
+            id: newId('msg'),
+            turn_id: run.active.turn.id,
+            role: 'assistant',
+            parts: [{ type: 'text', text }],
+            incomplete: true,
+          },
+        ]
+  await commit(run, { messages: partial, end })
+}
