@@ -1,0 +1,177 @@
+/**
+ * Gemini's model families as data: which thinking setting a model takes and with what values
+ * (wire/gemini.md 8.2), whether it still reads sampling fields, and whether it has the request form of
+ * Gemini 3 (call ids, signed calls, media inside of function responses).
+ */
+import type { MediaKind } from '../../src/chat/message.ts'
+import type { Capabilities, Effort, ReportedModel } from '../../src/provider.ts'
+import { count, list, record, text } from './json.ts'
+
+const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] as const
+type Level = (typeof LEVELS)[number]
+
+type Thinking =
+  | { form: 'none' }
+  /** Tokens; `canStop`: 0 switches thinking off; `offByDefault`: it does not think unless asked to */
+  | { form: 'budget'; min: number; max: number; canStop: boolean; offByDefault?: true }
+  | { form: 'level'; levels: readonly Level[] }
+
+export interface Family {
+  thinking: Thinking
+  /** temperature and topP are read. From 3.6 on they are ignored, and some requests refused (8.2). */
+  sampling: boolean
+  /**
+   * The forms that came with Gemini 3: ids on calls and responses (4.5), signatures required on calls
+   * (4.4), media in `functionResponse.parts` (4.2).
+   */
+  gemini3: boolean
+}
+
+const NO_THINKING: Thinking = { form: 'none' }
+const ALL_LEVELS: Thinking = { form: 'level', levels: LEVELS }
+const FROM_LOW: Thinking = { form: 'level', levels: ['LOW', 'MEDIUM', 'HIGH'] }
+const BUDGET: Thinking = { form: 'budget', min: 0, max: 24_576, canStop: true }
+
+const older = (thinking: Thinking): Family => ({ thinking, sampling: true, gemini3: false })
+const third = (thinking: Thinking): Family => ({ thinking, sampling: true, gemini3: true })
+const recent = (thinking: Thinking): Family => ({ thinking, sampling: false, gemini3: true })
+
+/** First match wins. */
+const FAMILIES: readonly (readonly [RegExp, Family])[] = [
+  [/^gemini-(1|2\.0)/, older(NO_THINKING)],
+  [/^gemini-2\.5-.*(image|tts)/, older(NO_THINKING)],
+  [/^gemini-2\.5-pro/, older({ form: 'budget', min: 128, max: 32_768, canStop: false })],
+  [
+    /^gemini-2\.5-flash-lite/,
+    older({ form: 'budget', min: 512, max: 24_576, canStop: true, offByDefault: true }),
+  ],
+  [/^gemini-2/, older(BUDGET)],
+  [/^gemini-3-pro/, third({ form: 'level', levels: ['LOW', 'HIGH'] })],
+  [/^gemini-3(\.[0-5])?-flash/, third(ALL_LEVELS)],
+  [/^gemini-3(\.[0-5])?-/, third(FROM_LOW)],
+  [/^gemini-3\.6-/, recent(ALL_LEVELS)],
+  [/^gemma-4/, older({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
+  [/^gemma-/, older(NO_THINKING)],
+]
+
+/** 3.7, 3.8, 4, and whatever a name or alias (`gemini-flash-latest`) stands for that is not listed. */
+const NEWEST = recent(FROM_LOW)
+
+/** The bare id: the public API lists models as `models/<id>`. */
+export const bareModel = (model: string): string => model.replace(/^models\//, '')
+
+export const familyOf = (model: string): Family =>
+  FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
+
+const EVERY_KIND: ReadonlySet<MediaKind> = new Set(['image', 'audio', 'file'])
+const IMAGES: ReadonlySet<MediaKind> = new Set(['image'])
+
+export function capabilities(model: string): Capabilities {
+  const kinds = bareModel(model).startsWith('gemma-') ? IMAGES : EVERY_KIND
+  return {
+    sampling: familyOf(model).sampling,
+    forcedToolChoice: true,
+    boundThinking: false,
+    userMedia: kinds,
+    resultMedia: kinds,
+    systemMessages: false,
+    // "At most 512 function declarations can be specified." (5.2)
+    toolLimit: 512,
+  }
+}
+
+export interface ThinkingConfig {
+  includeThoughts: boolean
+  thinkingBudget?: number
+  thinkingLevel?: Level
+}
+
+/**
+ * The `thinkingConfig` for an effort, budget or level and never both (a 400, wire/gemini.md 8.2), with a
+ * note where the model has no such effort. Without an effort the vendor's default stays.
+ */
+export function thinkingConfig(
+  model: string,
+  effort: Effort | undefined,
+  reported?: ReportedModel,
+): { config?: ThinkingConfig; note?: string } {
+  const { thinking } = familyOf(model)
+  const thinks = thinking.form !== 'none' && reported?.efforts?.length !== 0
+  if (!thinks) {
+    return effort === undefined || effort === 'none'
+      ? {}
+      : { note: 'reasoning.effort: this model does not think' }
+  }
+  if (thinking.form === 'budget') return budgetConfig(thinking, effort)
+  return effort === undefined ? { config: { includeThoughts: true } } : levelConfig(thinking.levels, effort)
+}
+
+/** Tokens for an effort, by Google's own table for OpenAI's `reasoning_effort`; bounded by the family. */
+const BUDGETS: Record<Exclude<Effort, 'none'>, number> = {
+  minimal: 512,
+  low: 1024,
+  medium: 8192,
+  high: 24_576,
+  xhigh: Number.POSITIVE_INFINITY,
+  max: Number.POSITIVE_INFINITY,
+}
+
+function budgetConfig(
+  thinking: Extract<Thinking, { form: 'budget' }>,
+  effort: Effort | undefined,
+): { config?: ThinkingConfig; note?: string } {
+  // Asking a model that is not thinking for its thoughts is refused ("include_thoughts is only enabled
+  // when thinking is enabled").
+  if (effort === undefined) return thinking.offByDefault ? {} : { config: { includeThoughts: true } }
+  if (effort === 'none' && thinking.canStop) return { config: { includeThoughts: false, thinkingBudget: 0 } }
+  if (effort === 'none') {
+    return {
+      config: { includeThoughts: true, thinkingBudget: thinking.min },
+      note: `reasoning.effort: this model cannot stop thinking; its least budget, ${thinking.min}, is asked for`,
+    }
+  }
+  const budget = Math.max(thinking.min, Math.min(thinking.max, BUDGETS[effort]))
+  return { config: { includeThoughts: true, thinkingBudget: budget } }
+}
+
+const WANTED: Record<Effort, Level> = {
+  none: 'MINIMAL',
+  minimal: 'MINIMAL',
+  low: 'LOW',
+  medium: 'MEDIUM',
+  high: 'HIGH',
+  xhigh: 'HIGH',
+  max: 'HIGH',
+}
+
+/** The offered level nearest to the wanted one, of two equally near ones the higher. */
+function levelConfig(levels: readonly Level[], effort: Effort): { config: ThinkingConfig; note?: string } {
+  const wanted = WANTED[effort]
+  const distance = (level: Level) => Math.abs(LEVELS.indexOf(level) - LEVELS.indexOf(wanted))
+  const level = levels.reduce((best, next) => (distance(next) <= distance(best) ? next : best))
+  const config = { includeThoughts: true, thinkingLevel: level }
+  const exact = level.toLowerCase() === effort
+  return exact
+    ? { config }
+    : { config, note: `reasoning.effort: this model has no level ${effort}; ${level} is asked for` }
+}
+
+/** Body of `GET /models` (wire/gemini.md 9.2): the models that generate content, as the vendor knows them. */
+export function parseModels(body: unknown): ReportedModel[] {
+  return list(record(body).models).flatMap((entry) => {
+    const model = record(entry)
+    const name = text(model.name)
+    if (!name || !list(model.supportedGenerationMethods).includes('generateContent')) return []
+    const input = count(model.inputTokenLimit)
+    const output = count(model.outputTokenLimit)
+    return [
+      {
+        id: bareModel(name),
+        ...(input === undefined ? {} : { max_input_tokens: input }),
+        ...(output === undefined ? {} : { max_output_tokens: output }),
+        // The list names no levels, only whether a model thinks; proto JSON leaves `false` out.
+        ...(model.thinking === true ? {} : { efforts: [] }),
+      },
+    ]
+  })
+}

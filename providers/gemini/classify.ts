@@ -1,0 +1,264 @@
+/**
+ * Google's failures as Baton's errors (wire/gemini.md 7). The vendor's own words, its reason and its
+ * links are kept in `details.upstream`, with anything that looks like a secret taken out.
+ */
+import { BatonError, type ErrorCode } from '../../src/errors.ts'
+import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import { count, type Fields, isRecord, list, record, text } from './json.ts'
+
+export const classify = (failure: UpstreamFailure): BatonError =>
+  toError(readFailure(failure.body, failure.status), failure.headers)
+
+/** An error object that came as an event of a stream already begun (6.1). */
+export const errorFromStream = (body: unknown): BatonError =>
+  toError(readFailure(JSON.stringify(body), 200), {})
+
+interface Failure {
+  /** HTTP status; for an error inside of a 200 the one that its body states */
+  status: number
+  /** google.rpc code: `RESOURCE_EXHAUSTED` */
+  code: string | undefined
+  /** ErrorInfo.reason, or the older `errors[0].reason` */
+  reason: string | undefined
+  message: string
+  metadata: Fields
+  links: { text: string; url: string }[]
+  retryDelay: string | undefined
+  quotas: string[]
+}
+
+function readFailure(body: string, status: number): Failure {
+  const error = unwrap(parse(body))
+  const details = list(error.details).map(record)
+  const info = details.find((detail) => typeOf(detail).endsWith('ErrorInfo')) ?? {}
+  const metadata = record(info.metadata)
+  const retry = details.find((detail) => typeOf(detail).endsWith('RetryInfo')) ?? {}
+  const violations = details.flatMap((detail) => list(detail.violations).map(record))
+  return {
+    status: status < 400 ? (count(error.code) ?? status) : status,
+    code: text(error.status),
+    reason: text(info.reason) ?? text(record(list(error.errors)[0]).reason),
+    message: text(error.message) ?? plainText(body),
+    metadata,
+    links: links(details, metadata),
+    retryDelay: text(retry.retryDelay),
+    quotas: violations.flatMap(({ quotaId }) => text(quotaId) ?? []),
+  }
+}
+
+function parse(body: string): unknown {
+  try {
+    return JSON.parse(body)
+  } catch {
+    try {
+      // Bodies with hard spaces and doubled commas are seen in the field (7.1).
+      return JSON.parse(body.replaceAll('\u00a0', ' ').replace(/,(\s*,)+/g, ','))
+    } catch {
+      return undefined
+    }
+  }
+}
+
+/** `{error}`, `[{error}]`, and the whole of it once more as a string in `message`, several levels deep. */
+function unwrap(value: unknown, depth = 0): Fields {
+  const outer = record(Array.isArray(value) ? value[0] : value)
+  const error = isRecord(outer.error) ? outer.error : outer
+  const message = text(error.message)?.trim()
+  if (depth >= 10 || !message || !/^[[{]/.test(message)) return error
+  const inner = parse(message)
+  return inner === undefined ? error : unwrap(inner, depth + 1)
+}
+
+/** Keys with blanks around `@type` are seen in the field too. */
+function typeOf(detail: Fields): string {
+  const key = Object.keys(detail).find((name) => name.trim() === '@type')
+  return key === undefined ? '' : (text(detail[key]) ?? '')
+}
+
+/** The front end answers in HTML (502, 413): its words without the markup. */
+const plainText = (body: string): string =>
+  body
+    .replace(/<(style|script)[\s\S]*?<\/\1>/gi, ' ')
+    .replace(/<[^>]*>/g, ' ')
+    .replace(/\s+/g, ' ')
+    .trim()
+
+/** Where the user can help himself: verification, appeal, documentation. */
+function links(details: readonly Fields[], metadata: Fields): { text: string; url: string }[] {
+  const help = details.flatMap((detail) => list(detail.links).map(record))
+  const found = [
+    { text: text(metadata.validation_url_link_text) ?? 'Verify the account', url: metadata.validation_url },
+    { text: 'Verify the account', url: metadata.validation_link },
+    { text: text(metadata.appeal_url_link_text) ?? 'Appeal', url: metadata.appeal_url },
+    ...help.map((link) => ({ text: text(link.description) ?? 'Help', url: link.url })),
+    { text: 'Learn more', url: metadata.validation_learn_more_url },
+  ]
+  const unique = new Map<string, { text: string; url: string }>()
+  for (const { text: label, url } of found) {
+    const address = text(url)
+    if (address !== undefined && !unique.has(address)) unique.set(address, { text: label, url: address })
+  }
+  return [...unique.values()]
+}
+
+type Verdict = readonly [ErrorCode, string]
+
+const SEE_LINKS = 'details.upstream.links has the address.'
+const OVERLOADED: Verdict = ['upstream_overloaded', 'Google has no capacity for this model at the moment.']
+const QUOTA: Verdict = ['upstream_rate_limited', 'A quota of Gemini is used up for the moment.']
+const RETIRED: Verdict = [
+  'upstream_auth',
+  'Google no longer serves this account through Code Assist. Use a Gemini API key instead.',
+]
+const TOO_LONG: Verdict = ['context_too_long', 'The conversation is longer than the model can read.']
+const BAD_KEY: Verdict = ['upstream_auth', 'Google does not accept this API key.']
+
+const BY_REASON: Readonly<Record<string, Verdict>> = {
+  API_KEY_INVALID: BAD_KEY,
+  API_KEY_SERVICE_BLOCKED: ['upstream_auth', 'This API key may not be used for the Gemini API.'],
+  ACCESS_TOKEN_SCOPE_INSUFFICIENT: [
+    'upstream_auth',
+    'This login does not cover the Gemini API: a Code Assist login works on its own path only.',
+  ],
+  CONSUMER_INVALID: [
+    'upstream_auth',
+    "Google does not accept the project. Check the credential's project_id.",
+  ],
+  INSUFFICIENT_G1_CREDITS_BALANCE: ['upstream_rejected', "The account's Google One credits are used up."],
+  MODEL_CAPACITY_EXCEEDED: OVERLOADED,
+  MODEL_CAPACITY_EXHAUSTED: OVERLOADED,
+  QUOTA_EXHAUSTED: QUOTA,
+  RATE_LIMIT_EXCEEDED: QUOTA,
+  rateLimitExceeded: QUOTA,
+  SERVICE_DISABLED: ['upstream_auth', `The API is switched off in the Google Cloud project. ${SEE_LINKS}`],
+  SUBSCRIPTION_REQUIRED: [
+    'upstream_auth',
+    'The account lacks a Gemini Code Assist licence for this project.',
+  ],
+  TOS_VIOLATION: ['upstream_auth', `Google disabled this account for a violation of its terms. ${SEE_LINKS}`],
+  UNSUPPORTED_CLIENT: RETIRED,
+  VALIDATION_REQUIRED: ['upstream_auth', `Google wants the account to be verified first. ${SEE_LINKS}`],
+}
+
+/** Words that say more than the reason beside them, which may be missing or a general one. */
+const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
+  [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
+  [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
+  [/API key (not valid|expired|not found)/i, BAD_KEY],
+  // The model has no free quota at all, so waiting does not help (7.2).
+  [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
+  [/no capacity available for model/i, OVERLOADED],
+]
+
+const BY_STATUS: Readonly<Record<number, Verdict>> = {
+  400: ['upstream_rejected', 'Gemini rejected the request.'],
+  401: ['upstream_auth', 'Google does not accept the credential.'],
+  403: ['upstream_auth', 'Google does not permit this credential to do this.'],
+  404: ['upstream_rejected', 'The model is unknown, or not available to this account.'],
+  408: ['upstream_timeout', 'Gemini took too long to answer.'],
+  413: ['upstream_rejected', 'The request is larger than Gemini accepts.'],
+  429: QUOTA,
+  // Cancelled on Google's side; the vendor's own client treats it like a full queue.
+  499: ['upstream_overloaded', 'Gemini dropped the request.'],
+  500: ['upstream_overloaded', 'Gemini failed to answer.'],
+  504: ['upstream_timeout', 'Gemini took too long to answer.'],
+}
+
+function verdict({ status, reason, message }: Failure): Verdict {
+  const byMessage = BY_MESSAGE.find(([words]) => words.test(message))
+  if (byMessage) return byMessage[1]
+  const byReason = reason === undefined ? undefined : BY_REASON[reason]
+  if (byReason) return byReason
+  const byStatus = BY_STATUS[status]
+  if (byStatus) return byStatus
+  if (status >= 500) return ['upstream_overloaded', 'Gemini is not able to answer at the moment.']
+  if (status >= 400) return ['upstream_rejected', 'Gemini rejected the request.']
+  return ['upstream_rejected', 'Gemini answered with something else than an event stream.']
+}
+
+function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {
+  const [code, message] = verdict(failure)
+  const retryAfter = waitFor(code, failure, headers)
+  return new BatonError(code, message, {
+    details: {
+      upstream: {
+        status: failure.status,
+        ...(failure.code ? { code: failure.code } : {}),
+        ...(failure.reason ? { reason: failure.reason } : {}),
+        message: withoutSecrets(failure.message).slice(0, 2000),
+        ...(failure.quotas.length > 0 ? { quotas: failure.quotas } : {}),
+        ...(failure.links.length > 0 ? { links: failure.links } : {}),
+      },
+    },
+    ...(retryAfter === undefined ? {} : { retryAfter }),
+  })
+}
+
+/** Google repeats the key of a suspended consumer in its message (`api_key:AIza…`). */
+const withoutSecrets = (message: string): string =>
+  message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
+
+const HOUR = 3600
+
+/** Seconds; a rate limit always has some, since its answer must name them. */
+function waitFor(
+  code: ErrorCode,
+  failure: Failure,
+  headers: Readonly<Record<string, string>>,
+): number | undefined {
+  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  const { retryDelay, metadata, message, quotas } = failure
+  const told =
+    seconds(retryDelay) ??
+    seconds(text(metadata.quotaResetDelay)) ??
+    seconds(/(?:resets? (?:after|in)|retry in) ([\dhms.]+)/i.exec(message)?.[1]) ??
+    seconds(`${headers['retry-after'] ?? ''}s`)
+  const given = told === undefined ? undefined : Math.ceil(told)
+  // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
+  if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
+  if (given !== undefined || code === 'upstream_overloaded') return given
+  return quotas.some((id) => /PerMinute/i.test(id)) ? 60 : 5
+}
+
+/** Proto JSON (`34.07s`, `900ms`) and Go (`8h44m7.312s`, `161h39m41.3s`) durations (7.2). */
+function seconds(duration: string | undefined): number | undefined {
+  const match = /^(?=\d)(?:([\d.]+)h)?(?:([\d.]+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?\.?$/.exec(
+    duration ?? '',
+  )
+  if (!match) return undefined
+  const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
+  const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
+  return Number.isFinite(total) ? total : undefined
+}
+
+/**
+ * A signature that Google cannot verify (the model or its backend changed under it) is left out once; the
+ * documented dummy takes its place on calls (4.4). Null where there is none to leave out.
+ */
+export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+  const { message } = readFailure(failure.body, failure.status)
+  if (
+    failure.status !== 400 ||
+    !/thought.?signature is not valid|corrupted thought.?signature/i.test(message)
+  ) {
+    return null
+  }
+  let found = false
+  const messages = request.messages.map((one) => ({
+    ...one,
+    parts: one.parts.map((part) => {
+      if (!('provenance' in part) || part.provenance?.opaque === undefined) return part
+      found = true
+      const { opaque: _, ...provenance } = part.provenance
+      return { ...part, provenance }
+    }),
+  }))
+  return found ? { ...request, messages: messages.map(dropEmptyTexts).filter(hasParts) } : null
+}
+
+/** An empty text part was kept for its signature alone. */
+const dropEmptyTexts = (message: ModelRequest['messages'][number]) => ({
+  ...message,
+  parts: message.parts.filter((part) => part.type !== 'text' || part.text !== ''),
+})
+const hasParts = (message: ModelRequest['messages'][number]) => message.parts.length > 0

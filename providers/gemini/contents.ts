@@ -1,0 +1,197 @@
+/**
+ * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
+ * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
+ */
+import {
+  type ContentPart,
+  type MediaPart,
+  type MessageInput,
+  mediaAsText,
+  type Part,
+  type ToolCallPart,
+  type ToolResultPart,
+} from '../../src/chat/message.ts'
+import { isRecord } from './json.ts'
+
+/** Wire parts as Baton writes them; a part holds exactly one of the data members. */
+export type WirePart =
+  | { text: string; thoughtSignature?: string }
+  | { functionCall: FunctionCall; thoughtSignature?: string }
+  | { functionResponse: FunctionResponse }
+  | BlobPart
+  | { fileData: { mimeType: string; fileUri: string } }
+
+interface BlobPart {
+  inlineData: { mimeType: string; data: string }
+}
+interface FunctionCall {
+  name: string
+  args: Record<string, unknown>
+  id?: string
+}
+interface FunctionResponse {
+  name: string
+  response: Record<string, unknown>
+  id?: string
+  parts?: BlobPart[]
+}
+
+export interface Content {
+  role: 'user' | 'model'
+  parts: WirePart[]
+}
+
+export interface ContentsTarget {
+  /** Call ids, signed calls and media inside of function responses (capabilities.ts) */
+  gemini3: boolean
+  /** `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1) */
+  urlMedia: boolean
+  /** Takes a sentence for `/render`'s notes */
+  note(text: string): void
+}
+
+/** Google's documented stand-in for a call that Gemini itself did not make here (wire/gemini.md 4.4). */
+export const DUMMY_SIGNATURE = 'skip_thought_signature_validator'
+const FIRST = '[The conversation starts with an answer of the assistant.]'
+const LAST = 'Please continue.'
+
+/**
+ * Results and a user's text after them share one content: the server counts turns by contents and wants
+ * no second user content around function turns (4.3). Such a content does not start a turn for the
+ * signature check, which is harmless here because every call content carries a signature or the dummy.
+ */
+export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
+  const contents: Content[] = []
+  for (const { role, parts } of messages) {
+    const next: Content =
+      role === 'assistant'
+        ? { role: 'model', parts: parts.flatMap((part) => modelPart(part, target)) }
+        : { role: 'user', parts: userParts(parts, target) }
+    if (next.parts.length === 0) continue
+    const last = contents.at(-1)
+    if (last?.role === next.role) last.parts.push(...next.parts)
+    else contents.push(next)
+  }
+  if (target.gemini3) for (const content of contents) signFirstCall(content)
+  if (contents[0]?.role === 'model') contents.unshift({ role: 'user', parts: [{ text: FIRST }] })
+  // "Requests ending with a model turn are not supported." (3.6 and newer)
+  if (contents.at(-1)?.role !== 'user') contents.push({ role: 'user', parts: [{ text: LAST }] })
+  return contents
+}
+
+function modelPart(part: Part, target: ContentsTarget): WirePart[] {
+  switch (part.type) {
+    case 'text':
+      return [{ text: part.text, ...signature(part.provenance?.opaque) }]
+    case 'tool_call':
+      return [{ functionCall: functionCall(part, target), ...signature(part.provenance?.opaque) }]
+    // Thought summaries are never sent back; what the model needs of them is in the signatures.
+    case 'reasoning':
+    case 'tool_result':
+    case 'notice':
+      return []
+    case 'image':
+    case 'audio':
+    case 'file':
+      return [{ text: mediaAsText(part) }]
+    default:
+      return part satisfies never
+  }
+}
+
+const signature = (opaque: string | undefined) => (opaque === undefined ? {} : { thoughtSignature: opaque })
+
+const functionCall = (part: ToolCallPart, { gemini3 }: ContentsTarget): FunctionCall => ({
+  name: part.name,
+  args: part.arguments,
+  ...(gemini3 ? { id: part.call_id } : {}),
+})
+
+/** Gemini signs the first of parallel calls only, and checks that one (4.4). */
+function signFirstCall(content: Content): void {
+  const first = content.parts.find((part) => 'functionCall' in part)
+  if (first && 'functionCall' in first) first.thoughtSignature ??= DUMMY_SIGNATURE
+}
+
+/** All function responses first, in order, then media that could not go inside of them, then the rest. */
+function userParts(parts: readonly Part[], target: ContentsTarget): WirePart[] {
+  const responses: WirePart[] = []
+  const rest: WirePart[] = []
+  for (const part of parts) {
+    if (part.type === 'tool_result') {
+      const { inside, outside } = placeMedia(part, target)
+      responses.push({ functionResponse: functionResponse(part, inside, target) })
+      if (outside.length > 0) {
+        rest.push({ text: `[From the result of ${part.name}:]` }, ...outside.map((m) => mediaPart(m, target)))
+      }
+    } else if (part.type === 'text') rest.push({ text: part.text })
+    else if (isMedia(part)) rest.push(mediaPart(part, target))
+  }
+  return [...responses, ...rest]
+}
+
+const isMedia = (part: Part): part is MediaPart =>
+  part.type === 'image' || part.type === 'audio' || part.type === 'file'
+
+/** Gemini 3 takes images and PDFs inside of a response (4.2); all else stands after the responses. */
+function placeMedia(
+  result: ToolResultPart,
+  { gemini3 }: ContentsTarget,
+): { inside: BlobPart[]; outside: MediaPart[] } {
+  const inside: BlobPart[] = []
+  const outside: MediaPart[] = []
+  for (const part of result.content.filter(isMedia)) {
+    if (gemini3 && part.data !== undefined && /^(image\/|application\/pdf$)/.test(part.media_type))
+      inside.push({ inlineData: { mimeType: part.media_type, data: part.data } })
+    else outside.push(part)
+  }
+  return { inside, outside }
+}
+
+function functionResponse(
+  part: ToolResultPart,
+  media: BlobPart[],
+  { gemini3 }: ContentsTarget,
+): FunctionResponse {
+  return {
+    name: part.name,
+    ...(gemini3 ? { id: part.call_id } : {}),
+    response: responseObject(part),
+    ...(media.length > 0 ? { parts: media } : {}),
+  }
+}
+
+/**
+ * `response` must be an object, of which the server reads `output` or `error` if there is one, else all
+ * of it (4.2): a structured object is taken whole unless a key of its own would be misread so.
+ */
+function responseObject(part: ToolResultPart): Record<string, unknown> {
+  const said = textOfResult(part.content)
+  const structured = part.spill ? undefined : part.structured
+  if (part.is_error)
+    return { error: said === '' ? (structured ?? 'The tool failed without a message.') : said }
+  if (isRecord(structured) && Object.keys(structured).length > 0) {
+    return 'output' in structured || 'error' in structured ? { output: structured } : structured
+  }
+  if (said !== '' || structured === undefined || structured === null) return { output: said }
+  return { output: structured }
+}
+
+const textOfResult = (content: readonly ContentPart[]): string =>
+  content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
+
+/** What Gemini reads inline besides images and sound: PDF, video and text of any kind. */
+const READABLE = /^(image|audio|video|text)\/|^application\/pdf$/
+
+function mediaPart(part: MediaPart, target: ContentsTarget): WirePart {
+  if (!READABLE.test(part.media_type)) {
+    target.note(`${part.type}: Gemini does not read ${part.media_type}; it is named in words instead`)
+    return { text: mediaAsText(part) }
+  }
+  if (part.data !== undefined) return { inlineData: { mimeType: part.media_type, data: part.data } }
+  if (part.url !== undefined && target.urlMedia) {
+    return { fileData: { mimeType: part.media_type, fileUri: part.url } }
+  }
+  target.note(`${part.type}: this path does not read media by URL; it is named in words instead`)
+  return { text: mediaAsText(part) }
+}

@@ -1,0 +1,100 @@
+/**
+ * Gemini's three deployments: the public API by key, Code Assist by its login, and the public API by the
+ * operator's own OAuth client. One body, one parser, one reading of failures; they differ in address,
+ * envelope and authorization (wire/gemini.md 3 and 9).
+ */
+import { BatonError } from '../../src/errors.ts'
+import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
+import { bareModel, capabilities, parseModels } from './capabilities.ts'
+import { classify, repairRequest } from './classify.ts'
+import { createParser } from './parse.ts'
+import { declareTools, renderBody, SCHEMA } from './render.ts'
+
+const shared = {
+  provider: 'gemini',
+  schema: SCHEMA,
+  capabilities,
+  parser: createParser,
+  classify,
+  repair: repairRequest,
+} as const
+
+const publicApi = {
+  ...shared,
+  declare: (tools) => declareTools(tools, false),
+  render(request) {
+    const { body, notes } = renderBody(request, { urlMedia: true, bothSpellings: false })
+    return {
+      method: 'POST',
+      path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
+      headers: { ...request.options.headers },
+      body,
+      notes,
+    }
+  },
+  models: { path: '/models?pageSize=1000', parse: parseModels },
+} satisfies Partial<Deployment>
+
+/** The public API by key. A key together with a bearer token is refused (9.1). */
+export const gemini: Deployment = {
+  ...publicApi,
+  id: 'gemini',
+  credential: { kind: 'api_key' },
+  authorize: ({ api_key = '' }) => ({ 'x-goog-api-key': api_key }),
+}
+
+/** The public API by a token of the operator's own OAuth client, billed to his project. */
+export const geminiOauth: Deployment = {
+  ...publicApi,
+  id: 'gemini-oauth',
+  credential: { kind: 'oauth', path: 'public' },
+  authorize: ({ access_token = '' }, { quota_project }) => ({
+    authorization: `Bearer ${access_token}`,
+    ...(quota_project === undefined ? {} : { 'x-goog-user-project': quota_project }),
+  }),
+}
+
+/** Code Assist: the same body in an envelope that names model and project. It has no list of models. */
+export const codeAssist: Deployment = {
+  ...shared,
+  id: 'code-assist',
+  credential: { kind: 'oauth', path: 'code_assist' },
+  declare: (tools, options) => declareTools(tools, options.dual_declarations),
+  render: renderCodeAssist,
+  authorize: ({ access_token = '' }) => ({ authorization: `Bearer ${access_token}` }),
+}
+
+function renderCodeAssist(request: ModelRequest): RenderedRequest {
+  const { body, notes } = renderBody(request, {
+    urlMedia: false,
+    bothSpellings: request.options.dual_declarations,
+  })
+  return {
+    method: 'POST',
+    path: ':streamGenerateContent?alt=sse',
+    headers: { ...request.options.headers },
+    body: {
+      model: bareModel(request.model),
+      project: projectOf(request),
+      user_prompt_id: promptId(request),
+      request: { ...body, session_id: request.session_id },
+    },
+    notes,
+  }
+}
+
+/** Without one the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
+function projectOf({ credential: { project_id } }: ModelRequest): string {
+  if (project_id !== undefined && /[^\d\s]/.test(project_id)) return project_id
+  throw new BatonError(
+    'invalid_request',
+    project_id?.trim()
+      ? `The credential's project_id ${project_id} is a project number; Code Assist wants the project's id.`
+      : 'The credential has no project_id, which Code Assist needs; create the credential with it.',
+    { param: 'project_id' },
+  )
+}
+
+/** One id for each prompt of the user, the same for every step that follows from it. */
+const promptId = ({ session_id, messages }: ModelRequest): string =>
+  `${session_id}-${messages.filter((message) => message.role === 'user').length}`

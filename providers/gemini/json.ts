@@ -1,0 +1,13 @@
+/** Tolerant reading of a vendor's JSON: what is missing or of another type reads as absent, never throws. */
+
+export type Fields = Record<string, unknown>
+
+export const isRecord = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+export const record = (value: unknown): Fields => (isRecord(value) ? value : {})
+export const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
+export const text = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' ? value : undefined
+export const count = (value: unknown): number | undefined =>
+  typeof value === 'number' && Number.isFinite(value) ? value : undefined

@@ -1,0 +1,215 @@
+/**
+ * Gemini's event stream as ModelEvents (wire/gemini.md 6). One parser for the public API and for Code
+ * Assist, which wraps every event in `response`.
+ */
+import { parseArguments } from '../../src/chat/arguments.ts'
+import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { SseFrame } from '../../src/sse.ts'
+import { errorFromStream } from './classify.ts'
+import { count, type Fields, isRecord, list, record, text } from './json.ts'
+
+export const createParser = (context: ParseContext): ModelParser => new Answer(context)
+
+type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
+
+/** The answer so far: the text part that is still growing, the calls held back, the last word on its end. */
+class Answer implements ModelParser {
+  readonly #context: ParseContext
+  #events: ModelEvent[] = []
+  #nextIndex = 0
+  #growing: Growing | null = null
+  /**
+   * Calls leave at the end: only the finish reason, which may come in a later chunk, tells whether the
+   * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
+   */
+  readonly #calls: ModelEvent[] = []
+  readonly #usage: Fields = {}
+  #hasOutput = false
+  #finish: { reason: string; message: string | undefined } | null = null
+  #blocked = false
+
+  constructor(context: ParseContext) {
+    this.#context = context
+  }
+
+  push(frame: SseFrame): ModelEvent[] {
+    // Without `alt=sse` the method streams one array; some proxies hand that on (6.1).
+    const value = parseFrame(frame.data)
+    for (const chunk of Array.isArray(value) ? value : [value]) this.#chunk(record(chunk))
+    return this.#taken()
+  }
+
+  /**
+   * A body that ends without a finish reason is a broken stream, calls seen or not. The vendor's own
+   * client accepts such an end after a call or a tool result (6.5); a gateway cannot tell it from a cut
+   * between two parallel calls, and would run half of a plan.
+   */
+  end(): ModelEvent[] {
+    if (!this.#finish && !this.#blocked) {
+      throw new BatonError('upstream_disconnected', 'The stream ended before the model finished its answer.')
+    }
+    this.#close()
+    const finish = this.#outcome()
+    if (finish.reason !== 'error') this.#events.push(...this.#calls)
+    this.#events.push({ type: 'finish', ...finish })
+    return this.#taken()
+  }
+
+  #taken(): ModelEvent[] {
+    const events = this.#events
+    this.#events = []
+    return events
+  }
+
+  #chunk(outer: Fields): void {
+    const chunk = isRecord(outer.response) ? outer.response : outer
+    const error = chunk.error ?? outer.error
+    if (error !== undefined) throw errorFromStream({ error })
+    this.#measure(record(chunk.usageMetadata))
+    if (text(record(chunk.promptFeedback).blockReason)) this.#blocked = true
+    // More than one candidate is never asked for.
+    const candidate = record(list(chunk.candidates)[0])
+    for (const part of list(record(candidate.content).parts)) this.#part(record(part))
+    const reason = text(candidate.finishReason)
+    // Some gateways put STOP on every chunk (6.2): it never overwrites a reason that says more.
+    if (reason && (!this.#finish || reason !== 'STOP')) {
+      this.#finish = { reason, message: text(candidate.finishMessage) }
+    }
+  }
+
+  #part(part: Fields): void {
+    if (typeof part.text === 'string') return this.#text(part, part.text)
+    if (isRecord(part.functionCall)) return this.#call(part, part.functionCall)
+    if (isRecord(part.inlineData) && part.thought !== true) return this.#media(part.inlineData)
+    // Code that the server ran, its own tool calls and whatever comes next have no canonical form.
+  }
+
+  /** Deltas of one kind make one part; a signature closes it, and an empty signed one is its own part (4.4). */
+  #text(part: Fields, delta: string): void {
+    const opaque = text(part.thoughtSignature)
+    if (delta === '' && opaque === undefined) return
+    const kind = part.thought === true ? 'reasoning' : 'text'
+    if (this.#growing?.kind !== kind || delta === '') this.#close()
+    this.#growing ??= { kind, index: this.#nextIndex++, text: '' }
+    if (delta !== '') {
+      this.#growing.text += delta
+      this.#hasOutput ||= kind === 'text'
+      this.#events.push({ type: `${kind}.delta`, index: this.#growing.index, text: delta })
+    }
+    if (opaque !== undefined) this.#close(opaque)
+  }
+
+  #close(opaque?: string): void {
+    if (!this.#growing) return
+    const { kind, index, text } = this.#growing
+    this.#growing = null
+    const part: TextPart | ReasoningPart = { type: kind, text, provenance: this.#provenance(opaque) }
+    this.#events.push({ type: 'part', index, part })
+  }
+
+  /** Arguments come whole (4.2); the one delta is for readers that show calls as they are written. */
+  #call(part: Fields, call: Fields): void {
+    this.#close()
+    const index = this.#nextIndex++
+    const call_id = this.#context.callId(text(call.id))
+    const name = this.#context.toolName(declaredName(text(call.name) ?? ''))
+    const args = call.args ?? {}
+    const written = JSON.stringify(args)
+    const parsed = isRecord(args) ? { arguments: args } : parseArguments(written)
+    const provenance = this.#provenance(text(part.thoughtSignature))
+    this.#calls.push(
+      { type: 'tool_call.delta', index, call_id, name, arguments_delta: written },
+      { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },
+    )
+  }
+
+  #media(blob: Fields): void {
+    const data = text(blob.data)
+    if (data === undefined) return
+    this.#close()
+    this.#hasOutput = true
+    const media_type = text(blob.mimeType) ?? 'application/octet-stream'
+    const part: MediaPart = { type: mediaKind(media_type), media_type, data }
+    this.#events.push({ type: 'part', index: this.#nextIndex++, part })
+  }
+
+  #provenance(opaque: string | undefined) {
+    return { ...this.#context.provenance, ...(opaque === undefined ? {} : { opaque }) }
+  }
+
+  /** Counts are cumulative and may be partial in early chunks (6.3): each field's last value holds. */
+  #measure(metadata: Fields): void {
+    const counts = Object.entries(metadata).filter(([, value]) => count(value) !== undefined)
+    if (counts.length === 0) return
+    Object.assign(this.#usage, Object.fromEntries(counts))
+    this.#events.push({ type: 'usage', usage: toUsage(this.#usage) })
+  }
+
+  #outcome(): { reason: StepFinish; invalid_call?: string } {
+    if (!this.#finish) return { reason: 'refusal' }
+    const { reason, message } = this.#finish
+    if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
+    const known = FINISH[reason]
+    if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
+    if (known) return { reason: known }
+    // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
+    if (this.#calls.length > 0) return { reason: 'tool_calls' }
+    return { reason: this.#hasOutput ? 'stop' : 'error' }
+  }
+}
+
+/** Finish reasons (6.4); a turn that calls tools ends with STOP like any other. */
+const FINISH: Readonly<Record<string, 'stop' | 'length' | 'refusal'>> = {
+  STOP: 'stop',
+  MAX_TOKENS: 'length',
+  // A very long answer that could be asked to go on (9.4); Baton does not opt in.
+  CONTINUATION: 'length',
+  SAFETY: 'refusal',
+  RECITATION: 'refusal',
+  BLOCKLIST: 'refusal',
+  PROHIBITED_CONTENT: 'refusal',
+  SPII: 'refusal',
+  IMAGE_SAFETY: 'refusal',
+  IMAGE_PROHIBITED_CONTENT: 'refusal',
+  IMAGE_RECITATION: 'refusal',
+  IMAGE_OTHER: 'refusal',
+}
+
+const INVALID_CALL: ReadonlySet<string> = new Set([
+  'MALFORMED_FUNCTION_CALL',
+  'UNEXPECTED_TOOL_CALL',
+  'TOO_MANY_TOOL_CALLS',
+  'MALFORMED_RESPONSE',
+  'MISSING_THOUGHT_SIGNATURE',
+])
+
+function parseFrame(data: string): unknown {
+  try {
+    return JSON.parse(data)
+  } catch (cause) {
+    // Events are whole JSON values: half of one means that the body was cut.
+    throw new BatonError('upstream_disconnected', 'The stream broke in the middle of an event.', { cause })
+  }
+}
+
+/** The model sometimes names its internal namespace: `default_api:read_file` (5.2). */
+const declaredName = (name: string): string => name.replace(/^default_api[:.]/, '')
+
+function mediaKind(mediaType: string): MediaKind {
+  if (mediaType.startsWith('image/')) return 'image'
+  return mediaType.startsWith('audio/') ? 'audio' : 'file'
+}
+
+/** Input counts what the server's own tools read; thoughts are output, and not in the candidates (6.3). */
+function toUsage(metadata: Fields): Usage {
+  const tokens = (name: string) => count(metadata[name]) ?? 0
+  return {
+    input_tokens: tokens('promptTokenCount') + tokens('toolUsePromptTokenCount'),
+    output_tokens: tokens('candidatesTokenCount') + tokens('thoughtsTokenCount'),
+    reasoning_tokens: tokens('thoughtsTokenCount'),
+    cached_tokens: tokens('cachedContentTokenCount'),
+  }
+}

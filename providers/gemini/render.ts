@@ -1,0 +1,130 @@
+/**
+ * A canonical request as the body of `generateContent`, which the public API takes as it is and Code
+ * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
+ */
+import { exposedName } from '../../src/chat/names.ts'
+import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
+import { familyOf, thinkingConfig } from './capabilities.ts'
+import { toContents } from './contents.ts'
+
+/** Where the two paths differ inside of the body. */
+export interface Form {
+  urlMedia: boolean
+  /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */
+  bothSpellings: boolean
+}
+
+/** What `parametersJsonSchema` is read for (wire/gemini.md 5.1); other keywords are ignored there. */
+export const SCHEMA: SchemaProfile = {
+  rootCombinators: false,
+  const: false,
+  tuples: true,
+  // Cycles and keywords beside a `$ref` are refused.
+  refs: false,
+  mixedEnums: true,
+  propertyPattern: /^[A-Za-z_][A-Za-z0-9_]{0,63}$/,
+  keywords: new Set([
+    'type',
+    'format',
+    'title',
+    'description',
+    'enum',
+    'items',
+    'prefixItems',
+    'minItems',
+    'maxItems',
+    'minimum',
+    'maximum',
+    'anyOf',
+    'oneOf',
+    'properties',
+    'additionalProperties',
+    'required',
+    'propertyOrdering',
+  ]),
+}
+
+interface FunctionDeclaration {
+  name: string
+  description: string
+  parametersJsonSchema: Record<string, unknown>
+}
+
+/** The `tools` member: one entry that holds every declaration, or none without tools. */
+export function declareTools(
+  tools: readonly ToolDeclaration[],
+  bothSpellings: boolean,
+): { functionDeclarations: FunctionDeclaration[]; function_declarations?: FunctionDeclaration[] }[] {
+  if (tools.length === 0) return []
+  const functionDeclarations = tools.map(({ name, description, parameters }) => ({
+    name,
+    description,
+    parametersJsonSchema: parameters,
+  }))
+  return [
+    bothSpellings
+      ? { function_declarations: functionDeclarations, functionDeclarations }
+      : { functionDeclarations },
+  ]
+}
+
+/** The body without envelope, and what had to be left out or changed. */
+export function renderBody(
+  request: ModelRequest,
+  form: Form,
+): { body: Record<string, unknown>; notes: string[] } {
+  const notes: string[] = []
+  const note = (text: string) => {
+    if (!notes.includes(text)) notes.push(text)
+  }
+  const { gemini3 } = familyOf(request.model)
+  const system = [...request.options.system_blocks, request.instructions].filter((text) => text.trim() !== '')
+  const tools = declareTools(request.tools, form.bothSpellings)
+  const toolConfig = functionCallingConfig(request, note)
+  const generationConfig = settings(request, note)
+  const body = {
+    ...(system.length > 0
+      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text })) } }
+      : {}),
+    contents: toContents(request.messages, { gemini3, urlMedia: form.urlMedia, note }),
+    ...(tools.length > 0 ? { tools } : {}),
+    ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
+    ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),
+  }
+  return { body, notes }
+}
+
+function settings(request: ModelRequest, note: (text: string) => void): Record<string, unknown> {
+  const { temperature, top_p, max_output_tokens, reasoning } = request.settings
+  const config: Record<string, unknown> = {}
+  const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
+  for (const [name, [field, value]] of Object.entries(sampling)) {
+    if (value === undefined) continue
+    if (request.capabilities.sampling) config[field] = value
+    else note(`${name}: not accepted by this model`)
+  }
+  if (max_output_tokens !== undefined) config.maxOutputTokens = max_output_tokens
+  const thinking = thinkingConfig(request.model, reasoning?.effort, request.reported)
+  if (thinking.config) config.thinkingConfig = thinking.config
+  if (thinking.note) note(thinking.note)
+  return config
+}
+
+/** AUTO is the server's default and left out, so that a session without a choice sends nothing. */
+function functionCallingConfig(
+  { settings: { tool_choice, parallel_tool_calls }, tools }: ModelRequest,
+  note: (text: string) => void,
+): { mode: string; allowedFunctionNames?: string[] } | null {
+  if (parallel_tool_calls === false) note('parallel_tool_calls: Gemini has no such setting')
+  if (tool_choice === undefined || tool_choice === 'auto') return null
+  if (tools.length === 0) {
+    if (tool_choice !== 'none') note('tool_choice: no tool is declared')
+    return null
+  }
+  if (tool_choice === 'none') return { mode: 'NONE' }
+  if (tool_choice === 'required') return { mode: 'ANY' }
+  const name = exposedName(tool_choice.name)
+  if (tools.some((tool) => tool.name === name)) return { mode: 'ANY', allowedFunctionNames: [name] }
+  note(`tool_choice: ${tool_choice.name} is not declared`)
+  return null
+}
