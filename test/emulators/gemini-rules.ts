@@ -1,0 +1,306 @@
+/**
+ * What Gemini's server refuses beyond unknown fields, in its words where they are known (wire/gemini.md
+ * 4, 5, 8): order of contents, answers to calls, signatures, tools and settings. Reads bodies that
+ * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
+ * cannot hide here.
+ */
+import { invalid, isObject, type Json } from './gemini-shape.ts'
+
+export interface Traits {
+  /** Gemini 3 and newer: call ids, signatures checked, media inside of results */
+  signed: boolean
+  /** Refuses sampling fields and a request that ends with a model turn */
+  newest: boolean
+  levels: readonly string[]
+  budget: { min: number; max: number; off: boolean } | null
+}
+
+const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
+  [/^gemini-2\.0-/, {}],
+  [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
+  [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true } }],
+  [/^gemini-2\.5-flash/, { budget: { min: 0, max: 24_576, off: true } }],
+  [/^gemini-3-pro-preview$/, { signed: true, levels: ['LOW', 'HIGH'] }],
+  [/^gemini-3\.1-pro-preview/, { signed: true, levels: ['LOW', 'MEDIUM', 'HIGH'] }],
+  [
+    /^gemini-3(\.1|\.5)?-flash(-lite)?(-preview)?$/,
+    { signed: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },
+  ],
+  [/^gemini-3\.6-flash$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
+  [
+    /^gemini-(3\.7-flash|3\.8-flash|4-argon)$/,
+    { signed: true, newest: true, levels: ['LOW', 'MEDIUM', 'HIGH'] },
+  ],
+  [/^gemma-4-/, { levels: ['MINIMAL', 'HIGH'] }],
+]
+
+/** Null for a model that is not there. */
+export function traitsOf(model: string): Traits | null {
+  const found = MODELS.find(([name]) => name.test(model))?.[1]
+  return found ? { signed: false, newest: false, levels: [], budget: null, ...found } : null
+}
+
+export interface Part {
+  text?: string
+  thought?: boolean
+  thoughtSignature?: string
+  functionCall?: { name?: string; args?: Json; id?: string }
+  functionResponse?: {
+    name?: string
+    response?: Json
+    id?: string
+    parts?: { inlineData?: { mimeType?: string } }[]
+  }
+  inlineData?: { mimeType?: string; data?: string }
+}
+export interface Content {
+  role?: string
+  parts?: Part[]
+}
+interface Declaration {
+  name?: string
+  parameters?: Json
+  parametersJsonSchema?: unknown
+}
+export interface Request {
+  contents?: Content[]
+  tools?: { functionDeclarations?: Declaration[] }[]
+  toolConfig?: { functionCallingConfig?: { mode?: string; allowedFunctionNames?: string[] } }
+  generationConfig?: Json & {
+    thinkingConfig?: { includeThoughts?: boolean; thinkingBudget?: number; thinkingLevel?: string }
+  }
+}
+
+/** The signatures that this server has given out; `accepts` is false for any that it did not give. */
+export interface Signatures {
+  issue(model: string, on: string): string
+  accepts(model: string, on: string, signature: string): boolean
+}
+
+/** A signature belongs to a model and to the part that it came on. */
+export function createSignatures(): Signatures {
+  const issued = new Set<string>()
+  const key = (...names: string[]) => names.join('\n')
+  return {
+    issue(model, on) {
+      const signature = Buffer.from(`${model} thought no. ${issued.size + 1}`).toString('base64')
+      issued.add(key(model, on, signature))
+      return signature
+    },
+    accepts: (model, on, signature) => issued.has(key(model, on, signature)),
+  }
+}
+
+/** What a signature is tied to: its call, or just being on a text. */
+export const signedPart = ({ functionCall }: Part): string =>
+  functionCall ? `call ${functionCall.name} ${JSON.stringify(functionCall.args ?? {})}` : 'text'
+
+/** Throws a Refusal for a request that the server would answer with a 400. */
+export function checkRequest(request: Request, model: string, traits: Traits, signatures: Signatures): void {
+  const contents = request.contents ?? []
+  checkParts(contents)
+  checkResponses(contents, traits)
+  checkTurns(contents, traits)
+  if (traits.signed) checkSignatures(contents, model, signatures)
+  checkTools(request)
+  checkSettings(request.generationConfig ?? {}, traits)
+}
+
+const DATA_FIELDS = [
+  'text',
+  'functionCall',
+  'functionResponse',
+  'inlineData',
+  'fileData',
+  'executableCode',
+  'codeExecutionResult',
+]
+
+function checkParts(contents: readonly Content[]): void {
+  const at = 'GenerateContentRequest.contents'
+  if (contents.length === 0) throw invalid(`* ${at}: contents is not specified\n`)
+  contents.forEach(({ role, parts = [] }, i) => {
+    if (role !== undefined && role !== 'user' && role !== 'model') {
+      throw invalid('Please use a valid role: user, model.')
+    }
+    if (parts.length === 0) throw invalid(`* ${at}[${i}].parts: contents.parts must not be empty.\n`)
+    parts.forEach((part, j) => {
+      const data = DATA_FIELDS.filter((field) => field in part)
+      if (data.length > 1) {
+        throw invalid(
+          `Invalid value at 'contents[${i}].parts[${j}]' (oneof), oneof field 'data' is already set. Cannot set '${data[1]}'`,
+        )
+      }
+      if (data.length === 0 || (part.text === '' && !part.thoughtSignature)) {
+        throw invalid(
+          `* ${at}[${i}].parts[${j}].data: required oneof field 'data' must have one initialized field\n`,
+        )
+      }
+    })
+  })
+}
+
+const roleOf = ({ role }: Content) => role ?? 'user'
+const callsOf = ({ parts = [] }: Content) => parts.flatMap((part) => part.functionCall ?? [])
+const responsesOf = ({ parts = [] }: Content) => parts.flatMap((part) => part.functionResponse ?? [])
+const hasFunctions = (content: Content) => callsOf(content).length + responsesOf(content).length > 0
+
+const CALL_ORDER =
+  'Please ensure that function call turn comes immediately after a user turn or after a function response turn.'
+const RESPONSE_ORDER =
+  'Please ensure that function response turn comes immediately after a function call turn.'
+
+function checkTurns(contents: readonly Content[], { newest }: Traits): void {
+  contents.forEach((content, i) => {
+    const before = contents[i - 1]
+    const repeated = before !== undefined && roleOf(before) === roleOf(content)
+    if (roleOf(content) === 'model') {
+      if (!before) throw invalid('Please ensure that multiturn requests start with a user turn.')
+      if (hasFunctions(content) && repeated) throw invalid(CALL_ORDER)
+    } else if (repeated && (hasFunctions(content) || hasFunctions(before))) throw invalid(RESPONSE_ORDER)
+    if (callsOf(content).length > 0 && roleOf(content) === 'user') throw invalid(CALL_ORDER)
+    if (responsesOf(content).length > 0 && roleOf(content) === 'model') throw invalid(RESPONSE_ORDER)
+  })
+  const last = contents.at(-1)
+  if (newest && last && roleOf(last) === 'model') {
+    throw invalid('Requests ending with a model turn are not supported.')
+  }
+}
+
+const COUNT =
+  'Please ensure that the number of function response parts is equal to the number of function call parts of the function call turn.'
+
+function checkResponses(contents: readonly Content[], { signed }: Traits): void {
+  contents.forEach((content, i) => {
+    const before = contents[i - 1]
+    const calls = before ? callsOf(before) : []
+    const responses = responsesOf(content)
+    if (responses.length > 0 && calls.length === 0) throw invalid(RESPONSE_ORDER)
+    if (responses.length !== calls.length) throw invalid(COUNT)
+    if (responses.length > 0 && !(content.parts ?? []).slice(0, responses.length).every(isResponse)) {
+      throw invalid(RESPONSE_ORDER)
+    }
+    responses.forEach((response, n) => {
+      const call = calls[n]
+      const isSame = response.name === call?.name && (response.id === undefined || response.id === call?.id)
+      if (!isSame) {
+        throw invalid(
+          `Please ensure that function response part ${n + 1} has the name and id of function call part ${n + 1}.`,
+        )
+      }
+      if (!isObject(response.response)) {
+        throw invalid(
+          `* GenerateContentRequest.contents[${i}].parts[${n}].function_response.response: is required\n`,
+        )
+      }
+      checkMedia(response.parts ?? [], signed)
+    })
+  })
+  const last = contents.at(-1)
+  if (last && callsOf(last).length > 0) throw invalid(COUNT)
+}
+
+const isResponse = (part: Part) => part.functionResponse !== undefined
+
+function checkMedia(parts: readonly { inlineData?: { mimeType?: string } }[], signed: boolean): void {
+  if (parts.length > 0 && !signed) {
+    throw invalid('Multimodal function responses are not supported by this model.')
+  }
+  for (const { inlineData } of parts) {
+    const type = inlineData?.mimeType ?? ''
+    if (!/^image\/|^application\/pdf$/.test(type)) {
+      throw invalid(`Unsupported MIME type in a function response: ${type}`)
+    }
+  }
+}
+
+/** Google's two documented stand-ins (4.4). */
+const DUMMIES = ['skip_thought_signature_validator', 'context_engineering_is_the_way_to_go']
+
+function checkSignatures(contents: readonly Content[], model: string, signatures: Signatures): void {
+  const start = contents.findLastIndex(startsTurn)
+  contents.forEach((content, i) => {
+    for (const part of content.parts ?? []) {
+      const signature = part.thoughtSignature
+      if (signature === undefined || DUMMIES.includes(signature)) continue
+      if (part.functionResponse) throw invalid('Thought signature is not valid.')
+      if (!signatures.accepts(model, signedPart(part), signature)) {
+        throw invalid('Thought signature is not valid.')
+      }
+    }
+    const first = (content.parts ?? []).find((part) => part.functionCall)
+    if (i > start && first && !first.thoughtSignature) {
+      throw invalid(
+        'Function call is missing a thought_signature in functionCall parts. This is required for tools to work ' +
+          'correctly, and missing thought_signature may lead to degraded model performance. Additional data, ' +
+          `function call \`default_api:${first.functionCall?.name}\` , position ${i + 1}. Please refer to ` +
+          'https://ai.google.dev/gemini-api/docs/thought-signatures for more details.',
+      )
+    }
+  })
+}
+
+/** The current turn starts with the last user content that has text and answers no call. */
+const startsTurn = (content: Content): boolean =>
+  roleOf(content) === 'user' &&
+  responsesOf(content).length === 0 &&
+  (content.parts ?? []).some((part) => part.text !== undefined)
+
+const NAME_RULE =
+  'Invalid function name. Must start with a letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.) or dashes (-), with a maximum length of 64.'
+
+export const declarationsOf = (request: Request): Declaration[] =>
+  (request.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? [])
+
+function checkTools(request: Request): void {
+  const declarations = declarationsOf(request)
+  if (declarations.length > 512) throw invalid('At most 512 function declarations can be specified.')
+  const names = new Set<string>()
+  for (const [i, { name = '', parameters, parametersJsonSchema }] of declarations.entries()) {
+    const at = `GenerateContentRequest.tools[0].function_declarations[${i}]`
+    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/.test(name)) throw invalid(`* ${at}.name: ${NAME_RULE}\n`)
+    if (names.has(name)) throw invalid(`Duplicate function declaration found: ${name}`)
+    names.add(name)
+    if (parameters !== undefined && parametersJsonSchema !== undefined) {
+      throw invalid(`* ${at}: parameters and parameters_json_schema are mutually exclusive.\n`)
+    }
+    if (
+      parametersJsonSchema !== undefined &&
+      !(isObject(parametersJsonSchema) && parametersJsonSchema.type === 'object')
+    ) {
+      throw invalid(`* ${at}.parameters_json_schema: schema must describe an object.\n`)
+    }
+  }
+  const { mode = 'AUTO', allowedFunctionNames = [] } = request.toolConfig?.functionCallingConfig ?? {}
+  if (allowedFunctionNames.length > 0 && mode !== 'ANY' && mode !== 'VALIDATED') {
+    throw invalid('Allowed function names should only be set when mode is ANY or VALIDATED.')
+  }
+  if (mode === 'ANY' && names.size === 0)
+    throw invalid('Function calling mode ANY needs a function declaration.')
+  const stranger = allowedFunctionNames.find((name) => !names.has(name))
+  if (stranger) throw invalid(`Allowed function name ${stranger} is not declared.`)
+}
+
+function checkSettings(config: NonNullable<Request['generationConfig']>, traits: Traits): void {
+  const sampling = ['temperature', 'topP', 'topK'].find((field) => config[field] !== undefined)
+  if (traits.newest && sampling) throw invalid(`${sampling} is not supported by this model.`)
+  if (config.thinkingConfig === undefined) return
+  const { includeThoughts, thinkingBudget: budget, thinkingLevel: level } = config.thinkingConfig
+  if (budget !== undefined && level !== undefined) {
+    throw invalid('You can only set only one of thinking budget and thinking level.')
+  }
+  if (traits.levels.length === 0 && !traits.budget) throw invalid('Thinking is not supported by this model.')
+  if (level !== undefined && !traits.levels.includes(level)) {
+    throw invalid(`Thinking level ${level} is not supported for this model.`)
+  }
+  if (budget === 0 && includeThoughts) {
+    throw invalid('Thinking_config.include_thoughts is only enabled when thinking is enabled.')
+  }
+  const range = traits.budget
+  if (budget === undefined || budget === -1 || !range || (budget === 0 && range.off)) return
+  if (budget < range.min || budget > range.max || budget === 0) {
+    throw invalid(
+      `The thinking budget ${budget} is invalid. Please choose a value between ${range.min} and ${range.max}.`,
+    )
+  }
+}

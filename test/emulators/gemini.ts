@@ -1,0 +1,378 @@
+/**
+ * Google's two doors to Gemini on one loopback server: the public API under `/v1beta` (key or bearer) and
+ * Code Assist under `/v1internal` (bearer). As strict as the wire page says the real ones are, so that a
+ * request that passes here keeps every documented rule; answers are scenes (scene.ts).
+ */
+import { chunksOf, mergeChunks, type Step } from './gemini-answer.ts'
+import {
+  type Content,
+  checkRequest,
+  createSignatures,
+  declarationsOf,
+  type Request,
+  traitsOf,
+} from './gemini-rules.ts'
+import {
+  CODE_ASSIST_COUNT,
+  CODE_ASSIST_REQUEST,
+  invalid,
+  type Json,
+  PUBLIC_COUNT,
+  PUBLIC_REQUEST,
+  Refusal,
+  readBody,
+} from './gemini-shape.ts'
+import { type Beat, type Recorded, type Reply, serve } from './http.ts'
+import { type Answer, defaultScene, type SceneInput, type Script } from './scene.ts'
+
+export interface GeminiEmulator {
+  /** `http://127.0.0.1:<port>`, as the vendor's SDK wants it */
+  url: string
+  /** `…/v1beta` */
+  publicBaseUrl: string
+  /** `…/v1internal` */
+  codeAssistBaseUrl: string
+  /** Every request so far, oldest first. */
+  requests: Recorded[]
+  /** Settles with the request of that place (from 0) once it has arrived. */
+  request(index: number): Promise<Recorded>
+  /** Stands in for the default scenes where it returns one; null: the default again. */
+  script(play: Script | null): void
+  close(): Promise<void>
+}
+
+export interface GeminiOptions {
+  /** Answers of `:loadCodeAssist` and `:onboardUser`; absent: an account with a project. */
+  loadCodeAssist?: Json
+  onboardUser?: Json
+}
+
+/**
+ * Keys and tokens: any is good but those that hold `invalid` (a key) or `expired` (a token); a token that
+ * holds `code-assist` is one of Gemini CLI's client, which the public API refuses.
+ */
+export async function createGeminiEmulator(options: GeminiOptions = {}): Promise<GeminiEmulator> {
+  const signatures = createSignatures()
+  let play: Script | null = null
+  let serial = 0
+
+  const generate = async (request: Recorded, call: Call): Promise<Reply> => {
+    const traits = findModel(call)
+    checkRequest(call.body, call.model, traits, signatures)
+    const input = sceneInput(call.body)
+    const scene = (await play?.(request, input)) ?? defaultScene(input)
+    if ('status' in scene) return scene
+    const config = call.body.toolConfig?.functionCallingConfig
+    const steps = chunksOf(scene, {
+      model: call.model,
+      traits,
+      signatures,
+      callable: config?.mode === 'NONE' ? [] : input.tools,
+      thoughts: call.body.generationConfig?.thinkingConfig?.includeThoughts === true,
+      promptTokens: tokensOf(call.body),
+      serial: ++serial,
+    })
+    return call.method === 'generateContent' ? whole(scene, steps, call) : streamed(scene, steps, call)
+  }
+
+  const answer = async (request: Recorded): Promise<Reply> => {
+    const isCodeAssist = request.path.startsWith('/v1internal')
+    try {
+      return await (isCodeAssist ? codeAssist : publicApi)(request, generate, options)
+    } catch (thrown) {
+      if (thrown instanceof Refusal) {
+        return { status: thrown.status, body: errorBody(thrown, isCodeAssist) }
+      }
+      throw thrown
+    }
+  }
+
+  const server = await serve(answer)
+  return {
+    url: server.url,
+    publicBaseUrl: `${server.url}/v1beta`,
+    codeAssistBaseUrl: `${server.url}/v1internal`,
+    requests: server.requests,
+    request: server.request,
+    script(next) {
+      play = next
+    },
+    close: server.close,
+  }
+}
+
+/** A generation request, whichever door it came through. */
+interface Call {
+  method: 'streamGenerateContent' | 'generateContent'
+  model: string
+  body: Request
+  codeAssist: boolean
+  /** `alt=sse` */
+  events: boolean
+}
+type Generate = (request: Recorded, call: Call) => Promise<Reply>
+
+const notFound = () => new Refusal(404, 'NOT_FOUND', 'Requested entity was not found.')
+
+function findModel({ model, codeAssist, method }: Call) {
+  const traits = traitsOf(model)
+  if (traits) return traits
+  throw codeAssist
+    ? notFound()
+    : new Refusal(
+        404,
+        'NOT_FOUND',
+        `models/${model} is not found for API version v1beta, or is not supported for ${method}. Call ListModels to see the list of available models and their supported methods.`,
+      )
+}
+
+async function publicApi(request: Recorded, generate: Generate): Promise<Reply> {
+  checkPublicCredentials(request)
+  const { pathname, searchParams } = new URL(request.path, 'http://emulator')
+  if (request.method === 'GET' && pathname === '/v1beta/models') return { status: 200, body: MODEL_LIST }
+  const [, name, method] = /^\/v1beta\/models\/([^/:]+):(\w+)$/.exec(pathname) ?? []
+  if (request.method !== 'POST' || name === undefined) throw notFound()
+  const model = decodeURIComponent(name)
+  if (method === 'countTokens') {
+    const body = readBody(request.body, PUBLIC_COUNT)
+    return countTokens((body.generateContentRequest ?? body) as Request)
+  }
+  if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
+  // What the shape has been checked for.
+  const body = readBody(request.body, PUBLIC_REQUEST) as Request
+  return generate(request, {
+    method,
+    model,
+    body,
+    codeAssist: false,
+    events: searchParams.get('alt') === 'sse',
+  })
+}
+
+async function codeAssist(request: Recorded, generate: Generate, options: GeminiOptions): Promise<Reply> {
+  checkCodeAssistCredentials(request)
+  const { pathname, searchParams } = new URL(request.path, 'http://emulator')
+  const method = pathname.slice('/v1internal:'.length)
+  if (request.method !== 'POST') throw notFound()
+  if (method === 'loadCodeAssist') return { status: 200, body: options.loadCodeAssist ?? ACCOUNT }
+  if (method === 'onboardUser') return { status: 200, body: options.onboardUser ?? ONBOARDED }
+  if (method === 'countTokens') {
+    return countTokens(readBody(request.body, CODE_ASSIST_COUNT).request as Request)
+  }
+  if (method !== 'streamGenerateContent' && method !== 'generateContent') throw notFound()
+  const envelope = readBody(request.body, CODE_ASSIST_REQUEST)
+  const { project, model } = envelope
+  if (typeof model !== 'string' || model.startsWith('models/')) throw invalid('Invalid model name.')
+  if (typeof project !== 'string' || project === '') {
+    throw new Refusal(500, 'INTERNAL', 'Internal error encountered.')
+  }
+  if (project === 'default') {
+    throw new Refusal(
+      403,
+      'PERMISSION_DENIED',
+      'Permission denied on resource project default.',
+      'CONSUMER_INVALID',
+    )
+  }
+  const body = (envelope.request ?? {}) as Request
+  return generate(request, {
+    method,
+    model,
+    body,
+    codeAssist: true,
+    events: searchParams.get('alt') === 'sse',
+  })
+}
+
+const denied = (message: string, reason?: string) => new Refusal(403, 'PERMISSION_DENIED', message, reason)
+
+function checkPublicCredentials({ headers }: Recorded): void {
+  const key = headers['x-goog-api-key']
+  const bearer = headers.authorization
+  if (key && bearer) throw invalid('Multiple authentication credentials received. Please pass only one.')
+  if (!key && !bearer) {
+    throw denied(
+      "Method doesn't allow unregistered callers (callers without established identity). Please use API Key or other form of API consumer identity to call this API.",
+    )
+  }
+  if (key?.includes('invalid')) {
+    throw new Refusal(
+      400,
+      'INVALID_ARGUMENT',
+      'API key not valid. Please pass a valid API key.',
+      'API_KEY_INVALID',
+    )
+  }
+  if (bearer) checkBearer(bearer)
+  if (bearer?.includes('code-assist')) {
+    throw denied('Request had insufficient authentication scopes.', 'ACCESS_TOKEN_SCOPE_INSUFFICIENT')
+  }
+}
+
+function checkCodeAssistCredentials({ headers }: Recorded): void {
+  if (headers.authorization && headers['x-goog-api-key']) {
+    throw invalid('Multiple authentication credentials received. Please pass only one.')
+  }
+  checkBearer(headers.authorization ?? '')
+}
+
+function checkBearer(authorization: string): void {
+  const unauthenticated = (reason: string) =>
+    new Refusal(
+      401,
+      'UNAUTHENTICATED',
+      'Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.',
+      reason,
+    )
+  if (!/^Bearer \S+$/.test(authorization)) throw unauthenticated('CREDENTIALS_MISSING')
+  if (authorization.includes('expired')) throw unauthenticated('ACCESS_TOKEN_EXPIRED')
+}
+
+/** The error body of either door (7.1): Code Assist has the older `errors` list beside the details. */
+function errorBody({ status, code, message, reason }: Refusal, isCodeAssist: boolean): Json {
+  const OLD: Record<number, string> = {
+    400: 'badRequest',
+    401: 'authError',
+    403: 'forbidden',
+    404: 'notFound',
+  }
+  const domain = isCodeAssist ? 'cloudcode-pa.googleapis.com' : 'googleapis.com'
+  const details = reason ? [{ '@type': 'type.googleapis.com/google.rpc.ErrorInfo', reason, domain }] : []
+  const errors = isCodeAssist
+    ? { errors: [{ message, domain: 'global', reason: OLD[status] ?? 'backendError' }] }
+    : {}
+  return {
+    error: { code: status, message, ...errors, status: code, ...(details.length > 0 ? { details } : {}) },
+  }
+}
+
+/** Thoughts are not counted but refused (3.1). */
+function countTokens(body: Request): Reply {
+  const parts = (body.contents ?? []).flatMap((content) => content.parts ?? [])
+  if (parts.length === 0) throw invalid('* CountTokensRequest.contents: contents is not specified\n')
+  if (parts.some((part) => part.thought)) throw invalid('Thought parts are not supported in countTokens.')
+  return { status: 200, body: { totalTokens: tokensOf(body) } }
+}
+
+const tokensOf = (body: Request): number => Math.ceil(JSON.stringify(body).length / 4)
+
+/** What a scene may read of the request. */
+function sceneInput(body: Request): SceneInput {
+  const contents = body.contents ?? []
+  const start = contents.findLastIndex((content) => userText(content) !== '')
+  const answers = contents.slice(start + 1).filter((content) => resultsOf(content).length > 0)
+  const last = contents.at(-1)
+  return {
+    tools: declarationsOf(body).flatMap(({ name }) => name ?? []),
+    user: start < 0 ? '' : userText(contents[start] ?? {}),
+    step: answers.length,
+    results: last && userText(last) === '' ? resultsOf(last) : [],
+  }
+}
+
+/** A caption in brackets that comes with a result's media is not the user's own text. */
+const userText = ({ role = 'user', parts = [] }: Content): string => {
+  if (role !== 'user') return ''
+  const answersCalls = parts.some((part) => part.functionResponse)
+  const texts = parts.flatMap(({ text }) => (text === undefined ? [] : [text]))
+  return texts.filter((text) => !(answersCalls && text.startsWith('[From the result of '))).join('\n')
+}
+
+const resultsOf = ({ parts = [] }: Content): string[] =>
+  parts.flatMap(({ functionResponse }) => {
+    if (!functionResponse) return []
+    const { response = {} } = functionResponse
+    const said = response.output ?? response.error ?? response
+    return [typeof said === 'string' ? said : JSON.stringify(said)]
+  })
+
+/** A chunk as this door sends it (3.2). */
+const enveloped = (chunk: Json, { codeAssist }: Call): string =>
+  JSON.stringify(codeAssist ? { response: chunk, traceId: '5c1e9f0a3b7d2e64' } : chunk)
+
+/** Without `alt=sse` the stream is one JSON array; the public door ends its lines with CRLF (6.1). */
+function streamed(answer: Answer, steps: readonly Step[], call: Call): Reply {
+  const line = call.codeAssist ? '\n' : '\r\n'
+  const frame = (json: string, n: number) => {
+    if (call.events) return `data: ${json}${line}${line}`
+    return n === 0 ? `[${json}` : `,\r\n${json}`
+  }
+  const { ending } = answer
+  const chunks = steps.filter((step) => 'chunk' in step).length
+  // The last chunk is the vendor's end of stream, which any other ending stands in for.
+  const sent = ending === undefined ? chunks : Math.min(answer.after ?? chunks - 1, chunks - 1)
+  const beats: Beat[] = []
+  let n = 0
+  for (const step of steps) {
+    if (n >= sent) break
+    beats.push('wait' in step ? step.wait : frame(enveloped(step.chunk, call), n++))
+  }
+  if (typeof ending === 'object') beats.push(frame(JSON.stringify(streamError(ending)), n))
+  if (!call.events) beats.push(']')
+  return {
+    stream: beats,
+    ...(answer.chunk === undefined ? {} : { chunk: answer.chunk }),
+    ...(call.events ? {} : { headers: { 'content-type': 'application/json' } }),
+    ending: ending === 'cut' || ending === 'hang' ? ending : 'end',
+  }
+}
+
+const CODES: Readonly<Record<string, number>> = {
+  INVALID_ARGUMENT: 400,
+  RESOURCE_EXHAUSTED: 429,
+  INTERNAL: 500,
+  DEADLINE_EXCEEDED: 504,
+}
+
+const streamError = ({ code, message }: { code: string; message: string }): Json => ({
+  error: { code: CODES[code] ?? 503, message, status: code in CODES ? code : 'UNAVAILABLE' },
+})
+
+async function whole(answer: Answer, steps: readonly Step[], call: Call): Promise<Reply> {
+  if (typeof answer.ending === 'object') {
+    const body = streamError(answer.ending)
+    return { status: CODES[answer.ending.code] ?? 503, body }
+  }
+  if (answer.ending === 'cut' || answer.ending === 'hang') return { stream: [], ending: answer.ending }
+  const chunks: Json[] = []
+  for (const step of steps) {
+    if ('wait' in step) await step.wait()
+    else chunks.push(step.chunk)
+  }
+  return {
+    status: 200,
+    headers: { 'content-type': 'application/json' },
+    body: enveloped(mergeChunks(chunks), call),
+  }
+}
+
+const model = (id: string, methods: string[], thinking: boolean): Json => ({
+  name: `models/${id}`,
+  version: '001',
+  displayName: id,
+  inputTokenLimit: 1_048_576,
+  outputTokenLimit: 65_536,
+  supportedGenerationMethods: methods,
+  ...(thinking ? { thinking } : {}),
+})
+
+const MODEL_LIST: Json = {
+  models: [
+    model('gemini-2.5-flash', ['generateContent', 'countTokens'], true),
+    model('gemini-3.1-pro-preview', ['generateContent', 'countTokens'], true),
+    model('gemini-3.8-flash', ['generateContent', 'countTokens'], true),
+    model('gemini-embedding-001', ['embedContent'], false),
+  ],
+}
+
+const ACCOUNT: Json = {
+  currentTier: { id: 'standard-tier', name: 'Gemini Code Assist', userDefinedCloudaicompanionProject: true },
+  allowedTiers: [{ id: 'standard-tier', name: 'Gemini Code Assist', isDefault: true }],
+  cloudaicompanionProject: 'acme-dev-482910',
+}
+
+const ONBOARDED: Json = {
+  name: 'operations/onboarding-1',
+  done: true,
+  response: { cloudaicompanionProject: { id: 'acme-dev-482910', name: 'acme-dev-482910' } },
+}
