@@ -1,0 +1,73 @@
+/** The processes that the demo starts: the gateway, and two MCP servers from the npm registry. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createRequire } from 'node:module'
+import { createServer } from 'node:net'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
+const require = createRequire(import.meta.url)
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const address = server.address()
+  server.close()
+  await once(server, 'close')
+  if (typeof address === 'string' || address === null) throw new Error('no port')
+  return address.port
+}
+
+export async function startBaton(port: number, env: Record<string, string>) {
+  const child = spawn(process.execPath, ['--enable-source-maps', join(root, 'dist/src/server.js')], {
+    cwd: root,
+    env: { ...process.env, BATON_PORT: String(port), BATON_LOG_LEVEL: 'warn', ...env },
+    stdio: ['ignore', 'inherit', 'inherit'],
+  })
+  const url = `http://127.0.0.1:${port}`
+  await until(child, `${url}/readyz`, (status) => status === 200)
+  return { url, stop: () => stop(child) }
+}
+
+/** The reference server with a tool of every kind, over streamable HTTP. */
+export async function startEverything() {
+  const port = await freePort()
+  const entry = require.resolve('@modelcontextprotocol/server-everything/dist/index.js')
+  const child = spawn(process.execPath, [entry, 'streamableHttp'], {
+    env: { ...process.env, PORT: String(port) },
+    stdio: 'ignore',
+  })
+  const url = `http://127.0.0.1:${port}/mcp`
+  await until(child, url, () => true)
+  return { url, stop: () => stop(child) }
+}
+
+/** The knowledge-graph server, as a stdio command that the gateway starts itself. */
+export async function startMemory(folder: string) {
+  const entry = require.resolve('@modelcontextprotocol/server-memory/dist/index.js')
+  return { command: process.execPath, args: [entry], env: { MEMORY_FILE_PATH: join(folder, 'memory.jsonl') } }
+}
+
+async function until(child: ChildProcess, url: string, ready: (status: number) => boolean): Promise<void> {
+  for (let tries = 0; tries < 300; tries++) {
+    if (child.exitCode !== null) throw new Error(`process for ${url} ended with ${child.exitCode}`)
+    const status = await fetch(url).then(
+      (response) => response.status,
+      () => 0,
+    )
+    if (status !== 0 && ready(status)) return
+    await sleep(100)
+  }
+  throw new Error(`${url} did not come up in 30 s`)
+}
+
+async function stop(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.kill('SIGTERM')
+  const timer = setTimeout(() => child.kill('SIGKILL'), 10_000)
+  await once(child, 'exit')
+  clearTimeout(timer)
+}
