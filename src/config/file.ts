@@ -1,0 +1,217 @@
+/**
+ * The shape of the YAML file, and how an environment variable reaches into it. Unknown keys are errors.
+ * Values stay as they were written here; toolbox.ts and load.ts turn them into the configuration.
+ */
+
+import { type Static, type TSchema, Type } from 'typebox'
+import { LineCounter, parse, parseDocument } from 'yaml'
+import type { Problem } from '../validation.ts'
+import { PROVIDER_IDS, SETTINGS } from './settings.ts'
+
+const closed = { additionalProperties: false } as const
+const Name = Type.String({ minLength: 1, maxLength: 256 })
+const Names = Type.Array(Name)
+const Scalar = Type.Unsafe<string | number | boolean>({ type: ['string', 'number', 'boolean'] })
+const Pairs = Type.Record(Type.String(), Scalar)
+const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
+const Instances = Type.Integer({ minimum: 1, maximum: 10_000 })
+const Approval = Type.Enum(['never', 'always', 'destructive'])
+
+const ToolSchema = Type.Object(
+  {
+    name: Name,
+    max_instances: Type.Optional(Instances),
+    timeout: Type.Optional(Duration),
+    require_approval: Type.Optional(Approval),
+  },
+  closed,
+)
+
+const McpSchema = Type.Object(
+  {
+    name: Type.String({
+      pattern: '^[a-z][a-z0-9-]{0,31}$',
+      description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
+    }),
+    transport: Type.Enum(['streamable_http', 'sse', 'stdio']),
+    url: Type.Optional(Name),
+    command: Type.Optional(Name),
+    args: Type.Optional(Type.Array(Scalar)),
+    env: Type.Optional(Pairs),
+    headers: Type.Optional(Pairs),
+    mode: Type.Optional(Type.Enum(['strict', 'dynamic'])),
+    default_tool_config: Type.Optional(
+      Type.Object({ max_instances: Type.Optional(Instances), timeout: Type.Optional(Duration) }, closed),
+    ),
+    prompts: Type.Optional(Names),
+    bind: Type.Optional(Type.Enum(['auto', 'manual'])),
+    allow_tools: Type.Optional(Names),
+    deny_tools: Type.Optional(Names),
+    require_approval: Type.Optional(Approval),
+    trust_annotations: Type.Optional(Type.Boolean()),
+    pin: Type.Optional(Type.Enum(['warn', 'block'])),
+  },
+  closed,
+)
+
+const ToolboxSchema = Type.Object(
+  {
+    max_concurrent: Type.Optional(Instances),
+    tools: Type.Optional(Type.Array(ToolSchema)),
+    mcps: Type.Optional(Type.Array(McpSchema)),
+    inspect: Type.Optional(Type.Boolean()),
+  },
+  closed,
+)
+
+const ProviderSchema = Type.Object(
+  {
+    oauth: Type.Optional(
+      Type.Object(
+        {
+          system_blocks: Type.Optional(Type.Array(Type.String({ minLength: 1 }))),
+          headers: Type.Optional(Pairs),
+        },
+        closed,
+      ),
+    ),
+  },
+  closed,
+)
+
+const LimitsSchema = Type.Object(
+  {
+    concurrent_turns: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
+    database_pool: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
+    upstream_connections: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
+    connect_timeout: Type.Optional(Duration),
+    first_byte_timeout: Type.Optional(Duration),
+    idle_timeout: Type.Optional(Duration),
+  },
+  closed,
+)
+
+/** A setting's value in the file: one value, or a list where the variable takes commas. */
+const SettingValue = Type.Unsafe<string | number | boolean | (string | number | boolean)[]>({
+  type: ['string', 'number', 'boolean', 'array'],
+  items: Scalar,
+})
+
+export const FileSchema = Type.Object(
+  {
+    ...fields(Object.keys(SETTINGS), () => Type.Optional(SettingValue)),
+    toolbox: Type.Optional(ToolboxSchema),
+    providers: Type.Optional(
+      Type.Object(
+        fields(PROVIDER_IDS, () => Type.Optional(ProviderSchema)),
+        closed,
+      ),
+    ),
+    limits: Type.Optional(LimitsSchema),
+  },
+  closed,
+)
+
+function fields<K extends string, S extends TSchema>(names: readonly K[], schema: () => S): Record<K, S> {
+  return Object.fromEntries(names.map((name) => [name, schema()])) as Record<K, S>
+}
+
+/** The file after it has passed FileSchema. */
+export interface FileContent {
+  toolbox?: Static<typeof ToolboxSchema>
+  providers?: Record<string, Static<typeof ProviderSchema>>
+  limits?: Static<typeof LimitsSchema>
+}
+
+/** Parses YAML 1.2. Problems name the line, never its text: it may hold a secret. */
+export function parseYaml(name: string, source: string): { value: unknown; problems: Problem[] } {
+  const lines = new LineCounter()
+  const document = parseDocument(source, { lineCounter: lines, prettyErrors: false })
+  const problems = document.errors.map(({ code, pos }) => {
+    const { line, col } = lines.linePos(pos[0])
+    const problem = `is not valid YAML (${code.toLowerCase().replaceAll('_', ' ')})`
+    return { path: `${name}:${line}:${col}`, problem, remedy: 'Check indentation, quotes and repeated keys' }
+  })
+  if (problems.length > 0) return { value: {}, problems }
+  const value: unknown = withoutNulls(document.toJS() ?? {})
+  if (isMap(value)) return { value, problems }
+  return { value: {}, problems: [{ path: name, problem: 'must be a map of settings', remedy: '' }] }
+}
+
+/** A key without a value (`tools:`) is as good as absent. */
+function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls)
+  if (!isMap(value)) return value
+  const set = Object.entries(value).filter(([, item]) => item !== null)
+  return Object.fromEntries(set.map(([key, item]) => [key, withoutNulls(item)]))
+}
+
+type Schema = Record<string, unknown>
+const isMap = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/**
+ * Sets one value of the file from a variable such as `BATON__TOOLBOX__MCPS__0__MODE`: between levels `__`,
+ * upper case, lists by place. The schema says what is a list, what is text and how a key is written.
+ * Returns the path that was set, or why there is no such place.
+ */
+export function override(root: Record<string, unknown>, name: string, text: string): string | Problem {
+  const steps = name.slice('BATON__'.length).split('__')
+  let schema: Schema = { ...FileSchema }
+  let at: unknown = root
+  let path = ''
+  for (const [i, step] of steps.entries()) {
+    const found = Array.isArray(at) ? item(schema, at, step) : isMap(at) ? member(schema, at, step) : null
+    if (!found) {
+      const place = path === '' ? 'the file' : path
+      return { path: name, problem: `names no setting: '${step}' does not fit in ${place}`, remedy: '' }
+    }
+    path = typeof found.key === 'number' ? `${path}[${found.key}]` : path ? `${path}.${found.key}` : found.key
+    schema = found.schema
+    const container = at as Record<string | number, unknown>
+    if (i === steps.length - 1) container[found.key] = fitted(schema, text)
+    else container[found.key] ??= typeNames(schema).includes('object') ? {} : []
+    at = container[found.key]
+  }
+  return path
+}
+
+interface Found {
+  key: string | number
+  schema: Schema
+}
+
+function item(schema: Schema, list: unknown[], step: string): Found | null {
+  const place = /^\d{1,4}$/.test(step) ? Number(step) : -1
+  return place >= 0 && place <= list.length && isMap(schema.items)
+    ? { key: place, schema: schema.items }
+    : null
+}
+
+function member(schema: Schema, map: Record<string, unknown>, step: string): Found | null {
+  const known = isMap(schema.properties) ? schema.properties[step.toLowerCase()] : undefined
+  if (isMap(known)) return { key: step.toLowerCase(), schema: known }
+  // A map of free names: one that the file has already (x-api-key as X_API_KEY), else as it is written.
+  const pattern = isMap(schema.patternProperties) ? Object.values(schema.patternProperties)[0] : undefined
+  if (!isMap(pattern) || step === '') return null
+  const plain = (key: string) => key.toUpperCase().replaceAll('-', '_')
+  const key = Object.keys(map).find((existing) => plain(existing) === plain(step)) ?? step
+  return { key, schema: pattern }
+}
+
+const typeNames = (schema: Schema): unknown[] =>
+  Array.isArray(schema.type) ? schema.type : [schema.type ?? 'string']
+
+/** Text stays text where text is taken; a list may be written with commas; everything else is YAML. */
+function fitted(schema: Schema, text: string): unknown {
+  const types = typeNames(schema)
+  if (types.includes('string') || Array.isArray(schema.enum)) return text
+  let value: unknown
+  try {
+    value = parse(text)
+  } catch {
+    return text
+  }
+  if (types.includes('array') && !Array.isArray(value)) return text.split(',').map((part) => part.trim())
+  return value
+}

@@ -1,0 +1,301 @@
+/**
+ * Environment and YAML file → one frozen Config, or every problem at once. Nothing else in Baton reads the
+ * environment; nothing starts before this has passed.
+ */
+import { readFileSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { createAjv, type Problem, problemOf } from '../validation.ts'
+import type { Config } from './config.ts'
+import { durationMs } from './duration.ts'
+import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
+import {
+  CONFIG_FILE,
+  ENV_KEYS,
+  isLoopback,
+  PROVIDER_IDS,
+  SETTINGS,
+  type Setting,
+  type SettingValues,
+  UnfitValue,
+} from './settings.ts'
+import { isHeader, textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
+
+type Env = Readonly<Record<string, string | undefined>>
+
+/** The configuration cannot be used; the process should exit with 78 (EX_CONFIG) after showing it. */
+export class ConfigError extends Error {
+  readonly problems: readonly Problem[]
+  constructor(problems: readonly Problem[]) {
+    super(problems.map(inWords).join('\n'))
+    this.name = 'ConfigError'
+    this.problems = problems
+  }
+}
+
+function inWords({ path, problem, remedy }: Problem): string {
+  return `${path}: ${problem}.${remedy ? ` ${remedy}.` : ''}`
+}
+
+/**
+ * Reads and checks everything. `cwd` is where `baton.yaml` is looked for and relative paths begin. Throws
+ * ConfigError with all problems; warnings are for the operator's log.
+ */
+export function loadConfig(env: Env, cwd: string): { config: Config; warnings: string[] } {
+  const problems: Problem[] = []
+  const file = readFile(env, cwd, problems)
+  const origins = applyOverrides(file, env, problems)
+  const content = checkFile(file, origins, problems)
+  const values = readSettings(env, file, problems)
+  const envCredentials = readEnvKeys(env, problems)
+  if (values) problems.push(...crossRules(values))
+  if (!values || problems.length > 0) throw new ConfigError(problems)
+  const config = assemble(values, content, envCredentials, cwd)
+  return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
+}
+
+function readFile(env: Env, cwd: string, problems: Problem[]): Record<string, unknown> {
+  const given = env[CONFIG_FILE.name]?.trim() || null
+  const path = resolve(cwd, given ?? 'baton.yaml')
+  let source: string
+  try {
+    source = readFileSync(path, 'utf8')
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code ?? 'unknown error'
+    const absent = given === null && code === 'ENOENT'
+    if (!absent) {
+      problems.push({
+        path: given === null ? path : CONFIG_FILE.name,
+        problem: `the file ${path} cannot be read (${code})`,
+        remedy: 'Correct the path, or make the file readable',
+      })
+    }
+    return {}
+  }
+  const read = parseYaml(path, source)
+  problems.push(...read.problems)
+  return read.value as Record<string, unknown>
+}
+
+/** Returns which variable set which path, so that a problem there can name it. */
+function applyOverrides(file: Record<string, unknown>, env: Env, problems: Problem[]): Map<string, string> {
+  const origins = new Map<string, string>()
+  const names = Object.keys(env).filter((name) => name.startsWith('BATON__'))
+  // `…__2` before `…__10`: a list grows from its end.
+  names.sort(new Intl.Collator('en', { numeric: true }).compare)
+  for (const name of names) {
+    const set = override(file, name, env[name] ?? '')
+    if (typeof set === 'string') origins.set(set, name)
+    else problems.push(set)
+  }
+  return origins
+}
+
+function checkFile(file: unknown, origins: Map<string, string>, problems: Problem[]): FileContent {
+  const check = createAjv({ allErrors: true }).compile(FileSchema)
+  const found = check(file) ? [] : (check.errors ?? []).map(problemOf)
+  const content = found.length === 0 ? (file as FileContent) : {}
+  if (content.toolbox) found.push(...toolboxProblems(content.toolbox))
+  found.push(...providerProblems(content))
+  for (const problem of found) {
+    const name = origins.get(problem.path)
+    problems.push(name ? { ...problem, path: `${problem.path} (${name})` } : problem)
+  }
+  return content
+}
+
+function providerProblems(content: FileContent): Problem[] {
+  return Object.entries(content.providers ?? {}).flatMap(([id, provider]) =>
+    Object.entries(provider.oauth?.headers ?? {}).flatMap(([name, value]) =>
+      isHeader(name, String(value))
+        ? []
+        : [
+            {
+              path: `providers.${id}.oauth.headers.${name}`,
+              problem: 'is not a legal HTTP header',
+              remedy: '',
+            },
+          ],
+    ),
+  )
+}
+
+/** Variable before file before default. Null when any value is unfit. */
+function readSettings(env: Env, file: Record<string, unknown>, problems: Problem[]): SettingValues | null {
+  const before = problems.length
+  const values = Object.entries(SETTINGS).map(([key, setting]) => {
+    const fromEnv = env[setting.name]?.trim() || null
+    const fromFile = fileText(file[key])
+    const path = fromEnv === null && fromFile !== null ? key : setting.name
+    return [key, readOne<unknown>(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)]
+  })
+  // Every reader has run without a problem: the table's own types hold.
+  return problems.length === before ? (Object.fromEntries(values) as SettingValues) : null
+}
+
+function fileText(value: unknown): string | null {
+  if (Array.isArray(value)) return value.map(String).join(',')
+  return value === undefined || typeof value === 'object' ? null : String(value)
+}
+
+function readOne<T>(setting: Setting<T>, path: string, text: string | null, problems: Problem[]): T | null {
+  if (text === null) return null
+  try {
+    return setting.read(text)
+  } catch (error) {
+    if (!(error instanceof UnfitValue)) throw error
+    problems.push({
+      path,
+      problem: error.message,
+      remedy: error.remedy || setting.meaning.replace(/\.$/, ''),
+    })
+    return null
+  }
+}
+
+function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
+  return PROVIDER_IDS.flatMap((provider) => {
+    const setting = ENV_KEYS[provider]
+    const apiKey = readOne(setting, setting.name, env[setting.name]?.trim() || null, problems)
+    return apiKey === null ? [] : [{ provider, apiKey }]
+  })
+}
+
+const authOf = ({ auth, host }: SettingValues): 'off' | 'keys' => auth ?? (isLoopback(host) ? 'off' : 'keys')
+
+function crossRules(values: SettingValues): Problem[] {
+  const problems: Problem[] = []
+  if (authOf(values) === 'off' && !isLoopback(values.host)) {
+    problems.push({
+      path: SETTINGS.auth.name,
+      problem: `must not be off while BATON_HOST is ${values.host}, which others can reach`,
+      remedy: 'Set BATON_AUTH=keys with a BATON_ADMIN_KEY, or BATON_HOST=127.0.0.1',
+    })
+  }
+  if (authOf(values) === 'off' && values.cors_origins.includes('*')) {
+    problems.push({
+      path: SETTINGS.cors_origins.name,
+      problem: 'must not hold * while auth is off: every page could then call',
+      remedy: 'Name the origins, or set BATON_AUTH=keys',
+    })
+  }
+  if (values.database_url !== null && values.encryption_keys === null) {
+    problems.push({
+      path: SETTINGS.encryption_keys.name,
+      problem: 'is required with DATABASE_URL',
+      remedy: 'Set it to k1:$(openssl rand -base64 32), the same for every replica',
+    })
+  }
+  return problems
+}
+
+function assemble(
+  values: SettingValues,
+  content: FileContent,
+  envCredentials: Config['envCredentials'],
+  cwd: string,
+): Config {
+  const auth = authOf(values)
+  return {
+    host: values.host,
+    port: values.port,
+    dataDir: resolve(cwd, values.data_dir),
+    databaseUrl: values.database_url,
+    redisUrl: values.redis_url,
+    logLevel: values.log_level,
+    auth,
+    adminKey: values.admin_key,
+    corsOrigins: values.cors_origins,
+    bodyLimit: values.body_limit,
+    drainSeconds: values.drain_seconds,
+    leaseSeconds: values.lease_seconds,
+    connectorsAllowPrivate: values.connectors_allow_private ?? auth === 'off',
+    allowStdioConnectors: values.allow_stdio_connectors,
+    enableOauth: values.enable_oauth,
+    encryptionKeys: values.encryption_keys,
+    baseUrls: {
+      openai: values.openai_base_url,
+      chatgpt: values.chatgpt_base_url,
+      anthropic: values.anthropic_base_url,
+      gemini: values.gemini_base_url,
+      code_assist: values.code_assist_base_url,
+    },
+    oauth: oauthOf(values),
+    envCredentials,
+    providers: providersOf(content),
+    codeAssistDualDeclarations: values.code_assist_dual_declarations,
+    toolbox: toolboxOf(content.toolbox),
+    limits: limitsOf(content.limits ?? {}),
+  }
+}
+
+const oauthOf = (values: SettingValues): Config['oauth'] => ({
+  openai: { issuer: values.openai_oauth_issuer, clientId: values.openai_oauth_client_id },
+  anthropic: {
+    authorizeUrl: values.anthropic_oauth_authorize_url,
+    tokenUrl: values.anthropic_oauth_token_url,
+    clientId: values.anthropic_oauth_client_id,
+  },
+  gemini: {
+    authorizeUrl: values.google_oauth_authorize_url,
+    tokenUrl: values.google_oauth_token_url,
+    clientId: values.google_oauth_client_id,
+    clientSecret: values.google_oauth_client_secret,
+  },
+})
+
+const providersOf = (content: FileContent): Config['providers'] =>
+  Object.fromEntries(
+    Object.entries(content.providers ?? {}).map(([id, { oauth }]) => [
+      id,
+      { systemBlocks: oauth?.system_blocks ?? [], headers: textValues(oauth?.headers) },
+    ]),
+  )
+
+/** Defaults of `limits`, for the documentation too. */
+export const DEFAULT_LIMITS = {
+  concurrent_turns: 1000,
+  database_pool: 10,
+  upstream_connections: 1024,
+  connect_timeout: 'PT10S',
+  first_byte_timeout: 'PT5M',
+  idle_timeout: 'PT5M',
+} as const
+
+function limitsOf(file: NonNullable<FileContent['limits']>): Config['limits'] {
+  const limits = { ...DEFAULT_LIMITS, ...file }
+  return {
+    concurrentTurns: limits.concurrent_turns,
+    databasePool: limits.database_pool,
+    upstreamConnections: limits.upstream_connections,
+    connectTimeoutMs: durationMs(limits.connect_timeout),
+    firstByteTimeoutMs: durationMs(limits.first_byte_timeout),
+    idleTimeoutMs: durationMs(limits.idle_timeout),
+  }
+}
+
+function unknownVariables(env: Env): string[] {
+  const known = new Set<string>([CONFIG_FILE.name, ...Object.values(SETTINGS).map(({ name }) => name)])
+  return Object.keys(env)
+    .filter((name) => name.startsWith('BATON_') && !name.startsWith('BATON__') && !known.has(name))
+    .map((name) => `${name} is not a setting of Baton and is ignored`)
+}
+
+function advice(values: SettingValues): string[] {
+  const warnings: string[] = []
+  if (authOf(values) === 'keys' && values.admin_key === null) {
+    warnings.push('BATON_ADMIN_KEY is not set; make a first key with: npm run baton -- keys create')
+  }
+  if (values.admin_key !== null && values.admin_key.length < 16) {
+    warnings.push('BATON_ADMIN_KEY is shorter than 16 characters and easy to guess')
+  }
+  if (values.database_url !== null && values.redis_url === null) {
+    warnings.push('DATABASE_URL is set without REDIS_URL: run one replica only')
+  }
+  return warnings
+}
+
+function deepFreeze<T>(value: T): T {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return value
+  for (const member of Object.values(value)) deepFreeze(member)
+  return Object.freeze(value)
+}

@@ -1,0 +1,334 @@
+/**
+ * Every single setting as data: its environment variable, default, meaning and reader. The loader reads
+ * by this table, the documentation is checked against it. A setting may also stand in the YAML file under
+ * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
+ */
+import { isIP } from 'node:net'
+
+/** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
+export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
+export type ProviderId = (typeof PROVIDER_IDS)[number]
+
+export interface Setting<T> {
+  /** The environment variable */
+  name: string
+  /** As one would write it; null: not set */
+  fallback: string | null
+  meaning: string
+  /** Its value is never shown */
+  secret: boolean
+  read(text: string): T
+}
+
+/** A value that a setting does not take. The message says what it must be and never repeats it. */
+export class UnfitValue extends Error {
+  readonly remedy: string
+  constructor(problem: string, remedy = '') {
+    super(problem)
+    this.remedy = remedy
+  }
+}
+
+const required = <T>(name: string, fallback: string, read: (text: string) => T, meaning: string) => ({
+  name,
+  fallback,
+  meaning,
+  secret: false,
+  read,
+})
+const optional = <T>(name: string, read: (text: string) => T, meaning: string) => ({
+  name,
+  fallback: null,
+  meaning,
+  secret: false,
+  read: (text: string): T | null => read(text),
+})
+const secret = <T>(name: string, read: (text: string) => T, meaning: string) => ({
+  ...optional(name, read, meaning),
+  secret: true,
+})
+
+const text = (value: string): string => value
+
+const whole = (min: number, max: number) => (value: string) => {
+  const number = /^-?\d+$/.test(value) ? Number(value) : Number.NaN
+  if (number >= min && number <= max) return number
+  throw new UnfitValue(`must be a whole number from ${min} to ${max}`)
+}
+
+const oneOf =
+  <const T extends string>(...values: T[]) =>
+  (value: string): T => {
+    const found = values.find((known) => known === value)
+    if (found !== undefined) return found
+    throw new UnfitValue(`must be one of: ${values.join(', ')}`)
+  }
+
+const flag = (value: string): boolean => {
+  if (/^(true|1|yes|on)$/i.test(value)) return true
+  if (/^(false|0|no|off)$/i.test(value)) return false
+  throw new UnfitValue('must be true or false')
+}
+
+const list = (value: string): string[] =>
+  value
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '')
+
+const bytes = (value: string): number => {
+  const match = /^(\d{1,12})\s*(B|[KMG]i?B?)?$/i.exec(value)
+  const unit = { K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[match?.[2]?.[0]?.toUpperCase() ?? ''] ?? 1
+  const size = match ? Number(match[1]) * unit : 0
+  // Strings of the engine end near 512 MiB; a body must stay well below.
+  if (size >= 1024 && size <= 256 * 2 ** 20) return size
+  throw new UnfitValue('must be a size from 1 KiB to 256 MiB, such as 33554432 or 32MiB')
+}
+
+/** Whether a host name or address, without a port, never leaves this machine. */
+export function isLoopback(host: string): boolean {
+  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
+  if (isIP(bare) === 4) return bare.startsWith('127.')
+  return bare === '::1' || bare === 'localhost' || bare.endsWith('.localhost')
+}
+
+function parsed(value: string, remedy = ''): URL {
+  if (URL.canParse(value)) return new URL(value)
+  throw new UnfitValue('must be an absolute URL', remedy)
+}
+
+/** A root of an upstream: plain http only where it cannot leave this machine. */
+const upstream = (value: string): string => {
+  const url = parsed(value)
+  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isLoopback(url.hostname))) {
+    throw new UnfitValue('must use https', 'Plain http is accepted only for loopback hosts')
+  }
+  if (url.username || url.password) throw new UnfitValue('must not hold a user name or password')
+  if (url.search || url.hash) throw new UnfitValue('must not have a query or fragment')
+  return value.replace(/\/+$/, '')
+}
+
+const connection = (...protocols: string[]) => {
+  return (value: string): string => {
+    const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
+    if (protocols.includes(parsed(value, `It begins with ${words}`).protocol)) return value
+    throw new UnfitValue(`must begin with ${words}`)
+  }
+}
+
+const origins = (value: string): string[] =>
+  list(value).map((item) => {
+    if (item === '*') return item
+    const url = URL.canParse(item) ? new URL(item) : null
+    if (url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()) return url.origin
+    throw new UnfitValue(`holds '${item}', which is no origin`, 'An origin is scheme://host[:port], no path')
+  })
+
+/** `true`, `false`, or the CIDRs, addresses and host names that are opened. */
+const openNetworks = (value: string): boolean | string[] => {
+  if (/^(true|false)$/i.test(value)) return value.toLowerCase() === 'true'
+  return list(value).map((item) => {
+    const [address = '', bits, ...rest] = item.split('/')
+    const family = isIP(address)
+    const fits =
+      bits === undefined
+        ? family > 0 || /^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/.test(item)
+        : family > 0 &&
+          rest.length === 0 &&
+          /^\d{1,3}$/.test(bits) &&
+          Number(bits) <= (family === 4 ? 32 : 128)
+    if (fits) return item
+    throw new UnfitValue(`holds '${item}', which is no CIDR, address or host name`, 'Or set it to true')
+  })
+}
+
+const providers = (value: string): ProviderId[] => [...new Set(list(value).map(oneOf(...PROVIDER_IDS)))]
+
+const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
+  const remedy = 'Write id:base64[,id:base64…], 32 random bytes each; make one with: openssl rand -base64 32'
+  const keys = list(value).map((item, i) => {
+    const [, id = '', base64 = ''] = /^([^:]*):(.*)$/.exec(item) ?? []
+    if (!/^[A-Za-z0-9_-]{1,32}$/.test(id)) {
+      throw new UnfitValue(`key ${i + 1} has no id of 1 to 32 letters, digits, - or _`, remedy)
+    }
+    const key = Buffer.from(base64, 'base64')
+    const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
+    if (!whole) throw new UnfitValue(`key '${id}' is not base64 of exactly 32 bytes`, remedy)
+    return { id, key: new Uint8Array(key) }
+  })
+  const twice = keys.find(({ id }, i) => keys.findIndex((key) => key.id === id) !== i)
+  if (twice) throw new UnfitValue(`the id '${twice.id}' is used twice`, 'Give every key its own id')
+  if (keys.length === 0) throw new UnfitValue('holds no key', remedy)
+  return keys
+}
+
+/** What can stand in an HTTP header. */
+const headerText = (value: string): string => {
+  if (/^[\x21-\x7e]+$/.test(value)) return value
+  throw new UnfitValue('must be printable ASCII without spaces')
+}
+
+/** All settings, by their key in the YAML file. */
+export const SETTINGS = {
+  host: required('BATON_HOST', '127.0.0.1', text, 'Address to listen on.'),
+  port: required('BATON_PORT', '8787', whole(0, 65535), 'Port to listen on; 0 takes a free one.'),
+  data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
+  database_url: secret(
+    'DATABASE_URL',
+    connection('postgres:', 'postgresql:'),
+    'PostgreSQL server. Not set: the embedded database.',
+  ),
+  redis_url: secret(
+    'REDIS_URL',
+    connection('redis:', 'rediss:'),
+    'Redis server. Not set: events stay in the process.',
+  ),
+  log_level: required(
+    'BATON_LOG_LEVEL',
+    'info',
+    oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace'),
+    'Least severe log line that is written.',
+  ),
+  auth: optional(
+    'BATON_AUTH',
+    oneOf('off', 'keys'),
+    '`keys`: every call needs a key. Default: `off` on a loopback host, else `keys`.',
+  ),
+  admin_key: secret('BATON_ADMIN_KEY', headerText, 'A bootstrap admin key, to make the first keys with.'),
+  cors_origins: required(
+    'BATON_CORS_ORIGINS',
+    '',
+    origins,
+    'Origins whose pages may call, separated by commas.',
+  ),
+  body_limit: required('BATON_BODY_LIMIT', '32MiB', bytes, 'Largest request body; beyond it is 413.'),
+  drain_seconds: required(
+    'BATON_DRAIN_SECONDS',
+    '30',
+    whole(0, 3600),
+    'How long running turns may take to reach a step boundary at shutdown.',
+  ),
+  lease_seconds: required(
+    'BATON_LEASE_SECONDS',
+    '15',
+    whole(1, 600),
+    'How long a silent replica keeps its turns before another takes them over.',
+  ),
+  connectors_allow_private: optional(
+    'BATON_CONNECTORS_ALLOW_PRIVATE',
+    openNetworks,
+    'Opens private addresses to connectors: `true`, or CIDRs and hosts. Default: `true` while auth is off.',
+  ),
+  allow_stdio_connectors: required(
+    'BATON_ALLOW_STDIO_CONNECTORS',
+    'false',
+    flag,
+    'Lets API callers make connectors that start programs on this machine.',
+  ),
+  enable_oauth: required(
+    'BATON_ENABLE_OAUTH',
+    '',
+    providers,
+    'Providers whose OAuth logins may be used, separated by commas.',
+  ),
+  encryption_keys: secret(
+    'BATON_ENCRYPTION_KEYS',
+    encryptionKeys,
+    '`id:base64[,id:base64…]`, 32 bytes each; the first encrypts, all decrypt. Required with DATABASE_URL; ' +
+      'embedded, a key file in the data folder is made when it is not set.',
+  ),
+  openai_base_url: required(
+    'BATON_OPENAI_BASE_URL',
+    'https://api.openai.com/v1',
+    upstream,
+    'Root of the OpenAI API.',
+  ),
+  chatgpt_base_url: required(
+    'BATON_CHATGPT_BASE_URL',
+    'https://chatgpt.com/backend-api/codex',
+    upstream,
+    'Root that ChatGPT logins are served from.',
+  ),
+  anthropic_base_url: required(
+    'BATON_ANTHROPIC_BASE_URL',
+    'https://api.anthropic.com',
+    upstream,
+    'Root of the Anthropic API.',
+  ),
+  gemini_base_url: required(
+    'BATON_GEMINI_BASE_URL',
+    'https://generativelanguage.googleapis.com/v1beta',
+    upstream,
+    'Root of the Gemini API.',
+  ),
+  code_assist_base_url: required(
+    'BATON_CODE_ASSIST_BASE_URL',
+    'https://cloudcode-pa.googleapis.com/v1internal',
+    upstream,
+    'Root that Code Assist logins are served from.',
+  ),
+  openai_oauth_issuer: required(
+    'BATON_OPENAI_OAUTH_ISSUER',
+    'https://auth.openai.com',
+    upstream,
+    'Issuer of OpenAI logins.',
+  ),
+  openai_oauth_client_id: optional('BATON_OPENAI_OAUTH_CLIENT_ID', text, 'OAuth client for OpenAI logins.'),
+  anthropic_oauth_authorize_url: required(
+    'BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL',
+    'https://claude.ai/oauth/authorize',
+    upstream,
+    'Where an Anthropic login begins.',
+  ),
+  anthropic_oauth_token_url: required(
+    'BATON_ANTHROPIC_OAUTH_TOKEN_URL',
+    'https://platform.claude.com/v1/oauth/token',
+    upstream,
+    'Token endpoint of Anthropic logins.',
+  ),
+  anthropic_oauth_client_id: optional(
+    'BATON_ANTHROPIC_OAUTH_CLIENT_ID',
+    text,
+    'OAuth client for Anthropic logins.',
+  ),
+  google_oauth_authorize_url: required(
+    'BATON_GOOGLE_OAUTH_AUTHORIZE_URL',
+    'https://accounts.google.com/o/oauth2/v2/auth',
+    upstream,
+    'Where a Google login begins.',
+  ),
+  google_oauth_token_url: required(
+    'BATON_GOOGLE_OAUTH_TOKEN_URL',
+    'https://oauth2.googleapis.com/token',
+    upstream,
+    'Token endpoint of Google logins.',
+  ),
+  google_oauth_client_id: optional('BATON_GOOGLE_OAUTH_CLIENT_ID', text, 'OAuth client for Google logins.'),
+  google_oauth_client_secret: secret(
+    'BATON_GOOGLE_OAUTH_CLIENT_SECRET',
+    text,
+    'Secret of the OAuth client for Google logins.',
+  ),
+  code_assist_dual_declarations: required(
+    'BATON_CODE_ASSIST_DUAL_DECLARATIONS',
+    'true',
+    flag,
+    'Sends tool declarations to Code Assist in both spellings.',
+  ),
+} as const satisfies Record<string, Setting<unknown>>
+
+/** API keys that stand in the environment alone: credentials with origin `env`. */
+export const ENV_KEYS = {
+  openai: secret('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
+  anthropic: secret(
+    'ANTHROPIC_API_KEY',
+    headerText,
+    'Makes an Anthropic credential that every owner may use.',
+  ),
+  gemini: secret('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
+} as const satisfies Record<ProviderId, Setting<unknown>>
+
+/** Where the YAML file is. */
+export const CONFIG_FILE = optional('BATON_CONFIG', text, 'The YAML file. Default: ./baton.yaml where it is.')
+
+export type SettingValues = { [K in keyof typeof SETTINGS]: ReturnType<(typeof SETTINGS)[K]['read']> }

@@ -1,0 +1,113 @@
+/** The toolbox of the YAML file: its own rules beyond the schema, and its defaults (api.md section 1). */
+import type { Problem } from '../validation.ts'
+import type { McpSetting, Toolbox, ToolSetting } from './config.ts'
+import { durationMs } from './duration.ts'
+import type { FileContent } from './file.ts'
+
+type ToolboxFile = NonNullable<FileContent['toolbox']>
+type McpFile = NonNullable<ToolboxFile['mcps']>[number]
+type ToolFile = NonNullable<ToolboxFile['tools']>[number]
+
+/** Problems that a schema cannot say; `toolbox` has passed it. */
+export function toolboxProblems(toolbox: ToolboxFile): Problem[] {
+  const mcps = toolbox.mcps ?? []
+  const tools = toolbox.tools ?? []
+  return [
+    ...repeated(tools, 'toolbox.tools'),
+    ...repeated(mcps, 'toolbox.mcps'),
+    ...mcps.flatMap((mcp, i) => mcpProblems(mcp, `toolbox.mcps[${i}]`)),
+  ]
+}
+
+function repeated(list: readonly { name: string }[], path: string): Problem[] {
+  const names = list.map(({ name }) => name)
+  return names.flatMap((name, i) =>
+    names.indexOf(name) < i
+      ? [{ path: `${path}[${i}].name`, problem: `'${name}' is configured twice`, remedy: 'Keep one of them' }]
+      : [],
+  )
+}
+
+function mcpProblems(mcp: McpFile, path: string): Problem[] {
+  const problems: Problem[] = []
+  const say = (field: string, problem: string, remedy = '') =>
+    problems.push({ path: `${path}.${field}`, problem, remedy })
+  if (mcp.mode === 'dynamic' && !mcp.default_tool_config) {
+    say(
+      'default_tool_config',
+      `MCP server '${mcp.name}' is configured with mode='dynamic' but missing required field 'default_tool_config'`,
+      "Add default_tool_config: {max_instances: 5, timeout: PT30S}, or set mode: 'strict'",
+    )
+  }
+  if (mcp.transport === 'stdio') {
+    if (!mcp.command) say('command', 'is required for transport stdio')
+    for (const field of ['url', 'headers'] as const) {
+      if (mcp[field] !== undefined) say(field, 'does not belong to transport stdio', 'Remove it')
+    }
+  } else {
+    if (!mcp.url) say('url', `is required for transport ${mcp.transport}`)
+    else if (!isHttpUrl(mcp.url)) say('url', 'must be an http or https URL')
+    for (const field of ['command', 'args', 'env'] as const) {
+      if (mcp[field] !== undefined) say(field, `does not belong to transport ${mcp.transport}`, 'Remove it')
+    }
+  }
+  for (const [name, value] of Object.entries(mcp.headers ?? {})) {
+    if (!isHeader(name, String(value))) say(`headers.${name}`, 'is not a legal HTTP header')
+  }
+  for (const name of Object.keys(mcp.env ?? {})) {
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) say(`env.${name}`, 'is not a legal variable name')
+  }
+  return problems
+}
+
+const isHttpUrl = (text: string): boolean => URL.canParse(text) && /^https?:$/.test(new URL(text).protocol)
+
+/** A field name (RFC 9110 section 5.1) and a value without control characters. */
+export const isHeader = (name: string, value: string): boolean =>
+  /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$/.test(name) && /^[\t\x20-\x7e\x80-\xff]*$/.test(value)
+
+/** The toolbox with its defaults; an absent one limits nothing. */
+export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
+  return {
+    configured: file !== undefined,
+    maxConcurrent: file?.max_concurrent ?? 10,
+    tools: (file?.tools ?? []).map(toolSetting),
+    mcps: (file?.mcps ?? []).map(mcpSetting),
+    inspect: file?.inspect ?? true,
+  }
+}
+
+function limitsOf(file: { max_instances?: number; timeout?: string }) {
+  return {
+    ...(file.max_instances === undefined ? {} : { maxInstances: file.max_instances }),
+    ...(file.timeout === undefined ? {} : { timeoutMs: durationMs(file.timeout) }),
+  }
+}
+
+const toolSetting = (file: ToolFile): ToolSetting => ({
+  name: file.name,
+  ...limitsOf(file),
+  ...(file.require_approval === undefined ? {} : { requireApproval: file.require_approval }),
+})
+
+const mcpSetting = (file: McpFile): McpSetting => ({
+  name: file.name,
+  transport: file.transport,
+  url: file.url ?? null,
+  command: file.command ?? null,
+  args: (file.args ?? []).map(String),
+  env: textValues(file.env),
+  headers: textValues(file.headers),
+  mode: file.mode ?? 'strict',
+  defaultToolConfig: file.default_tool_config ? limitsOf(file.default_tool_config) : null,
+  prompts: file.prompts ?? [],
+  bind: file.bind ?? 'auto',
+  allowTools: file.allow_tools ?? [],
+  denyTools: file.deny_tools ?? [],
+  requireApproval: file.require_approval ?? 'never',
+  trustAnnotations: file.trust_annotations ?? true,
+  pin: file.pin ?? 'warn',
+})
+
+export const textValues = (pairs: Record<string, string | number | boolean> = {}): Record<string, string> =>
+  Object.fromEntries(Object.entries(pairs).map(([key, value]) => [key, String(value)]))

@@ -1,0 +1,168 @@
+/**
+ * One way to say in words what a schema found: used for request bodies and for the configuration file.
+ * The validators are Ajv's, made here so that every schema of Baton is read with the same rules.
+ */
+import { Ajv, type ErrorObject, type Options } from 'ajv'
+import { parseDuration } from './config/duration.ts'
+
+/** What is wrong where, and what to do about it. */
+export interface Problem {
+  path: string
+  problem: string
+  remedy: string
+}
+
+const INSTANT = /^(19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/
+
+/** Words for formats; the checks themselves are in `createAjv`. */
+const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
+  'date-time': {
+    // Years that both JavaScript and PostgreSQL hold.
+    check: (text) => INSTANT.test(text) && !Number.isNaN(Date.parse(text)),
+    words: 'must be an RFC 3339 time such as 2026-01-31T12:00:00Z',
+  },
+  duration: {
+    check: (text) => 'ms' in parseDuration(text),
+    words: 'must be an ISO 8601 duration such as PT30S, without years or months',
+  },
+  byte: {
+    // Standard base64, padded (RFC 4648 section 4): what every provider takes.
+    check: (text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text),
+    words: 'must be standard base64 with its padding, without line breaks',
+  },
+}
+
+/** An Ajv with Baton's formats. Strict: a schema with an unknown keyword is a defect of the code. */
+export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): Ajv {
+  const ajv = new Ajv({
+    strict: true,
+    // One error of a list is enough to name; a body of a million wrong items must not build a million.
+    allErrors: options.allErrors ?? false,
+    coerceTypes: options.coerceTypes ?? false,
+    removeAdditional: false,
+    useDefaults: true,
+    allowUnionTypes: true,
+    discriminator: true,
+    verbose: true,
+    strictRequired: false,
+    strictTuples: false,
+  })
+  for (const [name, { check }] of Object.entries(FORMATS)) ajv.addFormat(name, check)
+  return ajv
+}
+
+/** `/input/0/text` → `input[0].text` */
+export function fieldPath(pointer: string, field?: string): string {
+  const steps = pointer
+    .split('/')
+    .slice(1)
+    .map((step) => step.replace(/~1/g, '/').replace(/~0/g, '~'))
+  if (field !== undefined) steps.push(field)
+  return steps.reduce((path, step) => {
+    if (/^\d+$/.test(step)) return `${path}[${step}]`
+    return path === '' ? step : `${path}.${step}`
+  }, '')
+}
+
+/** The error that says most: the one deepest in the value; of a union that nothing fits, the union's own. */
+export function deepest(errors: readonly ErrorObject[]): ErrorObject | undefined {
+  const depth = (error: ErrorObject) => problemOf(error).path.split(/[.[]/).length
+  const inUnion = (error: ErrorObject) => (error.keyword === 'anyOf' || error.keyword === 'oneOf' ? 1 : 0)
+  return [...errors].sort((a, b) => depth(b) - depth(a) || inUnion(b) - inUnion(a))[0]
+}
+
+export function problemOf(error: ErrorObject): Problem {
+  const word = WORDS[error.keyword]
+  const said = word?.(error)
+  const path = fieldPath(error.instancePath, said?.field)
+  return {
+    path,
+    problem: said?.problem ?? error.message ?? 'is not valid',
+    remedy: said?.remedy ?? described(error),
+  }
+}
+
+interface Said {
+  /** A field below the place where the error was found */
+  field?: string
+  problem: string
+  remedy?: string
+}
+
+/** How each schema keyword's failure is put into words. */
+const WORDS: Record<string, (error: ErrorObject) => Said> = {
+  required: ({ params, parentSchema }) => ({
+    field: params.missingProperty,
+    problem: 'is required',
+    remedy: describedField(parentSchema, params.missingProperty),
+  }),
+  additionalProperties: ({ params, parentSchema }) => ({
+    field: params.additionalProperty,
+    problem: 'is not a known field',
+    remedy: knownFields(parentSchema),
+  }),
+  type: ({ params }) => ({ problem: `must be ${typeWords(params.type)}` }),
+  enum: ({ params }) => ({ problem: `must be one of: ${params.allowedValues.join(', ')}` }),
+  const: ({ params }) => ({ problem: `must be ${JSON.stringify(params.allowedValue)}` }),
+  discriminator: ({ params, parentSchema }) => ({
+    field: params.tag,
+    problem: `must be one of: ${tagsOf(parentSchema, params.tag).join(', ')}`,
+  }),
+  pattern: ({ params }) => ({ problem: `must match ${params.pattern}` }),
+  format: ({ params }) => ({ problem: FORMATS[params.format]?.words ?? `must be a ${params.format}` }),
+  minLength: ({ params }) => ({
+    problem: params.limit === 1 ? 'must not be empty' : `must have at least ${params.limit} characters`,
+  }),
+  maxLength: ({ params }) => ({ problem: `must have at most ${params.limit} characters` }),
+  minItems: ({ params }) => ({ problem: `must have at least ${params.limit} item(s)` }),
+  maxItems: ({ params }) => ({ problem: `must have at most ${params.limit} items` }),
+  minProperties: ({ parentSchema }) => ({
+    problem: 'must have at least one field',
+    remedy: knownFields(parentSchema),
+  }),
+  maxProperties: ({ params }) => ({ problem: `must have at most ${params.limit} fields` }),
+  minimum: ({ params }) => ({ problem: `must be ${params.limit} or more` }),
+  maximum: ({ params }) => ({ problem: `must be ${params.limit} or less` }),
+  exclusiveMinimum: ({ params }) => ({ problem: `must be more than ${params.limit}` }),
+  anyOf: () => ({ problem: 'fits none of its allowed shapes' }),
+}
+
+type Schema = Record<string, unknown>
+const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null
+
+const described = ({ parentSchema }: ErrorObject): string => sentence(parentSchema?.description)
+const sentence = (text: unknown): string => (typeof text === 'string' ? text : '')
+
+function describedField(schema: Schema | undefined, field: string): string {
+  const properties = schema?.properties
+  const property = isSchema(properties) ? properties[field] : undefined
+  return isSchema(property) ? sentence(property.description) : ''
+}
+
+function knownFields(schema: Schema | undefined): string {
+  const names = isSchema(schema?.properties) ? Object.keys(schema.properties) : []
+  return names.length > 0 ? `Known fields here: ${names.join(', ')}` : 'No fields are taken here'
+}
+
+function tagsOf(schema: Schema | undefined, tag: string): unknown[] {
+  const branches = Array.isArray(schema?.oneOf) ? schema.oneOf : []
+  return branches.flatMap((branch) => {
+    const property = isSchema(branch) && isSchema(branch.properties) ? branch.properties[tag] : undefined
+    if (!isSchema(property)) return []
+    return Array.isArray(property.enum) ? property.enum : [property.const]
+  })
+}
+
+function typeWords(type: string | string[]): string {
+  const words: Record<string, string> = {
+    string: 'a string',
+    number: 'a number',
+    integer: 'a whole number',
+    boolean: 'true or false',
+    object: 'an object',
+    array: 'a list',
+    null: 'null',
+  }
+  const list = typeof type === 'string' ? type.split(',') : type
+  return list.map((name) => words[name] ?? name).join(' or ')
+}

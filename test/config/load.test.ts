@@ -1,0 +1,434 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { parseDuration } from '../../src/config/duration.ts'
+import { ConfigError, loadConfig } from '../../src/config/load.ts'
+import { SETTINGS } from '../../src/config/settings.ts'
+import type { Problem } from '../../src/validation.ts'
+
+const KEY = Buffer.alloc(32, 7).toString('base64')
+const empty = mkdtempSync(join(tmpdir(), 'baton-config-'))
+t.teardown(() => rmSync(empty, { recursive: true, force: true }))
+
+/** A folder that holds this baton.yaml. */
+function folder(yaml: string): string {
+  const dir = mkdtempSync(join(empty, 'case-'))
+  writeFileSync(join(dir, 'baton.yaml'), yaml)
+  return dir
+}
+const load = (env: Record<string, string>, yaml?: string) =>
+  loadConfig(env, yaml === undefined ? empty : folder(yaml))
+
+function problems(env: Record<string, string>, yaml?: string): Problem[] {
+  try {
+    load(env, yaml)
+  } catch (error) {
+    if (error instanceof ConfigError) return [...error.problems]
+    throw error
+  }
+  return []
+}
+
+t.test('without any setting the defaults of the contract hold', async (t) => {
+  const { config, warnings } = load({})
+  t.match(config, {
+    host: '127.0.0.1',
+    port: 8787,
+    dataDir: join(empty, '.baton'),
+    databaseUrl: null,
+    redisUrl: null,
+    auth: 'off',
+    bodyLimit: 32 * 2 ** 20,
+    drainSeconds: 30,
+    leaseSeconds: 15,
+    connectorsAllowPrivate: true,
+    allowStdioConnectors: false,
+    encryptionKeys: null,
+    codeAssistDualDeclarations: true,
+    baseUrls: {
+      openai: 'https://api.openai.com/v1',
+      chatgpt: 'https://chatgpt.com/backend-api/codex',
+      anthropic: 'https://api.anthropic.com',
+      gemini: 'https://generativelanguage.googleapis.com/v1beta',
+      code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
+    },
+    toolbox: { configured: false, maxConcurrent: 10, tools: [], mcps: [], inspect: true },
+  })
+  t.same(warnings, [])
+  t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')
+  t.throws(() => Object.assign(config, { port: 1 }))
+})
+
+t.test('every setting can be given by its variable and by its key in the file', async (t) => {
+  const values: Record<keyof typeof SETTINGS, string> = {
+    host: 'localhost',
+    port: '0',
+    data_dir: 'data',
+    database_url: 'postgres://u:p@db/baton',
+    redis_url: 'rediss://cache:6379',
+    log_level: 'warn',
+    auth: 'keys',
+    admin_key: 'a-long-enough-admin-key',
+    cors_origins: 'https://a.test,http://localhost:3000',
+    body_limit: '1MiB',
+    drain_seconds: '5',
+    lease_seconds: '2',
+    connectors_allow_private: '10.0.0.0/8,tools.internal',
+    allow_stdio_connectors: 'true',
+    enable_oauth: 'openai,gemini',
+    encryption_keys: `k2:${KEY},k1:${Buffer.alloc(32, 1).toString('base64url')}`,
+    openai_base_url: 'http://127.0.0.1:1/v1/',
+    chatgpt_base_url: 'http://localhost:1/codex',
+    anthropic_base_url: 'http://[::1]:1',
+    gemini_base_url: 'https://proxy.test/g',
+    code_assist_base_url: 'https://proxy.test/c',
+    openai_oauth_issuer: 'http://127.0.0.1:1',
+    openai_oauth_client_id: 'o',
+    anthropic_oauth_authorize_url: 'http://127.0.0.1:1/a',
+    anthropic_oauth_token_url: 'http://127.0.0.1:1/t',
+    anthropic_oauth_client_id: 'a',
+    google_oauth_authorize_url: 'http://127.0.0.1:1/ga',
+    google_oauth_token_url: 'http://127.0.0.1:1/gt',
+    google_oauth_client_id: 'g',
+    google_oauth_client_secret: 's',
+    code_assist_dual_declarations: 'false',
+  }
+  const entries = Object.entries(SETTINGS).map(([key, { name }]) => [
+    name,
+    values[key as keyof typeof SETTINGS],
+  ])
+  const fromEnv = load(Object.fromEntries(entries)).config
+  const yaml = Object.entries(values).map(([key, value]) => `${key}: ${JSON.stringify(value)}`)
+  const dir = folder(yaml.join('\n'))
+  const fromFile = loadConfig({}, dir).config
+  t.same({ ...fromEnv, dataDir: '' }, { ...fromFile, dataDir: '' })
+  t.equal(fromFile.dataDir, join(dir, 'data'))
+  const defaults = load({}).config
+  for (const key of Object.keys(defaults) as (keyof typeof defaults)[]) {
+    if (['envCredentials', 'providers', 'toolbox', 'limits'].includes(key)) continue
+    t.notSame(fromEnv[key], defaults[key], `${key} was read`)
+  }
+  t.match(fromEnv, {
+    baseUrls: { openai: 'http://127.0.0.1:1/v1', anthropic: 'http://[::1]:1' },
+    bodyLimit: 2 ** 20,
+    connectorsAllowPrivate: ['10.0.0.0/8', 'tools.internal'],
+    enableOauth: ['openai', 'gemini'],
+    corsOrigins: ['https://a.test', 'http://localhost:3000'],
+    encryptionKeys: [{ id: 'k2', key: new Uint8Array(32).fill(7) }, { id: 'k1' }],
+  })
+})
+
+t.test('a variable wins over the file, an empty one is none', async (t) => {
+  const yaml = 'port: 1000\nlog_level: error\ncors_origins: [https://a.test, https://b.test]'
+  const { config } = load({ BATON_PORT: '2000', BATON_LOG_LEVEL: '' }, yaml)
+  t.match(config, { port: 2000, logLevel: 'error', corsOrigins: ['https://a.test', 'https://b.test'] })
+})
+
+t.test('the API keys of the environment become credentials', async (t) => {
+  const env = { OPENAI_API_KEY: 'sk-1', GEMINI_API_KEY: 'g-1', ANTHROPIC_API_KEY: ' ' }
+  t.same(load(env).config.envCredentials, [
+    { provider: 'openai', apiKey: 'sk-1' },
+    { provider: 'gemini', apiKey: 'g-1' },
+  ])
+  const found = problems({ OPENAI_API_KEY: 'sk-secret with\nbreak' })
+  t.match(found, [{ path: 'OPENAI_API_KEY' }])
+  t.notMatch(JSON.stringify(found), /secret/)
+})
+
+t.test('all problems come at once, each with its path and a remedy, no secret in any', async (t) => {
+  const found = problems(
+    {
+      BATON_PORT: '99999',
+      BATON_AUTH: 'maybe',
+      BATON_OPENAI_BASE_URL: 'http://proxy.example/v1',
+      BATON_ENCRYPTION_KEYS: 'k1:c2VjcmV0',
+      DATABASE_URL: 'mysql://root:hunter2@db',
+      BATON_ENABLE_OAUTH: 'openai,myspace',
+      BATON_ADMIN_KEY: 'hunter2 with space',
+      BATON_CORS_ORIGINS: 'https://a.test/path',
+      BATON_CONNECTORS_ALLOW_PRIVATE: '10.0.0.0/99',
+      BATON_BODY_LIMIT: 'huge',
+      BATON__TOOLBOX__NOPE: '1',
+    },
+    'toolbox: {max_concurrent: 0, mcps: [{name: Bad Name, transport: carrier-pigeon}]}\nprot: 1\n',
+  )
+  const paths = found.map(({ path }) => path)
+  t.same(
+    [...paths].sort(),
+    [
+      'BATON_PORT',
+      'BATON_AUTH',
+      'BATON_OPENAI_BASE_URL',
+      'BATON_ENCRYPTION_KEYS',
+      'DATABASE_URL',
+      'BATON_ENABLE_OAUTH',
+      'BATON_ADMIN_KEY',
+      'BATON_CORS_ORIGINS',
+      'BATON_CONNECTORS_ALLOW_PRIVATE',
+      'BATON_BODY_LIMIT',
+      'BATON__TOOLBOX__NOPE',
+      'prot',
+      'toolbox.max_concurrent',
+      'toolbox.mcps[0].name',
+      'toolbox.mcps[0].transport',
+    ].sort(),
+  )
+  t.notMatch(JSON.stringify(found), /hunter2|c2VjcmV0/)
+  t.match(
+    found.find(({ path }) => path === 'prot'),
+    { problem: 'is not a known field', remedy: /Known fields here: host, port/ },
+  )
+  t.match(
+    found.find(({ path }) => path === 'BATON_OPENAI_BASE_URL'),
+    { problem: 'must use https', remedy: /loopback/ },
+  )
+  try {
+    load({ BATON_PORT: 'x', BATON_AUTH: 'y' })
+    t.fail('it was accepted')
+  } catch (error) {
+    t.match(error, { message: /^BATON_PORT: must be .*\nBATON_AUTH: must be one of: off, keys\./ })
+  }
+})
+
+t.test('values that a setting does not take', async (t) => {
+  const twice = `a:${KEY},a:${KEY}`
+  const cases: [string, string, RegExp][] = [
+    ['BATON_ENCRYPTION_KEYS', twice, /'a' is used twice/],
+    ['BATON_ENCRYPTION_KEYS', `:${KEY}`, /has no id/],
+    ['BATON_ENCRYPTION_KEYS', `a:${KEY}!`, /32 bytes/],
+    ['BATON_ENCRYPTION_KEYS', ',', /holds no key/],
+    ['BATON_GEMINI_BASE_URL', 'gemini', /absolute URL/],
+    ['BATON_GEMINI_BASE_URL', 'https://u:p@g.test', /user name or password/],
+    ['BATON_GEMINI_BASE_URL', 'https://g.test?key=1', /query/],
+    ['BATON_GEMINI_BASE_URL', 'http://127.0.0.1.evil.test', /must use https/],
+    ['REDIS_URL', 'not a url', /absolute URL/],
+    ['BATON_LEASE_SECONDS', '0', /from 1 to 600/],
+    ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
+    ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
+    ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
+    ['BATON_BODY_LIMIT', '1GiB', /from 1 KiB to 256 MiB/],
+    ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
+  ]
+  for (const [name, value, problem] of cases) {
+    t.match(problems({ [name]: value }), [{ path: name, problem }], `${name}=${value}`)
+  }
+})
+
+t.test('auth is off by default only on a loopback host, and refused off elsewhere', async (t) => {
+  for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1']) {
+    t.equal(load({ BATON_HOST: host }).config.auth, 'off', host)
+  }
+  const { config, warnings } = load({ BATON_HOST: '0.0.0.0' })
+  t.match(config, { auth: 'keys', connectorsAllowPrivate: false })
+  t.match(warnings, [/BATON_ADMIN_KEY is not set/])
+  t.match(problems({ BATON_HOST: '0.0.0.0', BATON_AUTH: 'off' }), [
+    { path: 'BATON_AUTH', problem: /0\.0\.0\.0/, remedy: /BATON_AUTH=keys/ },
+  ])
+  t.equal(load({ BATON_AUTH: 'keys', BATON_ADMIN_KEY: 'x'.repeat(16) }).config.auth, 'keys')
+  t.match(load({ BATON_AUTH: 'off', BATON_CONNECTORS_ALLOW_PRIVATE: 'false' }).config, {
+    connectorsAllowPrivate: false,
+  })
+})
+
+t.test('a database server needs encryption keys', async (t) => {
+  const env = { DATABASE_URL: 'postgresql://db/baton' }
+  t.match(problems(env), [{ path: 'BATON_ENCRYPTION_KEYS', problem: 'is required with DATABASE_URL' }])
+  const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
+  t.match(warnings, [/one replica/])
+})
+
+t.test('unknown variables of ours are warnings, those of others nothing', async (t) => {
+  const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
+  t.match(warnings, [/^BATON_PROT is not a setting/])
+  t.equal(warnings.length, 1)
+})
+
+t.test('the file', async (t) => {
+  const dir = folder('port: 1234')
+  t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
+  t.equal(load({}, '').config.port, 8787, 'an empty file is fine')
+  t.equal(load({}, 'toolbox:\nport:\n').config.toolbox.configured, false, 'a key without a value is absent')
+  t.match(problems({ BATON_CONFIG: 'missing.yaml' }), [{ path: 'BATON_CONFIG', problem: /ENOENT/ }])
+  t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
+  const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')
+  t.match(broken, [{ path: /baton\.yaml:\d+:\d+$/, problem: /not valid YAML/ }])
+  t.notMatch(JSON.stringify(broken), /hunter2/)
+  t.match(problems({}, 'port: 1\nport: 2\n'), [{ problem: /duplicate key/ }])
+  t.match(problems({}, 'port: {a: 1}\n'), [{ path: 'port', problem: /must be a string/ }])
+})
+
+const MCPS = `
+toolbox:
+  max_concurrent: 3
+  inspect: false
+  tools:
+    - {name: files.read, max_instances: 2, timeout: P0DT0H0M30S, require_approval: always}
+    - {name: clock}
+  mcps:
+    - name: files
+      transport: stdio
+      command: node
+      args: [server.js, 8080]
+      env: {TOKEN: 12345, LOUD: true}
+      mode: strict
+    - name: web
+      transport: streamable_http
+      url: http://127.0.0.1:9/mcp
+      headers: {X-Api-Key: abc}
+      mode: dynamic
+      default_tool_config: {max_instances: 7, timeout: PT1M}
+      prompts: [greet]
+      bind: manual
+      allow_tools: [get_*]
+      deny_tools: [get_secret]
+      require_approval: destructive
+      trust_annotations: false
+      pin: block
+`
+
+t.test('the toolbox', async (t) => {
+  const { toolbox } = load({}, MCPS).config
+  t.same(toolbox, {
+    configured: true,
+    maxConcurrent: 3,
+    inspect: false,
+    tools: [
+      { name: 'files.read', maxInstances: 2, timeoutMs: 30_000, requireApproval: 'always' },
+      { name: 'clock' },
+    ],
+    mcps: [
+      {
+        name: 'files',
+        transport: 'stdio',
+        url: null,
+        command: 'node',
+        args: ['server.js', '8080'],
+        env: { TOKEN: '12345', LOUD: 'true' },
+        headers: {},
+        mode: 'strict',
+        defaultToolConfig: null,
+        prompts: [],
+        bind: 'auto',
+        allowTools: [],
+        denyTools: [],
+        requireApproval: 'never',
+        trustAnnotations: true,
+        pin: 'warn',
+      },
+      {
+        name: 'web',
+        transport: 'streamable_http',
+        url: 'http://127.0.0.1:9/mcp',
+        command: null,
+        args: [],
+        env: {},
+        headers: { 'X-Api-Key': 'abc' },
+        mode: 'dynamic',
+        defaultToolConfig: { maxInstances: 7, timeoutMs: 60_000 },
+        prompts: ['greet'],
+        bind: 'manual',
+        allowTools: ['get_*'],
+        denyTools: ['get_secret'],
+        requireApproval: 'destructive',
+        trustAnnotations: false,
+        pin: 'block',
+      },
+    ],
+  })
+})
+
+t.test('what is wrong in a toolbox', async (t) => {
+  const mcp = (fields: string) => `toolbox: {mcps: [{name: web, ${fields}}]}`
+  const http = 'transport: sse, url: "http://127.0.0.1:9"'
+  const cases: [string, string, RegExp | string][] = [
+    [
+      mcp(`${http}, mode: dynamic`),
+      'toolbox.mcps[0].default_tool_config',
+      "MCP server 'web' is configured with mode='dynamic' but missing required field 'default_tool_config'",
+    ],
+    [mcp('transport: stdio'), 'toolbox.mcps[0].command', /required/],
+    [mcp('transport: stdio, command: x, url: y'), 'toolbox.mcps[0].url', /does not belong/],
+    [mcp('transport: sse'), 'toolbox.mcps[0].url', /required/],
+    [mcp('transport: sse, url: "ftp://x"'), 'toolbox.mcps[0].url', /http/],
+    [mcp(`${http}, command: x`), 'toolbox.mcps[0].command', /does not belong/],
+    [mcp(`${http}, headers: {"a b": c}`), 'toolbox.mcps[0].headers.a b', /legal HTTP header/],
+    [mcp(`${http}, headers: {a: "b\\nc"}`), 'toolbox.mcps[0].headers.a', /legal HTTP header/],
+    [mcp('transport: stdio, command: x, env: {"1A": b}'), 'toolbox.mcps[0].env.1A', /legal variable/],
+    [mcp(`${http}, nope: 1`), 'toolbox.mcps[0].nope', /not a known field/],
+    [mcp(`${http}}, {name: web, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],
+    ['toolbox: {tools: [{name: a}, {name: a}]}', 'toolbox.tools[1].name', /twice/],
+    ['toolbox: {tools: [{name: a, timeout: P1M}]}', 'toolbox.tools[0].timeout', /ISO 8601/],
+    ['toolbox: {tools: [{max_instances: 1}]}', 'toolbox.tools[0].name', /required/],
+    ['providers: {acme: {}}', 'providers.acme', /not a known field/],
+    ['providers: {openai: {oauth: {headers: {"a:": b}}}}', 'providers.openai.oauth.headers.a:', /header/],
+    ['limits: {concurrent_turns: many}', 'limits.concurrent_turns', /whole number/],
+  ]
+  for (const [yaml, path, problem] of cases) t.match(problems({}, yaml), [{ path, problem }], yaml)
+})
+
+t.test('any value of the file can be overridden by its path', async (t) => {
+  const env = {
+    BATON__TOOLBOX__MCPS__0__ENV__TOKEN: '0012',
+    BATON__TOOLBOX__MCPS__0__ENV__EXTRA: 'a: b',
+    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y',
+    BATON__TOOLBOX__MCPS__1__MODE: 'strict',
+    BATON__TOOLBOX__MCPS__1__ALLOW_TOOLS: '[one, two]',
+    BATON__TOOLBOX__MCPS__1__DENY_TOOLS: 'three, four',
+    BATON__TOOLBOX__MCPS__1__TRUST_ANNOTATIONS: 'true',
+    BATON__TOOLBOX__MCPS__1__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '9',
+    BATON__TOOLBOX__TOOLS__10__NAME: 'eleventh',
+    BATON__TOOLBOX__TOOLS__9__NAME: 'tenth',
+    ...Object.fromEntries([2, 3, 4, 5, 6, 7, 8].map((i) => [`BATON__TOOLBOX__TOOLS__${i}__NAME`, `t${i}`])),
+    BATON__LIMITS__IDLE_TIMEOUT: 'PT7S',
+    BATON__PROVIDERS__ANTHROPIC__OAUTH__SYSTEM_BLOCKS__0: 'You are: Baton',
+    BATON__PORT: '4321',
+  }
+  const { config } = load(env, MCPS)
+  t.match(config, {
+    port: 4321,
+    limits: { idleTimeoutMs: 7000, concurrentTurns: 1000 },
+    providers: { anthropic: { systemBlocks: ['You are: Baton'], headers: {} } },
+    toolbox: {
+      mcps: [
+        { env: { TOKEN: '0012', EXTRA: 'a: b', LOUD: 'true' } },
+        {
+          mode: 'strict',
+          headers: { 'X-Api-Key': 'Bearer x: y' },
+          allowTools: ['one', 'two'],
+          denyTools: ['three', 'four'],
+          trustAnnotations: true,
+          defaultToolConfig: { maxInstances: 9 },
+        },
+      ],
+    },
+  })
+  t.equal(config.toolbox.tools.length, 11)
+  t.equal(config.toolbox.tools[10]?.name, 'eleventh')
+  t.match(problems({ BATON__TOOLBOX__MCPS__1__MODE: 'fuzzy' }, MCPS), [
+    { path: 'toolbox.mcps[1].mode (BATON__TOOLBOX__MCPS__1__MODE)', problem: /strict, dynamic/ },
+  ])
+  t.match(problems({ BATON__TOOLBOX__MCPS__5__MODE: 'strict' }, MCPS), [
+    { path: 'BATON__TOOLBOX__MCPS__5__MODE', problem: /'5' does not fit in toolbox\.mcps/ },
+  ])
+  t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT: '{' }, MCPS), [{ problem: /whole number/ }])
+  t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
+})
+
+t.test('durations are ISO 8601 without years and months', async (t) => {
+  const good: [string, number][] = [
+    ['PT30S', 30_000],
+    ['P0DT0H0M30S', 30_000],
+    ['PT0.5S', 500],
+    ['P1DT2H', 93_600_000],
+    ['P2W', 1_209_600_000],
+    ['PT1H30M', 5_400_000],
+  ]
+  for (const [text, ms] of good) t.same(parseDuration(text), { ms }, text)
+  const bad = ['', 'P', 'PT', 'P1', '30', '30s', 'PT30', 'pt30s', 'P1DT', 'PT-5S', ' PT5S', 'PT1S ', 'PT1e3S']
+  for (const text of bad) t.match(parseDuration(text), { problem: /ISO 8601/ }, text)
+  for (const text of ['P1Y', 'P1M', 'P1Y2M3DT4H'])
+    t.match(parseDuration(text), { problem: /years or months/ })
+  t.match(parseDuration('PT0S'), { problem: /longer than zero/ })
+  t.match(parseDuration('P30D'), { problem: /24 days/ })
+})
