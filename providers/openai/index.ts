@@ -13,7 +13,7 @@ import {
 } from './capabilities.ts'
 import { classifyFailure, repairRequest } from './classify.ts'
 import { createParser } from './parse.ts'
-import { declareTools, renderChatgpt, renderPublic } from './render.ts'
+import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
 const shared = {
   provider: 'openai',
@@ -40,9 +40,10 @@ export const chatgpt: Deployment = {
   credential: { kind: 'oauth' },
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
-  authorize: ({ access_token }) => bearer(access_token),
+  // The account's header too: the list of models needs it as much as a response does.
+  authorize: ({ access_token }, facts) => ({ ...bearer(access_token), ...accountHeader(facts) }),
   // The list is filtered by the protocol level that the client names; this is the one written against.
-  models: { path: '/models?client_version=0.169.0', parse: parseChatgptModels },
+  models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }
 
 function bearer(token: string | undefined): Record<string, string> {

@@ -1,6 +1,12 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
 import { exposedName } from '../../src/chat/names.ts'
-import type { Effort, ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
+import type {
+  CredentialFacts,
+  Effort,
+  ModelRequest,
+  RenderedRequest,
+  ToolDeclaration,
+} from '../../src/provider.ts'
 import { effortFor, familyOf } from './capabilities.ts'
 import { inputItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
@@ -33,13 +39,11 @@ export function renderPublic(request: ModelRequest): RenderedRequest {
  * underscore spelling; `version` is only ever the operator's (wire/openai.md 2).
  */
 export function renderChatgpt(request: ModelRequest): RenderedRequest {
-  const account = request.credential.account_id
   const conversation = cacheKey(request)
   return rendered(chatgptBody(request), {
     ...accept,
-    // An organisation is no workspace; sent as one it is refused (wire/openai.md 1.5).
-    ...(account && !account.startsWith('org-') ? { 'chatgpt-account-id': account } : {}),
-    originator: 'baton',
+    ...accountHeader(request.credential),
+    ...ORIGINATOR,
     'openai-beta': 'responses=experimental',
     'session-id': conversation,
     'thread-id': conversation,
@@ -47,6 +51,12 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
     ...operatorHeaders(request),
   })
 }
+
+export const ORIGINATOR = { originator: 'baton' }
+
+/** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5). */
+export const accountHeader = ({ account_id }: CredentialFacts): Record<string, string> =>
+  account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}
 
 const accept = { accept: 'text/event-stream' }
 
