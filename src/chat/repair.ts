@@ -189,7 +189,9 @@ const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPar
   accepted.has(part.type) ? part : { type: 'text', text: mediaAsText(part) }
 
 function orphanAsText(part: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
-  const content = part.content.map((item) => (item.type === 'text' ? item : mediaFor(item, accepted)))
+  const content = part.content.flatMap((item) =>
+    item.type === 'text' ? (item.text.trim() === '' ? [] : [item]) : [mediaFor(item, accepted)],
+  )
   return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
 }
 
