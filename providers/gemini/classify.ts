@@ -177,15 +177,16 @@ function verdict({ status, reason, message }: Failure): Verdict {
 }
 
 function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {
-  const [code, message] = verdict(failure)
+  const [code, says] = verdict(failure)
+  const words = withoutSecrets(failure.message).slice(0, 2000)
   const retryAfter = waitFor(code, failure, headers)
-  return new BatonError(code, message, {
+  return new BatonError(code, words === '' ? says : `${says} It said: ${words}`, {
     details: {
       upstream: {
         status: failure.status,
         ...(failure.code ? { code: failure.code } : {}),
         ...(failure.reason ? { reason: failure.reason } : {}),
-        message: withoutSecrets(failure.message).slice(0, 2000),
+        message: words,
         ...(failure.quotas.length > 0 ? { quotas: failure.quotas } : {}),
         ...(failure.links.length > 0 ? { links: failure.links } : {}),
       },

@@ -22,16 +22,6 @@ const shared = {
 const publicApi = {
   ...shared,
   declare: (tools) => declareTools(tools, false),
-  render(request) {
-    const { body, notes } = renderBody(request, { urlMedia: true, bothSpellings: false })
-    return {
-      method: 'POST',
-      path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
-      headers: { ...request.options.headers },
-      body,
-      notes,
-    }
-  },
   models: { path: '/models?pageSize=1000', parse: parseModels },
 } satisfies Partial<Deployment>
 
@@ -40,6 +30,7 @@ export const gemini: Deployment = {
   ...publicApi,
   id: 'gemini',
   credential: { kind: 'api_key' },
+  render: (request) => renderPublic(request, false),
   authorize: ({ api_key = '' }) => ({ 'x-goog-api-key': api_key }),
 }
 
@@ -48,6 +39,7 @@ export const geminiOauth: Deployment = {
   ...publicApi,
   id: 'gemini-oauth',
   credential: { kind: 'oauth', path: 'public' },
+  render: (request) => renderPublic(request, true),
   authorize: ({ access_token = '' }, { quota_project }) => ({
     authorization: `Bearer ${access_token}`,
     ...(quota_project === undefined ? {} : { 'x-goog-user-project': quota_project }),
@@ -64,15 +56,27 @@ export const codeAssist: Deployment = {
   authorize: ({ access_token = '' }) => ({ authorization: `Bearer ${access_token}` }),
 }
 
+function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
+  const { body, notes } = renderBody(request, { oauth, urlMedia: true, bothSpellings: false })
+  return {
+    method: 'POST',
+    path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
+    headers: oauth ? operatorHeaders(request) : {},
+    body,
+    notes,
+  }
+}
+
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
   const { body, notes } = renderBody(request, {
+    oauth: true,
     urlMedia: false,
     bothSpellings: request.options.dual_declarations,
   })
   return {
     method: 'POST',
     path: ':streamGenerateContent?alt=sse',
-    headers: { ...request.options.headers },
+    headers: operatorHeaders(request),
     body: {
       model: bareModel(request.model),
       project: projectOf(request),
@@ -82,6 +86,9 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
     notes,
   }
 }
+
+const operatorHeaders = ({ options }: ModelRequest): Record<string, string> =>
+  Object.fromEntries(Object.entries(options.headers).map(([name, value]) => [name.toLowerCase(), value]))
 
 /** Without one the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
 function projectOf({ credential: { project_id } }: ModelRequest): string {

@@ -7,8 +7,10 @@ import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/pro
 import { familyOf, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
 
-/** Where the two paths differ inside of the body. */
+/** Where the deployments differ inside of the body. */
 export interface Form {
+  /** A login: the operator's leading system blocks are for these alone */
+  oauth: boolean
   urlMedia: boolean
   /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */
   bothSpellings: boolean
@@ -78,7 +80,8 @@ export function renderBody(
     if (!notes.includes(text)) notes.push(text)
   }
   const { gemini3 } = familyOf(request.model)
-  const system = [...request.options.system_blocks, request.instructions].filter((text) => text.trim() !== '')
+  const leading = form.oauth ? request.options.system_blocks : []
+  const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
   const toolConfig = functionCallingConfig(request, note)
   const generationConfig = settings(request, note)
