@@ -1,0 +1,105 @@
+/**
+ * The operator's rules for tools: which may be registered, how many calls of one may run, for how long,
+ * and which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
+ */
+import type { ApprovalPolicy, Toolbox, ToolSetting } from '../config/config.ts'
+import { durationMs } from '../config/duration.ts'
+import type { Connector, RegistryTool } from '../store/store.ts'
+
+export interface ToolLimits {
+  /** Calls of this tool at once, over all sessions and replicas */
+  maxInstances: number
+  timeoutMs: number
+}
+
+export type Admission = { ok: true; configured: boolean } | { ok: false; reason: string }
+
+export interface ToolboxPolicy {
+  /** Whether a server's tool may be registered (api.md section 1, strict and dynamic). */
+  admit(connector: Pick<Connector, 'name' | 'mode'>, tool: string): Admission
+  /** A built-in is available only when the toolbox names it; `inspect_tool_output` unless switched off. */
+  admitBuiltin(name: string): Admission
+  limits(
+    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
+    connector: Connector | null,
+  ): ToolLimits
+  timeoutMs(tool: RegistryTool, connector: Connector | null): number
+  needsApproval(tool: RegistryTool, connector: Connector | null): boolean
+  /** May run again after a crash: its hints say so and the operator believes them. */
+  isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
+}
+
+/** The one built-in that spilled results need. */
+const INSPECT = 'inspect_tool_output'
+const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
+
+export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
+  const byName = new Map(toolbox.tools.map((tool) => [tool.name, tool]))
+  const settingOf = (server: string, tool: string): ToolSetting | undefined =>
+    byName.get(`${server}.${tool}`) ?? byName.get(tool)
+  const settingFor = (
+    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
+    connector: Connector | null,
+  ) =>
+    connector && tool.mcp_tool_name !== null
+      ? settingOf(connector.name, tool.mcp_tool_name)
+      : byName.get(tool.canonical_name)
+
+  function limits(
+    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
+    connector: Connector | null,
+  ): ToolLimits {
+    const setting = settingFor(tool, connector)
+    const defaults = connector?.mode === 'dynamic' ? connector.default_tool_config : null
+    return {
+      maxInstances: setting?.maxInstances ?? defaults?.max_instances ?? DEFAULT_LIMITS.maxInstances,
+      timeoutMs:
+        setting?.timeoutMs ??
+        (defaults ? durationMs(defaults.timeout) : undefined) ??
+        DEFAULT_LIMITS.timeoutMs,
+    }
+  }
+
+  return {
+    admit(connector, tool) {
+      const configured = settingOf(connector.name, tool) !== undefined
+      if (configured || connector.mode === 'dynamic') return { ok: true, configured }
+      const names = [...byName.keys()].join(', ')
+      return {
+        ok: false,
+        reason: `Not configured in the toolbox, and ${connector.name} is in strict mode. Name ${connector.name}.${tool} under toolbox.tools, or set mode: dynamic. Configured tools: [${names}]`,
+      }
+    },
+    admitBuiltin(name) {
+      if (name === INSPECT) {
+        return toolbox.inspect
+          ? { ok: true, configured: byName.has(name) }
+          : { ok: false, reason: 'Switched off by toolbox.inspect.' }
+      }
+      if (byName.has(name)) return { ok: true, configured: true }
+      return { ok: false, reason: `Built-in tools are strict: name ${name} under toolbox.tools.` }
+    },
+    limits,
+    timeoutMs: (tool, connector) => limits(tool, connector).timeoutMs,
+    needsApproval(tool, connector) {
+      const policy = policyOf(settingFor(tool, connector)?.requireApproval, connector?.require_approval)
+      if (policy !== 'destructive') return policy === 'always'
+      return !isHarmless(tool, connector)
+    },
+    isRepeatable: (tool, connector) =>
+      isTrusted(connector) &&
+      (tool.annotations.readOnlyHint === true || tool.annotations.idempotentHint === true),
+  }
+}
+
+/** A tool's own setting wins over its connector's; either alone counts. */
+const policyOf = (own: ApprovalPolicy | undefined, connector: ApprovalPolicy | undefined): ApprovalPolicy =>
+  own ?? connector ?? 'never'
+
+/** Built-ins are ours; a server's hints count only where the operator trusts them (wire: MCP, tools page). */
+const isTrusted = (connector: Connector | null): boolean => connector?.trust_annotations ?? true
+
+/** An absent hint means the worst: not read-only, destructive (MCP defaults). */
+const isHarmless = (tool: RegistryTool, connector: Connector | null): boolean =>
+  isTrusted(connector) &&
+  (tool.annotations.readOnlyHint === true || tool.annotations.destructiveHint === false)
