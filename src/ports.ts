@@ -6,8 +6,8 @@
 import type { ContextEdit } from './chat/edits.ts'
 import type { ToolsDelta } from './chat/event.ts'
 import type { Part } from './chat/message.ts'
-import type { CredentialFacts, CredentialSecret, JsonSchema } from './provider.ts'
-import type { Connector, Scope, Session, Turn } from './store/store.ts'
+import type { JsonSchema } from './provider.ts'
+import type { Connector, Credential, Scope, Session, Turn } from './store/store.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
 export interface Caller extends Scope {
@@ -142,22 +142,39 @@ export interface SessionTools {
 
 // ---------------------------------------------------------------- credentials
 
-/** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
-export interface ChosenCredential {
-  facts: CredentialFacts
-  provider: string
-  kind: 'api_key' | 'oauth'
-  /** Gemini's logins: which of its two APIs they are for */
-  path?: 'code_assist' | 'public'
-  origin: 'api' | 'env'
-  secret(): Promise<CredentialSecret>
+export type { ChooseCredential, ChosenCredential } from './credentials/credentials.ts'
+
+/** An OAuth login on its way (api.md "Credentials"). */
+export interface Login {
+  authorization_url: string
+  state: string
+  expires_at: string
+  mode: LoginMode
+  user_code?: string
 }
-export interface ChooseCredential {
-  /**
-   * The session's credential where it fits the provider, else the owner's default, else the owner's only
-   * active one, else the environment's. Throws no_credential, credential_needs_reauth.
-   */
-  resolve(owner: string, credential: string | null, provider: string): Promise<ChosenCredential>
+export type LoginMode = 'loopback' | 'paste' | 'device'
+export interface LoginStatus {
+  state: 'pending' | 'done' | 'failed' | 'expired'
+  credential_id?: string
+  error?: string
+}
+/** Routes have checked that the provider's logins are enabled. Every verb throws invalid_request for a wrong state or code. */
+export interface Logins {
+  /** `mode` null: the default of the deployment */
+  authorize(caller: Caller, provider: string, mode: LoginMode | null): Promise<Login>
+  /** The vendor's redirect; its single-use `state` stands for the caller. */
+  callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginStatus>
+  exchange(
+    caller: Caller,
+    provider: string,
+    answer: { state: string } & ({ code: string } | { pasted: string }),
+  ): Promise<Credential>
+  status(caller: Caller, provider: string, state: string): Promise<LoginStatus>
+  /** Takes over a login file of the vendor's own tool. */
+  importFile(
+    caller: Caller,
+    file: { provider: string; format: string; content: unknown },
+  ): Promise<Credential>
 }
 
 // ---------------------------------------------------------------- operation

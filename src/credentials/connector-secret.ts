@@ -1,0 +1,57 @@
+/**
+ * What of a connector is secret: header values, variables of a started program, its bearer token. Sealed
+ * as one piece under `owner/id`, opened where a connection is made.
+ */
+import type { McpServerSpec } from '../mcp/contract.ts'
+import type { Connector } from '../store/store.ts'
+import type { Vault } from './credentials.ts'
+
+export interface ConnectorSecret {
+  headers: Record<string, string>
+  env: Record<string, string>
+  /** Sent as `Authorization: Bearer …` */
+  bearer?: string
+}
+
+/** Null when there is nothing to hide. */
+export function sealConnector(
+  vault: Vault,
+  { owner, id }: Pick<Connector, 'owner' | 'id'>,
+  secret: ConnectorSecret,
+): Uint8Array | null {
+  const isEmpty =
+    Object.keys(secret.headers).length === 0 &&
+    Object.keys(secret.env).length === 0 &&
+    secret.bearer === undefined
+  return isEmpty ? null : vault.seal(JSON.stringify(secret), `${owner}/${id}`)
+}
+
+export function openConnector(
+  vault: Vault,
+  connector: Pick<Connector, 'owner' | 'id' | 'secret'>,
+): ConnectorSecret {
+  if (!connector.secret) return { headers: {}, env: {} }
+  // Sealed by the function above, and the seal proves that nobody else wrote it.
+  return JSON.parse(vault.open(connector.secret, `${connector.owner}/${connector.id}`)) as ConnectorSecret
+}
+
+/**
+ * A stored connector as the MCP door takes it. `allowPrivate` is the operator's setting for callers'
+ * connectors; those of the configuration are exempt.
+ */
+export function connectorSpec(
+  connector: Connector,
+  vault: Vault,
+  allowPrivate: boolean | readonly string[],
+): McpServerSpec {
+  const { headers, env, bearer } = openConnector(vault, connector)
+  return {
+    key: `${connector.id}@${connector.config_revision}`,
+    name: connector.name,
+    transport: connector.transport,
+    ...(connector.url === null ? {} : { url: connector.url, headers }),
+    ...(connector.command === null ? {} : { command: connector.command, args: connector.args, env }),
+    allowPrivate: connector.origin === 'config' ? true : allowPrivate,
+    ...(bearer === undefined ? {} : { auth: { token: async () => bearer } }),
+  }
+}

@@ -1,0 +1,324 @@
+/**
+ * Credentials: written once, shown never, chosen for a turn. The secret is sealed with the vault under
+ * `owner/id`, so that a row put in another's place opens nothing. Keys from the environment appear as
+ * read-only credentials that every owner may use.
+ */
+import { newId } from '../chat/ids.ts'
+import type { Config } from '../config/config.ts'
+import { BatonError } from '../errors.ts'
+import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
+import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
+
+/** Seals text under a context; opening it under another one fails. */
+export interface Vault {
+  seal(plain: string, context: string): Uint8Array
+  open(sealed: Uint8Array, context: string): string
+}
+
+/** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
+export interface ChosenCredential {
+  facts: CredentialFacts
+  provider: string
+  kind: 'api_key' | 'oauth'
+  /** Where a provider's logins have several APIs: which one they are for */
+  path?: 'code_assist' | 'public'
+  origin: 'api' | 'env'
+  secret(): Promise<CredentialSecret>
+}
+export interface ChooseCredential {
+  /**
+   * The session's credential where it is of the provider, else the owner's default, else the owner's only
+   * active one, else the environment's. Throws no_credential, credential_needs_reauth.
+   */
+  resolve(owner: string, credential: string | null, provider: string): Promise<ChosenCredential>
+}
+
+/** As the API shows it. */
+export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default' | 'facts'> & {
+  default: boolean
+  origin: 'api' | 'env'
+} & Facts
+type Facts = Partial<Record<(typeof FACTS)[number], string>>
+const FACTS = ['account_id', 'project_id', 'path', 'quota_project', 'workspace_id'] as const
+
+export interface NewLogin {
+  kind: 'oauth'
+  access_token: string
+  refresh_token?: string
+  id_token?: string
+  federation?: Record<string, unknown>
+  expires_at?: string
+  account_id?: string
+  project_id?: string
+  path?: 'code_assist' | 'public'
+  quota_project?: string
+  workspace_id?: string
+}
+export type CreateCredential = { provider: string; name?: string; default?: boolean } & (
+  | { kind: 'api_key'; api_key: string }
+  | NewLogin
+)
+export interface PatchCredential {
+  name?: string
+  state?: 'active' | 'disabled'
+  default?: boolean
+}
+
+export interface Credentials extends ChooseCredential {
+  /** Throws oauth_not_enabled, invalid_request. */
+  create(owner: string, input: CreateCredential): Promise<CredentialView>
+  /** Null for an unknown id or another owner's. */
+  get(scope: Scope, id: string): Promise<CredentialView | null>
+  /** Stored ones newest first, then the environment's. */
+  list(scope: Scope, page: PageRequest): Promise<Page<CredentialView>>
+  /** Throws credential_not_found, read_only. */
+  update(scope: Scope, id: string, patch: PatchCredential): Promise<CredentialView>
+  delete(scope: Scope, id: string): Promise<void>
+  /** Throws oauth_not_enabled unless the operator has switched the provider's logins on. */
+  assertOauth(provider: string): void
+}
+
+export interface CredentialDeps {
+  store: Pick<Store, 'credentials' | 'audit'>
+  vault: Vault
+  config: Pick<Config, 'envCredentials' | 'enableOauth'>
+  deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
+}
+
+export function createCredentials({ store, vault, config, deployments }: CredentialDeps): Credentials {
+  const env = envViews(config.envCredentials)
+  const keyOf = (provider: string) =>
+    config.envCredentials.find((known) => known.provider === provider)?.apiKey
+
+  function assertOauth(provider: string): void {
+    if (config.enableOauth.includes(provider)) return
+    throw new BatonError(
+      'oauth_not_enabled',
+      `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
+    )
+  }
+
+  /** Which of a provider's APIs a login is for, where it has several. */
+  function pathOf(provider: string, wanted: string | undefined): string | undefined {
+    const paths = deployments
+      .filter((row) => row.provider === provider && row.credential.kind === 'oauth')
+      .flatMap(({ credential }) => credential.path ?? [])
+    if (wanted === undefined) return paths.includes('code_assist') ? 'code_assist' : paths[0]
+    if (paths.some((path) => path === wanted)) return wanted
+    const known = paths.length > 0 ? `one of: ${paths.join(', ')}` : 'left out for this provider'
+    throw new BatonError('invalid_request', `path must be ${known}.`, { param: 'path' })
+  }
+
+  async function create(owner: string, input: CreateCredential): Promise<CredentialView> {
+    if (input.kind === 'oauth') assertOauth(input.provider)
+    const id = newId('cred')
+    const row = await store.credentials.create({
+      id,
+      owner,
+      provider: input.provider,
+      kind: input.kind,
+      name: input.name ?? null,
+      state: 'active',
+      reason: null,
+      is_default: input.default ?? false,
+      hint: hintOf(input.kind === 'api_key' ? input.api_key : input.access_token),
+      facts: input.kind === 'oauth' ? factsOf(input, pathOf(input.provider, input.path)) : {},
+      expires_at: input.kind === 'oauth' ? (input.expires_at ?? null) : null,
+      secret: vault.seal(JSON.stringify(secretOf(input)), `${owner}/${id}`),
+    })
+    const details = { provider: row.provider, kind: row.kind }
+    await store.audit.write({ owner, act: 'credential.create', subject: id, details })
+    return credentialView(row)
+  }
+
+  async function list(scope: Scope, page: PageRequest): Promise<Page<CredentialView>> {
+    const skip = /^env:(\d{1,3})$/.exec(page.cursor ?? '')?.[1]
+    const stored =
+      skip === undefined ? await store.credentials.list(scope, page) : { data: [], next_cursor: null }
+    const data = stored.data.map(credentialView)
+    if (stored.next_cursor !== null) return { data, next_cursor: stored.next_cursor }
+    const from = Number(skip ?? 0)
+    const to = from + page.limit - data.length
+    return {
+      data: [...data, ...env.slice(from, to)],
+      next_cursor: to < env.length ? `env:${to}` : null,
+    }
+  }
+
+  async function update(scope: Scope, id: string, patch: PatchCredential): Promise<CredentialView> {
+    assertWritable(id)
+    const row = await store.credentials.update(scope, id, {
+      ...(patch.name === undefined ? {} : { name: patch.name }),
+      ...(patch.state === undefined ? {} : { state: patch.state }),
+      ...(patch.default === undefined ? {} : { is_default: patch.default }),
+    })
+    if (!row) throw notFound(id)
+    await store.audit.write({
+      owner: scope.owner,
+      act: 'credential.update',
+      subject: id,
+      details: { ...patch },
+    })
+    return credentialView(row)
+  }
+
+  async function remove(scope: Scope, id: string): Promise<void> {
+    assertWritable(id)
+    if (!(await store.credentials.delete(scope, id))) throw notFound(id)
+    await store.audit.write({ owner: scope.owner, act: 'credential.delete', subject: id, details: {} })
+  }
+
+  function assertWritable(id: string): void {
+    if (!env.some((view) => view.id === id)) return
+    throw new BatonError('read_only', `${id} comes from the environment; change it there.`)
+  }
+
+  async function resolve(owner: string, id: string | null, provider: string): Promise<ChosenCredential> {
+    if (id !== null && env.some((view) => view.id === id && view.provider === provider))
+      return fromEnv(provider)
+    const named = id === null ? null : await store.credentials.get({ owner, admin: false }, id)
+    if (id !== null && !named && !env.some((view) => view.id === id)) {
+      throw refusal(provider, `The session's credential ${id} does not exist any more`)
+    }
+    if (named?.provider === provider) {
+      if (named.state === 'disabled') throw refusal(provider, `The session's credential ${id} is disabled`)
+      return chosen(named)
+    }
+    const preferred = await store.credentials.preferred(owner, provider)
+    // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
+    if (preferred && preferred.state !== 'disabled') return chosen(preferred)
+    const own = await ofProvider(owner, provider)
+    const active = own.filter((row) => row.state === 'active')
+    if (active.length === 1 && active[0]) return chosen(active[0])
+    if (keyOf(provider) !== undefined) return fromEnv(provider)
+    const waiting = own.find((row) => row.state === 'needs_reauth')
+    if (waiting && active.length === 0) return chosen(waiting)
+    throw refusal(
+      provider,
+      active.length > 1
+        ? `There are ${active.length} active credentials for ${provider} and none is the default`
+        : `There is no active credential for ${provider}`,
+    )
+  }
+
+  async function ofProvider(owner: string, provider: string): Promise<Credential[]> {
+    const rows: Credential[] = []
+    let cursor: string | null = null
+    do {
+      const page: Page<Credential> = await store.credentials.list(
+        { owner, admin: false },
+        { limit: 200, ...(cursor === null ? {} : { cursor }) },
+      )
+      rows.push(...page.data.filter((row) => row.provider === provider))
+      cursor = page.next_cursor
+    } while (cursor !== null)
+    return rows
+  }
+
+  function fromEnv(provider: string): ChosenCredential {
+    return {
+      facts: { id: envId(provider) },
+      provider,
+      kind: 'api_key',
+      origin: 'env',
+      secret: async () => ({ api_key: keyOf(provider) ?? '' }),
+    }
+  }
+
+  function chosen(row: Credential): ChosenCredential {
+    if (row.state === 'needs_reauth') {
+      throw new BatonError(
+        'credential_needs_reauth',
+        `Credential ${row.id} needs a new login${row.reason ? ` (${row.reason})` : ''}.`,
+        { details: { credential_id: row.id } },
+      )
+    }
+    const { path, ...facts } = row.facts
+    return {
+      facts: { id: row.id, ...facts },
+      provider: row.provider,
+      kind: row.kind,
+      ...(path === 'code_assist' || path === 'public' ? { path } : {}),
+      origin: 'api',
+      secret: async () => opened(vault.open(row.secret, `${row.owner}/${row.id}`)),
+    }
+  }
+
+  async function get(scope: Scope, id: string): Promise<CredentialView | null> {
+    const known = env.find((view) => view.id === id)
+    if (known) return known
+    const row = await store.credentials.get(scope, id)
+    return row && credentialView(row)
+  }
+
+  return { create, get, list, update, delete: remove, resolve, assertOauth }
+}
+
+const envId = (provider: string): string => `cred_env_${provider}`
+
+function envViews(keys: Config['envCredentials']): CredentialView[] {
+  const now = new Date().toISOString()
+  return keys.map(({ provider, apiKey }) => ({
+    id: envId(provider),
+    owner: '*',
+    provider,
+    kind: 'api_key',
+    name: null,
+    state: 'active',
+    reason: null,
+    default: false,
+    origin: 'env',
+    hint: hintOf(apiKey),
+    expires_at: null,
+    created_at: now,
+    updated_at: now,
+  }))
+}
+
+const hintOf = (secret: string): string => secret.slice(-4)
+
+export function credentialView(row: Credential): CredentialView {
+  const { secret, version, is_default, facts, ...shown } = row
+  return { ...shown, default: is_default, origin: 'api', ...picked(facts) }
+}
+
+function picked(from: Readonly<Record<string, unknown>>): Facts {
+  const facts: Facts = {}
+  for (const name of FACTS) {
+    const value = from[name]
+    if (typeof value === 'string') facts[name] = value
+  }
+  return facts
+}
+
+const factsOf = (input: NewLogin, path: string | undefined): Record<string, string> =>
+  picked({ ...input, path })
+
+/** What is sealed: exactly what was given as secret. */
+function secretOf(input: CreateCredential): Record<string, unknown> {
+  if (input.kind === 'api_key') return { api_key: input.api_key }
+  const { access_token, refresh_token, id_token, federation } = input
+  return {
+    access_token,
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+    ...(federation === undefined ? {} : { federation }),
+  }
+}
+
+function opened(plain: string): CredentialSecret {
+  const { api_key, access_token } = JSON.parse(plain) as CredentialSecret
+  return {
+    ...(api_key === undefined ? {} : { api_key }),
+    ...(access_token === undefined ? {} : { access_token }),
+  }
+}
+
+const notFound = (id: string) => new BatonError('credential_not_found', `No credential ${id} exists.`)
+
+const refusal = (provider: string, why: string) =>
+  new BatonError(
+    'no_credential',
+    `${why}. Add one with POST /v1/credentials, make one the default, or name it in the session.`,
+    { details: { provider } },
+  )
