@@ -1,0 +1,195 @@
+/**
+ * An emulated api.anthropic.com for both deployments: /v1/messages, /v1/messages/count_tokens and
+ * /v1/models, as strict as the vendor is known to be (anthropic-rules.ts, -order.ts, -thinking.ts).
+ *
+ * Secrets name their organization: `sk-ant-api03-<organization>…` and `sk-ant-oat01-<organization>…`, up
+ * to the next dash; thinking made for one organization is worth nothing to another.
+ */
+import { readFileSync } from 'node:fs'
+import { type Json, list, object, parseObject, string } from '../../providers/anthropic/json.ts'
+import { MODELS, modelInfo, modelOf } from './anthropic-models.ts'
+import { checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
+import { checkFields, checkHead, type Head, Refusal } from './anthropic-rules.ts'
+import { createPromptCache, requestId, tell } from './anthropic-stream.ts'
+import { type Asker, checkReplay } from './anthropic-thinking.ts'
+import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
+import { defaultScene, type SceneInput, type Script } from './scene.ts'
+
+export interface AnthropicEmulator {
+  /** In place of `https://api.anthropic.com` */
+  baseUrl: string
+  /** Every request so far, oldest first; the refused ones too. */
+  requests: Recorded[]
+  /** Settles with the request of that place (from 0) once it has arrived. */
+  request(index: number): Promise<Recorded>
+  /** Replaces the default scenes; null goes back to them. */
+  script(fn: Script | null): void
+  /** Makes a secret fail from now on, in the vendor's words. */
+  refuse(secret: string, as: keyof typeof REFUSED): void
+  close(): Promise<void>
+}
+
+const REFUSED = {
+  expired: [
+    401,
+    'authentication_error',
+    'OAuth token has expired. Please obtain a new token or refresh your existing token.',
+  ],
+  revoked: [403, 'permission_error', 'OAuth token has been revoked. Please obtain a new token.'],
+  unknown: [401, 'authentication_error', 'invalid x-api-key'],
+} as const
+
+/** An error in the vendor's shape, for scripts. */
+export const anthropicError = (
+  status: number,
+  type: string,
+  message: string,
+  headers: Record<string, string> = {},
+): JsonReply => ({
+  status,
+  headers,
+  body: { type: 'error', error: { details: null, type, message }, request_id: headers['request-id'] ?? null },
+})
+
+/** The invented failure of that name in test/fixtures/anthropic, as a reply. */
+export function anthropicFixture(name: string): JsonReply {
+  const path = new URL(`../../../test/fixtures/anthropic/${name}`, import.meta.url)
+  const { status, headers, body } = JSON.parse(readFileSync(path, 'utf8'))
+  return { status, headers, body }
+}
+
+export async function createAnthropicEmulator(): Promise<AnthropicEmulator> {
+  const refused = new Map<string, keyof typeof REFUSED>()
+  const cache = createPromptCache()
+  let script: Script | null = null
+  let serial = 0
+
+  const answer = async (request: Recorded): Promise<Reply> => {
+    const mine = ++serial
+    try {
+      return await route(request, mine)
+    } catch (thrown) {
+      if (!(thrown instanceof Refusal)) throw thrown
+      return anthropicError(thrown.status, thrown.type, thrown.message, { 'request-id': requestId(mine) })
+    }
+  }
+
+  const route = async (request: Recorded, mine: number): Promise<Reply> => {
+    const { pathname } = new URL(request.path, 'http://emulator')
+    const organization = authenticate(request, refused)
+    const head = checkHead(request.headers)
+    const target = `${request.method} ${pathname}`
+    if (target === 'GET /v1/models') return models()
+    if (request.method === 'GET' && pathname.startsWith('/v1/models/')) return model(pathname.slice(11))
+    if (target === 'POST /v1/messages/count_tokens') return count(request, organization, head)
+    if (target !== 'POST /v1/messages') throw new Refusal(404, 'not_found_error', 'Not found')
+    const { asker, turns } = read(request, organization, head, false)
+    const dropped = checkReplay(asker, turns)
+    const input = sceneInput(asker.body, turns)
+    const scene = (await script?.(request, input)) ?? defaultScene(input)
+    if ('status' in scene) return scene
+    return tell(scene, { asker, turns, serial: mine, cached: cache(asker, turns), dropped })
+  }
+
+  const { url, requests, request, close } = await serve(answer)
+  return {
+    baseUrl: url,
+    requests,
+    request,
+    close,
+    script(fn) {
+      script = fn
+    },
+    refuse: (secret, as) => void refused.set(secret, as),
+  }
+}
+
+/** The organization behind the request's secret (wire/anthropic.md 1.6, 2.2). */
+function authenticate({ headers }: Recorded, refused: ReadonlyMap<string, keyof typeof REFUSED>): string {
+  const fail = (message: string) => new Refusal(401, 'authentication_error', message)
+  const key = string(headers['x-api-key'])
+  const bearer = /^Bearer (.+)$/.exec(headers.authorization ?? '')?.[1]
+  const secret = key ?? bearer
+  if (secret === undefined) throw fail('x-api-key header is required')
+  if (key !== undefined && bearer !== undefined) throw fail('invalid x-api-key')
+  if (headers.origin !== undefined) throw fail('CORS requests are not allowed for this Organization')
+  const [, kind, organization] = /^sk-ant-(api03|oat01)-([^-]+)/.exec(secret) ?? []
+  if (!organization || (kind === 'oat01' && key !== undefined)) {
+    throw fail(key === undefined ? 'Invalid bearer token' : 'invalid x-api-key')
+  }
+  const betas = String(headers['anthropic-beta'] ?? '').split(',')
+  if (kind === 'oat01' && !betas.includes('oauth-2025-04-20')) {
+    throw fail('OAuth authentication is currently not supported.')
+  }
+  const why = refused.get(secret)
+  if (why) {
+    const [status, type, message] = REFUSED[why]
+    throw new Refusal(status, type, message)
+  }
+  return organization
+}
+
+function read(
+  { body, text }: Recorded,
+  organization: string,
+  head: Head,
+  counting: boolean,
+): { asker: Asker; turns: Turn[] } {
+  const sent = parseObject(text)
+  if (!sent || typeof body !== 'object')
+    throw new Refusal(400, 'invalid_request_error', 'The request body is not valid JSON')
+  const id = string(sent.model)
+  if (id === undefined) throw new Refusal(400, 'invalid_request_error', 'model: Field required')
+  const model = modelOf(id)
+  if (!model) throw new Refusal(404, 'not_found_error', `model: ${id}`)
+  checkFields(sent, head, model, counting)
+  const turns = checkMessages(sent.messages, model)
+  const size = Math.ceil(text.length / 4)
+  if (size > model.window) {
+    throw new Refusal(
+      400,
+      'invalid_request_error',
+      `prompt is too long: ${size} tokens > ${model.window} maximum`,
+    )
+  }
+  return { asker: { model, organization, body: sent }, turns }
+}
+
+function count(request: Recorded, organization: string, head: Head): JsonReply {
+  const { asker, turns } = read(request, organization, head, true)
+  checkReplay(asker, turns)
+  return { status: 200, body: { input_tokens: Math.ceil(request.text.length / 4) } }
+}
+
+function models(): JsonReply {
+  const ids = MODELS.map(({ id }) => id)
+  const body = { data: MODELS.map(modelInfo), has_more: false, first_id: ids[0], last_id: ids.at(-1) }
+  return { status: 200, body }
+}
+
+function model(id: string): JsonReply {
+  const found = modelOf(id)
+  if (!found) throw new Refusal(404, 'not_found_error', `model: ${id}`)
+  return { status: 200, body: modelInfo(found) }
+}
+
+/** What the scenes may depend on: the turn begins with the last user message that says something. */
+function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
+  const turns = mergeRoles(sent.filter(({ role }) => role !== 'system'))
+  const begin = turns.findLastIndex(
+    ({ role, blocks }) => role === 'user' && blocks.some(({ type }) => type === 'text'),
+  )
+  const answered = turns.slice(begin + 1).filter(({ role }) => role === 'user')
+  const results = (turns.at(-1)?.blocks ?? []).filter(({ type }) => type === 'tool_result')
+  return {
+    tools: list(body.tools).map((tool) => String(object(tool).name)),
+    user: textOf(turns[begin]?.blocks ?? []),
+    step: answered.length,
+    results: results.map(({ content }) =>
+      typeof content === 'string' ? content : textOf(list(content).map(object)),
+    ),
+  }
+}
+
+const textOf = (blocks: readonly Json[]): string =>
+  blocks.flatMap(({ type, text }) => (type === 'text' ? [String(text)] : [])).join('\n')
