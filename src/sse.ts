@@ -13,8 +13,14 @@ export function createDecoder(onFrame: (frame: SseFrame) => void): { push(text: 
   const parser = createParser({
     onEvent: (message) => onFrame({ event: message.event, data: message.data, id: message.id }),
   })
+  let isStart = true
   return {
-    push: (text) => parser.feed(text),
+    push(text) {
+      // The parser knows a byte order mark as three bytes only, not as the character it decodes to.
+      const marked = isStart && text.charCodeAt(0) === 0xfeff
+      if (text !== '') isStart = false
+      parser.feed(marked ? text.slice(1) : text)
+    },
     // A stream cut after its last data line still holds a whole event (seen on Gemini: wire/gemini.md 6.1).
     end: () => parser.feed('\n\n'),
   }

@@ -1,0 +1,342 @@
+/**
+ * The door to the providers' HTTP: render → send → decode → parse. It owns the connections, the clocks,
+ * and the rule of when a call is made again: only while nothing of its answer was handed on. No vendor is
+ * known here; a Deployment says what to send and what an answer means.
+ */
+import { setTimeout as sleepFor } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import { Agent, type Dispatcher } from 'undici'
+import type { ModelEvent } from './chat/event.ts'
+import type { Usage } from './chat/message.ts'
+import type { Config } from './config/config.ts'
+import { BatonError } from './errors.ts'
+import { type Answer, createAnswer } from './llm/answer.ts'
+import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
+import { createModels, type ModelsCaller } from './llm/models.ts'
+import { createRetry, type Retry } from './llm/retry.ts'
+import { classifier, scrubber } from './llm/scrub.ts'
+import type {
+  CredentialFacts,
+  CredentialSecret,
+  Deployment,
+  ModelRequest,
+  ParseContext,
+  ReportedModel,
+  UpstreamFailure,
+} from './provider.ts'
+import { logEnd, type Metrics } from './telemetry.ts'
+
+export { LlmStale } from './llm/exchange.ts'
+
+export interface ModelCall {
+  deployment: Deployment
+  request: ModelRequest
+  /** Opened anew for every attempt, so that a refreshed token is used */
+  secret(): Promise<CredentialSecret>
+  context: ParseContext
+  signal: AbortSignal
+  /** Right before the bytes leave, once an attempt; false: not sent, LlmStale is thrown */
+  beforeSend?(): boolean
+  /** After a 401, once: true when the credential was refreshed and the call may be made again */
+  onUnauthorized?(): Promise<boolean>
+}
+
+export interface Preview {
+  method: string
+  url: string
+  /** Secrets, and values that the operator added, as `***` */
+  headers: Record<string, string>
+  body: Record<string, unknown>
+  notes: string[]
+}
+
+export interface Llm {
+  /**
+   * The call's events, all of one network read together, never an empty batch. Throws the signal's
+   * reason, LlmStale, or a BatonError; after a throw or a `return` the socket is gone.
+   */
+  stream(call: ModelCall): AsyncIterable<ModelEvent[]>
+  /** What `stream` would send. */
+  preview(deployment: Deployment, request: ModelRequest): Preview
+  /** The vendor's list, from the cache while it is fresh. Throws a BatonError; a failure is kept for a minute. */
+  models(deployment: Deployment, caller: ModelsCaller): Promise<ReportedModel[]>
+  /** What is known of the model now; asked for in the background, so that no turn waits. */
+  reported(deployment: Deployment, caller: ModelsCaller, model: string): ReportedModel | undefined
+  /** Destroys every connection; calls in flight fail with `draining`. */
+  close(): Promise<void>
+}
+
+export interface LlmDeps {
+  /** The upstream root of a deployment, without a trailing slash */
+  baseUrl(deployment: Deployment): string
+  limits: Pick<
+    Config['limits'],
+    'upstreamConnections' | 'connectTimeoutMs' | 'firstByteTimeoutMs' | 'idleTimeoutMs'
+  >
+  version: string
+  metrics: Pick<Metrics, 'modelCallEnded' | 'modelRetried'>
+  log: Logger
+  /** Absent: an own pool of connections */
+  dispatcher?: Dispatcher
+  /** Milliseconds since the epoch */
+  now?(): number
+  /** Rejects when the signal is aborted */
+  sleep?(ms: number, signal: AbortSignal): Promise<unknown>
+  /** In [0, 1) */
+  random?(): number
+}
+
+/** Bytes of one answer; the longest real ones, with images inside, are a tenth of it. */
+const MAX_ANSWER = 64 << 20
+/** Bytes of an error's body; vendors' pages of HTML are shorter. */
+const MAX_ERROR = 256 << 10
+/** Shorter than the idle time of common load balancers (60 s), so that seldom a socket is closed under a request. */
+const KEEP_ALIVE_MS = 55_000
+const MODELS_TIMEOUT_MS = 15_000
+/** A list of models is asked for on nobody's behalf. */
+const NEVER = new AbortController().signal
+
+/** An answer that is no stream of events, with the adapter's reading of it. */
+class Refused extends Error {
+  readonly failure: UpstreamFailure
+  readonly error: BatonError
+  constructor(failure: UpstreamFailure, error: BatonError) {
+    super(error.message)
+    this.failure = failure
+    this.error = error
+  }
+}
+
+/** What happened to a call so far. */
+interface Progress {
+  request: ModelRequest
+  retry: Retry
+  attempts: number
+  isRefreshed: boolean
+  isRepaired: boolean
+  started: number
+  firstEventMs: number | null
+  usage: Usage | null
+}
+
+export function createLlm(deps: LlmDeps): Llm {
+  const { limits, metrics, log } = deps
+  const now = deps.now ?? Date.now
+  const random = deps.random ?? Math.random
+  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
+  const dispatcher = deps.dispatcher ?? newAgent(limits)
+  const userAgent = `baton/${deps.version}`
+
+  const headersFor = (
+    deployment: Deployment,
+    secret: CredentialSecret,
+    facts: CredentialFacts,
+    own: Readonly<Record<string, string>>,
+  ): Record<string, string> => ({
+    ...own,
+    'user-agent': userAgent,
+    ...sendable(deployment.authorize(secret, facts)),
+  })
+  const urlOf = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
+
+  /** One attempt up to a response that is a stream. Throws Refused for any other response. */
+  async function send(call: ModelCall, request: ModelRequest): Promise<Answer> {
+    const { deployment, signal } = call
+    const { path, method, headers, body } = deployment.render(request)
+    const secret = await call.secret()
+    const exchange = new Exchange({
+      dispatcher,
+      firstByteMs: limits.firstByteTimeoutMs,
+      idleMs: limits.idleTimeoutMs,
+      url: urlOf(deployment, path),
+      method,
+      headers: headersFor(deployment, secret, request.credential, { ...STREAM_HEADERS, ...headers }),
+      body: Buffer.from(JSON.stringify(body)),
+      signal,
+      maxBytes: MAX_ANSWER,
+      ...(call.beforeSend ? { beforeSend: () => call.beforeSend?.() ?? true } : {}),
+    })
+    const reading = { classify: classifier(deployment, secret), scrub: scrubber(secret) }
+    const head = await exchange.head()
+    if (isStream(head)) return createAnswer(exchange, head, deployment.parser(call.context), reading)
+    const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
+    throw new Refused(failure, reading.classify(failure))
+  }
+
+  /** The request to try next. Throws the error to give up with. */
+  async function recover(call: ModelCall, progress: Progress, thrown: unknown, begun: boolean) {
+    call.signal.throwIfAborted()
+    if (thrown instanceof Refused) {
+      const { failure } = thrown
+      if (failure.status === 401 && call.onUnauthorized && !progress.isRefreshed) {
+        progress.isRefreshed = true
+        if (await call.onUnauthorized()) return progress.request
+      }
+      if (failure.status >= 400 && failure.status < 500 && !progress.isRepaired) {
+        progress.isRepaired = true
+        const repaired = call.deployment.repair?.(failure, progress.request)
+        if (repaired) return repaired
+      }
+    }
+    const error = thrown instanceof Refused ? thrown.error : thrown
+    const wait = error instanceof BatonError ? progress.retry.wait(error, begun) : null
+    if (wait === null || !(error instanceof BatonError)) throw error
+    metrics.modelRetried(call.deployment.provider, error.code)
+    log.debug({ code: error.code, attempt: progress.attempts, ms: wait }, 'model call tried again')
+    await sleep(wait, call.signal).catch((reason: unknown) => {
+      call.signal.throwIfAborted()
+      throw reason
+    })
+    return progress.request
+  }
+
+  /**
+   * Attempts until an answer has begun in earnest. Nothing is handed on before an event that a reader
+   * would see, so that an overload told as the first event is still retried (wire/openai.md 7.2).
+   */
+  async function begin(call: ModelCall, progress: Progress): Promise<{ answer: Answer; held: ModelEvent[] }> {
+    while (true) {
+      progress.attempts++
+      let answer: Answer | null = null
+      try {
+        answer = await send(call, progress.request)
+        const held: ModelEvent[] = []
+        for (let batch = await answer.next(); batch; batch = await answer.next()) {
+          held.push(...batch)
+          if (batch.some(({ type }) => type !== 'usage')) break
+        }
+        progress.firstEventMs = now() - progress.started
+        return { answer, held }
+      } catch (thrown) {
+        answer?.abort(thrown)
+        progress.request = await recover(call, progress, thrown, answer !== null)
+      }
+    }
+  }
+
+  async function* stream(call: ModelCall): AsyncGenerator<ModelEvent[]> {
+    const progress: Progress = {
+      request: call.request,
+      retry: createRetry(random),
+      attempts: 0,
+      isRefreshed: false,
+      isRepaired: false,
+      started: now(),
+      firstEventMs: null,
+      usage: null,
+    }
+    let outcome = 'cancelled'
+    let answer: Answer | null = null
+    try {
+      const begun = await begin(call, progress)
+      answer = begun.answer
+      for (let batch: ModelEvent[] | null = begun.held; batch; batch = await answer.next()) {
+        for (const event of batch) if (event.type === 'usage') progress.usage = event.usage
+        if (batch.length > 0) yield batch
+      }
+      outcome = 'ok'
+    } catch (thrown) {
+      if (!call.signal.aborted) outcome = thrown instanceof BatonError ? thrown.code : 'internal'
+      if (thrown instanceof LlmStale) outcome = 'stale'
+      throw thrown
+    } finally {
+      answer?.abort(new Error('the reader left'))
+      if (outcome !== 'stale') ended(call, progress, outcome)
+    }
+  }
+
+  function ended({ deployment, request }: ModelCall, progress: Progress, outcome: string): void {
+    const { provider, id } = deployment
+    const { attempts, firstEventMs, usage } = progress
+    const { model, session_id } = request
+    const ms = now() - progress.started
+    metrics.modelCallEnded({ provider, model, outcome, ms, firstEventMs, usage })
+    logEnd(log, 'model call ended', {
+      session_id,
+      provider,
+      deployment: id,
+      model,
+      outcome,
+      attempts,
+      ms,
+      first_event_ms: firstEventMs,
+      usage,
+    })
+  }
+
+  async function fetchModels(deployment: Deployment, { facts, secret }: ModelsCaller) {
+    const { models } = deployment
+    if (!models) return []
+    const opened = await secret()
+    const exchange = new Exchange({
+      dispatcher,
+      firstByteMs: Math.min(MODELS_TIMEOUT_MS, limits.firstByteTimeoutMs),
+      idleMs: Math.min(MODELS_TIMEOUT_MS, limits.idleTimeoutMs),
+      url: urlOf(deployment, models.path),
+      method: 'GET',
+      headers: headersFor(deployment, opened, facts, { accept: 'application/json', ...models.headers }),
+      body: null,
+      signal: NEVER,
+      maxBytes: MAX_ANSWER,
+    })
+    const head = await exchange.head()
+    const body = await exchange.text(MAX_ANSWER)
+    const json = head.status === 200 ? parsed(body) : undefined
+    if (json === undefined) throw classifier(deployment, opened)({ ...head, body })
+    return models.parse(json)
+  }
+  const models = createModels(fetchModels, now)
+
+  return {
+    stream,
+    preview(deployment, request) {
+      const { method, path, headers, body, notes } = deployment.render(request)
+      const shown = headersFor(deployment, MASKED, request.credential, { ...STREAM_HEADERS, ...headers })
+      const added = new Set(Object.keys(request.options.headers).map((name) => name.toLowerCase()))
+      for (const name of Object.keys(shown)) if (added.has(name.toLowerCase())) shown[name] = '***'
+      return { method, url: urlOf(deployment, path).href, headers: shown, body, notes }
+    },
+    models: models.list,
+    reported: models.reported,
+    close: async () => {
+      if (!deps.dispatcher) await dispatcher.destroy()
+    },
+  }
+}
+
+const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'application/json' }
+const MASKED: CredentialSecret = { api_key: '***', access_token: '***' }
+
+/** TCP_NODELAY is undici's own default; no pipelining, since every answer is a long stream. */
+const newAgent = (limits: LlmDeps['limits']) =>
+  new Agent({
+    connections: limits.upstreamConnections,
+    connectTimeout: limits.connectTimeoutMs,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    pipelining: 1,
+  })
+
+/**
+ * A 2xx is a stream unless it says outright that it is something else: the type may be missing
+ * (wire/openai.md 3), and a page of the network's edge or a bare JSON error may come with a 200.
+ */
+const isStream = ({ status, headers }: ResponseHead): boolean =>
+  status >= 200 && status < 300 && !/\b(?:html|json)\b/i.test(headers['content-type'] ?? '')
+
+function sendable(headers: Record<string, string>): Record<string, string> {
+  for (const [name, value] of Object.entries(headers)) {
+    // undici would refuse it too, as a fault of ours.
+    if (!/[^\t\x20-\x7e\x80-\xff]/.test(value)) continue
+    const words = `The credential holds characters that the header ${name} cannot carry. Store it again.`
+    throw new BatonError('upstream_auth', words)
+  }
+  return headers
+}
+
+function parsed(body: string): unknown {
+  try {
+    return JSON.parse(body)
+  } catch {
+    return undefined
+  }
+}

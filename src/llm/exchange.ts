@@ -1,0 +1,275 @@
+/**
+ * One HTTP exchange with an upstream: a request goes out, its response is read piece by piece, under three
+ * clocks (connect, first byte, silence), a size limit, and a signal that destroys the socket at once. It
+ * stands on undici's `dispatch`, the cheapest of its interfaces, and knows nothing of models or events.
+ */
+import type { Dispatcher } from 'undici'
+import { BatonError } from '../errors.ts'
+
+/** The request went out of date between rendering and sending (`beforeSend` said no): render it again. */
+export class LlmStale extends Error {
+  constructor() {
+    super('the request is out of date')
+    this.name = 'LlmStale'
+  }
+}
+
+export interface ExchangeRequest {
+  dispatcher: Dispatcher
+  url: URL
+  method: 'GET' | 'POST'
+  headers: Readonly<Record<string, string>>
+  body: Buffer | null
+  signal: AbortSignal
+  /** From here to the response's head; includes the wait for a free connection */
+  firstByteMs: number
+  /** Between any two pieces of the body */
+  idleMs: number
+  /** Bytes of the body, all together */
+  maxBytes: number
+  /** Right before the first byte leaves; false: nothing is sent, LlmStale is thrown */
+  beforeSend?: () => boolean
+}
+
+export interface ResponseHead {
+  status: number
+  /** Names in lower case; a repeated one joined by commas */
+  headers: Readonly<Record<string, string>>
+}
+
+/** Where an exchange broke: `details.phase` of its error. Only before `body` is it safe to send again. */
+export type Phase = 'connect' | 'headers' | 'body'
+
+/** Unread bytes that stop the socket from being read further. */
+const HIGH_WATER = 1 << 20
+/** How long the rest of a body that nobody needs may take before its connection is given up instead. */
+const DRAIN_MS = 500
+
+/**
+ * Every method that waits throws what ended the exchange: the signal's reason, LlmStale, or a BatonError
+ * (`upstream_timeout`, `upstream_disconnected`, `upstream_rejected` for a body over the limit).
+ */
+export class Exchange implements Dispatcher.DispatchHandler {
+  readonly #request: ExchangeRequest
+  #controller: Dispatcher.DispatchController | null = null
+  #phase: Phase = 'connect'
+  #head: ResponseHead | null = null
+  #chunks: Buffer[] = []
+  #unread = 0
+  #total = 0
+  #state: 'open' | 'ended' | 'failed' | 'draining' = 'open'
+  #failure: unknown
+  #wake: (() => void) | null = null
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(request: ExchangeRequest) {
+    this.#request = request
+    const { dispatcher, url, method, headers, body, signal, firstByteMs } = request
+    if (signal.aborted) {
+      this.#fail(signal.reason)
+      return
+    }
+    signal.addEventListener('abort', this.#onAbort, { once: true })
+    this.#timer = setTimeout(this.#onSilence, firstByteMs)
+    // undici's own clocks tick about once a second and would also run while reading is held back.
+    dispatcher.dispatch(
+      {
+        origin: url.origin,
+        path: url.pathname + url.search,
+        method,
+        headers: { ...headers },
+        body,
+        headersTimeout: 0,
+        bodyTimeout: 0,
+      },
+      this,
+    )
+  }
+
+  /** The response's status and headers. */
+  async head(): Promise<ResponseHead> {
+    while (!this.#head) await this.#more()
+    return this.#head
+  }
+
+  /** Everything that has arrived since the last call; null after the end of the body. */
+  async read(): Promise<Buffer | null> {
+    while (this.#chunks.length === 0) {
+      if (this.#state === 'ended') return null
+      await this.#more()
+    }
+    const chunks = this.#chunks
+    this.#chunks = []
+    this.#unread = 0
+    if (this.#controller?.paused) {
+      this.#controller.resume()
+      this.#timer?.refresh()
+    }
+    return chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks)
+  }
+
+  /** The body as text, cut off after `limit` bytes; of one that breaks, what had come. */
+  async text(limit: number): Promise<string> {
+    const parts: Buffer[] = []
+    let size = 0
+    try {
+      for (let part = await this.read(); part && size < limit; part = await this.read()) {
+        parts.push(part)
+        size += part.length
+      }
+    } catch (thrown) {
+      if (!(thrown instanceof BatonError)) throw thrown
+    }
+    this.drain()
+    return Buffer.concat(parts).subarray(0, limit).toString('utf8')
+  }
+
+  /** Gives the exchange up and destroys its socket. Does nothing once it is over or drained. */
+  abort(reason: unknown): void {
+    if (this.#state !== 'open') return
+    this.#chunks = []
+    this.#fail(reason)
+    this.#destroy()
+  }
+
+  /** Nothing more is wanted of the body; a short rest is read, so that the connection can be used again. */
+  drain(): void {
+    if (this.#state !== 'open') return
+    this.#state = 'draining'
+    this.#chunks = []
+    this.#request.signal.removeEventListener('abort', this.#onAbort)
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(() => this.#destroy(), DRAIN_MS).unref()
+    if (this.#controller?.paused) this.#controller.resume()
+  }
+
+  // ---- undici's side
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller
+    if (this.#state === 'open') this.#permit()
+    if (this.#state === 'failed') this.#destroy()
+    else this.#phase = 'headers'
+  }
+
+  onResponseStart(_: unknown, status: number, headers: Record<string, string | string[] | undefined>): void {
+    if (status < 200 || this.#state !== 'open') return
+    this.#phase = 'body'
+    this.#head = { status, headers: flat(headers) }
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(this.#onSilence, this.#request.idleMs)
+    this.#notify()
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (this.#state !== 'open') return
+    this.#total += chunk.length
+    if (this.#total > this.#request.maxBytes) {
+      const words = `The provider's answer is larger than ${this.#request.maxBytes} bytes.`
+      return this.abort(new BatonError('upstream_rejected', words, { details: { phase: 'body' } }))
+    }
+    this.#chunks.push(chunk)
+    this.#unread += chunk.length
+    if (this.#unread > HIGH_WATER) controller.pause()
+    this.#timer?.refresh()
+    this.#notify()
+  }
+
+  onResponseEnd(): void {
+    if (this.#state === 'failed') return
+    this.#state = 'ended'
+    this.#settle()
+  }
+
+  onResponseError(_: unknown, error: Error): void {
+    if (this.#state === 'open') this.#fail(this.#broken(error))
+    else this.#settle()
+  }
+
+  // ---- inside
+
+  #permit(): void {
+    try {
+      if (this.#request.beforeSend?.() === false) this.#fail(new LlmStale())
+    } catch (thrown) {
+      this.#fail(thrown)
+    }
+  }
+
+  readonly #onAbort = (): void => this.abort(this.#request.signal.reason)
+
+  readonly #onSilence = (): void => {
+    if (this.#controller?.paused && this.#state === 'open') return
+    const { firstByteMs, idleMs } = this.#request
+    const words =
+      this.#phase === 'body'
+        ? `The provider's answer was silent for ${idleMs} ms.`
+        : `The provider did not answer within ${firstByteMs} ms.`
+    this.abort(new BatonError('upstream_timeout', words, { details: { phase: this.#phase } }))
+  }
+
+  #destroy(): void {
+    this.#controller?.abort(this.#failure instanceof Error ? this.#failure : new Error('aborted'))
+  }
+
+  #fail(reason: unknown): void {
+    this.#state = 'failed'
+    this.#failure = reason
+    this.#settle()
+  }
+
+  #settle(): void {
+    clearTimeout(this.#timer)
+    this.#request.signal.removeEventListener('abort', this.#onAbort)
+    this.#notify()
+  }
+
+  #notify(): void {
+    const wake = this.#wake
+    this.#wake = null
+    wake?.()
+  }
+
+  /** Returns when there is something new; throws once the exchange has failed. */
+  async #more(): Promise<void> {
+    if (this.#state !== 'failed') {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve
+      })
+    }
+    // What arrived before a failure is read first.
+    if (this.#state === 'failed' && this.#chunks.length === 0) throw this.#failure
+  }
+
+  #broken(error: Error & { code?: string }): BatonError {
+    const details = { phase: this.#phase, reason: error.code ?? error.name }
+    if (error.code === 'UND_ERR_CONNECT_TIMEOUT') {
+      return new BatonError('upstream_timeout', 'No connection to the provider in time.', {
+        details,
+        cause: error,
+      })
+    }
+    if (error.code === 'UND_ERR_INVALID_ARG') {
+      const words = 'The request cannot be sent over HTTP: check headers that the configuration adds.'
+      return new BatonError('internal', words, { details, cause: error })
+    }
+    if (error.code === 'UND_ERR_DESTROYED' || error.code === 'UND_ERR_CLOSED') {
+      return new BatonError('draining', 'Baton is shutting down.', { retryAfter: 1, cause: error })
+    }
+    return new BatonError('upstream_disconnected', WHERE[this.#phase], { details, cause: error })
+  }
+}
+
+const WHERE: Readonly<Record<Phase, string>> = {
+  connect: 'The provider cannot be reached.',
+  headers: 'The provider closed the connection before it answered.',
+  body: "The connection broke in the middle of the provider's answer.",
+}
+
+function flat(headers: Record<string, string | string[] | undefined>): Record<string, string> {
+  const result: Record<string, string> = {}
+  for (const [name, value] of Object.entries(headers)) {
+    if (value !== undefined) result[name] = Array.isArray(value) ? value.join(', ') : value
+  }
+  return result
+}

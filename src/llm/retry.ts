@@ -1,0 +1,58 @@
+/** When a failed attempt is made again, and after what wait. Pure: the clock and chance are handed in. */
+import type { BatonError } from '../errors.ts'
+
+const RETRIES = 2
+/** Full jitter below 400 ms, then below 800 ms: a burst of callers does not come back as a burst. */
+const BASE_MS = 400
+/**
+ * A longer wait is the caller's decision: the error goes out at once with its Retry-After. It lies below
+ * the five seconds that adapters state for a limit that does not say how long it lasts.
+ */
+const LONGEST_WAIT_MS = 4000
+const TOTAL_WAIT_MS = 6000
+
+/** Failures of the moment; everything else would fail the same way again. */
+const OF_THE_MOMENT: ReadonlySet<string> = new Set([
+  'upstream_overloaded',
+  'upstream_rate_limited',
+  'upstream_timeout',
+  'upstream_disconnected',
+])
+
+export interface Retry {
+  /**
+   * Milliseconds until the next attempt; null: give up with this error. `begun`: bytes of a 2xx body had
+   * come, so that the vendor may have charged for the attempt.
+   */
+  wait(error: BatonError, begun: boolean): number | null
+}
+
+export function createRetry(random: () => number): Retry {
+  let retries = 0
+  let waited = 0
+  const begunWith = new Set<string>()
+  return {
+    wait(error, begun) {
+      if (retries >= RETRIES || !OF_THE_MOMENT.has(error.code)) return null
+      const phase = error.details?.phase
+      // The vendor had the request for the whole time already: the next one would wait as long.
+      if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
+      if (begun) {
+        // Only what the vendor itself says in place of an answer, and not the same twice.
+        if (error.code === 'upstream_disconnected' || begunWith.has(error.code)) return null
+        begunWith.add(error.code)
+      }
+      const wait = delay(error, random() * BASE_MS * 2 ** retries)
+      if (wait === null || waited + wait > TOTAL_WAIT_MS) return null
+      retries++
+      waited += wait
+      return wait
+    },
+  }
+}
+
+function delay(error: BatonError, backoff: number): number | null {
+  if (error.retryAfter === undefined) return error.code === 'upstream_rate_limited' ? null : backoff
+  const told = error.retryAfter * 1000
+  return told <= LONGEST_WAIT_MS ? Math.max(told, backoff) : null
+}

@@ -1,0 +1,275 @@
+/**
+ * What Baton tells its operators: metrics for Prometheus, and log lines as JSON. The metrics are data
+ * (METRICS), so that the documentation can be checked against them; labels that callers can invent values
+ * for are bounded. Nothing here knows a route, a turn or a vendor.
+ */
+import { type DestinationStream, type Logger, pino } from 'pino'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { NO_USAGE, type Outcome, type Usage } from './chat/message.ts'
+
+// ---------------------------------------------------------------- metrics
+
+interface Spec {
+  kind: 'counter' | 'gauge' | 'histogram'
+  help: string
+  labels: readonly string[]
+  /** Upper bounds of a histogram, in its unit */
+  buckets?: readonly number[]
+}
+
+const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30]
+const LONG = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
+
+/** Every metric of Baton's own; prom-client's defaults (`process_*`, `nodejs_*`, event-loop lag) stand beside them. */
+export const METRICS = {
+  baton_http_requests_total: {
+    kind: 'counter',
+    help: 'HTTP requests answered, by route pattern.',
+    labels: ['method', 'route', 'status'],
+  },
+  baton_http_request_seconds: {
+    kind: 'histogram',
+    help: 'From a request to the head of its response, so that a stream counts until it starts.',
+    labels: ['method', 'route'],
+    buckets: SHORT,
+  },
+  baton_streams_open: { kind: 'gauge', help: 'Event streams that clients have open.', labels: [] },
+  baton_turns_active: { kind: 'gauge', help: 'Turns that this process runs.', labels: [] },
+  baton_turns_total: { kind: 'counter', help: 'Turns that this process let go of.', labels: ['state'] },
+  baton_turn_seconds: {
+    kind: 'histogram',
+    help: 'How long this process ran a turn.',
+    labels: ['state'],
+    buckets: LONG,
+  },
+  baton_turn_queue_seconds: {
+    kind: 'histogram',
+    help: 'How long a turn waited for a free place in this process.',
+    labels: [],
+    buckets: SHORT,
+  },
+  baton_steps_total: {
+    kind: 'counter',
+    help: 'Committed steps, by how the model ended them.',
+    labels: ['provider', 'finish'],
+  },
+  baton_model_calls_total: {
+    kind: 'counter',
+    help: 'Model calls: `ok`, `cancelled`, or the code of the error.',
+    labels: ['provider', 'model', 'outcome'],
+  },
+  baton_model_call_seconds: {
+    kind: 'histogram',
+    help: 'A model call from its first attempt to its end.',
+    labels: ['provider', 'model'],
+    buckets: LONG,
+  },
+  baton_model_first_event_seconds: {
+    kind: 'histogram',
+    help: 'A model call from its first attempt to its first event.',
+    labels: ['provider', 'model'],
+    buckets: LONG,
+  },
+  baton_model_retries_total: {
+    kind: 'counter',
+    help: 'Attempts of model calls that were made again, by the failure before.',
+    labels: ['provider', 'code'],
+  },
+  baton_model_tokens_total: {
+    kind: 'counter',
+    help: 'Tokens as providers report them; `cached` is part of `input`, `reasoning` of `output`.',
+    labels: ['provider', 'model', 'kind'],
+  },
+  baton_tool_calls_total: {
+    kind: 'counter',
+    help: 'Settled tool calls.',
+    labels: ['tool', 'outcome'],
+  },
+  baton_tool_call_seconds: {
+    kind: 'histogram',
+    help: 'A tool call from its start to its settlement.',
+    labels: ['tool'],
+    buckets: SHORT,
+  },
+  baton_events_appended_total: { kind: 'counter', help: 'Events put into session logs.', labels: [] },
+  baton_events_lost_total: {
+    kind: 'counter',
+    help: 'Events that the bus refused; their readers get a gap.',
+    labels: [],
+  },
+} as const satisfies Record<string, Spec>
+
+export type MetricName = keyof typeof METRICS
+
+/** One finished model call; milliseconds. `firstEventMs` is null when none came. */
+export interface ModelCallRecord {
+  provider: string
+  model: string
+  outcome: string
+  ms: number
+  firstEventMs: number | null
+  usage: Usage | null
+}
+
+export interface Metrics {
+  readonly contentType: string
+  /** The page for `GET /metrics`. */
+  text(): Promise<string>
+  /** `route` is the pattern (`/v1/turns/:id`), never the path. */
+  httpAnswered(method: string, route: string, status: number, ms: number): void
+  streamOpened(): void
+  streamClosed(): void
+  turnStarted(): void
+  turnEnded(state: string, ms: number): void
+  turnQueued(ms: number): void
+  stepEnded(provider: string, model: string, finish: string): void
+  modelCallEnded(call: ModelCallRecord): void
+  modelRetried(provider: string, code: string): void
+  toolEnded(tool: string, outcome: string, ms: number): void
+  eventsAppended(count: number): void
+  eventsLost(count: number): void
+}
+
+/** Distinct values that a label with invented values may take; the rest are counted as `other`. */
+const MOST_VALUES = 100
+
+/** `defaults: false` leaves the process's own metrics out, which watch the garbage collector. */
+export function createMetrics({ defaults = true } = {}): Metrics {
+  const registry = new Registry()
+  if (defaults) collectDefaultMetrics({ register: registry })
+  const { counter, gauge, histogram } = register(registry)
+  const model = bounded()
+  const tool = bounded()
+  return {
+    contentType: registry.contentType,
+    text: () => registry.metrics(),
+    httpAnswered(method, route, status, ms) {
+      counter('baton_http_requests_total').inc({ method, route, status })
+      histogram('baton_http_request_seconds').observe({ method, route }, ms / 1000)
+    },
+    streamOpened: () => gauge('baton_streams_open').inc(),
+    streamClosed: () => gauge('baton_streams_open').dec(),
+    turnStarted: () => gauge('baton_turns_active').inc(),
+    turnEnded(state, ms) {
+      gauge('baton_turns_active').dec()
+      counter('baton_turns_total').inc({ state })
+      histogram('baton_turn_seconds').observe({ state }, ms / 1000)
+    },
+    turnQueued: (ms) => histogram('baton_turn_queue_seconds').observe(ms / 1000),
+    stepEnded: (provider, _, finish) => counter('baton_steps_total').inc({ provider, finish }),
+    modelCallEnded(call) {
+      const labels = { provider: call.provider, model: model(call.model) }
+      counter('baton_model_calls_total').inc({ ...labels, outcome: call.outcome })
+      histogram('baton_model_call_seconds').observe(labels, call.ms / 1000)
+      if (call.firstEventMs !== null) {
+        histogram('baton_model_first_event_seconds').observe(labels, call.firstEventMs / 1000)
+      }
+      const { input_tokens, output_tokens, cached_tokens, reasoning_tokens } = call.usage ?? NO_USAGE
+      const tokens = counter('baton_model_tokens_total')
+      tokens.inc({ ...labels, kind: 'input' }, input_tokens)
+      tokens.inc({ ...labels, kind: 'output' }, output_tokens)
+      tokens.inc({ ...labels, kind: 'cached' }, cached_tokens)
+      tokens.inc({ ...labels, kind: 'reasoning' }, reasoning_tokens)
+    },
+    modelRetried: (provider, code) => counter('baton_model_retries_total').inc({ provider, code }),
+    toolEnded(name, outcome, ms) {
+      const label = tool(name)
+      counter('baton_tool_calls_total').inc({ tool: label, outcome })
+      histogram('baton_tool_call_seconds').observe({ tool: label }, ms / 1000)
+    },
+    eventsAppended: (count) => counter('baton_events_appended_total').inc(count),
+    eventsLost: (count) => counter('baton_events_lost_total').inc(count),
+  }
+}
+
+/** Makes every metric of METRICS; the accessors only take names of their kind. */
+function register(registry: Registry) {
+  const made = new Map<string, Counter | Gauge | Histogram>()
+  for (const [name, spec] of Object.entries<Spec>(METRICS)) {
+    const config = { name, help: spec.help, labelNames: [...spec.labels], registers: [registry] }
+    if (spec.kind === 'counter') made.set(name, new Counter(config))
+    else if (spec.kind === 'gauge') made.set(name, new Gauge(config))
+    else made.set(name, new Histogram({ ...config, buckets: [...(spec.buckets ?? SHORT)] }))
+  }
+  return {
+    counter: (name: NameOf<'counter'>) => made.get(name) as Counter,
+    gauge: (name: NameOf<'gauge'>) => made.get(name) as Gauge,
+    histogram: (name: NameOf<'histogram'>) => made.get(name) as Histogram,
+  }
+}
+type NameOf<K extends Spec['kind']> = {
+  [N in MetricName]: (typeof METRICS)[N]['kind'] extends K ? N : never
+}[MetricName]
+
+function bounded(): (value: string) => string {
+  const known = new Set<string>()
+  return (value) => {
+    if (known.has(value)) return value
+    if (known.size >= MOST_VALUES) return 'other'
+    known.add(value)
+    return value
+  }
+}
+
+// ---------------------------------------------------------------- logs
+
+/** Names under which a secret may stand: at the top of a line's fields, one level down, or among headers. */
+const SECRET_NAMES = [
+  'authorization',
+  '["x-api-key"]',
+  '["x-goog-api-key"]',
+  '["proxy-authorization"]',
+  'cookie',
+  '["set-cookie"]',
+  'api_key',
+  'apiKey',
+  'access_token',
+  'refresh_token',
+  'id_token',
+  'client_secret',
+  'password',
+  'secret',
+]
+
+const below = (parent: string, name: string) => (name.startsWith('[') ? parent + name : `${parent}.${name}`)
+
+/** JSON lines to stdout, or to `destination`. A secret under one of the usual names is written as `***`. */
+export function createLog(level: string, destination?: DestinationStream): Logger {
+  const paths = SECRET_NAMES.flatMap((name) => [
+    name,
+    below('*', name),
+    below('headers', name),
+    below('*.headers', name),
+  ])
+  return pino({ level, base: null, redact: { paths, censor: '***' } }, destination ?? pino.destination(1))
+}
+
+/** The one line that each of these leaves behind: ids and figures, nothing that was said. */
+interface EndLines {
+  'model call ended': {
+    session_id: string
+    provider: string
+    deployment: string
+    model: string
+    outcome: string
+    attempts: number
+    ms: number
+    first_event_ms: number | null
+    usage: Usage | null
+  }
+  'tool call ended': {
+    session_id: string
+    turn_id: string
+    call_id: string
+    exec_id: string
+    tool: string
+    outcome: Outcome
+    ms: number
+  }
+  'turn ended': { session_id: string; turn_id: string; state: string; steps: number; ms: number }
+}
+
+export function logEnd<K extends keyof EndLines>(log: Logger, message: K, fields: EndLines[K]): void {
+  const line: object = fields
+  log.info(line, message)
+}

@@ -1,0 +1,58 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { createDecoder, encodeComment, encodeEvent, type SseFrame } from '../src/sse.ts'
+
+function decode(...chunks: string[]): SseFrame[] {
+  const frames: SseFrame[] = []
+  const decoder = createDecoder((frame) => frames.push(frame))
+  for (const chunk of chunks) decoder.push(chunk)
+  decoder.end()
+  return frames
+}
+const frame = (data: string, event?: string, id?: string): SseFrame => ({ event, data, id })
+
+t.test('the forms of the wire that vendors use', async (t) => {
+  t.same(decode('data: a\n\ndata:b\n\n'), [frame('a'), frame('b')], 'with and without the blank')
+  t.same(decode('event: x\r\ndata: a\r\n\r\n'), [frame('a', 'x')], 'CR LF')
+  t.same(decode('data: a\ndata: b\n\n'), [frame('a\nb')], 'several data lines are one text')
+  t.same(decode(': ping\n\n: ping\n\ndata: a\n\n'), [frame('a')], 'comments are nothing')
+  t.same(decode('id: 7\nretry: 10\nunknown: 1\ndata: a\n\n'), [frame('a', undefined, '7')], 'unknown fields')
+  t.same(decode('\ufeffdata: a\n\n'), [frame('a')], 'a byte order mark')
+  t.same(decode('{"error":"no stream"}'), [], 'what is no stream has no frames')
+})
+
+t.test('a last frame without its blank line is delivered at the end', async (t) => {
+  t.same(decode('data: a\n\ndata: b'), [frame('a'), frame('b')])
+  t.same(decode('data: a\n\ndata: b\n'), [frame('a'), frame('b')])
+  t.same(decode('data: a\r\n\r\ndata: b\r'), [frame('a'), frame('b')])
+})
+
+t.test('what is encoded is decoded, wherever the text is cut', async (t) => {
+  const line = fc.string({ unit: 'binary' }).map((text) => JSON.stringify(text))
+  const name = fc.stringMatching(/^[a-z][a-z._]{0,10}$/)
+  const events = fc.array(fc.record({ name, data: line, id: fc.option(name, { nil: undefined }) }))
+  fc.assert(
+    fc.property(events, fc.integer({ min: 1, max: 9 }), (list, size) => {
+      const text = list
+        .map(({ name, data, id }) => encodeComment('ping') + encodeEvent(name, data, id))
+        .join('')
+      const chunks = Array.from({ length: Math.ceil(text.length / size) }, (_, i) =>
+        text.slice(i * size, (i + 1) * size),
+      )
+      t.same(
+        decode(...chunks),
+        list.map(({ name, data, id }) => frame(data, name, id)),
+      )
+    }),
+    { numRuns: 60 },
+  )
+})
+
+t.test('an event as clients see it', async (t) => {
+  t.equal(
+    encodeEvent('content.delta', '{"text":"a"}', '1-0'),
+    'id: 1-0\nevent: content.delta\ndata: {"text":"a"}\n\n',
+  )
+  t.equal(encodeEvent('gap', '{}'), 'event: gap\ndata: {}\n\n')
+  t.equal(encodeComment('ping'), ': ping\n\n')
+})

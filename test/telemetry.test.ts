@@ -1,0 +1,121 @@
+import t from 'tap'
+import { createLog, createMetrics, logEnd, METRICS } from '../src/telemetry.ts'
+
+const USAGE = { input_tokens: 10, output_tokens: 7, reasoning_tokens: 2, cached_tokens: 4 }
+
+/** The page's samples as `name{labels}` → value. */
+async function samples(metrics: ReturnType<typeof createMetrics>): Promise<Map<string, number>> {
+  const lines = (await metrics.text()).split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+  return new Map(lines.map((line) => [line.replace(/ [^ ]*$/, ''), Number(line.split(' ').at(-1))]))
+}
+
+t.test('the page holds every documented metric with its help, and the process’s own', async (t) => {
+  const page = await createMetrics().text()
+  for (const [name, { kind, help }] of Object.entries(METRICS)) {
+    t.ok(page.includes(`# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n`), name)
+  }
+  t.match(page, /^nodejs_eventloop_lag_p99_seconds /m)
+  t.match(page, /^process_resident_memory_bytes /m)
+  const own = [...page.matchAll(/^# TYPE (baton_\w+)/gm)].map(([, name]) => name)
+  t.same(own.sort(), Object.keys(METRICS).sort(), 'and no other of Baton’s')
+})
+
+t.test('what happens is counted under its labels, in seconds', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  metrics.httpAnswered('POST', '/v1/sessions/:id/turns', 200, 30)
+  metrics.streamOpened()
+  metrics.streamOpened()
+  metrics.streamClosed()
+  metrics.turnStarted()
+  metrics.turnStarted()
+  metrics.turnEnded('completed', 2000)
+  metrics.turnQueued(5)
+  metrics.stepEnded('made-up', 'one', 'tool_calls')
+  const call = { provider: 'made-up', model: 'one', outcome: 'ok', ms: 1500, firstEventMs: 400, usage: USAGE }
+  metrics.modelCallEnded(call)
+  metrics.modelCallEnded({ ...call, outcome: 'upstream_timeout', firstEventMs: null, usage: null })
+  metrics.modelRetried('made-up', 'upstream_overloaded')
+  metrics.toolEnded('github.search', 'ok', 120)
+  metrics.eventsAppended(5)
+  metrics.eventsLost(2)
+  const found = await samples(metrics)
+  const expected: Record<string, number> = {
+    'baton_http_requests_total{method="POST",route="/v1/sessions/:id/turns",status="200"}': 1,
+    'baton_http_request_seconds_sum{method="POST",route="/v1/sessions/:id/turns"}': 0.03,
+    baton_streams_open: 1,
+    baton_turns_active: 1,
+    'baton_turns_total{state="completed"}': 1,
+    'baton_turn_seconds_sum{state="completed"}': 2,
+    baton_turn_queue_seconds_sum: 0.005,
+    'baton_steps_total{provider="made-up",finish="tool_calls"}': 1,
+    'baton_model_calls_total{provider="made-up",model="one",outcome="ok"}': 1,
+    'baton_model_calls_total{provider="made-up",model="one",outcome="upstream_timeout"}': 1,
+    'baton_model_call_seconds_sum{provider="made-up",model="one"}': 3,
+    'baton_model_first_event_seconds_count{provider="made-up",model="one"}': 1,
+    'baton_model_tokens_total{provider="made-up",model="one",kind="input"}': 10,
+    'baton_model_tokens_total{provider="made-up",model="one",kind="output"}': 7,
+    'baton_model_tokens_total{provider="made-up",model="one",kind="cached"}': 4,
+    'baton_model_tokens_total{provider="made-up",model="one",kind="reasoning"}': 2,
+    'baton_model_retries_total{provider="made-up",code="upstream_overloaded"}': 1,
+    'baton_tool_calls_total{tool="github.search",outcome="ok"}': 1,
+    'baton_tool_call_seconds_sum{tool="github.search"}': 0.12,
+    baton_events_appended_total: 5,
+    baton_events_lost_total: 2,
+  }
+  for (const [name, value] of Object.entries(expected)) t.equal(found.get(name), value, name)
+})
+
+t.test('values that callers invent do not multiply the series', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  for (let i = 0; i < 1000; i++) metrics.toolEnded(`server.tool${i}`, 'ok', 1)
+  metrics.toolEnded('server.tool0', 'ok', 1)
+  const found = [...(await samples(metrics))].filter(([name]) => name.startsWith('baton_tool_calls_total'))
+  t.equal(found.length, 101)
+  const values = new Map(found)
+  t.equal(values.get('baton_tool_calls_total{tool="other",outcome="ok"}'), 900)
+  t.equal(values.get('baton_tool_calls_total{tool="server.tool0",outcome="ok"}'), 2)
+})
+
+t.test('two processes’ worth of metrics do not share a registry', async (t) => {
+  const [a, b] = [createMetrics({ defaults: false }), createMetrics({ defaults: false })]
+  a.turnStarted()
+  t.equal((await samples(a)).get('baton_turns_active'), 1)
+  t.equal((await samples(b)).get('baton_turns_active'), 0)
+  t.match(a.contentType, 'text/plain')
+})
+
+t.test('a secret under a usual name is not logged', async (t) => {
+  let written = ''
+  const log = createLog('debug', { write: (line: string) => (written += line) })
+  const secrets = {
+    api_key: 'leak-1',
+    access_token: 'leak-2',
+    refresh_token: 'leak-3',
+    client_secret: 'leak-4',
+    authorization: 'leak-5',
+    'x-api-key': 'leak-6',
+  }
+  log.info(secrets, 'at the top')
+  log.info({ credential: secrets }, 'one level down')
+  log.warn({ req: { headers: secrets } }, 'among headers')
+  log.debug({ headers: { cookie: 'leak-7', 'x-goog-api-key': 'leak-8' }, id: 'cred_1' }, 'others')
+  log.trace('below the level')
+  t.notMatch(written, 'leak')
+  t.equal(written.match(/"\*\*\*"/g)?.length, 20)
+  t.match(written, '"id":"cred_1"')
+  t.equal(written.trim().split('\n').length, 4)
+})
+
+t.test('the end of a turn is one line: a constant message, ids and figures in fields', async (t) => {
+  let written = ''
+  const log = createLog('info', { write: (line: string) => (written += line) })
+  logEnd(log, 'turn ended', { session_id: 'ses_1', turn_id: 'turn_1', state: 'completed', steps: 2, ms: 12 })
+  t.match(JSON.parse(written), {
+    level: 30,
+    msg: 'turn ended',
+    session_id: 'ses_1',
+    turn_id: 'turn_1',
+    steps: 2,
+    ms: 12,
+  })
+})
