@@ -362,13 +362,14 @@ t.test('the public door takes one credential of its own kind', async (t) => {
     return [got.status, error?.details?.[0]?.reason ?? error?.message]
   }
   t.strictSame(await answer({ authorization: 'Bearer good' }), [200, undefined])
+  for (const secret of ['gone-key', 'gone-token']) emulator.revoke(secret)
   t.match(await answer({}), [403, /unregistered callers/])
   t.match(await answer({ 'x-goog-api-key': 'k', authorization: 'Bearer t' }), [
     400,
     /Multiple authentication/,
   ])
-  t.strictSame(await answer({ 'x-goog-api-key': 'invalid' }), [400, 'API_KEY_INVALID'])
-  t.strictSame(await answer({ authorization: 'Bearer expired' }), [401, 'ACCESS_TOKEN_EXPIRED'])
+  t.strictSame(await answer({ 'x-goog-api-key': 'gone-key' }), [400, 'API_KEY_INVALID'])
+  t.strictSame(await answer({ authorization: 'Bearer gone-token' }), [401, 'ACCESS_TOKEN_EXPIRED'])
   t.strictSame(await answer({ authorization: 'Bearer code-assist' }), [
     403,
     'ACCESS_TOKEN_SCOPE_INSUFFICIENT',

@@ -38,6 +38,8 @@ export interface GeminiEmulator {
   request(index: number): Promise<Recorded>
   /** Stands in for the default scenes where it returns one; null: the default again. */
   script(play: Script | null): void
+  /** From now on this key or token is refused. */
+  revoke(secret: string): void
   close(): Promise<void>
 }
 
@@ -48,11 +50,12 @@ export interface GeminiOptions {
 }
 
 /**
- * Keys and tokens: any is good but those that hold `invalid` (a key) or `expired` (a token); a token that
- * holds `code-assist` is one of Gemini CLI's client, which the public API refuses.
+ * Any key and token is good until it is revoked; a token that holds `code-assist` is one of Gemini CLI's
+ * client, which the public API refuses.
  */
 export async function createGeminiEmulator(options: GeminiOptions = {}): Promise<GeminiEmulator> {
   const signatures = createSignatures()
+  const revoked = new Set<string>()
   let play: Script | null = null
   let serial = 0
 
@@ -78,6 +81,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
   const answer = async (request: Recorded): Promise<Reply> => {
     const isCodeAssist = request.path.startsWith('/v1internal')
     try {
+      checkCredentials(request, isCodeAssist, revoked)
       return await (isCodeAssist ? codeAssist : publicApi)(request, generate, options)
     } catch (thrown) {
       if (thrown instanceof Refusal) {
@@ -97,6 +101,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
     script(next) {
       play = next
     },
+    revoke: (secret) => void revoked.add(secret),
     close: server.close,
   }
 }
@@ -127,7 +132,6 @@ function findModel({ model, codeAssist, method }: Call) {
 }
 
 async function publicApi(request: Recorded, generate: Generate): Promise<Reply> {
-  checkPublicCredentials(request)
   const { pathname, searchParams } = new URL(request.path, 'http://emulator')
   if (request.method === 'GET' && pathname === '/v1beta/models') return { status: 200, body: MODEL_LIST }
   const [, name, method] = /^\/v1beta\/models\/([^/:]+):(\w+)$/.exec(pathname) ?? []
@@ -150,7 +154,6 @@ async function publicApi(request: Recorded, generate: Generate): Promise<Reply> 
 }
 
 async function codeAssist(request: Recorded, generate: Generate, options: GeminiOptions): Promise<Reply> {
-  checkCodeAssistCredentials(request)
   const { pathname, searchParams } = new URL(request.path, 'http://emulator')
   const method = pathname.slice('/v1internal:'.length)
   if (request.method !== 'POST') throw notFound()
@@ -186,47 +189,36 @@ async function codeAssist(request: Recorded, generate: Generate, options: Gemini
 
 const denied = (message: string, reason?: string) => new Refusal(403, 'PERMISSION_DENIED', message, reason)
 
-function checkPublicCredentials({ headers }: Recorded): void {
+/** One credential, of the kind that the door takes: a key or a token in public, a token at Code Assist. */
+function checkCredentials({ headers }: Recorded, isCodeAssist: boolean, revoked: ReadonlySet<string>): void {
   const key = headers['x-goog-api-key']
-  const bearer = headers.authorization
-  if (key && bearer) throw invalid('Multiple authentication credentials received. Please pass only one.')
-  if (!key && !bearer) {
+  const token = /^Bearer (\S+)$/.exec(headers.authorization ?? '')?.[1]
+  if (key && headers.authorization) {
+    throw invalid('Multiple authentication credentials received. Please pass only one.')
+  }
+  if (isCodeAssist || headers.authorization) {
+    if (token === undefined) throw unauthenticated('CREDENTIALS_MISSING')
+    if (revoked.has(token)) throw unauthenticated('ACCESS_TOKEN_EXPIRED')
+  } else if (!key) {
     throw denied(
       "Method doesn't allow unregistered callers (callers without established identity). Please use API Key or other form of API consumer identity to call this API.",
     )
+  } else if (revoked.has(String(key))) {
+    const message = 'API key not valid. Please pass a valid API key.'
+    throw new Refusal(400, 'INVALID_ARGUMENT', message, 'API_KEY_INVALID')
   }
-  if (key?.includes('invalid')) {
-    throw new Refusal(
-      400,
-      'INVALID_ARGUMENT',
-      'API key not valid. Please pass a valid API key.',
-      'API_KEY_INVALID',
-    )
-  }
-  if (bearer) checkBearer(bearer)
-  if (bearer?.includes('code-assist')) {
+  if (!isCodeAssist && token?.includes('code-assist')) {
     throw denied('Request had insufficient authentication scopes.', 'ACCESS_TOKEN_SCOPE_INSUFFICIENT')
   }
 }
 
-function checkCodeAssistCredentials({ headers }: Recorded): void {
-  if (headers.authorization && headers['x-goog-api-key']) {
-    throw invalid('Multiple authentication credentials received. Please pass only one.')
-  }
-  checkBearer(headers.authorization ?? '')
-}
-
-function checkBearer(authorization: string): void {
-  const unauthenticated = (reason: string) =>
-    new Refusal(
-      401,
-      'UNAUTHENTICATED',
-      'Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.',
-      reason,
-    )
-  if (!/^Bearer \S+$/.test(authorization)) throw unauthenticated('CREDENTIALS_MISSING')
-  if (authorization.includes('expired')) throw unauthenticated('ACCESS_TOKEN_EXPIRED')
-}
+const unauthenticated = (reason: string) =>
+  new Refusal(
+    401,
+    'UNAUTHENTICATED',
+    'Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.',
+    reason,
+  )
 
 /** The error body of either door (7.1): Code Assist has the older `errors` list beside the details. */
 function errorBody({ status, code, message, reason }: Refusal, isCodeAssist: boolean): Json {

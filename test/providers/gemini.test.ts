@@ -395,7 +395,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     /Deep\./,
   ],
   [
-    '{"error":{"code":403,"message":"Broken.",,"details":[{" @type ":"x/google.rpc.ErrorInfo","reason":"TOS_VIOLATION"}]}}',
+    '{\u00a0"error":\u00a0{"code":403,"message":"Broken.",,"details":[{" @type ":"x/google.rpc.ErrorInfo","reason":"TOS_VIOLATION"}]}}',
     403,
     'upstream_auth',
     /terms/,
