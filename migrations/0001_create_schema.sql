@@ -1,0 +1,933 @@
+-- Baton's schema. Rules that hold for every table and function here:
+--
+--  * What a person, a model or a tool wrote is a document: type json, not jsonb. It comes back exactly as
+--    it was given: order of keys (prompt caches and signed reasoning hang on the bytes), NUL, lone
+--    surrogates. Nothing here looks inside a document.
+--  * A function's jsonb argument carries documents as text inside of it, for the same reason.
+--  * Whoever changes a session's turns, messages or lease locks the session's row first, always in the
+--    order session, turn, lease. Only a heartbeat touches lease rows alone.
+--  * The functions named *_json are the one place where a row takes the shape that the code knows.
+--  * Functions are in plpgsql, which keeps their plans with the connection; the few in sql are short enough
+--    to be inlined into their caller's plan.
+--  * Times are the server's clock, never a client's, except where a client reports a past event.
+
+-- Ids sort by bytes in every locale: they begin with the time they were made.
+create domain identifier as text collate "C";
+
+create type token_usage as (
+  input_tokens bigint,
+  output_tokens bigint,
+  reasoning_tokens bigint,
+  cached_tokens bigint
+);
+
+create function add_usage(a token_usage, b token_usage) returns token_usage
+language sql immutable as $$
+  select row(
+    (a).input_tokens + (b).input_tokens,
+    (a).output_tokens + (b).output_tokens,
+    (a).reasoning_tokens + (b).reasoning_tokens,
+    (a).cached_tokens + (b).cached_tokens
+  )::token_usage
+$$;
+
+create function minus_usage(a token_usage, b token_usage) returns token_usage
+language sql immutable as $$
+  select row(
+    (a).input_tokens - (b).input_tokens,
+    (a).output_tokens - (b).output_tokens,
+    (a).reasoning_tokens - (b).reasoning_tokens,
+    (a).cached_tokens - (b).cached_tokens
+  )::token_usage
+$$;
+
+-- RFC 3339 in UTC, as every time leaves the store.
+create function rfc3339(at timestamptz) returns text
+language sql stable as $$
+  select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+
+create function seconds_from_now(seconds double precision) returns timestamptz
+language sql volatile as $$
+  select clock_timestamp() + make_interval(secs => seconds)
+$$;
+
+-- ---------------------------------------------------------------- sessions and messages
+
+create table session (
+  id identifier primary key,
+  owner text not null,
+  provider text not null,
+  model text not null,
+  credential_id text,
+  instructions text not null,
+  settings json not null,
+  title text,
+  metadata json not null,
+  -- The highest seq ever given to a message: a deletion leaves a gap
+  last_seq bigint not null default 0,
+  usage token_usage not null default (0, 0, 0, 0),
+  created_at timestamptz not null default clock_timestamp(),
+  updated_at timestamptz not null default clock_timestamp()
+);
+create index session_owner on session (owner, id);
+
+create table message (
+  id identifier primary key,
+  session_id identifier not null references session on delete cascade,
+  turn_id identifier,
+  seq bigint not null,
+  role text not null,
+  parts json not null,
+  -- Ids of the tool calls made and answered here: parts may be sealed
+  calls text[] not null,
+  results text[] not null,
+  incomplete boolean not null default false,
+  created_at timestamptz not null default clock_timestamp()
+);
+create unique index message_seq on message (session_id, seq);
+create index message_turn on message (turn_id, seq) where turn_id is not null;
+
+create function message_json(m message) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', m.id, 'session_id', m.session_id, 'turn_id', m.turn_id, 'seq', m.seq, 'role', m.role,
+    'parts', m.parts, 'incomplete', m.incomplete, 'created_at', rfc3339(m.created_at)
+  )
+$$;
+
+-- ---------------------------------------------------------------- turns
+
+create table turn (
+  id identifier primary key,
+  session_id identifier not null references session on delete cascade,
+  owner text not null,
+  state text not null
+    check (state in ('queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled')),
+  input json not null,
+  context json not null,
+  max_steps integer not null,
+  provider text,
+  model text,
+  idempotency_key text,
+  body_hash text not null,
+  attempt integer not null default 1,
+  restarts integer not null default 0,
+  recoveries integer not null default 0,
+  usage token_usage not null default (0, 0, 0, 0),
+  finish_reason text,
+  error json,
+  base_seq bigint not null,
+  cancel_requested boolean not null default false,
+  -- Events of its last commit, until they are known to be in the stream
+  announce json,
+  created_at timestamptz not null default clock_timestamp(),
+  started_at timestamptz,
+  ended_at timestamptz
+);
+create index turn_session on turn (session_id, id);
+create unique index turn_one_active on turn (session_id) where state in ('running', 'awaiting_input');
+create index turn_unended on turn (session_id, created_at)
+  where state in ('queued', 'running', 'awaiting_input');
+create index turn_key on turn (session_id, idempotency_key) where idempotency_key is not null;
+create index turn_unannounced on turn (id) where announce is not null and state <> 'running';
+
+create table step (
+  turn_id identifier not null references turn on delete cascade,
+  index integer not null,
+  attempt integer not null,
+  provider text not null,
+  model text not null,
+  tools_revision bigint not null,
+  tool_count integer not null,
+  finish_reason text,
+  usage token_usage not null,
+  started_at timestamptz not null,
+  ended_at timestamptz,
+  discarded boolean not null,
+  primary key (turn_id, index, attempt)
+);
+
+-- Who may write for a session. The epoch grows with each taking, so a former owner's writes are known.
+-- No owner: given back. A lapsed lease is still its owner's until somebody takes it.
+create table lease (
+  session_id identifier primary key references session on delete cascade,
+  owner text,
+  epoch bigint not null,
+  until timestamptz not null
+);
+
+create function step_json(s step) returns json
+language sql stable as $$
+  select json_build_object(
+    'index', s.index, 'attempt', s.attempt, 'provider', s.provider, 'model', s.model,
+    'tools_revision', s.tools_revision, 'tool_count', s.tool_count, 'finish_reason', s.finish_reason,
+    'usage', s.usage, 'started_at', rfc3339(s.started_at), 'ended_at', rfc3339(s.ended_at),
+    'discarded', s.discarded
+  )
+$$;
+
+create function turn_json(t turn) returns json
+language plpgsql stable as $$
+begin
+  return json_build_object(
+    'id', t.id, 'session_id', t.session_id, 'owner', t.owner, 'state', t.state, 'input', t.input,
+    'context', t.context, 'max_steps', t.max_steps, 'provider', t.provider, 'model', t.model,
+    'idempotency_key', t.idempotency_key, 'attempt', t.attempt, 'restarts', t.restarts,
+    'recoveries', t.recoveries, 'usage', t.usage, 'finish_reason', t.finish_reason, 'error', t.error,
+    'base_seq', t.base_seq, 'cancel_requested', t.cancel_requested, 'created_at', rfc3339(t.created_at),
+    'started_at', rfc3339(t.started_at), 'ended_at', rfc3339(t.ended_at),
+    'steps', (
+      select coalesce(json_agg(step_json(s) order by s.index, s.attempt), '[]')
+        from step s where s.turn_id = t.id
+    )
+  );
+end
+$$;
+
+-- ---------------------------------------------------------------- connectors and the tool registry
+
+create table connector (
+  id identifier primary key,
+  owner text not null,
+  name text not null,
+  origin text not null check (origin in ('api', 'config')),
+  transport text not null,
+  url text,
+  command text,
+  args json not null,
+  auth json not null,
+  mode text not null,
+  default_tool_config json,
+  allow_tools json not null,
+  deny_tools json not null,
+  require_approval text not null,
+  trust_annotations boolean not null,
+  pin text not null,
+  secret bytea,
+  config_revision bigint not null default 1,
+  created_at timestamptz not null default clock_timestamp(),
+  updated_at timestamptz not null default clock_timestamp()
+);
+create unique index connector_name on connector (owner, name) where origin = 'api';
+create unique index connector_config_name on connector (name) where origin = 'config';
+
+create table binding (
+  session_id identifier not null references session on delete cascade,
+  connector_id identifier not null references connector on delete cascade,
+  alias text,
+  place bigint generated always as identity,
+  primary key (session_id, connector_id)
+);
+create index binding_connector on binding (connector_id);
+
+create table registry (
+  session_id identifier primary key references session on delete cascade,
+  revision bigint not null default 0,
+  tools json not null default '[]',
+  -- What the last change was
+  delta json,
+  updated_at timestamptz not null default clock_timestamp()
+);
+
+-- The last known tools of a connection, so that a cold start has some.
+create table tool_list (
+  key text primary key,
+  connector_id identifier not null references connector on delete cascade,
+  list json not null,
+  updated_at timestamptz not null default clock_timestamp()
+);
+create index tool_list_connector on tool_list (connector_id);
+
+create table tool_pin (
+  connector_id identifier not null references connector on delete cascade,
+  tool text collate "C" not null,
+  hash text not null,
+  definition json not null,
+  accepted_by text not null,
+  accepted_at timestamptz not null default clock_timestamp(),
+  primary key (connector_id, tool)
+);
+
+create function connector_json(c connector) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', c.id, 'owner', c.owner, 'name', c.name, 'origin', c.origin, 'transport', c.transport,
+    'url', c.url, 'command', c.command, 'args', c.args, 'auth', c.auth, 'mode', c.mode,
+    'default_tool_config', c.default_tool_config, 'allow_tools', c.allow_tools,
+    'deny_tools', c.deny_tools, 'require_approval', c.require_approval,
+    'trust_annotations', c.trust_annotations, 'pin', c.pin, 'secret', encode(c.secret, 'base64'),
+    'config_revision', c.config_revision, 'created_at', rfc3339(c.created_at),
+    'updated_at', rfc3339(c.updated_at)
+  )
+$$;
+
+create function registry_json(r registry) returns json
+language sql stable as $$
+  select json_build_object(
+    'session_id', r.session_id, 'revision', r.revision, 'updated_at', rfc3339(r.updated_at),
+    'tools', r.tools
+  )
+$$;
+
+-- A session's active turn is the one that runs or waits, else the oldest queued one.
+create function session_json(s session) returns json
+language plpgsql stable as $$
+begin
+  return json_build_object(
+    'id', s.id, 'owner', s.owner, 'provider', s.provider, 'model', s.model,
+    'credential_id', s.credential_id, 'instructions', s.instructions, 'settings', s.settings,
+    'title', s.title, 'metadata', s.metadata,
+    'tools_revision', (select r.revision from registry r where r.session_id = s.id),
+    'active_turn_id', (
+      select t.id from turn t
+       where t.session_id = s.id and t.state in ('queued', 'running', 'awaiting_input')
+       order by t.state = 'queued', t.created_at limit 1
+    ),
+    'usage', s.usage, 'created_at', rfc3339(s.created_at), 'updated_at', rfc3339(s.updated_at)
+  );
+end
+$$;
+
+-- ---------------------------------------------------------------- the ledger
+
+create table execution (
+  id identifier primary key,
+  session_id identifier not null references session on delete cascade,
+  turn_id identifier not null,
+  owner text not null,
+  step integer not null,
+  call_id text not null,
+  tool text collate "C" not null,
+  connector text,
+  tools_revision bigint not null,
+  arguments json not null,
+  state text not null check (state in ('awaiting_approval', 'started', 'settled')),
+  repeatable boolean not null,
+  outcome text,
+  is_error boolean,
+  error text,
+  duration_ms double precision,
+  bytes bigint,
+  -- A document: a tool may answer with characters that text cannot hold
+  output json,
+  structured boolean,
+  -- The part for the conversation, until its message is committed
+  result json,
+  expires_at timestamptz,
+  decision text check (decision in ('approve', 'deny', 'expired')),
+  decided_by text,
+  reason text,
+  sealed_arguments bytea,
+  created_at timestamptz not null default clock_timestamp(),
+  started_at timestamptz,
+  ended_at timestamptz
+);
+create index execution_session on execution (session_id, id);
+create index execution_owner on execution (owner, id);
+create index execution_turn on execution (turn_id, id);
+create index execution_tool on execution (tool, id);
+create index execution_awaiting on execution (expires_at) where state = 'awaiting_approval';
+create index execution_ended on execution (ended_at) where state = 'settled';
+
+create function execution_json(e execution) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', e.id, 'session_id', e.session_id, 'turn_id', e.turn_id, 'step', e.step, 'call_id', e.call_id,
+    'tool', e.tool, 'connector', e.connector, 'tools_revision', e.tools_revision,
+    'arguments', e.arguments, 'state', e.state, 'repeatable', e.repeatable, 'outcome', e.outcome,
+    'is_error', e.is_error, 'error', e.error, 'started_at', rfc3339(e.started_at),
+    'ended_at', rfc3339(e.ended_at), 'duration_ms', e.duration_ms, 'bytes', e.bytes,
+    'approved_by', case when e.decision = 'approve' then e.decided_by end,
+    'result', e.result, 'expires_at', rfc3339(e.expires_at),
+    'approval', case when e.decision is not null then json_build_object(
+      'decision', e.decision, 'reason', e.reason,
+      'sealed_arguments', encode(e.sealed_arguments, 'base64')
+    ) end
+  )
+$$;
+
+-- ---------------------------------------------------------------- credentials, keys, audit, settings
+
+create table credential (
+  id identifier primary key,
+  owner text not null,
+  provider text not null,
+  kind text not null check (kind in ('api_key', 'oauth')),
+  name text,
+  state text not null check (state in ('active', 'needs_reauth', 'disabled')),
+  reason text,
+  is_default boolean not null,
+  hint text not null,
+  facts json not null,
+  expires_at timestamptz,
+  secret bytea not null,
+  version bigint not null default 1,
+  -- Who refreshes it now, and until when nobody else may
+  claimed_by text,
+  claimed_until timestamptz,
+  created_at timestamptz not null default clock_timestamp(),
+  updated_at timestamptz not null default clock_timestamp()
+);
+create index credential_owner on credential (owner, id);
+create unique index credential_one_default on credential (owner, provider) where is_default;
+
+create function credential_json(c credential) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', c.id, 'owner', c.owner, 'provider', c.provider, 'kind', c.kind, 'name', c.name,
+    'state', c.state, 'reason', c.reason, 'is_default', c.is_default, 'hint', c.hint, 'facts', c.facts,
+    'expires_at', rfc3339(c.expires_at), 'secret', encode(c.secret, 'base64'), 'version', c.version,
+    'created_at', rfc3339(c.created_at), 'updated_at', rfc3339(c.updated_at)
+  )
+$$;
+
+create table api_key (
+  id identifier primary key,
+  hash text not null unique,
+  owner text not null,
+  name text,
+  scopes json not null,
+  hint text not null,
+  expires_at timestamptz,
+  last_used_at timestamptz,
+  revoked_at timestamptz,
+  created_at timestamptz not null default clock_timestamp()
+);
+create index api_key_owner on api_key (owner, id);
+
+create function api_key_json(k api_key) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', k.id, 'owner', k.owner, 'name', k.name, 'scopes', k.scopes, 'hint', k.hint,
+    'expires_at', rfc3339(k.expires_at), 'last_used_at', rfc3339(k.last_used_at),
+    'revoked_at', rfc3339(k.revoked_at), 'created_at', rfc3339(k.created_at)
+  )
+$$;
+
+create table audit (
+  id bigint generated always as identity primary key,
+  at timestamptz not null default clock_timestamp(),
+  owner text not null,
+  act text not null,
+  subject text not null,
+  details json not null
+);
+
+create table setting (
+  name text primary key,
+  value text not null
+);
+
+-- ---------------------------------------------------------------- verbs: small steps
+
+create function is_busy(the_session text) returns boolean
+language plpgsql as $$
+begin
+  return exists (
+    select from turn
+     where session_id = the_session and state in ('queued', 'running', 'awaiting_input')
+  );
+end
+$$;
+
+-- Locks the session if it may be seen; whether it is there.
+create function lock_session(visible_to text, the_session text) returns boolean
+language plpgsql as $$
+begin
+  perform from session
+    where id = the_session and (visible_to is null or owner = visible_to)
+      for no key update;
+  return found;
+end
+$$;
+
+-- Whether a fence still holds; the session and its lease stay locked until the transaction ends.
+create function lock_fence(fence jsonb) returns boolean
+language plpgsql as $$
+begin
+  if not lock_session(null, fence ->> 'session_id') then
+    return false;
+  end if;
+  perform from lease
+    where session_id = fence ->> 'session_id'
+      and owner = fence ->> 'owner'
+      and epoch = (fence ->> 'epoch')::bigint
+      for no key update;
+  return found;
+end
+$$;
+
+-- The caller has the session locked and knows that nobody else may write for it.
+create function take_lease(the_session text, new_owner text, seconds double precision) returns bigint
+language plpgsql as $$
+declare
+  taken bigint;
+begin
+  insert into lease (session_id, owner, epoch, until)
+  values (the_session, new_owner, 1, seconds_from_now(seconds))
+  on conflict (session_id) do update
+    set owner = excluded.owner, epoch = lease.epoch + 1, until = excluded.until
+  returning epoch into taken;
+  return taken;
+end
+$$;
+
+-- Appends messages in order and counts the session on; the caller has the session locked.
+-- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers [{id, seq, created_at}].
+create function add_messages(the_session text, messages jsonb) returns json
+language plpgsql as $$
+declare
+  before bigint;
+  added json;
+begin
+  update session
+     set last_seq = last_seq + jsonb_array_length(messages), updated_at = clock_timestamp()
+   where id = the_session
+  returning last_seq - jsonb_array_length(messages) into before;
+  with stored as (
+    insert into message (id, session_id, turn_id, seq, role, parts, calls, results, incomplete)
+    select m ->> 'id', the_session, m ->> 'turn_id', before + n, m ->> 'role', (m ->> 'parts')::json,
+           array(select jsonb_array_elements_text(m -> 'calls')),
+           array(select jsonb_array_elements_text(m -> 'results')),
+           (m ->> 'incomplete')::boolean
+      from jsonb_array_elements(messages) with ordinality as given (m, n)
+    returning id, seq, created_at
+  )
+  select json_agg(json_build_object('id', id, 'seq', seq, 'created_at', rfc3339(created_at)) order by seq)
+    into added from stored;
+  return coalesce(added, '[]');
+end
+$$;
+
+-- Writes a step, in place of the one with its index and attempt; what it adds to the usage.
+create function put_step(the_turn text, s jsonb) returns token_usage
+language plpgsql as $$
+declare
+  former token_usage;
+  current token_usage := jsonb_populate_record(null::token_usage, s -> 'usage');
+begin
+  delete from step
+   where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
+  returning (usage).* into former;
+  if not found then
+    former := row(0, 0, 0, 0);
+  end if;
+  insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
+                    usage, started_at, ended_at, discarded)
+  values (the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
+          (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason',
+          current, (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
+          coalesce((s ->> 'discarded')::boolean, false));
+  return minus_usage(current, former);
+end
+$$;
+
+-- Each: a NewExecution with its arguments as text.
+create function add_executions(the_session text, the_owner text, executions jsonb) returns void
+language plpgsql as $$
+begin
+  insert into execution (id, session_id, turn_id, owner, step, call_id, tool, connector, tools_revision,
+                         arguments, state, repeatable, expires_at, started_at)
+  select e.id, the_session, e.turn_id, the_owner, e.step, e.call_id, e.tool, e.connector,
+         e.tools_revision, e.arguments::json, e.state, e.repeatable, e.expires_at,
+         case when e.state = 'started' then clock_timestamp() end
+    from jsonb_to_recordset(executions) as e (
+      id text, turn_id text, step integer, call_id text, tool text, connector text,
+      tools_revision bigint, arguments text, state text, repeatable boolean, expires_at timestamptz
+    );
+end
+$$;
+
+-- Each: a Settlement with its output and its result as text.
+create function settle_executions(the_session text, settlements jsonb) returns void
+language plpgsql as $$
+begin
+  update execution e
+     set state = 'settled', outcome = s.outcome, is_error = s.is_error, error = s.error,
+         duration_ms = s.duration_ms, bytes = s.bytes, output = s.output::json,
+         structured = s.structured, result = s.result::json, ended_at = clock_timestamp()
+    from jsonb_to_recordset(settlements) as s (
+      id text, outcome text, is_error boolean, error text, duration_ms double precision, bytes bigint,
+      output text, structured boolean, result text
+    )
+   where e.id = s.id and e.session_id = the_session;
+end
+$$;
+
+-- ---------------------------------------------------------------- verbs: sessions and messages
+
+create function create_session(s jsonb) returns json
+language plpgsql as $$
+declare
+  made session;
+begin
+  insert into session (id, owner, provider, model, credential_id, instructions, settings, title, metadata)
+  values (s ->> 'id', s ->> 'owner', s ->> 'provider', s ->> 'model', s ->> 'credential_id',
+          s ->> 'instructions', (s ->> 'settings')::json, s ->> 'title', (s ->> 'metadata')::json)
+  returning * into made;
+  insert into registry (session_id) values (made.id);
+  return session_json(made);
+end
+$$;
+
+-- 'deleted', 'busy', or null where there is none to see.
+create function delete_session(visible_to text, the_session text) returns text
+language plpgsql as $$
+begin
+  if not lock_session(visible_to, the_session) then
+    return null;
+  end if;
+  if is_busy(the_session) then
+    return 'busy';
+  end if;
+  delete from session where id = the_session;
+  return 'deleted';
+end
+$$;
+
+-- Null: no such session to see. {"busy": true}: a turn has not ended.
+create function append_messages(visible_to text, the_session text, messages jsonb) returns json
+language plpgsql as $$
+begin
+  if not lock_session(visible_to, the_session) then
+    return null;
+  end if;
+  if is_busy(the_session) then
+    return json_build_object('busy', true);
+  end if;
+  return json_build_object('messages', add_messages(the_session, messages));
+end
+$$;
+
+-- As append_messages; null also where the session has no such message.
+create function replace_message(visible_to text, the_session text, the_message text, m jsonb) returns json
+language plpgsql as $$
+declare
+  changed message;
+begin
+  if not lock_session(visible_to, the_session) then
+    return null;
+  end if;
+  perform from message where id = the_message and session_id = the_session;
+  if not found then
+    return null;
+  end if;
+  if is_busy(the_session) then
+    return json_build_object('busy', true);
+  end if;
+  update message
+     set role = m ->> 'role', parts = (m ->> 'parts')::json, incomplete = false,
+         calls = array(select jsonb_array_elements_text(m -> 'calls')),
+         results = array(select jsonb_array_elements_text(m -> 'results'))
+   where id = the_message
+  returning * into changed;
+  update session set updated_at = clock_timestamp() where id = the_session;
+  return json_build_object('message', message_json(changed));
+end
+$$;
+
+-- ---------------------------------------------------------------- verbs: turns
+
+-- Accepts a turn, queues it, or says why not: one of the contract's Opened, with the lease's `epoch` for
+-- the fence and the stored message as {id, seq, created_at}. Null: no such session to see.
+create function open_turn(visible_to text, request jsonb) returns json
+language plpgsql as $$
+declare
+  given jsonb := request -> 'turn';
+  place session;
+  known turn;
+  made turn;
+  active_id text;
+begin
+  select * into place from session
+   where id = given ->> 'session_id' and (visible_to is null or owner = visible_to)
+     for no key update;
+  if not found then
+    return null;
+  end if;
+
+  select * into known from turn
+   where session_id = place.id
+     and idempotency_key = given ->> 'idempotency_key'
+     and created_at > clock_timestamp() - interval '24 hours'
+   order by created_at desc limit 1;
+  if found then
+    if known.body_hash <> given ->> 'body_hash' then
+      return json_build_object('kind', 'mismatch');
+    end if;
+    return json_build_object('kind', 'replayed', 'turn', turn_json(known));
+  end if;
+
+  select id into active_id from turn
+   where session_id = place.id and state in ('queued', 'running', 'awaiting_input')
+   order by state = 'queued', created_at limit 1;
+  if active_id is not null then
+    if request ->> 'on_busy' = 'reject' then
+      return json_build_object('kind', 'busy', 'active_turn_id', active_id);
+    end if;
+    if (select count(*) from turn where session_id = place.id and state = 'queued')
+        >= (request ->> 'queue_limit')::integer then
+      return json_build_object('kind', 'queue_full');
+    end if;
+  end if;
+
+  insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
+                    idempotency_key, body_hash, base_seq, started_at)
+  values (given ->> 'id', place.id, place.owner,
+          case when active_id is null then 'running' else 'queued' end,
+          (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
+          given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
+          place.last_seq, case when active_id is null then clock_timestamp() end)
+  returning * into made;
+  if active_id is not null then
+    return json_build_object('kind', 'queued', 'turn', turn_json(made));
+  end if;
+  return json_build_object(
+    'kind', 'running',
+    'turn', turn_json(made),
+    'message', add_messages(place.id, jsonb_build_array(request -> 'message')) -> 0,
+    'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8)
+  );
+end
+$$;
+
+-- One write of the engine, whole or not at all. Null: the lease was lost, nothing is written.
+-- A turn that ends or waits for input gives the lease back. Answers the messages' [{id, seq, created_at}].
+create function commit_turn(fence jsonb, change jsonb) returns json
+language plpgsql as $$
+declare
+  place text := fence ->> 'session_id';
+  target turn;
+  spent token_usage := row(0, 0, 0, 0);
+  added json := '[]';
+  ending jsonb := change -> 'end';
+begin
+  if not lock_fence(fence) then
+    return null;
+  end if;
+  select * into target from turn
+   where id = change ->> 'turn_id' and session_id = place and state in ('running', 'awaiting_input')
+     for no key update;
+  if not found then
+    return null;
+  end if;
+
+  if change ? 'step' then
+    spent := put_step(target.id, change -> 'step');
+  end if;
+  if change ? 'executions' then
+    perform add_executions(place, target.owner, change -> 'executions');
+  end if;
+  if change ? 'settlements' then
+    perform settle_executions(place, change -> 'settlements');
+  end if;
+  if change ? 'messages' then
+    added := add_messages(place, change -> 'messages');
+    -- The conversation holds these results now.
+    update execution e set result = null
+     where e.turn_id = target.id and e.result is not null and exists (
+       select from jsonb_array_elements(change -> 'messages') m where m -> 'results' ? e.call_id
+     );
+  end if;
+  if spent <> row(0, 0, 0, 0)::token_usage then
+    update session set usage = add_usage(usage, spent), updated_at = clock_timestamp() where id = place;
+  end if;
+  update turn
+     set usage = add_usage(usage, spent),
+         state = coalesce(ending ->> 'state', change ->> 'state', state),
+         attempt = coalesce((change ->> 'attempt')::integer, attempt),
+         restarts = coalesce((change ->> 'restarts')::integer, restarts),
+         announce = coalesce((change ->> 'announce')::json, announce),
+         finish_reason = ending ->> 'finish_reason',
+         error = (ending ->> 'error')::json,
+         ended_at = case when ending is not null then clock_timestamp() end
+   where id = target.id;
+  if ending is not null or change ->> 'state' = 'awaiting_input' then
+    update lease set owner = null where session_id = place;
+  end if;
+  return added;
+end
+$$;
+
+-- What a step reads before it renders: {messages, registry, cancel_requested}. Null: the lease was lost.
+create function read_step(fence jsonb, the_turn text, after_seq bigint, known_revision bigint) returns json
+language plpgsql stable as $$
+declare
+  place text := fence ->> 'session_id';
+begin
+  perform from lease
+    where session_id = place and owner = fence ->> 'owner' and epoch = (fence ->> 'epoch')::bigint;
+  if not found then
+    return null;
+  end if;
+  return json_build_object(
+    'messages', (
+      select coalesce(json_agg(message_json(m) order by m.seq), '[]')
+        from message m where m.session_id = place and m.seq > after_seq
+    ),
+    'registry', (
+      select registry_json(r) from registry r where r.session_id = place and r.revision <> known_revision
+    ),
+    'cancel_requested', coalesce((select cancel_requested from turn where id = the_turn), true)
+  );
+end
+$$;
+
+-- {turn, epoch, message: {id, seq, created_at}}, or null where a turn is active or none is queued.
+create function start_queued(the_session text, message_id text, new_owner text, seconds float8) returns json
+language plpgsql as $$
+declare
+  next turn;
+begin
+  if not lock_session(null, the_session) then
+    return null;
+  end if;
+  perform from turn where session_id = the_session and state in ('running', 'awaiting_input');
+  if found then
+    return null;
+  end if;
+  update turn set state = 'running', started_at = clock_timestamp()
+   where id = (
+     select id from turn where session_id = the_session and state = 'queued' order by created_at limit 1
+   )
+  returning * into next;
+  if not found then
+    return null;
+  end if;
+  return json_build_object(
+    'turn', turn_json(next),
+    'message', add_messages(the_session, jsonb_build_array(jsonb_build_object(
+      'id', message_id, 'turn_id', next.id, 'role', 'user', 'parts', next.input::text,
+      'calls', '[]'::jsonb, 'results', '[]'::jsonb, 'incomplete', false
+    ))) -> 0,
+    'epoch', take_lease(the_session, new_owner, seconds)
+  );
+end
+$$;
+
+-- Ends a turn that never ran; whether it did.
+create function end_queued(the_turn text, ending jsonb) returns boolean
+language plpgsql as $$
+begin
+  perform lock_session(null, (select session_id from turn where id = the_turn));
+  update turn
+     set state = ending ->> 'state', finish_reason = ending ->> 'finish_reason',
+         error = (ending ->> 'error')::json, ended_at = clock_timestamp()
+   where id = the_turn and state = 'queued';
+  return found;
+end
+$$;
+
+-- {turn, epoch}, or null while an approval is open or another owner has the session.
+create function resume_awaiting(the_turn text, new_owner text, seconds float8) returns json
+language plpgsql as $$
+declare
+  place text := (select session_id from turn where id = the_turn);
+  target turn;
+begin
+  if not lock_session(null, place) then
+    return null;
+  end if;
+  select * into target from turn where id = the_turn and state = 'awaiting_input' for no key update;
+  if not found then
+    return null;
+  end if;
+  perform from execution
+    where turn_id = the_turn and state = 'awaiting_approval' and decision is null
+      and not target.cancel_requested;
+  if found then
+    return null;
+  end if;
+  perform from lease
+    where session_id = place and owner <> new_owner and until > clock_timestamp()
+      for no key update;
+  if found then
+    return null;
+  end if;
+  update turn set state = 'running' where id = the_turn returning * into target;
+  return json_build_object('turn', turn_json(target), 'epoch', take_lease(place, new_owner, seconds));
+end
+$$;
+
+-- [{turn, epoch, announce}]: running turns whose lease lapsed or was given back, now the new owner's.
+-- Two at once never get the same one: a locked session is skipped, and the lease is looked at again.
+create function recover_turns(new_owner text, seconds float8, most integer) returns json
+language plpgsql as $$
+declare
+  lost record;
+  target turn;
+  was_handed_over boolean;
+  taken json[] := '{}';
+begin
+  for lost in
+    select t.id, t.session_id
+      from turn t join session s on s.id = t.session_id join lease l on l.session_id = t.session_id
+     where t.state = 'running' and (l.owner is null or l.until < clock_timestamp())
+     order by l.until
+     limit most
+       for no key update of s skip locked
+  loop
+    select owner is null into was_handed_over from lease
+     where session_id = lost.session_id and (owner is null or until < clock_timestamp())
+       for no key update;
+    continue when not found;
+    -- A lease that was handed over on purpose is no failure of the turn.
+    update turn set recoveries = recoveries + case when was_handed_over then 0 else 1 end
+     where id = lost.id and state = 'running'
+    returning * into target;
+    continue when not found;
+    taken := taken || json_build_object(
+      'turn', turn_json(target), 'announce', target.announce,
+      'epoch', take_lease(lost.session_id, new_owner, seconds)
+    );
+  end loop;
+  return to_json(taken);
+end
+$$;
+
+-- ---------------------------------------------------------------- verbs: the ledger
+
+-- Whether the fence held.
+create function begin_execution(fence jsonb, the_execution text) returns boolean
+language plpgsql as $$
+begin
+  if not lock_fence(fence) then
+    return false;
+  end if;
+  update execution set state = 'started', started_at = clock_timestamp()
+   where id = the_execution and session_id = fence ->> 'session_id' and state <> 'settled';
+  return true;
+end
+$$;
+
+create function settle_execution(fence jsonb, settlement jsonb) returns boolean
+language plpgsql as $$
+begin
+  if not lock_fence(fence) then
+    return false;
+  end if;
+  perform settle_executions(fence ->> 'session_id', jsonb_build_array(settlement));
+  return true;
+end
+$$;
+
+-- 'decided', 'not_awaiting', or null where there is no such call to see. A lapsed approval can only expire.
+create function decide_execution(visible_to text, the_turn text, the_call text, d jsonb) returns text
+language plpgsql as $$
+begin
+  if not lock_session(visible_to, (select session_id from turn where id = the_turn)) then
+    return null;
+  end if;
+  perform from execution where turn_id = the_turn and call_id = the_call;
+  if not found then
+    return null;
+  end if;
+  update execution
+     set decision = d ->> 'decision', reason = d ->> 'reason', decided_by = d ->> 'by',
+         sealed_arguments = decode(d ->> 'sealed_arguments', 'base64')
+   where turn_id = the_turn and call_id = the_call and state = 'awaiting_approval' and decision is null
+     and (d ->> 'decision' = 'expired' or expires_at is null or expires_at > clock_timestamp());
+  return case when found then 'decided' else 'not_awaiting' end;
+end
+$$;

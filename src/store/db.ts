@@ -1,0 +1,79 @@
+/**
+ * The port to SQL: what both stores offer, a PostgreSQL server (postgres.ts) and the embedded one
+ * (embedded.ts). Rows come with json columns parsed. Nothing outside of src/store/ sees this.
+ */
+import { BatonError } from '../errors.ts'
+
+export type Param = string | number | boolean | null | Uint8Array | readonly string[]
+
+export interface Queries {
+  /**
+   * One statement, one round trip. Throws QueryFailure for what the database refuses, BatonError
+   * `unavailable` when it cannot be reached, has no connection free, or does not answer in time.
+   */
+  query<Row>(text: string, params?: readonly Param[]): Promise<Row[]>
+  /** Several statements in one text, however long they take. */
+  script(text: string): Promise<void>
+}
+
+export interface Db extends Pick<Queries, 'query'> {
+  readonly kind: 'postgres' | 'embedded'
+  /** All or nothing: `work` throws to undo. Never call the Db itself inside: the embedded one would wait for ever. */
+  transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T>
+  close(): Promise<void>
+}
+
+/** The database understood and refused. `code` is the SQLSTATE, `constraint` the one that was violated. */
+export class QueryFailure extends Error {
+  readonly code: string
+  readonly constraint: string | null
+
+  constructor(message: string, code: string, constraint: string | null, options?: ErrorOptions) {
+    super(message, options)
+    this.name = 'QueryFailure'
+    this.code = code
+    this.constraint = constraint
+  }
+}
+
+/** The constraint that a statement violated, or null for any other failure. */
+export const violated = (thrown: unknown): string | null =>
+  thrown instanceof QueryFailure && thrown.code.startsWith('23') ? thrown.constraint : null
+
+export const unavailable = (why: string, cause?: unknown): BatonError =>
+  new BatonError('unavailable', `The database is not available: ${why}`, { retryAfter: 2, cause })
+
+/** The only value of the only row, null when there is no row. */
+export async function value<T>(
+  db: Pick<Queries, 'query'>,
+  text: string,
+  params?: readonly Param[],
+): Promise<T | null> {
+  const [row] = await db.query<Record<string, T>>(text, params)
+  return row ? (Object.values(row)[0] ?? null) : null
+}
+
+/** Every row's only value. */
+export async function values<T>(
+  db: Pick<Queries, 'query'>,
+  text: string,
+  params?: readonly Param[],
+): Promise<T[]> {
+  const rows = await db.query<Record<string, T>>(text, params)
+  return rows.map((row) => Object.values(row)[0] as T)
+}
+
+/** Begins, runs the work, commits; on any failure rolls back and rethrows it. */
+export async function inTransaction<T>(queries: Queries, work: (queries: Queries) => Promise<T>): Promise<T> {
+  await queries.query('begin')
+  let result: T
+  try {
+    result = await work(queries)
+  } catch (thrown) {
+    // The rollback's own failure means a dead connection, which undoes everything just as well.
+    await queries.query('rollback').catch(() => {})
+    throw thrown
+  }
+  await queries.query('commit')
+  return result
+}

@@ -1,0 +1,131 @@
+/** The store without a server: PGlite in a worker thread, one connection, one process per folder. */
+import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { Worker } from 'node:worker_threads'
+import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavailable } from './db.ts'
+import { plainParam } from './json.ts'
+import { lockFolder } from './lock.ts'
+import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
+import { readTemplate, unpack } from './template.ts'
+
+/** `dataDir` null: in memory, gone when closed. Throws when another process has the folder. */
+export async function openEmbedded(dataDir: string | null): Promise<Db> {
+  if (dataDir === null) return openWorker({ folder: null, template: readTemplate() }, async () => {})
+  mkdirSync(dataDir, { recursive: true, mode: 0o700 })
+  const unlock = await lockFolder(dataDir)
+  try {
+    return await openWorker({ folder: prepareFolder(dataDir), template: null }, unlock)
+  } catch (err) {
+    await unlock()
+    throw err
+  }
+}
+
+function prepareFolder(dataDir: string): string {
+  const folder = join(dataDir, 'pg')
+  const template = existsSync(folder) ? null : readTemplate()
+  if (!template) return folder
+  // Under another name until it is whole: a start that is killed half way leaves nothing half made.
+  const unfinished = join(dataDir, 'pg.unfinished')
+  rmSync(unfinished, { recursive: true, force: true })
+  mkdirSync(unfinished, { mode: 0o700 })
+  unpack(template, unfinished)
+  renameSync(unfinished, folder)
+  return folder
+}
+
+interface Waiting {
+  resolve: (rows: Record<string, unknown>[]) => void
+  reject: (err: Error) => void
+}
+/** A question without its number. */
+type Asked = Question extends infer Q ? (Q extends unknown ? Omit<Q, 'id'> : never) : never
+
+async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Promise<Db> {
+  const worker = new Worker(new URL('./pglite-worker.js', import.meta.url), { workerData: data })
+  const waiting = new Map<number, Waiting>()
+  let lastId = 0
+  let dead: Error | null = null
+
+  const die = (why: string) => {
+    dead ??= unavailable(why)
+    for (const { reject } of waiting.values()) reject(dead)
+    waiting.clear()
+  }
+  worker.on('error', (err) => die(`its thread failed: ${err.message}`))
+  worker.on('exit', () => die('it is closed.'))
+  await new Promise<void>((resolve, reject) => {
+    worker.once('error', reject)
+    worker.once('exit', () => reject(new Error('The embedded database ended while it was opened.')))
+    worker.on('message', (report: Report) => {
+      if (!('ready' in report)) return settle(waiting, report)
+      if (report.ready) return resolve()
+      reject(
+        new Error(
+          `The embedded database${data.folder ? ` in ${data.folder}` : ''} does not open: ${report.why}`,
+        ),
+      )
+    })
+  })
+
+  const ask = (asked: Asked) =>
+    new Promise<Record<string, unknown>[]>((resolve, reject) => {
+      if (dead) return reject(dead)
+      const id = ++lastId
+      waiting.set(id, { resolve, reject })
+      worker.postMessage({ ...asked, id } satisfies Question)
+    })
+  return createDb(ask, async () => {
+    if (!dead) await ask({ op: 'close' })
+    await worker.terminate()
+    await onClosed()
+  })
+}
+
+function settle(waiting: Map<number, Waiting>, answer: Answer): void {
+  const caller = waiting.get(answer.id)
+  waiting.delete(answer.id)
+  if ('failure' in answer) {
+    const { message, code, constraint } = answer.failure
+    return caller?.reject(new QueryFailure(message, code, constraint))
+  }
+  for (const row of answer.rows) {
+    for (const name of answer.json) {
+      const column = row[name]
+      if (typeof column === 'string') row[name] = JSON.parse(column)
+    }
+  }
+  caller?.resolve(answer.rows)
+}
+
+function createDb(ask: (asked: Asked) => Promise<Record<string, unknown>[]>, close: () => Promise<void>): Db {
+  const queries: Queries = {
+    query: async <Row>(text: string, params: readonly Param[] = []) =>
+      (await ask({ op: 'query', text, params: params.map(plainParam) })) as Row[],
+    script: async (text) => void (await ask({ op: 'script', text })),
+  }
+  // One connection serves everyone: while a transaction is open, everyone else waits for its end. Each
+  // looks and goes on in one go, so that nobody can open another one in between.
+  let transaction: Promise<unknown> | null = null
+  return {
+    kind: 'embedded',
+    async query(text, params) {
+      while (transaction) await transaction
+      return queries.query(text, params)
+    },
+    async transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
+      while (transaction) await transaction
+      const running = inTransaction(queries, work)
+      transaction = running.catch(() => {})
+      try {
+        return await running
+      } finally {
+        transaction = null
+      }
+    },
+    async close() {
+      while (transaction) await transaction
+      await close()
+    },
+  }
+}

@@ -1,0 +1,32 @@
+/**
+ * How values travel into SQL. PostgreSQL's text and jsonb hold neither NUL nor lone surrogates, and jsonb
+ * reorders keys. So what people, models and tools write travels as a document, whose column type json keeps
+ * the text as it was given; everything else travels as a record or plain text, where such characters
+ * become U+FFFD.
+ */
+import type { Param } from './db.ts'
+
+/** Exact JSON for a json column: JSON.stringify escapes NUL and lone surrogates, and json keeps escapes. */
+export const document = (value: unknown): string => JSON.stringify(value ?? null)
+
+/** JSON for a function's jsonb argument. Documents go inside of it as text. */
+export function record(value: unknown): string {
+  const text = JSON.stringify(value)
+  if (!UNSTORABLE_ESCAPE.test(text)) return text
+  return JSON.stringify(value, (_, inner: unknown) => (typeof inner === 'string' ? plain(inner) : inner))
+}
+
+/** May also match an escaped backslash before such letters: then the slow way finds nothing to do. */
+const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/i
+
+/** Text as a text column can hold it. */
+export const plain = (text: string): string =>
+  text.replaceAll('\0', '\ufffd').replace(/\p{Surrogate}/gu, '\ufffd')
+
+export const plainParam = (param: Param): Param => {
+  if (typeof param === 'string') return param.includes('\0') ? plain(param) : param
+  return Array.isArray(param) ? param.map(plain) : param
+}
+
+export const bytesOf = (base64: string | null): Uint8Array | null =>
+  base64 === null ? null : new Uint8Array(Buffer.from(base64, 'base64'))

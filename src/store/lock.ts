@@ -1,0 +1,76 @@
+/**
+ * An exclusive lock on a folder: two processes on one embedded database would lose each other's writes,
+ * and PGlite does not look. The kernel frees a listening socket however its process ends; a pid file would
+ * be fooled by pid 1 of every container. It holds between processes of one machine, not over a network
+ * file system.
+ */
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdirSync, readdirSync, realpathSync, rmSync } from 'node:fs'
+import { connect, createServer, type Server } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/** sun_path holds 108 bytes on Linux and 104 on macOS, the closing NUL included. */
+const LONGEST_PATH = 103
+const PREFIX = 'lock-'
+const NAME_LENGTH = PREFIX.length + 12 + '.sock'.length
+
+/**
+ * Locks the folder; the answer unlocks it. Throws when another process has it.
+ *
+ * Everyone listens on a name of their own first and looks for others then: of two that come at once, at
+ * least one sees the other and steps back. Names are never reused, so a dead one may be removed at any time.
+ */
+export async function lockFolder(folder: string): Promise<() => Promise<void>> {
+  const place = placeFor(folder)
+  for (let tries = 0; tries < 5; tries++) {
+    const name = `${PREFIX}${randomBytes(6).toString('hex')}.sock`
+    const server = await listen(join(place, name))
+    if (!(await someoneElse(place, name))) return () => close(server)
+    await close(server)
+    // Two that stepped back for each other come again at different times.
+    if (tries < 4) await sleep(20 + Math.random() * 80)
+  }
+  throw new Error(
+    `The data folder ${folder} is in use by another Baton process. Stop that one, give this one its own BATON_DATA_DIR, or use DATABASE_URL to share one database.`,
+  )
+}
+
+/** The folder itself, or one of its own in the temporary folder where its path is too long for a socket. */
+function placeFor(folder: string): string {
+  if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return folder
+  const hash = createHash('sha256').update(realpathSync(folder)).digest('hex').slice(0, 16)
+  const place = join(tmpdir(), `baton-${hash}`)
+  mkdirSync(place, { recursive: true, mode: 0o700 })
+  return place
+}
+
+const listen = (path: string) =>
+  new Promise<Server>((resolve, reject) => {
+    const server = createServer((socket) => socket.destroy())
+    server.once('error', reject)
+    server.listen(path, () => resolve(server.unref()))
+  })
+
+const close = (server: Server) => new Promise<void>((resolve) => server.close(() => resolve()))
+
+async function someoneElse(place: string, own: string): Promise<boolean> {
+  const names = readdirSync(place).filter((name) => name.startsWith(PREFIX) && name !== own)
+  const alive = await Promise.all(names.map((name) => isAlive(join(place, name))))
+  return alive.includes(true)
+}
+
+const isAlive = (path: string) =>
+  new Promise<boolean>((resolve) => {
+    const socket = connect(path, () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', (err: NodeJS.ErrnoException) => {
+      // Nobody listens there any more. Anything else (a full backlog, no permission) counts as alive.
+      const isDead = err.code === 'ECONNREFUSED' || err.code === 'ENOENT'
+      if (isDead) rmSync(path, { force: true })
+      resolve(!isDead)
+    })
+  })

@@ -1,0 +1,128 @@
+import type { Message, Part } from '../chat/message.ts'
+import { type Db, type Queries, value, values } from './db.ts'
+import { record } from './json.ts'
+import { readCursor, toPage } from './page.ts'
+import type { Parts, StoredMessage } from './parts.ts'
+import { visibleTo } from './sql.ts'
+import type { Messages, NewMessage } from './store.ts'
+
+/** What SQL adds to a new message: add_messages in the schema. */
+export type Placed = Pick<Message, 'id' | 'seq' | 'created_at'>
+
+export function createMessages(db: Db, parts: Parts): Messages {
+  return {
+    async list(scope, session, page) {
+      const after = readCursor('messages', page)
+      const rows = await values<StoredMessage | null>(
+        db,
+        `select case when m.id is not null then message_json(m) end
+           from session s left join lateral (
+             select * from message where session_id = s.id and seq > $3::bigint order by seq limit $4
+           ) m on true
+          where s.id = $1 and ($2::text is null or s.owner = $2) order by m.seq`,
+        [session, visibleTo(scope), Number(after ?? 0) || 0, page.limit + 1],
+      )
+      if (rows.length === 0) return null
+      const messages = rows.flatMap((row) => (row ? [parts.message(row)] : []))
+      return toPage('messages', page, messages, (message) => message.seq)
+    },
+    after: async (session, seq) => {
+      const found = await value<StoredMessage[]>(
+        db,
+        `select coalesce(json_agg(message_json(m) order by seq), '[]') from message m
+          where session_id = $1 and seq > $2`,
+        [session, seq],
+      )
+      return (found ?? []).map(parts.message)
+    },
+    ofTurn: async (turn) => {
+      const found = await values<StoredMessage>(
+        db,
+        'select message_json(m) from message m where turn_id = $1 order by seq',
+        [turn],
+      )
+      return found.map(parts.message)
+    },
+    async append(scope, session, messages) {
+      const given = record(messages.map((message) => parts.newMessage(message, session)))
+      const done = await value<{ busy?: true; messages?: Placed[] }>(
+        db,
+        'select append_messages($1, $2, $3)',
+        [visibleTo(scope), session, given],
+      )
+      if (done === null) return null
+      return done.messages ? asStored(session, messages, done.messages) : 'busy'
+    },
+    async replace(scope, session, id, message) {
+      const done = await value<{ busy?: true; message?: StoredMessage }>(
+        db,
+        'select replace_message($1, $2, $3, $4)',
+        [visibleTo(scope), session, id, record(parts.content(message, session))],
+      )
+      if (done === null) return null
+      return done.message ? parts.message(done.message) : 'busy'
+    },
+    delete: (scope, session, id) =>
+      db.transaction(async (queries) => {
+        const isThere = await value<boolean>(queries, 'select lock_session($1, $2)', [
+          visibleTo(scope),
+          session,
+        ])
+        if (!isThere) return null
+        const [target] = await queries.query<{ calls: string[]; seq: number; busy: boolean }>(
+          `select to_json(calls) as calls, seq::float8 as seq, is_busy(session_id) as busy
+             from message where session_id = $1 and id = $2`,
+          [session, id],
+        )
+        if (!target) return null
+        if (target.busy) return 'busy'
+        const gone = [id, ...(await dropResults(queries, parts, session, target))]
+        await queries.query('delete from message where id = any($1::text[])', [gone])
+        await queries.query('update session set updated_at = clock_timestamp() where id = $1', [session])
+        return gone
+      }),
+  }
+}
+
+/** What was handed in, as it is stored now. */
+export const asStored = (
+  session: string,
+  messages: readonly NewMessage[],
+  placed: readonly Placed[],
+): Message[] =>
+  messages.map((message, i) => {
+    const place = placed[i]
+    if (!place) throw new Error('a message was stored but not returned')
+    return { ...message, ...place, session_id: session }
+  })
+
+/** Takes the calls' results out of the messages after theirs; ids of those messages that hold nothing else. */
+async function dropResults(
+  queries: Queries,
+  parts: Parts,
+  session: string,
+  target: { calls: string[]; seq: number },
+): Promise<string[]> {
+  const answering = await values<StoredMessage>(
+    queries,
+    `select message_json(m) from message m
+      where session_id = $1 and seq > $2 and results && $3::text[] order by seq`,
+    [session, target.seq, target.calls],
+  )
+  const empty: string[] = []
+  const isResult = (part: Part) => part.type === 'tool_result' && target.calls.includes(part.call_id)
+  for (const message of answering.map(parts.message)) {
+    const rest = message.parts.filter((part) => !isResult(part))
+    if (rest.length === 0) {
+      empty.push(message.id)
+      continue
+    }
+    const content = parts.content({ role: message.role, parts: rest }, session)
+    await queries.query('update message set parts = $2::json, results = $3::text[] where id = $1', [
+      message.id,
+      content.parts,
+      content.results,
+    ])
+  }
+  return empty
+}

@@ -1,0 +1,92 @@
+/** Brings the schema up to the code: migrations/NNNN_verb_noun.sql, forward only, all in one transaction. */
+import { createHash } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { BatonError } from '../errors.ts'
+import { type Db, type Queries, value, values } from './db.ts'
+
+export interface Migration {
+  name: string
+  sha256: string
+  sql: string
+}
+
+/** Compiled, this file is dist/src/store/migrate.js. */
+const FOLDER = fileURLToPath(new URL('../../../migrations/', import.meta.url))
+
+/** The migrations of a folder in their order. */
+export const readMigrations = (folder = FOLDER): Migration[] =>
+  readdirSync(folder)
+    .filter((name) => /^\d{4}_\w+\.sql$/.test(name))
+    .sort()
+    .map((name) => {
+      const sql = readFileSync(`${folder}/${name}`, 'utf8')
+      return { name, sha256: createHash('sha256').update(sql).digest('hex'), sql }
+    })
+
+/** An arbitrary number that means "Baton's schema is being changed" to every replica. */
+const LOCK = 7_220_194_186
+
+/**
+ * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
+ * `internal` in plain words where the database has a newer schema or another history than this code, or
+ * is not UTF-8.
+ */
+export async function migrate(db: Db, migrations: readonly Migration[]): Promise<string[]> {
+  const encoding = await value<string>(db, `select current_setting('server_encoding')`)
+  if (encoding !== 'UTF8')
+    refuse(`The database's encoding is ${encoding}; Baton needs one with encoding UTF8.`)
+  return db.transaction(async (queries) => {
+    // As a script: it may wait as long as another replica's migration takes.
+    await queries.script(`select pg_advisory_xact_lock(${LOCK})`)
+    await queries.script(
+      `create table if not exists schema_migration (
+         name text primary key, sha256 text not null, applied_at timestamptz not null default now()
+       )`,
+    )
+    const missing = await pending(queries, migrations)
+    for (const { name, sha256, sql } of missing) {
+      await queries.script(sql)
+      await queries.query('insert into schema_migration (name, sha256) values ($1, $2)', [name, sha256])
+    }
+    return missing.map(({ name }) => name)
+  })
+}
+
+async function pending(queries: Queries, migrations: readonly Migration[]): Promise<Migration[]> {
+  const applied = await queries.query<{ name: string; sha256: string }>(
+    'select name, sha256 from schema_migration order by name collate "C"',
+  )
+  applied.forEach(({ name, sha256 }, i) => {
+    const known = migrations.find((migration) => migration.name === name)
+    if (!known) {
+      refuse(
+        `The database has migration ${name}, which this version of Baton does not know: it was used by a newer version. Start that one, or restore a backup from before.`,
+      )
+    }
+    if (known.sha256 !== sha256) {
+      refuse(
+        `Migration ${name} was changed after it was applied to this database. Migrations are never edited: restore the file and put the change into a new one.`,
+      )
+    }
+    if (migrations[i]?.name !== name) {
+      refuse(
+        `Migration ${migrations[i]?.name} comes before ${name}, which is applied already. Give it a number after the last one.`,
+      )
+    }
+  })
+  return migrations.slice(applied.length)
+}
+
+/** Throws `unavailable` unless the schema is exactly the code's. */
+export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
+  const names = await values<string>(db, 'select name from schema_migration')
+  if (names.length === migrations.length) return
+  throw new BatonError('unavailable', 'The database schema is not that of this version of Baton.', {
+    retryAfter: 5,
+  })
+}
+
+function refuse(message: string): never {
+  throw new BatonError('internal', message)
+}

@@ -1,0 +1,51 @@
+/** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
+import type { Db } from './db.ts'
+import { openEmbedded } from './embedded.ts'
+import { createMessages } from './messages.ts'
+import { assertCurrent, migrate, readMigrations } from './migrate.ts'
+import { createParts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
+import { openPostgres } from './postgres.ts'
+import { createSessions } from './sessions.ts'
+import type { Store } from './store.ts'
+import { createTurns } from './turns.ts'
+
+export interface StoreOptions {
+  databaseUrl: string | null
+  /** The embedded database's folder; null: in memory, for tests */
+  dataDir: string | null
+  /** Most connections to a server */
+  poolSize: number
+  /** What becomes of parts at rest (parts.ts); left out: they are stored as they are */
+  codec?: PartsCodec
+}
+
+/**
+ * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
+ * ours, and Error for a data folder that another process has.
+ */
+export async function openStore(options: StoreOptions): Promise<Store> {
+  const migrations = readMigrations()
+  const db = options.databaseUrl
+    ? openPostgres(options.databaseUrl, options.poolSize)
+    : await openEmbedded(options.dataDir)
+  try {
+    await migrate(db, migrations)
+  } catch (err) {
+    await db.close()
+    throw err
+  }
+  return {
+    ...createVerbs(db, createParts(options.codec ?? PLAIN_PARTS)),
+    kind: db.kind,
+    ready: () => assertCurrent(db, migrations),
+    close: db.close,
+  }
+}
+
+function createVerbs(db: Db, parts: ReturnType<typeof createParts>): Omit<Store, 'kind' | 'ready' | 'close'> {
+  return {
+    sessions: createSessions(db),
+    messages: createMessages(db, parts),
+    turns: createTurns(db, parts),
+  } as Omit<Store, 'kind' | 'ready' | 'close'>
+}

@@ -1,0 +1,37 @@
+/** Pages of a list. A cursor is the sort key of the page's last row, with the list's name, in base64url. */
+import { BatonError } from '../errors.ts'
+import type { Page, PageRequest } from './store.ts'
+
+/**
+ * The sort key after which the page starts, or null for the first one. Throws invalid_request, param
+ * `cursor`, for one that this list did not give out.
+ */
+export function readCursor(list: string, page: PageRequest): string | null {
+  if (page.cursor === undefined) return null
+  const text = Buffer.from(page.cursor, 'base64url').toString('utf8')
+  const isOurs = Buffer.from(text, 'utf8').toString('base64url') === page.cursor
+  const [name, key] = text.split(' ', 2)
+  if (!isOurs || name !== list || !key || !/^[\w-]{1,200}$/.test(key)) {
+    throw new BatonError(
+      'invalid_request',
+      'The cursor is none that this list gave out; leave it out to start anew.',
+      {
+        param: 'cursor',
+      },
+    )
+  }
+  return key
+}
+
+/** Of one row more than the page holds: the page, and whether there is a next one. */
+export function toPage<T>(
+  list: string,
+  page: PageRequest,
+  rows: T[],
+  key: (row: T) => string | number,
+): Page<T> {
+  const data = rows.slice(0, page.limit)
+  const last = data.at(-1)
+  const isMore = rows.length > page.limit && last !== undefined
+  return { data, next_cursor: isMore ? Buffer.from(`${list} ${key(last)}`).toString('base64url') : null }
+}

@@ -1,0 +1,103 @@
+/**
+ * The one place where parts of a conversation become what is stored, and back: a codec may seal those in
+ * which a secret was found. SQL never looks inside, so what it needs to know stands in columns.
+ */
+import type { ContextEdit } from '../chat/edits.ts'
+import { type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
+import { document } from './json.ts'
+import type { AnnouncedEvent, NewMessage, Turn } from './store.ts'
+
+/** `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave. */
+export interface PartsCodec {
+  seal(parts: Part[], context: string): unknown
+  open(stored: unknown, context: string): Part[]
+}
+
+/** Parts are stored as they are. */
+export const PLAIN_PARTS: PartsCodec = {
+  seal: (parts) => parts,
+  open: (stored) => stored as Part[],
+}
+
+/** A message as SQL gives it: message_json in the schema. */
+export interface StoredMessage extends Omit<Message, 'parts' | 'incomplete'> {
+  parts: unknown
+  incomplete: boolean
+}
+/** A turn as SQL gives it: turn_json in the schema. */
+export interface StoredTurn extends Omit<Turn, 'input' | 'context' | 'steps'> {
+  input: unknown
+  context: unknown
+  steps: (Omit<Turn['steps'][number], 'discarded'> & { discarded: boolean })[]
+}
+
+export interface Parts {
+  /** The columns of a message's content, as add_messages and replace_message take them. */
+  content(
+    message: MessageInput,
+    session: string,
+  ): { role: string; parts: string; calls: string[]; results: string[] }
+  newMessage(message: NewMessage, session: string): Record<string, unknown>
+  message(stored: StoredMessage): Message
+  /** Any parts as a document's text. */
+  seal(parts: Part[], session: string): string
+  open(stored: unknown, session: string): Part[]
+  edits(edits: ContextEdit[], session: string): string
+  turn(stored: StoredTurn): Turn
+  events(events: AnnouncedEvent[], session: string): string
+  openEvents(stored: unknown, session: string): AnnouncedEvent[]
+}
+
+export function createParts(codec: PartsCodec): Parts {
+  const seal = (parts: Part[], session: string) => document(codec.seal(parts, session))
+  const content: Parts['content'] = (message, session) => ({
+    role: message.role,
+    parts: seal(message.parts, session),
+    calls: toolCalls(message).map((call) => call.call_id),
+    results: message.parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : [])),
+  })
+  return {
+    seal,
+    open: codec.open,
+    content,
+    newMessage: (message, session) => ({
+      id: message.id,
+      turn_id: message.turn_id,
+      incomplete: message.incomplete ?? false,
+      ...content(message, session),
+    }),
+    message({ incomplete, ...stored }) {
+      const message = { ...stored, parts: codec.open(stored.parts, stored.session_id) }
+      return incomplete ? { ...message, incomplete } : message
+    },
+    edits: (edits, session) =>
+      document(
+        edits.map((edit) => {
+          if (!('message' in edit)) return edit
+          const { role, parts } = edit.message
+          return { ...edit, message: { role, parts: codec.seal(parts, session) } }
+        }),
+      ),
+    turn: (stored) => ({
+      ...stored,
+      input: codec.open(stored.input, stored.session_id),
+      context: openEdits(codec, stored.context, stored.session_id),
+      steps: stored.steps.map(({ discarded, ...step }) => (discarded ? { ...step, discarded } : step)),
+    }),
+    // An event may quote any part, so all of them are treated as one text.
+    events: (events, session) => seal([{ type: 'text', text: JSON.stringify(events) }], session),
+    openEvents(stored, session) {
+      const [part] = stored === null ? [] : codec.open(stored, session)
+      return part?.type === 'text' ? (JSON.parse(part.text) as AnnouncedEvent[]) : []
+    },
+  }
+}
+
+function openEdits(codec: PartsCodec, stored: unknown, session: string): ContextEdit[] {
+  const edits = stored as (ContextEdit & { message?: { role: MessageInput['role']; parts: unknown } })[]
+  return edits.map((edit) =>
+    edit.message
+      ? { ...edit, message: { ...edit.message, parts: codec.open(edit.message.parts, session) } }
+      : edit,
+  ) as ContextEdit[]
+}

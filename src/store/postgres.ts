@@ -1,0 +1,72 @@
+/** The store on a PostgreSQL server: a bounded pool of connections. */
+import pg from 'pg'
+import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavailable } from './db.ts'
+import { plainParam } from './json.ts'
+
+/** How long a caller waits for a free connection, or for a new one to be made. */
+const CONNECT_MS = 5_000
+/** A statement of Baton takes milliseconds; one that takes this long hangs on a dead network or a lock. */
+const ANSWER_MS = 30_000
+const NO_LIMIT_MS = 2 ** 31 - 1
+
+export function openPostgres(url: string, size: number): Db {
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: size,
+    connectionTimeoutMillis: CONNECT_MS,
+    // A new connection has to compile the schema's functions again: keep them.
+    idleTimeoutMillis: 600_000,
+    query_timeout: ANSWER_MS,
+    keepAlive: true,
+    application_name: 'baton',
+  })
+  // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
+  pool.on('error', () => {})
+  pool.on('connect', (client) => void client.on('error', () => {}))
+
+  async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
+    const client = await pool.connect().catch((err: unknown) => {
+      throw failure(err)
+    })
+    // pool.query() would throw the connection away for any error, a violated constraint included.
+    let isBroken = false
+    const run = async (config: pg.QueryConfig & { query_timeout?: number }) => {
+      try {
+        return await client.query(config)
+      } catch (err) {
+        const known = failure(err)
+        if (!(known instanceof QueryFailure)) isBroken = true
+        throw known
+      }
+    }
+    const queries: Queries = {
+      query: async <Row>(text: string, params: readonly Param[] = []) => {
+        const result = await run({ text, values: params.map(plainParam) })
+        return result.rows as Row[]
+      },
+      script: async (text) => void (await run({ text, query_timeout: NO_LIMIT_MS })),
+    }
+    try {
+      return await work(queries)
+    } finally {
+      client.release(isBroken)
+    }
+  }
+
+  return {
+    kind: 'postgres',
+    query: (text, params) => withClient((queries) => queries.query(text, params)),
+    transaction: (work) => withClient((queries) => inTransaction(queries, work)),
+    close: () => pool.end(),
+  }
+}
+
+/** SQLSTATE classes that speak of the server, not of the statement: connection, resources, shutdown, system. */
+const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
+
+function failure(err: unknown): Error {
+  if (!(err instanceof Error)) return unavailable(String(err))
+  if (!(err instanceof pg.DatabaseError) || err.code === undefined) return unavailable(err.message, err)
+  if (SERVER_CLASSES.has(err.code.slice(0, 2))) return unavailable(err.message, err)
+  return new QueryFailure(err.message, err.code, err.constraint ?? null, { cause: err })
+}

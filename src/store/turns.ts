@@ -1,0 +1,254 @@
+import type { Message } from '../chat/message.ts'
+import { type Db, value, values } from './db.ts'
+import { document, record } from './json.ts'
+import { asStored, type Placed } from './messages.ts'
+import { readCursor, toPage } from './page.ts'
+import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
+import { visibleTo } from './sql.ts'
+import {
+  type Commit,
+  type Fence,
+  type Opened,
+  type OpenTurn,
+  type RegistryRow,
+  type Settlement,
+  StaleOwner,
+  type Turn,
+  type TurnEnd,
+  type Turns,
+} from './store.ts'
+
+/** What SQL answers; the functions of the same names are in the schema. */
+type OpenAnswer =
+  | { kind: 'running'; turn: StoredTurn; message: Placed; epoch: number }
+  | { kind: 'queued' | 'replayed'; turn: StoredTurn }
+  | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
+interface TakenAnswer {
+  turn: StoredTurn
+  epoch: number
+}
+
+export function createTurns(db: Db, parts: Parts): Turns {
+  return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
+}
+
+type PublicVerb = 'open' | 'get' | 'list' | 'requestCancel' | 'endQueued'
+
+function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
+  return {
+    async open(scope, request) {
+      const answer = await value<OpenAnswer>(db, 'select open_turn($1, $2)', [
+        visibleTo(scope),
+        openRecord(request, parts),
+      ])
+      return answer && toOpened(answer, request, parts)
+    },
+    async get(scope, id) {
+      const found = await value<StoredTurn>(
+        db,
+        'select turn_json(t) from turn t where id = $1 and ($2::text is null or owner = $2)',
+        [id, visibleTo(scope)],
+      )
+      return found && parts.turn(found)
+    },
+    async list(scope, session, page) {
+      const rows = await values<StoredTurn | null>(
+        db,
+        `select case when t.id is not null then turn_json(t) end
+           from session s left join lateral (
+             select * from turn
+              where session_id = s.id and ($3::text is null or id < $3) order by id desc limit $4
+           ) t on true
+          where s.id = $1 and ($2::text is null or s.owner = $2) order by t.id desc`,
+        [session, visibleTo(scope), readCursor('turns', page), page.limit + 1],
+      )
+      if (rows.length === 0) return null
+      const turns = rows.flatMap((row) => (row ? [parts.turn(row)] : []))
+      return toPage('turns', page, turns, (turn) => turn.id)
+    },
+    requestCancel: (scope, id) =>
+      value<boolean>(
+        db,
+        `with seen as (
+           select id from turn where id = $1 and ($2::text is null or owner = $2)
+         ), marked as (
+           update turn set cancel_requested = true
+            where id in (select id from seen) and state in ('queued', 'running', 'awaiting_input')
+           returning id
+         )
+         select exists (select from marked) from seen`,
+        [id, visibleTo(scope)],
+      ),
+    endQueued: async (id, end) =>
+      (await value<boolean>(db, 'select end_queued($1, $2)', [id, record(endRecord(end))])) ?? false,
+  }
+}
+
+type EngineVerb = 'readStep' | 'commit' | 'heartbeat' | 'handOver' | 'announced' | 'unannounced'
+
+function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
+  return {
+    async readStep(fence, turn, afterSeq, knownRevision) {
+      const read = await value<{
+        messages: StoredMessage[]
+        registry: RegistryRow | null
+        cancel_requested: boolean
+      }>(db, 'select read_step($1, $2, $3, $4)', [record(fence), turn, afterSeq, knownRevision])
+      if (!read) throw new StaleOwner()
+      return { ...read, messages: read.messages.map(parts.message) }
+    },
+    async commit(fence, commit) {
+      const change = record(commitRecord(commit, fence.session_id, parts))
+      const placed = await value<Placed[]>(db, 'select commit_turn($1, $2)', [record(fence), change])
+      if (!placed) throw new StaleOwner()
+      return asStored(fence.session_id, commit.messages ?? [], placed)
+    },
+    heartbeat: (owner, sessions, seconds) =>
+      values<string>(
+        db,
+        `update lease set until = seconds_from_now($3)
+          where owner = $1 and session_id = any($2::text[]) returning session_id`,
+        [owner, sessions, seconds],
+      ),
+    async handOver(fence) {
+      await db.query('update lease set owner = null where session_id = $1 and owner = $2 and epoch = $3', [
+        fence.session_id,
+        fence.owner,
+        fence.epoch,
+      ])
+    },
+    async announced(turns) {
+      // Not those that run (again): a commit may have left them new ones meanwhile.
+      await db.query(`update turn set announce = null where id = any($1::text[]) and state <> 'running'`, [
+        turns,
+      ])
+    },
+    async unannounced(limit) {
+      const rows = await db.query<{ session_id: string; turn_id: string; announce: unknown }>(
+        `select session_id, id as turn_id, announce from turn
+          where announce is not null and state <> 'running' order by id limit $1`,
+        [limit],
+      )
+      return rows.map(({ session_id, turn_id, announce }) => ({
+        session_id,
+        turn_id,
+        events: parts.openEvents(announce, session_id),
+      }))
+    },
+  }
+}
+
+type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals'
+
+function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
+  const taken = ({ turn, epoch }: TakenAnswer, owner: string): { turn: Turn; fence: Fence } => ({
+    turn: parts.turn(turn),
+    fence: { session_id: turn.session_id, owner, epoch },
+  })
+  return {
+    async startQueued(session, message, { owner, seconds }) {
+      const answer = await value<TakenAnswer & { message: Placed }>(
+        db,
+        'select start_queued($1, $2, $3, $4)',
+        [session, message.id, owner, seconds],
+      )
+      if (!answer) return null
+      const { turn, fence } = taken(answer, owner)
+      const input: Message = {
+        ...answer.message,
+        session_id: session,
+        turn_id: turn.id,
+        role: 'user',
+        parts: turn.input,
+      }
+      return { turn, fence, message: input }
+    },
+    async resumeAwaiting(turn, { owner, seconds }) {
+      const answer = await value<TakenAnswer>(db, 'select resume_awaiting($1, $2, $3)', [
+        turn,
+        owner,
+        seconds,
+      ])
+      return answer && taken(answer, owner)
+    },
+    async recover({ owner, seconds }, limit) {
+      const answers = await value<(TakenAnswer & { announce: unknown })[]>(
+        db,
+        'select recover_turns($1, $2, $3)',
+        [owner, seconds, limit],
+      )
+      return (answers ?? []).map((answer) => ({
+        ...taken(answer, owner),
+        announce: parts.openEvents(answer.announce, answer.turn.session_id),
+      }))
+    },
+    idleQueues: (limit) =>
+      values<string>(
+        db,
+        `select distinct session_id from turn q
+          where state = 'queued' and not exists (
+            select from turn a where a.session_id = q.session_id and a.state in ('running', 'awaiting_input')
+          ) limit $1`,
+        [limit],
+      ),
+    lapsedApprovals: (limit) =>
+      db.query(
+        `select e.turn_id, e.call_id from execution e join turn t on t.id = e.turn_id
+          where e.state = 'awaiting_approval' and e.decision is null and e.expires_at < clock_timestamp()
+            and t.state = 'awaiting_input'
+          order by e.expires_at limit $1`,
+        [limit],
+      ),
+  }
+}
+
+function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts): string {
+  const session = turn.session_id
+  return record({
+    ...rest,
+    turn: { ...turn, input: parts.seal(turn.input, session), context: parts.edits(turn.context, session) },
+    message: parts.newMessage(message, session),
+  })
+}
+
+function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
+  if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
+  const turn = parts.turn(answer.turn)
+  if (answer.kind !== 'running') return { kind: answer.kind, turn }
+  const { session_id } = turn
+  const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
+  return {
+    kind: 'running',
+    turn,
+    fence,
+    message: { ...request.message, ...answer.message, session_id },
+  }
+}
+
+const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
+
+/** A settlement as settle_executions takes it. */
+export const settlementRecord = (settlement: Settlement, session: string, parts: Parts) => ({
+  ...settlement,
+  output: document(settlement.output),
+  result: parts.seal([settlement.result], session),
+})
+
+/** A commit as commit_turn takes it: absent members stay absent. */
+function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
+  const { messages, executions, settlements, end, announce, ...rest } = commit
+  const change: Record<string, unknown> = { ...rest }
+  if (messages) change.messages = messages.map((message) => parts.newMessage(message, session))
+  if (executions) {
+    change.executions = executions.map((execution) => ({
+      ...execution,
+      arguments: document(execution.arguments),
+    }))
+  }
+  if (settlements) {
+    change.settlements = settlements.map((settlement) => settlementRecord(settlement, session, parts))
+  }
+  if (end) change.end = endRecord(end)
+  if (announce) change.announce = parts.events(announce, session)
+  return change
+}

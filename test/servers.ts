@@ -1,0 +1,118 @@
+/**
+ * Real servers for tests: a PostgreSQL and a Redis of their own in the temporary folder, on a free loopback
+ * port, gone with `stop()` and with the process. Both programs must be installed.
+ */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { randomInt } from 'node:crypto'
+import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+export interface RunningServer {
+  url: string
+  stop(): Promise<void>
+}
+
+/**
+ * With `durable` it syncs to disk as a real one does; tests have no use for that. initdb and the server
+ * refuse to be root: then they run as the user `postgres`.
+ */
+export async function startPostgres({ durable = false } = {}): Promise<RunningServer> {
+  const bin = postgresBin()
+  const dir = mkdtempSync(join(tmpdir(), 'baton-pg-'))
+  const user = unprivileged()
+  if (user) chownSync(dir, user.uid, user.gid)
+  const data = join(dir, 'data')
+  execFileSync(
+    join(bin, 'initdb'),
+    ['-D', data, '-U', 'baton', '-A', 'trust', '-E', 'UTF8', '--locale=C', '-N'],
+    {
+      ...user,
+      cwd: dir,
+      stdio: 'ignore',
+    },
+  )
+  const port = await freePort()
+  const careless = durable
+    ? []
+    : ['-c', 'fsync=off', '-c', 'synchronous_commit=off', '-c', 'full_page_writes=off']
+  const args = ['-D', data, '-k', dir, '-h', '127.0.0.1', '-p', String(port), ...careless]
+  const child = spawn(join(bin, 'postgres'), args, { ...user, cwd: dir, stdio: ['ignore', 'ignore', 'pipe'] })
+  await saidReady(child, 'stderr', 'ready to accept connections')
+  return { url: `postgresql://baton@127.0.0.1:${port}/postgres`, stop: stopper(child, 'SIGINT', dir) }
+}
+
+export async function startRedis(): Promise<RunningServer> {
+  const dir = mkdtempSync(join(tmpdir(), 'baton-redis-'))
+  const port = await freePort()
+  const args = [
+    '--port',
+    String(port),
+    '--bind',
+    '127.0.0.1',
+    '--dir',
+    dir,
+    '--save',
+    '',
+    '--appendonly',
+    'no',
+  ]
+  const child = spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
+  await saidReady(child, 'stdout', 'Ready to accept connections')
+  return { url: `redis://127.0.0.1:${port}`, stop: stopper(child, 'SIGTERM', dir) }
+}
+
+/** Debian keeps the server programs out of the PATH, by version. */
+function postgresBin(): string {
+  const root = '/usr/lib/postgresql'
+  const versions = existsSync(root) ? readdirSync(root).sort((a, b) => Number(b) - Number(a)) : []
+  const found = versions
+    .map((version) => join(root, version, 'bin'))
+    .find((bin) => existsSync(join(bin, 'initdb')))
+  return found ?? ''
+}
+
+function unprivileged(): { uid: number; gid: number } | undefined {
+  if (process.getuid?.() !== 0) return undefined
+  const id = (flag: string) => Number(execFileSync('id', [flag, 'postgres'], { encoding: 'utf8' }))
+  return { uid: id('-u'), gid: id('-g') }
+}
+
+/** Below the range that outgoing connections take theirs from. */
+async function freePort(): Promise<number> {
+  for (let tries = 0; tries < 50; tries++) {
+    const port = randomInt(20_000, 32_000)
+    const isFree = await new Promise<boolean>((resolve) => {
+      const server = createServer().once('error', () => resolve(false))
+      server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)))
+    })
+    if (isFree) return port
+  }
+  throw new Error('no free port found')
+}
+
+function saidReady(child: ChildProcess, stream: 'stdout' | 'stderr', words: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let said = ''
+    child[stream]?.on('data', (chunk: Buffer) => {
+      if (said.includes(words)) return
+      said += chunk.toString()
+      if (said.includes(words)) resolve()
+    })
+    child.once('error', reject)
+    child.once('exit', (code) => reject(new Error(`${child.spawnfile} ended with ${code}:\n${said}`)))
+  })
+}
+
+function stopper(child: ChildProcess, signal: NodeJS.Signals, dir: string): () => Promise<void> {
+  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()))
+  const withProcess = () => void child.kill('SIGKILL')
+  process.once('exit', withProcess)
+  return async () => {
+    child.kill(signal)
+    await exited
+    process.off('exit', withProcess)
+    rmSync(dir, { recursive: true, force: true })
+  }
+}
