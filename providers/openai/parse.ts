@@ -116,7 +116,8 @@ const argumentsDelta: Handler = (state, event) => {
 
 const argumentsDone: Handler = (state, event) => {
   const item = itemOf(state, event, 'call')
-  if (!item.done && item.kind === 'call') item.pieces[0] = wireText(event.arguments)
+  const text = wireText(event.arguments)
+  if (!item.done && item.kind === 'call' && text !== '') item.pieces[0] = text
   return []
 }
 
