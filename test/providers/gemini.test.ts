@@ -721,6 +721,11 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   const tools = [tool('files.read')]
   const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
   t.equal(path, ':streamGenerateContent?alt=sse')
+  t.equal(
+    gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
+    '/models/gemini-2.5-flash:streamGenerateContent?alt=sse',
+    'the public path names the model itself',
+  )
   t.match(body, {
     model: 'gemini-2.5-flash',
     project: 'acme-dev-482910',
