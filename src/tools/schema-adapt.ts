@@ -1,0 +1,348 @@
+/**
+ * `adapt`: a clean schema (schema.ts) as one target's profile accepts it. What the target has no word for
+ * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
+ * are replaced, and `renameBack` gives a call's arguments their own names again.
+ */
+import type { JsonSchema, SchemaProfile } from '../provider.ts'
+import { canonicalJson, isRecord, sha256 } from './json.ts'
+import { MAX_SCHEMA_BYTES } from './schema.ts'
+import { DEFINITION, definitionsOf, KEYWORD_ORDER, mapSubschemas, withDefinitions } from './schema-dialect.ts'
+import { intersect, typesOf, unite } from './schema-merge.ts'
+import { bytesOf, shrink } from './schema-size.ts'
+
+/** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
+export type Rename = ReadonlyMap<string, string>
+export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclarable: string }
+
+/** How often one definition is written out inside itself, most first; the innermost is only its kind. */
+const INLINE_DEPTHS = [3, 2, 1, 0]
+/** References written out in one schema. */
+const MAX_INLINED = 300
+/** Values named in a description in place of an enum. */
+const MAX_NAMED = 20
+
+export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
+  const rename = new Map<string, string>()
+  const plain = profile.refs ? schema : inlined(schema)
+  const root = profile.rootCombinators ? plain : withoutRootCombinators(plain)
+  const fitted = new Fitter(profile, root, rename).fit(root)
+  const complete = withDefinitions(fitted, definitionsOf(fitted))
+  const small = shrink(complete, MAX_SCHEMA_BYTES)
+  if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
+  return { schema: small, rename: rename.size > 0 ? rename : null }
+}
+
+/** A call's arguments with the names that the server gave. */
+export function renameBack(value: Record<string, unknown>, rename: Rename | null): Record<string, unknown> {
+  return rename ? (renamed(value, rename) as Record<string, unknown>) : value
+}
+
+function renamed(value: unknown, rename: Rename): unknown {
+  if (Array.isArray(value)) return value.map((item) => renamed(item, rename))
+  if (!isRecord(value)) return value
+  const entries = Object.entries(value).map(([key, item]) => [rename.get(key) ?? key, renamed(item, rename)])
+  return Object.fromEntries(entries)
+}
+
+// ---------------------------------------------------------------- references
+
+/** Every reference written out, a recursive one to a depth that keeps the whole small. */
+function inlined(schema: JsonSchema): JsonSchema {
+  if (schema.$defs === undefined) return schema
+  let last: JsonSchema = schema
+  for (const depth of INLINE_DEPTHS) {
+    last = writtenOut(schema, depth)
+    if (bytesOf(last) <= MAX_SCHEMA_BYTES) return last
+  }
+  return last
+}
+
+function writtenOut(schema: JsonSchema, depth: number): JsonSchema {
+  const definitions = definitionsOf(schema)
+  const { $defs: _, ...root } = schema
+  let count = 0
+  const visit = (sub: unknown, within: readonly string[]): unknown => {
+    if (!isRecord(sub)) return sub
+    if (typeof sub.$ref !== 'string') return mapSubschemas(sub, (inner) => visit(inner, within))
+    const { $ref, ...beside } = sub
+    const name = String($ref).slice(DEFINITION.length)
+    const target = definitions.get(name) ?? {}
+    const repeats = within.filter((one) => one === name).length
+    const isTooMuch = repeats >= Math.max(depth, 1) || within.length > 8 || ++count > MAX_INLINED
+    if (isTooMuch || (depth === 0 && within.length > 0)) return { ...kindOf(target, definitions), ...beside }
+    const body = visit(target, [...within, name])
+    return { ...(body as JsonSchema), ...beside }
+  }
+  return visit(root, []) as JsonSchema
+}
+
+/** Only what kind of value a definition is, so that a model knows how to begin. */
+function kindOf(target: JsonSchema, definitions: ReadonlyMap<string, JsonSchema>): JsonSchema {
+  const { $ref } = target
+  const real = typeof $ref === 'string' ? (definitions.get($ref.slice(DEFINITION.length)) ?? {}) : target
+  const types = typesOf(real)
+  if (!types) return {}
+  return {
+    type: real.type,
+    ...(real.description === undefined ? {} : { description: real.description }),
+    ...(types.includes('object') ? { properties: {} } : {}),
+    ...(types.includes('array') ? { items: {} } : {}),
+  }
+}
+
+// ---------------------------------------------------------------- the root
+
+/** Refused beside a root's `type: object` (wire/openai.md 5, wire/anthropic.md 5). */
+const ROOT_COMBINATORS = [
+  'anyOf',
+  'oneOf',
+  'allOf',
+  'not',
+  'enum',
+  'const',
+  'if',
+  'then',
+  'else',
+  'dependentSchemas',
+]
+
+/** The root's choices as one object: every property of every branch, required where all branches agree. */
+function withoutRootCombinators(schema: JsonSchema): JsonSchema {
+  const kept = Object.entries(schema).filter(([keyword]) => !ROOT_COMBINATORS.includes(keyword))
+  let root: JsonSchema = Object.fromEntries(kept)
+  const definitions = definitionsOf(schema)
+  for (const keyword of ['anyOf', 'oneOf']) {
+    const branches = listOf(schema[keyword]).map((branch) => flattened(branch, definitions))
+    if (branches.length > 0) root = joined(root, unite(branches))
+  }
+  const conditional = [
+    schema.then,
+    schema.else,
+    ...Object.values((schema.dependentSchemas ?? {}) as JsonSchema),
+  ]
+  const optional = conditional.filter(isRecord).map((branch) => flattened(branch, definitions))
+  // A branch of a condition that may not apply adds properties, never demands.
+  if (optional.length > 0) root = joined(root, unite([...optional, { type: 'object' }]))
+  return root
+}
+
+const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
+
+/** A branch with its reference followed and its own choices united. */
+function flattened(
+  branch: JsonSchema,
+  definitions: ReadonlyMap<string, JsonSchema>,
+  seen: readonly string[] = [],
+): JsonSchema {
+  const { $ref } = branch
+  if (typeof $ref === 'string') {
+    const name = $ref.slice(DEFINITION.length)
+    const target = definitions.get(name)
+    return target && !seen.includes(name) ? flattened(target, definitions, [...seen, name]) : {}
+  }
+  const inner = [...listOf(branch.anyOf), ...listOf(branch.oneOf)]
+  if (inner.length === 0) return branch
+  const { anyOf: _, oneOf: __, ...own } = branch
+  return joined(own, unite(inner.map((one) => flattened(one, definitions, seen))))
+}
+
+/** The root's own word on a property wins: it holds in every branch. */
+function joined(root: JsonSchema, union: JsonSchema): JsonSchema {
+  const { properties, description: _, ...rest } = union
+  const own = (root.properties ?? {}) as JsonSchema
+  const isOpen = (sub: unknown) =>
+    isRecord(sub) && Object.keys(sub).every((keyword) => keyword === 'description')
+  const extra = Object.entries((properties ?? {}) as JsonSchema)
+  const merged = new Map(Object.entries(own))
+  for (const [key, sub] of extra) {
+    const known = merged.get(key)
+    if (known === undefined || isOpen(known))
+      merged.set(key, { ...(sub as JsonSchema), ...(known as JsonSchema) })
+  }
+  const result = intersect(root, { ...rest, properties: {} })
+  // `additionalProperties: false` beside branches speaks of the root's own names; the union names them all.
+  return { ...result, properties: Object.fromEntries(merged) }
+}
+
+// ---------------------------------------------------------------- one profile
+
+class Fitter {
+  readonly #profile: SchemaProfile
+  readonly #definitions: ReadonlyMap<string, JsonSchema>
+  /** Every property name anywhere in the schema */
+  readonly #names: ReadonlySet<string>
+  readonly #rename: Map<string, string>
+
+  constructor(profile: SchemaProfile, root: JsonSchema, rename: Map<string, string>) {
+    this.#profile = profile
+    this.#definitions = definitionsOf(root)
+    this.#names = propertyNames(root)
+    this.#rename = rename
+  }
+
+  /** `isWrittenOut`: the node stands in place of a reference; those below it stay, or it might never end. */
+  fit(node: JsonSchema, isWrittenOut = false): JsonSchema {
+    const { $ref } = node
+    if (typeof $ref === 'string' && Object.keys(node).length > 1) {
+      return isWrittenOut ? { $ref } : this.fit(this.#beside(node, $ref), true)
+    }
+    const children = mapSubschemas(this.#named(node), (sub) =>
+      isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
+    )
+    return this.#known(this.#objects(this.#arrays(this.#values(this.#choices(children)))))
+  }
+
+  /** Nothing may stand beside a reference for some (wire/gemini.md 5.1): one level of it is written out. */
+  #beside(node: JsonSchema, $ref: string): JsonSchema {
+    const { $ref: _, ...beside } = node
+    const target = this.#definitions.get($ref.slice(DEFINITION.length)) ?? {}
+    return target.$ref === undefined ? { ...target, ...beside } : { $ref: target.$ref }
+  }
+
+  #has(keyword: string): boolean {
+    return this.#profile.keywords?.has(keyword) ?? true
+  }
+
+  #choices(node: JsonSchema): JsonSchema {
+    const { anyOf, oneOf, ...rest } = node
+    // A member that says nothing any more makes the whole choice say nothing.
+    const isOpen = (list: unknown) => listOf(list).some((member) => Object.keys(member).length === 0)
+    const any = isOpen(anyOf) ? undefined : anyOf
+    const one = isOpen(oneOf) ? undefined : oneOf
+    const isKnown = this.#has('oneOf')
+    const choice = any ?? (isKnown ? undefined : one)
+    return {
+      ...rest,
+      ...(choice === undefined ? {} : { anyOf: choice }),
+      ...(isKnown && one !== undefined ? { oneOf: one } : {}),
+    }
+  }
+
+  #values(node: JsonSchema): JsonSchema {
+    const { const: value, ...rest } = node
+    const single = value !== undefined && !(this.#profile.const && this.#has('const'))
+    const listed = single && rest.enum === undefined ? { ...rest, enum: [value] } : single ? rest : node
+    return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
+  }
+
+  #arrays(node: JsonSchema): JsonSchema {
+    if (!Array.isArray(node.prefixItems) || (this.#profile.tuples && this.#has('prefixItems'))) return node
+    const { prefixItems, ...rest } = node
+    const rested = isRecord(rest.items) && Object.keys(rest.items).length > 0 ? [rest.items] : []
+    const kinds = [...listOf(prefixItems), ...rested]
+    const distinct = [...new Map(kinds.map((kind) => [canonicalJson(kind), kind])).values()]
+    const isAny = distinct.some((kind) => Object.keys(kind).length === 0)
+    const [only] = distinct
+    return { ...rest, items: isAny || !only ? {} : distinct.length === 1 ? only : { anyOf: distinct } }
+  }
+
+  #objects(node: JsonSchema): JsonSchema {
+    const bounded = this.#bounds(node)
+    if (!Array.isArray(bounded.required)) return bounded
+    const properties = isRecord(bounded.properties) ? bounded.properties : {}
+    const required = bounded.required.filter((key) => Object.hasOwn(properties, key))
+    const { required: _, ...rest } = bounded
+    return required.length > 0 ? { ...rest, required } : rest
+  }
+
+  /** An exclusive bound where only inclusive ones are known. */
+  #bounds(node: JsonSchema): JsonSchema {
+    const bounded = { ...node }
+    const step = node.type === 'integer' ? 1 : 0
+    for (const [exclusive, inclusive, by] of [
+      ['exclusiveMinimum', 'minimum', step],
+      ['exclusiveMaximum', 'maximum', -step],
+    ] as const) {
+      if (this.#has(exclusive) || typeof node[exclusive] !== 'number') continue
+      bounded[inclusive] ??= node[exclusive] + by
+    }
+    return bounded
+  }
+
+  #named(node: JsonSchema): JsonSchema {
+    if (!isRecord(node.properties)) return node
+    const sent = new Map(Object.keys(node.properties).map((key) => [key, this.#sentName(key)]))
+    if ([...sent].every(([key, name]) => key === name)) return node
+    const properties = Object.entries(node.properties).map(([key, sub]) => {
+      const name = sent.get(key) ?? key
+      return [name, name === key || !isRecord(sub) ? sub : described(sub, `Original name: ${key}`)]
+    })
+    const names = (list: unknown) => listOfText(list).map((key) => sent.get(key) ?? key)
+    const dependent = Object.entries((node.dependentRequired ?? {}) as JsonSchema)
+    return {
+      ...node,
+      properties: Object.fromEntries(properties),
+      ...(node.required ? { required: names(node.required) } : {}),
+      ...(dependent.length > 0
+        ? {
+            dependentRequired: Object.fromEntries(
+              dependent.map(([key, list]) => [sent.get(key) ?? key, names(list)]),
+            ),
+          }
+        : {}),
+    }
+  }
+
+  #sentName(key: string): string {
+    if (this.#profile.propertyPattern.test(key)) return key
+    const legal = key.replace(/[^A-Za-z0-9_]/gu, '_').slice(0, 40)
+    const stem = /^[A-Za-z_]/.test(legal) ? legal : `_${legal}`
+    for (let digits = 6; ; digits += 2) {
+      const name = `${stem}_${sha256(key).slice(0, digits)}`
+      // A server may have given this very name to another property.
+      if (this.#names.has(name) || (this.#rename.get(name) ?? key) !== key) continue
+      this.#rename.set(name, key)
+      return name
+    }
+  }
+
+  /** Only the profile's keywords, in their order. */
+  #known(node: JsonSchema): JsonSchema {
+    const kept = KEYWORD_ORDER.filter(
+      (keyword) => keyword in node && (this.#has(keyword) || keyword === '$defs' || keyword === '$ref'),
+    )
+    return Object.fromEntries(kept.map((keyword) => [keyword, node[keyword]]))
+  }
+}
+
+function propertyNames(schema: JsonSchema): Set<string> {
+  const names = new Set<string>()
+  const visit = (sub: unknown): unknown => {
+    if (!isRecord(sub)) return sub
+    for (const key of Object.keys(sub.properties ?? {})) names.add(key)
+    return mapSubschemas(sub, visit)
+  }
+  visit(schema)
+  return names
+}
+
+const listOfText = (list: unknown): string[] =>
+  Array.isArray(list) ? list.filter((item): item is string => typeof item === 'string') : []
+
+/** The schema with one more sentence in its description. */
+function described(schema: JsonSchema, sentence: string): JsonSchema {
+  const { description } = schema
+  return {
+    ...schema,
+    description: typeof description === 'string' ? `${description}\n${sentence}` : sentence,
+  }
+}
+
+/**
+ * An enum for a target that knows only texts (wire/gemini.md 5.1: the type must then be string too, and an
+ * empty text is refused). Numbers keep their type and are named in the description: as texts they would
+ * come back as texts, which the server refuses.
+ */
+function textEnum(node: JsonSchema, values: unknown[]): JsonSchema {
+  const { enum: _, ...rest } = node
+  const texts = values.filter((value) => typeof value === 'string' && value !== '')
+  const others = values.filter((value) => typeof value !== 'string' && value !== null)
+  if (others.length > 0 || texts.length === 0) {
+    const named = values.slice(0, MAX_NAMED).map((value) => JSON.stringify(value))
+    return described(rest, `One of: ${named.join(', ')}${values.length > MAX_NAMED ? ', …' : ''}`)
+  }
+  if (!values.includes(null)) return { ...rest, type: 'string', enum: texts }
+  const { type: __, description, ...beside } = rest
+  const choice = { anyOf: [{ ...beside, type: 'string', enum: texts }, { type: 'null' }] }
+  return description === undefined ? choice : { description, ...choice }
+}

@@ -1,0 +1,123 @@
+/** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
+import type { JsonSchema } from '../provider.ts'
+import { canonicalJson, isRecord } from './json.ts'
+import { KEYWORD_ORDER } from './schema-dialect.ts'
+
+type Merge = (a: unknown, b: unknown) => unknown
+
+/** The later annotation and every keyword without a rule: the second schema's. */
+const second: Merge = (_, b) => b
+const first: Merge = (a) => a
+const larger: Merge = (a, b) => Math.max(Number(a), Number(b))
+const smaller: Merge = (a, b) => Math.min(Number(a), Number(b))
+
+const RULES: Readonly<Record<string, Merge>> = {
+  type: (a, b) => sharedTypes(a, b),
+  // Where nothing is shared the schemas contradict each other: the first is kept, the call will tell.
+  enum: (a, b) => {
+    const allowed = new Set((b as unknown[]).map(canonicalJson))
+    const shared = (a as unknown[]).filter((value) => allowed.has(canonicalJson(value)))
+    return shared.length > 0 ? shared : a
+  },
+  const: first,
+  properties: (a, b) => mergeMaps(a as JsonSchema, b as JsonSchema),
+  patternProperties: (a, b) => mergeMaps(a as JsonSchema, b as JsonSchema),
+  required: (a, b) => [...new Set([...(a as string[]), ...(b as string[])])],
+  additionalProperties: (a, b) => {
+    if (a === false || b === false) return false
+    return isRecord(a) && isRecord(b) ? intersect(a, b) : isRecord(a) ? a : b
+  },
+  items: (a, b) => intersect(a as JsonSchema, b as JsonSchema),
+  minLength: larger,
+  minimum: larger,
+  exclusiveMinimum: larger,
+  minItems: larger,
+  minProperties: larger,
+  maxLength: smaller,
+  maximum: smaller,
+  exclusiveMaximum: smaller,
+  maxItems: smaller,
+  maxProperties: smaller,
+  // Two unions at once have no simple form: the first one stays.
+  anyOf: first,
+  oneOf: first,
+  prefixItems: first,
+}
+
+/** What both schemas allow, as far as one flat schema can say it; annotations are the second's. */
+export function intersect(a: JsonSchema, b: JsonSchema): JsonSchema {
+  const merged: JsonSchema = {}
+  for (const keyword of KEYWORD_ORDER) {
+    const [inA, inB] = [keyword in a, keyword in b]
+    if (inA && inB) merged[keyword] = (RULES[keyword] ?? second)(a[keyword], b[keyword])
+    else if (inA || inB) merged[keyword] = inA ? a[keyword] : b[keyword]
+  }
+  return merged
+}
+
+function mergeMaps(a: JsonSchema, b: JsonSchema): JsonSchema {
+  const merged = new Map(Object.entries(a))
+  for (const [key, sub] of Object.entries(b)) {
+    const known = merged.get(key)
+    merged.set(key, isRecord(known) && isRecord(sub) ? intersect(known, sub) : sub)
+  }
+  return Object.fromEntries(merged)
+}
+
+export const typesOf = (schema: JsonSchema): string[] | null =>
+  schema.type === undefined ? null : ([schema.type].flat() as string[])
+
+function sharedTypes(a: unknown, b: unknown): unknown {
+  const [left, right] = [[a].flat(), [b].flat()]
+  const shared = left.flatMap((type) => {
+    if (right.includes(type)) return [type]
+    if (type === 'number' && right.includes('integer')) return ['integer']
+    return type === 'integer' && right.includes('number') ? ['integer'] : []
+  })
+  if (shared.length === 0) return a
+  return shared.length === 1 ? shared[0] : shared
+}
+
+/**
+ * One object that takes the arguments of every branch: the union of their properties, required only what
+ * all of them require (wire/anthropic.md 5, wire/openai.md 5). A branch that is no object says nothing.
+ */
+export function unite(branches: readonly JsonSchema[]): JsonSchema {
+  const objects = branches.filter((branch) => {
+    const types = typesOf(branch)
+    return types === null || types.includes('object')
+  })
+  const variants = new Map<string, JsonSchema[]>()
+  for (const { properties } of objects) {
+    if (!isRecord(properties)) continue
+    for (const [key, sub] of Object.entries(properties)) {
+      if (isRecord(sub)) variants.set(key, [...(variants.get(key) ?? []), sub])
+    }
+  }
+  const lists = objects.map(({ required }) => (Array.isArray(required) ? required : []))
+  const required = lists[0]?.filter((key) => lists.every((list) => list.includes(key))) ?? []
+  const isClosed = objects.length > 0 && objects.every((branch) => branch.additionalProperties === false)
+  return {
+    type: 'object',
+    properties: Object.fromEntries([...variants].map(([key, subs]) => [key, either(subs)])),
+    ...(required.length > 0 ? { required } : {}),
+    ...(isClosed ? { additionalProperties: false } : {}),
+  }
+}
+
+/** A value of any of these; one list of values where all of them are such lists. */
+function either(subs: readonly JsonSchema[]): JsonSchema {
+  const distinct = [...new Map(subs.map((sub) => [canonicalJson(sub), sub])).values()]
+  const [only] = distinct
+  if (only && distinct.length === 1) return only
+  const values = distinct.map(({ enum: list, const: value }) => (value !== undefined ? [value] : list))
+  if (!values.every(Array.isArray)) return { anyOf: distinct }
+  const merged = [...new Map(values.flat().map((value) => [canonicalJson(value), value])).values()]
+  const types = [...new Set(distinct.flatMap((sub) => typesOf(sub) ?? []))]
+  const description = distinct.find((sub) => sub.description !== undefined)?.description
+  return {
+    ...(types.length > 0 ? { type: types.length === 1 ? types[0] : types } : {}),
+    ...(description === undefined ? {} : { description }),
+    enum: merged,
+  }
+}

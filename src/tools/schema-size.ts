@@ -1,0 +1,56 @@
+/** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
+import type { JsonSchema } from '../provider.ts'
+import { isRecord } from './json.ts'
+import { definitionsOf, mapSubschemas, withDefinitions } from './schema-dialect.ts'
+import { typesOf } from './schema-merge.ts'
+
+type Step = (node: JsonSchema, depth: number) => JsonSchema
+
+const without =
+  (...keywords: string[]): Step =>
+  (node) =>
+    Object.fromEntries(Object.entries(node).filter(([keyword]) => !keywords.includes(keyword)))
+
+/** Where an object or array lies this deep, only its kind is left. */
+const collapsed =
+  (from: number): Step =>
+  (node, depth) => {
+    const types = typesOf(node)
+    if (depth < from || !types?.some((type) => type === 'object' || type === 'array')) return node
+    return {
+      type: node.type,
+      ...(node.description === undefined ? {} : { description: node.description }),
+      ...(types.includes('object') ? { properties: {} } : {}),
+      ...(types.includes('array') ? { items: {} } : {}),
+    }
+  }
+
+const STEPS: readonly Step[] = [
+  without('examples', 'title', 'default'),
+  (node, depth) => (depth > 2 ? without('description')(node, depth) : node),
+  (node) => (Array.isArray(node.enum) && node.enum.length > 50 ? without('enum')(node, 0) : node),
+  collapsed(5),
+  collapsed(3),
+  collapsed(2),
+  (node, depth) => (depth > 0 ? without('description')(node, depth) : node),
+  without('anyOf', 'oneOf', 'not', 'if', 'then', 'else', 'dependentSchemas'),
+  collapsed(1),
+]
+
+export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
+
+/** The schema within `limit` bytes of JSON, as little changed as needed; null where nothing helps. */
+export function shrink(schema: JsonSchema, limit: number): JsonSchema | null {
+  let smaller = schema
+  if (bytesOf(smaller) <= limit) return smaller
+  for (const step of STEPS) {
+    const stepped = applied(smaller, step, 0)
+    smaller = withDefinitions(stepped, definitionsOf(stepped))
+    if (bytesOf(smaller) <= limit) return smaller
+  }
+  return null
+}
+
+function applied(node: JsonSchema, step: Step, depth: number): JsonSchema {
+  return mapSubschemas(step(node, depth), (sub) => (isRecord(sub) ? applied(sub, step, depth + 1) : sub))
+}

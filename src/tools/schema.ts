@@ -1,0 +1,437 @@
+/**
+ * `normalise`: a server's input schema, whatever its draft and however odd, as one clean canonical schema,
+ * or the reason why it cannot be declared. Bounded in depth, nodes and bytes, and therefore in time;
+ * nothing is fetched. What a clean schema guarantees, every adapter and profile may rely on:
+ * the root is an object with `properties`; no boolean subschema (but `additionalProperties`); types are
+ * known ones; objects have `properties` and arrays `items` or `prefixItems`; `required` names properties;
+ * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
+ * stand in one order. It may be wider than the server's schema; calls are validated against that one.
+ */
+import type { JsonSchema } from '../provider.ts'
+import { canonicalJson, isRecord, isWithin } from './json.ts'
+import {
+  ANNOTATIONS,
+  createResolver,
+  DEFINITION,
+  KEYWORD_ORDER,
+  modernNode,
+  type Resolved,
+  withDefinitions,
+} from './schema-dialect.ts'
+import { intersect, typesOf } from './schema-merge.ts'
+import { shrink } from './schema-size.ts'
+import { visibleText } from './text.ts'
+
+export type Normalised = { schema: JsonSchema } | { undeclarable: string }
+
+/** Subschema levels; what lies deeper is accepted as anything. */
+const MAX_DEPTH = 32
+/** Subschemas in all, expanded references included (mcp.md 8). */
+const MAX_NODES = 5_000
+/** Bytes of one clean schema (mcp.md 7.5). */
+export const MAX_SCHEMA_BYTES = 32_768
+/** Values in one enum; a longer list is left out. */
+const MAX_ENUM = 1_000
+const MAX_DESCRIPTION = 4_096
+const MAX_PATTERN = 1_000
+const VALUE_LIMITS = { depth: 8, bytes: 4_096 }
+
+class Undeclarable extends Error {}
+
+export function normalise(inputSchema: unknown): Normalised {
+  try {
+    const schema = new Cleaner(inputSchema).root()
+    const small = shrink(schema, MAX_SCHEMA_BYTES)
+    return small ? { schema: small } : { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
+  } catch (thrown) {
+    if (thrown instanceof Undeclarable) return { undeclarable: thrown.message }
+    throw thrown
+  }
+}
+
+interface Definition {
+  name: string
+  raw: JsonSchema
+  schema: JsonSchema
+}
+
+/** One schema on its way to its clean form; holds its definitions and what was spent. */
+class Cleaner {
+  readonly #raw: unknown
+  readonly #resolve: (ref: string) => Resolved | null
+  readonly #definitions = new Map<JsonSchema, Definition>()
+  readonly #waiting: Definition[] = []
+  /** Nodes being expanded in place: meeting one again is a circle without an end. */
+  readonly #expanding = new Set<JsonSchema>()
+  /** Clean nodes whose type nobody knows: `file` and the like. */
+  readonly #unknown = new WeakSet<JsonSchema>()
+  #nodes = 0
+
+  constructor(raw: unknown) {
+    this.#raw = raw
+    this.#resolve = createResolver(raw, MAX_NODES)
+  }
+
+  root(): JsonSchema {
+    const raw = this.#raw
+    if (raw === false) throw new Undeclarable('its schema accepts no arguments at all')
+    const schema = isRecord(raw) ? this.#flat(raw, 1) : {}
+    if (schema === false) throw new Undeclarable('its schema accepts no arguments at all')
+    const types = schema ? typesOf(schema) : null
+    if (types && !types.includes('object')) {
+      throw new Undeclarable(`its schema describes ${types.join(' or ')}, not an object`)
+    }
+    const object = ordered({ properties: {}, ...schema, type: 'object' })
+    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
+      next.schema = this.#schema(next.raw, 1) || {}
+    }
+    return withDefinitions(
+      object,
+      new Map([...this.#definitions.values()].map(({ name, schema: one }) => [name, one])),
+    )
+  }
+
+  /** Clean form of one subschema; false: nothing fits it. */
+  #schema(raw: unknown, depth: number): JsonSchema | false {
+    if (raw === false) return false
+    if (!isRecord(raw) || depth > MAX_DEPTH) return {}
+    if (++this.#nodes > MAX_NODES) throw new Undeclarable(`its schema has more than ${MAX_NODES} subschemas`)
+    const node = modernNode(raw)
+    const target = this.#referred(node)
+    node.delete('$ref')
+    if (target === undefined) return this.#plain(node, depth)
+    const constraints = [...node.keys()].filter((key) => !ANNOTATIONS.has(key) && key !== '$defs')
+    const expanded = constraints.length > 0 ? this.#flat(target.raw, depth) : null
+    if (expanded === false) return false
+    if (expanded) {
+      const own = this.#plain(node, depth)
+      return own && intersect(expanded, own)
+    }
+    return { $ref: DEFINITION + this.#definition(target.raw, target.ref).name, ...annotations(node) }
+  }
+
+  /** The record that a node's reference leads to; undefined where it has none, or it leads nowhere. */
+  #referred(node: Map<string, unknown>): { raw: JsonSchema; ref: string } | undefined {
+    const all = node.get('allOf')
+    const only: unknown = Array.isArray(all) && all.length === 1 ? all[0] : null
+    // pydantic wraps a reference that has a description beside it into an allOf of one.
+    const isWrapped = !node.has('$ref') && isRecord(only) && Object.keys(only).join() === '$ref'
+    const ref = isWrapped ? only.$ref : node.get('$ref')
+    if (typeof ref !== 'string') return undefined
+    if (isWrapped) node.delete('allOf')
+    const found = this.#resolve(ref)?.node
+    return isRecord(found) ? { raw: found, ref } : undefined
+  }
+
+  #definition(raw: JsonSchema, ref: string): Definition {
+    const known = this.#definitions.get(raw)
+    if (known) return known
+    const definition = { name: this.#freeName(raw === this.#raw ? 'root' : ref), raw, schema: {} }
+    this.#definitions.set(raw, definition)
+    this.#waiting.push(definition)
+    return definition
+  }
+
+  /** A definition's name: the last word of the reference that first led to it. */
+  #freeName(ref: string): string {
+    const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
+    const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
+    const taken = new Set([...this.#definitions.values()].map(({ name }) => name))
+    let name = base
+    for (let n = 2; taken.has(name); n++) name = `${base}${n}`
+    return name
+  }
+
+  /** Clean form without a `$ref` at its top; null where that would never end. */
+  #flat(raw: unknown, depth: number): JsonSchema | false | null {
+    if (!isRecord(raw)) return this.#schema(raw, depth)
+    if (this.#expanding.has(raw)) return null
+    this.#expanding.add(raw)
+    try {
+      const schema = this.#schema(raw, depth)
+      if (!schema || schema.$ref === undefined) return schema
+      const target = [...this.#definitions.values()].find(({ name }) => schema.$ref === DEFINITION + name)
+      const base = target ? this.#flat(target.raw, depth) : null
+      const { $ref: _, ...beside } = schema
+      return base ? intersect(base, beside) : base
+    } finally {
+      this.#expanding.delete(raw)
+    }
+  }
+
+  /** A node without a reference: its own keywords, and its `allOf` folded in. */
+  #plain(node: Map<string, unknown>, depth: number): JsonSchema | false {
+    const own = this.#own(node, depth)
+    let schema = own
+    for (const member of (node.get('allOf') as unknown[] | undefined) ?? []) {
+      const clean = this.#flat(member, depth + 1)
+      if (clean === false) return false
+      if (clean) schema = intersect(schema, clean)
+    }
+    // A member's description belongs to its part only; the node's own wins.
+    const complete = completed({ ...schema, ...annotations(node) })
+    if (this.#unknown.has(own)) this.#unknown.add(complete)
+    return complete
+  }
+
+  #own(node: Map<string, unknown>, depth: number): JsonSchema {
+    const { types, isUnknown } = knownTypes(node)
+    const schema: JsonSchema = annotations(node)
+    if (types) schema.type = types.length === 1 ? types[0] : types
+    for (const [keyword, value] of node) {
+      const group = GROUPS.get(keyword)
+      if (types && group && !group.some((type) => types.includes(type))) continue
+      const kept = CLEAN[keyword]?.(value)
+      if (kept !== undefined) schema[keyword] = kept
+    }
+    this.#objects(node, schema, depth + 1)
+    this.#arrays(node, schema, depth + 1)
+    this.#choices(node, schema, depth + 1)
+    tidyValues(schema)
+    if (isUnknown) this.#unknown.add(schema)
+    return schema
+  }
+
+  #objects(node: Map<string, unknown>, schema: JsonSchema, depth: number): void {
+    const types = typesOf(schema)
+    if (types && !types.includes('object')) return
+    const required = new Set((node.get('required') as string[] | undefined) ?? [])
+    const isTyped = types !== null && node.has('type')
+    const properties = this.#properties(node, required, isTyped, depth)
+    if (properties) schema.properties = properties
+    if (required.size > 0) schema.required = [...required]
+    for (const keyword of ['patternProperties', 'dependentSchemas']) {
+      const map = node.get(keyword)
+      if (isRecord(map)) schema[keyword] = this.#map(map, depth, keyword === 'patternProperties')
+    }
+    const additional = node.get('additionalProperties')
+    if (typeof additional === 'boolean') schema.additionalProperties = additional
+    else if (additional !== undefined) {
+      const clean = this.#schema(additional, depth)
+      schema.additionalProperties = clean && Object.keys(clean).length === 0 ? true : clean
+    }
+    const names = node.get('propertyNames')
+    if (isRecord(names)) schema.propertyNames = this.#schema(names, depth) || {}
+  }
+
+  #properties(
+    node: Map<string, unknown>,
+    required: Set<string>,
+    isTyped: boolean,
+    depth: number,
+  ): JsonSchema | null {
+    const properties = node.get('properties')
+    if (!isRecord(properties) && !isTyped) return null
+    const entries: [string, unknown][] = []
+    for (const [key, sub] of Object.entries(properties ?? {})) {
+      // draft-03 says `required: true` on the property itself.
+      if (isRecord(sub) && sub.required === true) required.add(key)
+      const clean = this.#schema(sub, depth)
+      if (clean === false) required.delete(key)
+      else if (required.has(key) || !this.#unknown.has(clean)) entries.push([key, clean])
+    }
+    const known = new Set(entries.map(([key]) => key))
+    // Gemini refuses a required name without a property (wire/gemini.md 5.1); a model must see it anyway.
+    for (const key of required) if (!known.has(key)) entries.push([key, this.#schema({}, depth)])
+    return Object.fromEntries(entries)
+  }
+
+  #map(map: JsonSchema, depth: number, isPatterns: boolean): JsonSchema {
+    const entries = Object.entries(map).flatMap(([key, sub]): [string, unknown][] => {
+      const clean = isPatterns && !isPattern(key) ? false : this.#schema(sub, depth)
+      return clean ? [[key, clean]] : []
+    })
+    return Object.fromEntries(entries)
+  }
+
+  #arrays(node: Map<string, unknown>, schema: JsonSchema, depth: number): void {
+    const types = typesOf(schema)
+    if (types && !types.includes('array')) return
+    const prefix = node.get('prefixItems')
+    if (Array.isArray(prefix)) schema.prefixItems = prefix.map((sub) => this.#schema(sub, depth) || {})
+    const items = this.#schema(node.get('items'), depth)
+    const length = Array.isArray(prefix) ? prefix.length : 0
+    if (items === false) schema.maxItems = Math.min(Number(schema.maxItems ?? length), length)
+    else if (node.has('items') && (length === 0 || Object.keys(items).length > 0)) schema.items = items
+    const contains = node.get('contains')
+    if (isRecord(contains)) schema.contains = this.#schema(contains, depth) || {}
+  }
+
+  #choices(node: Map<string, unknown>, schema: JsonSchema, depth: number): void {
+    for (const keyword of ['anyOf', 'oneOf']) {
+      const list = node.get(keyword)
+      if (!Array.isArray(list)) continue
+      const clean = list.map((sub) => this.#schema(sub, depth)).filter((sub) => sub !== false)
+      const known = clean.filter((sub) => !this.#unknown.has(sub))
+      const kept = known.length > 0 ? known : clean
+      // A choice of "anything" is no constraint, and one without a member is a mistake.
+      if (kept.length > 0 && kept.every((sub) => Object.keys(sub).length > 0)) schema[keyword] = kept
+    }
+    for (const keyword of ['not', 'if', 'then', 'else']) {
+      const sub = node.get(keyword)
+      if (isRecord(sub)) schema[keyword] = this.#schema(sub, depth) || {}
+    }
+  }
+}
+
+// ---------------------------------------------------------------- keywords
+
+const isPattern = (pattern: string): boolean => {
+  if (pattern.length > MAX_PATTERN) return false
+  try {
+    return new RegExp(pattern, 'u') instanceof RegExp
+  } catch {
+    return false
+  }
+}
+const same = (value: unknown): unknown => value
+const prose = (value: unknown): unknown => visibleText(String(value), MAX_DESCRIPTION) || undefined
+const bounded = (value: unknown): unknown => (isWithin(value, VALUE_LIMITS) ? value : undefined)
+
+/** What is kept of a keyword's value; subschemas have their own methods. */
+const CLEAN: Readonly<Record<string, (value: unknown) => unknown>> = {
+  enum: (value) => {
+    const list = value as unknown[]
+    if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined
+    return [...new Map(list.map((item) => [canonicalJson(item), item])).values()]
+  },
+  const: bounded,
+  pattern: (value) => (isPattern(String(value)) ? value : undefined),
+  dependentRequired: (value) => {
+    const lists = Object.entries(value as JsonSchema).filter(
+      ([, names]) =>
+        Array.isArray(names) && names.length > 0 && names.every((name) => typeof name === 'string'),
+    )
+    return lists.length > 0 ? Object.fromEntries(lists) : undefined
+  },
+  ...Object.fromEntries(
+    'format minLength maxLength contentEncoding contentMediaType minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minProperties maxProperties minItems maxItems uniqueItems'
+      .split(' ')
+      .map((keyword) => [keyword, same]),
+  ),
+}
+
+function annotations(node: Map<string, unknown>): JsonSchema {
+  const kept: JsonSchema = {}
+  for (const keyword of ANNOTATIONS) {
+    if (!node.has(keyword)) continue
+    const value = node.get(keyword)
+    const clean = keyword === 'title' || keyword === 'description' ? prose(value) : bounded(value)
+    if (clean !== undefined) kept[keyword] = clean
+  }
+  return kept
+}
+
+const group = (types: string[], keywords: string) =>
+  keywords.split(' ').map((keyword): [string, string[]] => [keyword, types])
+/** Keywords that say something about these types only. */
+const GROUPS: ReadonlyMap<string, readonly string[]> = new Map([
+  ...group(['string'], 'format pattern minLength maxLength contentEncoding contentMediaType'),
+  ...group(['number', 'integer'], 'minimum maximum exclusiveMinimum exclusiveMaximum multipleOf'),
+  // OpenAPI gives numbers a format too.
+  ['format', ['string', 'number', 'integer']],
+  ...group(['object'], 'minProperties maxProperties dependentRequired'),
+  ...group(['array'], 'minItems maxItems uniqueItems'),
+])
+
+// ---------------------------------------------------------------- types
+
+const TYPES: ReadonlySet<string> = new Set([
+  'string',
+  'number',
+  'integer',
+  'boolean',
+  'object',
+  'array',
+  'null',
+])
+/** Names that people write for them. `any` says that every type will do. */
+const ALIASES: Readonly<Record<string, string>> = {
+  str: 'string',
+  text: 'string',
+  date: 'string',
+  datetime: 'string',
+  int: 'integer',
+  long: 'integer',
+  float: 'number',
+  double: 'number',
+  decimal: 'number',
+  bool: 'boolean',
+  dict: 'object',
+  map: 'object',
+  list: 'array',
+  tuple: 'array',
+  none: 'null',
+}
+
+/** A node's types; null: any. An unknown one becomes string, and is reported. */
+function knownTypes(node: Map<string, unknown>): { types: string[] | null; isUnknown: boolean } {
+  const given = [node.get('type') ?? []].flat().map((type) => String(type).toLowerCase())
+  if (given.includes('any')) return { types: null, isUnknown: false }
+  const types = [...new Set(given.map((type) => ALIASES[type] ?? type))].filter((type) => TYPES.has(type))
+  if (types.length > 0) {
+    return {
+      types: types.includes('number') ? types.filter((type) => type !== 'integer') : types,
+      isUnknown: false,
+    }
+  }
+  if (given.length > 0) return { types: ['string'], isUnknown: true }
+  const inferred = inferredType(node)
+  return { types: inferred ? [inferred] : null, isUnknown: false }
+}
+
+/** A missing type, from the keywords that only one type has. */
+function inferredType(node: Map<string, unknown>): string | null {
+  if (['properties', 'additionalProperties', 'patternProperties'].some((key) => node.has(key))) {
+    return 'object'
+  }
+  if (['items', 'prefixItems', 'minItems', 'maxItems'].some((key) => node.has(key))) return 'array'
+  for (const [type, keywords] of [
+    ['string', ['pattern', 'minLength', 'maxLength']],
+    ['number', ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']],
+  ] as const) {
+    if (keywords.some((key) => node.has(key))) return type
+  }
+  return null
+}
+
+const typeOfValue = (value: unknown): string => {
+  if (value === null) return 'null'
+  if (Array.isArray(value)) return 'array'
+  return typeof value === 'number' && Number.isInteger(value) ? 'integer' : typeof value
+}
+const fits = (value: unknown, types: readonly string[]): boolean => {
+  const type = typeOfValue(value)
+  return types.includes(type) || (type === 'integer' && types.includes('number'))
+}
+
+/** Values that agree with the types; where none does, the values are believed. */
+function tidyValues(schema: JsonSchema): void {
+  const list = schema.enum ?? (schema.const === undefined ? undefined : [schema.const])
+  if (Array.isArray(list)) {
+    const types = typesOf(schema)
+    const fitting = types ? list.filter((value) => fits(value, types)) : []
+    const values = fitting.length > 0 ? fitting : list
+    if (schema.enum !== undefined) schema.enum = values
+    if (fitting.length === 0) {
+      const seen = [...new Set(values.map(typeOfValue))]
+      const own = seen.includes('number') ? seen.filter((type) => type !== 'integer') : seen
+      schema.type = own.length === 1 ? own[0] : own
+    }
+  }
+  const types = typesOf(schema)
+  // A default of null on what cannot be null says "absent" (copilot-cli#1876).
+  if (types && schema.default !== undefined && !fits(schema.default, types)) delete schema.default
+}
+
+/** Objects have `properties`, arrays `items`: their absence is refused by OpenAI (wire/openai.md 5). */
+function completed(schema: JsonSchema): JsonSchema {
+  const types = typesOf(schema)
+  const filled = { ...schema }
+  if (types?.includes('object')) filled.properties ??= {}
+  if (types?.includes('array') && !filled.prefixItems) filled.items ??= {}
+  return ordered(filled)
+}
+
+const ordered = (schema: JsonSchema): JsonSchema =>
+  Object.fromEntries(KEYWORD_ORDER.filter((keyword) => keyword in schema).map((key) => [key, schema[key]]))

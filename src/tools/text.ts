@@ -1,0 +1,58 @@
+/** Text from servers: what a model may read of it, and cuts that never split a character. */
+
+/**
+ * Characters that a reader does not see but a model does: controls, zero-width, bidirectional overrides,
+ * tag and variation characters (mcp.md 7.5: hidden instructions), and halves of surrogate pairs.
+ */
+const UNSEEN =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: taking them out is the point
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu
+
+/** A description as a model may see it: no unseen characters, no HTML comments, at most `limit` bytes. */
+export function visibleText(text: string, limit: number): string {
+  // Cut generously first, so that a description of megabytes costs no more than a long one.
+  const clean = withoutComments(text.slice(0, limit * 4)).replace(UNSEEN, '')
+  return Buffer.byteLength(clean) <= limit ? clean : `${cutUtf8(clean, limit - 3)}…`
+}
+
+function withoutComments(text: string): string {
+  let kept = ''
+  let at = 0
+  while (true) {
+    const start = text.indexOf('<!--', at)
+    if (start < 0) return kept + text.slice(at)
+    kept += text.slice(at, start)
+    const end = text.indexOf('-->', start + 4)
+    if (end < 0) return kept
+    at = end + 3
+  }
+}
+
+/** The longest start of the text that takes at most `bytes` bytes as UTF-8. */
+export function cutUtf8(text: string, bytes: number): string {
+  if (text.length * 3 <= bytes) return text
+  const buffer = Buffer.from(text)
+  return buffer.length <= bytes ? text : buffer.toString('utf8', 0, characterStart(buffer, bytes))
+}
+
+/** The longest end of the text that takes at most `bytes` bytes as UTF-8. */
+export function endUtf8(text: string, bytes: number): string {
+  if (text.length * 3 <= bytes) return text
+  const buffer = Buffer.from(text)
+  if (buffer.length <= bytes) return text
+  let start = buffer.length - bytes
+  while (start < buffer.length && isContinuation(buffer[start])) start++
+  return buffer.toString('utf8', start)
+}
+
+/** The place itself where a character starts there, else the start of the one that it lies in. */
+export function characterStart(buffer: Buffer, at: number): number {
+  let start = at
+  while (start > 0 && isContinuation(buffer[start])) start--
+  return start
+}
+
+const isContinuation = (byte: number | undefined): boolean => byte !== undefined && (byte & 0xc0) === 0x80
+
+/** PostgreSQL keeps no NUL, and half a surrogate pair has no UTF-8: both become U+FFFD. */
+export const storableText = (text: string): string => text.replace(/\0|\p{Cs}/gu, '\ufffd')
