@@ -1,11 +1,17 @@
 /** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
+import { createConnectors } from './connectors.ts'
+import { createCredentials } from './credentials.ts'
 import type { Db } from './db.ts'
 import { openEmbedded } from './embedded.ts'
+import { createExecutions } from './executions.ts'
+import { createKeys } from './keys.ts'
 import { createMessages } from './messages.ts'
 import { assertCurrent, migrate, readMigrations } from './migrate.ts'
-import { createParts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
+import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
 import { openPostgres } from './postgres.ts'
+import { createRegistry } from './registry.ts'
 import { createSessions } from './sessions.ts'
+import { createAudit, createSettings } from './settings.ts'
 import type { Store } from './store.ts'
 import { createTurns } from './turns.ts'
 
@@ -42,10 +48,17 @@ export async function openStore(options: StoreOptions): Promise<Store> {
   }
 }
 
-function createVerbs(db: Db, parts: ReturnType<typeof createParts>): Omit<Store, 'kind' | 'ready' | 'close'> {
+function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'close'> {
   return {
     sessions: createSessions(db),
     messages: createMessages(db, parts),
     turns: createTurns(db, parts),
-  } as Omit<Store, 'kind' | 'ready' | 'close'>
+    connectors: createConnectors(db),
+    registry: createRegistry(db),
+    executions: createExecutions(db, parts),
+    credentials: createCredentials(db),
+    keys: createKeys(db),
+    audit: createAudit(db),
+    settings: createSettings(db),
+  }
 }

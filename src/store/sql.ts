@@ -12,7 +12,7 @@ export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : 
  */
 export function setList<Column extends string>(
   columns: Readonly<Record<Column, 'text' | 'json' | 'boolean' | 'bytea'>>,
-  patch: Partial<Record<Column, unknown>>,
+  patch: Partial<Record<NoInfer<Column>, unknown>>,
   params: Param[],
 ): string {
   const assignments = ['updated_at = clock_timestamp()']

@@ -512,6 +512,14 @@ export interface Audit {
   }): Promise<void>
 }
 
+/** Single values of the whole installation. */
+export interface Settings {
+  get(name: string): Promise<string | null>
+  set(name: string, value: string): Promise<void>
+  /** Sets it unless it is there; what it is now. */
+  init(name: string, value: string): Promise<string>
+}
+
 export interface Store {
   readonly kind: 'postgres' | 'embedded'
   sessions: Sessions
@@ -523,6 +531,7 @@ export interface Store {
   credentials: Credentials
   keys: Keys
   audit: Audit
+  settings: Settings
   /** Cheap: the store answers and its schema is the code's. */
   ready(): Promise<void>
   close(): Promise<void>

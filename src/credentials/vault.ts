@@ -1,0 +1,180 @@
+/**
+ * Secrets at rest: AES-256-GCM under named keys. The first key seals, all open, so that keys can be changed
+ * one re-encryption at a time. What is sealed is bound to its place (`context`): a row's secret copied to
+ * another row does not open. No error tells anything of a secret or a key.
+ */
+import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
+import { closeSync, fsyncSync, linkSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import { BatonError } from '../errors.ts'
+
+export interface VaultKey {
+  /** 1 to 64 of A–Z a–z 0–9 . _ - */
+  id: string
+  /** 32 bytes */
+  key: Uint8Array
+}
+
+export interface Vault {
+  /** The id of the key that seals. */
+  readonly current: string
+  /** `context` says whose it is and where it stands: see secretContext. */
+  seal(plain: string, context: string): Uint8Array
+  /** Throws BatonError `internal` for an unknown key, another context, or damaged bytes. */
+  open(sealed: Uint8Array, context: string): string
+  /** The id of the key that it was sealed under. */
+  keyId(sealed: Uint8Array): string
+}
+
+/** An owner's secret in the row of this id. */
+export const secretContext = (owner: string, id: string): string => JSON.stringify([owner, id])
+
+// version · length of key id · key id · iv · tag · ciphertext. The part before the iv is authenticated too.
+const VERSION = 1
+const IV_BYTES = 12
+const TAG_BYTES = 16
+
+/** Throws BatonError `internal` for keys that cannot be used. */
+export function createVault(keys: readonly VaultKey[]): Vault {
+  const byId = new Map(keys.map(({ id, key }) => [id, key]))
+  const [first] = keys
+  if (!first) throw fault('There is no encryption key.')
+  if (byId.size !== keys.length) throw fault('Two encryption keys have the same id.')
+  for (const { id, key } of keys) {
+    if (!KEY_ID.test(id))
+      throw fault(`The encryption key id ${JSON.stringify(id)} must be 1 to 64 of A-Z a-z 0-9 . _ -`)
+    if (key.byteLength !== 32)
+      throw fault(`The encryption key ${id} must have 32 bytes, not ${key.byteLength}.`)
+  }
+  return {
+    current: first.id,
+    keyId: (sealed) => readHeader(sealed).id,
+    seal(plain, context) {
+      const header = Buffer.from([VERSION, first.id.length, ...Buffer.from(first.id, 'latin1')])
+      const iv = randomBytes(IV_BYTES)
+      const cipher = createCipheriv('aes-256-gcm', first.key, iv)
+      cipher.setAAD(Buffer.concat([header, Buffer.from(context, 'utf8')]))
+      const body = Buffer.concat([cipher.update(plain, 'utf8'), cipher.final()])
+      return new Uint8Array(Buffer.concat([header, iv, cipher.getAuthTag(), body]))
+    },
+    open(sealed, context) {
+      const { id, header, rest } = readHeader(sealed)
+      const key = byId.get(id)
+      if (!key)
+        throw fault(`A stored secret is sealed under the encryption key ${id}, which is not configured.`)
+      const decipher = createDecipheriv('aes-256-gcm', key, rest.subarray(0, IV_BYTES), {
+        authTagLength: TAG_BYTES,
+      })
+      decipher.setAAD(Buffer.concat([header, Buffer.from(context, 'utf8')]))
+      decipher.setAuthTag(rest.subarray(IV_BYTES, IV_BYTES + TAG_BYTES))
+      try {
+        const body = rest.subarray(IV_BYTES + TAG_BYTES)
+        return Buffer.concat([decipher.update(body), decipher.final()]).toString('utf8')
+      } catch {
+        // No cause: it would say nothing more, and it must not carry bytes of the secret.
+        throw fault(
+          `A stored secret does not open: the encryption key ${id} is another one than it was sealed under, or the stored bytes were changed.`,
+        )
+      }
+    },
+  }
+}
+
+const KEY_ID = /^[\w.-]{1,64}$/
+
+function readHeader(sealed: Uint8Array): { id: string; header: Buffer; rest: Buffer } {
+  const bytes = Buffer.from(sealed.buffer, sealed.byteOffset, sealed.byteLength)
+  const end = 2 + (bytes[1] ?? 0)
+  if (bytes[0] !== VERSION || bytes.length < end + IV_BYTES + TAG_BYTES) {
+    throw fault('A stored secret has a form that this version of Baton does not know.')
+  }
+  return { id: bytes.toString('latin1', 2, end), header: bytes.subarray(0, end), rest: bytes.subarray(end) }
+}
+
+const fault = (message: string) => new BatonError('internal', message)
+
+// ---------------------------------------------------------------- the key file
+
+const KEY_FILE = 'encryption.key'
+
+/**
+ * The key of an installation without BATON_ENCRYPTION_KEYS: `<id>:<base64>` in a file of the data folder,
+ * the form of that variable, made on the first start with mode 0600. Of two processes that make it at
+ * once, both read the same one.
+ */
+export function loadKeyFile(dataDir: string): VaultKey[] {
+  const path = join(dataDir, KEY_FILE)
+  const known = readIfThere(path)
+  if (known !== null) return [parseKey(known, path)]
+  mkdirSync(dataDir, { recursive: true, mode: 0o700 })
+  // Written under a name of its own and then linked: whoever sees the file sees all of it.
+  const draft = `${path}.${randomBytes(6).toString('hex')}`
+  const file = openSync(draft, 'wx', 0o600)
+  try {
+    writeSync(file, `k${randomBytes(4).toString('hex')}:${randomBytes(32).toString('base64')}\n`)
+    fsyncSync(file)
+    linkSync(draft, path)
+  } catch (err) {
+    if (!(err instanceof Error && 'code' in err && err.code === 'EEXIST')) throw err
+  } finally {
+    closeSync(file)
+    rmSync(draft, { force: true })
+  }
+  return [parseKey(readFileSync(path, 'utf8'), path)]
+}
+
+function readIfThere(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (err) {
+    if (err instanceof Error && 'code' in err && err.code === 'ENOENT') return null
+    throw err
+  }
+}
+
+function parseKey(text: string, path: string): VaultKey {
+  const [id, base64 = ''] = text.trim().split(':', 2)
+  const key = Buffer.from(base64, 'base64')
+  if (!id || !KEY_ID.test(id) || key.length !== 32) {
+    throw fault(
+      `The key file ${path} is damaged. Restore it from a backup: without it the stored secrets cannot be read.`,
+    )
+  }
+  return { id, key: new Uint8Array(key) }
+}
+
+// ---------------------------------------------------------------- the check at start-up
+
+const CHECK = 'encryption_check'
+const CHECK_TEXT = 'baton'
+
+/** What this needs of the store: Store.settings. */
+export interface KeyCheck {
+  get(name: string): Promise<string | null>
+  set(name: string, value: string): Promise<void>
+  init(name: string, value: string): Promise<string>
+}
+
+/**
+ * Proves that the keys are those that the stored secrets were sealed under, before anything is sealed under
+ * others. Throws BatonError `internal` with the remedy.
+ */
+export async function verifyKeys(settings: KeyCheck, vault: Vault): Promise<void> {
+  const stored = await settings.init(CHECK, checkValue(vault))
+  try {
+    vault.open(Buffer.from(stored, 'base64'), CHECK)
+  } catch (err) {
+    if (!(err instanceof BatonError)) throw err
+    throw new BatonError(
+      'internal',
+      `The encryption keys do not fit this database. ${err.message} Put the former key back (BATON_ENCRYPTION_KEYS, or the file ${KEY_FILE} in the data folder); a new key goes before it, and the old one stays until everything is re-encrypted.`,
+      { cause: err },
+    )
+  }
+}
+
+/** After every secret was sealed anew under the current key: the former ones are no longer needed. */
+export const confirmKeys = (settings: KeyCheck, vault: Vault): Promise<void> =>
+  settings.set(CHECK, checkValue(vault))
+
+const checkValue = (vault: Vault): string => Buffer.from(vault.seal(CHECK_TEXT, CHECK)).toString('base64')

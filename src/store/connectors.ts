@@ -1,0 +1,223 @@
+import { BatonError } from '../errors.ts'
+import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
+import { bytesOf, document } from './json.ts'
+import { readCursor, toPage } from './page.ts'
+import { setList, visibleTo } from './sql.ts'
+import type { Binding, Connector, Connectors, NewConnector } from './store.ts'
+
+/** As SQL gives it: connector_json in the schema. */
+interface StoredConnector extends Omit<Connector, 'secret'> {
+  secret: string | null
+}
+const toConnector = (stored: StoredConnector): Connector => ({ ...stored, secret: bytesOf(stored.secret) })
+
+/** What a patch may write. */
+const PATCHABLE = {
+  name: 'text',
+  transport: 'text',
+  url: 'text',
+  command: 'text',
+  args: 'json',
+  auth: 'json',
+  mode: 'text',
+  default_tool_config: 'json',
+  allow_tools: 'json',
+  deny_tools: 'json',
+  require_approval: 'text',
+  trust_annotations: 'boolean',
+  pin: 'text',
+  secret: 'bytea',
+} as const
+const COLUMNS = { id: 'text', owner: 'text', origin: 'text', ...PATCHABLE } as const
+type Column = keyof typeof COLUMNS
+
+/** An owner sees his own and the configuration's. */
+const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
+
+export function createConnectors(db: Db): Connectors {
+  return { ...rows(db), ...bindings(db), ...caches(db) }
+}
+
+type RowVerb = 'create' | 'get' | 'find' | 'list' | 'update' | 'delete' | 'syncConfig'
+
+function rows(db: Db): Pick<Connectors, RowVerb> {
+  const one = async (text: string, params: Param[]) => {
+    const found = await value<StoredConnector>(db, text, params)
+    return found && toConnector(found)
+  }
+  return {
+    async create(connector) {
+      const { columns, marks, params } = insertion(connector)
+      params.push(connector.name)
+      const text = `insert into connector as c (${columns}) select ${marks}
+         where not exists (select from connector where origin = 'config' and name = $${params.length})
+         returning connector_json(c)`
+      return (await orNameTaken(one(text, params))) ?? 'name_taken'
+    },
+    get: (scope, id) =>
+      one(`select connector_json(c) from connector c where id = $1 and ${SEEN}`, [id, visibleTo(scope)]),
+    find: (scope, idOrName) =>
+      one(
+        `select connector_json(c) from connector c where (id = $1 or name = $1) and ${SEEN}
+          order by id <> $1, origin = 'api' and owner <> $3, origin = 'config', id limit 1`,
+        [idOrName, visibleTo(scope), scope.owner],
+      ),
+    async list(scope, page) {
+      const found = await values<StoredConnector>(
+        db,
+        `select connector_json(c) from connector c
+          where ($1::text is null or id < $1) and ${SEEN} order by id desc limit $3`,
+        [readCursor('connectors', page), visibleTo(scope), page.limit + 1],
+      )
+      return toPage('connectors', page, found.map(toConnector), (connector) => connector.id)
+    },
+    update(scope, id, patch) {
+      const params: Param[] = [id, visibleTo(scope)]
+      const set = setList(PATCHABLE, patch, params)
+      const text = `update connector c set ${set}, config_revision = config_revision + 1
+         where id = $1 and ($2::text is null or owner = $2) returning connector_json(c)`
+      return orNameTaken(one(text, params))
+    },
+    async delete(scope, id) {
+      const text = 'delete from connector where id = $1 and ($2::text is null or owner = $2) returning 1'
+      return (await value(db, text, [id, visibleTo(scope)])) !== null
+    },
+    syncConfig: (connectors) =>
+      db.transaction(async (queries) => {
+        // Replicas that start at once take turns.
+        await queries.query('lock table connector in share row exclusive mode')
+        const names = connectors.map(({ name }) => name)
+        await queries.query(`delete from connector where origin = 'config' and name <> all($1::text[])`, [
+          names,
+        ])
+        const synced: Connector[] = []
+        for (const connector of connectors) synced.push(await syncOne(queries, connector))
+        return synced
+      }),
+  }
+}
+
+/** One that did not change keeps its revision; a secret is sealed anew each time, so it does not count. */
+async function syncOne(queries: Queries, connector: NewConnector): Promise<Connector> {
+  const { columns, marks, params } = insertion({ ...connector, origin: 'config' })
+  const visible = (Object.keys(PATCHABLE) as Column[]).filter((column) => column !== 'secret')
+  const [stored] = await values<StoredConnector>(
+    queries,
+    `insert into connector as c (${columns}) values (${marks})
+     on conflict (name) where origin = 'config' do update
+       set ${Object.keys(PATCHABLE).map((column) => `${column} = excluded.${column}`)},
+           config_revision = c.config_revision + case
+             when (${visible.map((column) => `c.${column}::text`)})
+               is distinct from (${visible.map((column) => `excluded.${column}::text`)}) then 1 else 0 end
+     returning connector_json(c)`,
+    params,
+  )
+  if (!stored) throw new Error('a connector was stored but not returned')
+  return toConnector(stored)
+}
+
+/** Columns, placeholders and values of a whole row. */
+function insertion(connector: NewConnector): { columns: string; marks: string; params: Param[] } {
+  const names = Object.keys(COLUMNS) as Column[]
+  const params = names.map((name) => {
+    const given = connector[name]
+    return COLUMNS[name] === 'json' && given !== null ? document(given) : (given as Param)
+  })
+  const marks = names.map((name, i) => `$${i + 1}::${COLUMNS[name]}`)
+  return { columns: names.join(', '), marks: marks.join(', '), params }
+}
+
+async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
+  try {
+    return await stored
+  } catch (err) {
+    if (violated(err) === 'connector_name') return 'name_taken'
+    throw err
+  }
+}
+
+type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'sessionsOf'
+
+function bindings(db: Db): Pick<Connectors, BindingVerb> {
+  return {
+    async bindings(session) {
+      const found = await db.query<{ connector: StoredConnector; alias: string | null }>(
+        `select connector_json(c) as connector, b.alias
+           from binding b join connector c on c.id = b.connector_id
+          where b.session_id = $1 order by b.place`,
+        [session],
+      )
+      return found.map(({ connector, alias }): Binding => ({ connector: toConnector(connector), alias }))
+    },
+    async bind(session, connector, alias) {
+      try {
+        await db.query(
+          `insert into binding (session_id, connector_id, alias) values ($1, $2, $3)
+           on conflict (session_id, connector_id) do update set alias = excluded.alias`,
+          [session, connector, alias],
+        )
+      } catch (err) {
+        throw orGone(err)
+      }
+    },
+    unbind: async (session, connector) =>
+      (await value(db, 'delete from binding where session_id = $1 and connector_id = $2 returning 1', [
+        session,
+        connector,
+      ])) !== null,
+    sessionsOf: (connector, limit) =>
+      values<string>(
+        db,
+        `select s.id from binding b join session s on s.id = b.session_id
+          where b.connector_id = $1 order by s.updated_at desc, s.id desc limit $2`,
+        [connector, limit],
+      ),
+  }
+}
+
+/** The session or the connector was deleted in the meantime. */
+function orGone(err: unknown): unknown {
+  const constraint = violated(err)
+  if (constraint === 'binding_session_id_fkey') {
+    return new BatonError('session_not_found', 'The session was deleted.', { cause: err })
+  }
+  if (constraint?.endsWith('_connector_id_fkey')) {
+    return new BatonError('connector_not_found', 'The connector was deleted.', { cause: err })
+  }
+  return err
+}
+
+type CacheVerb = 'saveList' | 'loadList' | 'pins' | 'pin'
+
+function caches(db: Db): Pick<Connectors, CacheVerb> {
+  return {
+    async saveList(key, connector, list) {
+      await db.query(
+        `insert into tool_list (key, connector_id, list)
+         select $1, id, $3::json from connector where id = $2
+         on conflict (key) do update
+           set list = excluded.list, connector_id = excluded.connector_id, updated_at = clock_timestamp()`,
+        [key, connector, document(list)],
+      )
+    },
+    loadList: (key) => value<unknown>(db, 'select list from tool_list where key = $1', [key]),
+    pins: (connector) =>
+      db.query('select tool, hash, definition from tool_pin where connector_id = $1 order by tool', [
+        connector,
+      ]),
+    async pin(connector, tool, hash, definition, by) {
+      try {
+        await db.query(
+          `insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
+           values ($1, $2, $3, $4::json, $5)
+           on conflict (connector_id, tool) do update
+             set hash = excluded.hash, definition = excluded.definition,
+                 accepted_by = excluded.accepted_by, accepted_at = clock_timestamp()`,
+          [connector, tool, hash, document(definition), by],
+        )
+      } catch (err) {
+        throw orGone(err)
+      }
+    },
+  }
+}

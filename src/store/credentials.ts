@@ -1,0 +1,203 @@
+import { type Db, type Param, type Queries, value, values } from './db.ts'
+import { bytesOf, document } from './json.ts'
+import { readCursor, toPage } from './page.ts'
+import { setList, visibleTo } from './sql.ts'
+import type { Credential, Credentials } from './store.ts'
+
+/** As SQL gives it: credential_json in the schema. */
+interface StoredCredential extends Omit<Credential, 'secret'> {
+  secret: string
+}
+const toCredential = (stored: StoredCredential): Credential => ({
+  ...stored,
+  secret: bytesOf(stored.secret) ?? new Uint8Array(),
+})
+
+async function one(
+  queries: Pick<Queries, 'query'>,
+  text: string,
+  params: Param[],
+): Promise<Credential | null> {
+  const found = await value<StoredCredential>(queries, text, params)
+  return found && toCredential(found)
+}
+
+export function createCredentials(db: Db): Credentials {
+  return { ...rows(db), ...refreshing(db), ...resealing(db) }
+}
+
+type RowVerb = 'create' | 'get' | 'list' | 'update' | 'delete' | 'preferred'
+
+function rows(db: Db): Pick<Credentials, RowVerb> {
+  return {
+    create: (credential) =>
+      db.transaction(async (queries) => {
+        if (credential.is_default) await clearDefault(queries, credential.owner, credential.provider)
+        const {
+          id,
+          owner,
+          provider,
+          kind,
+          name,
+          state,
+          reason,
+          is_default,
+          hint,
+          facts,
+          expires_at,
+          secret,
+        } = credential
+        const made = await one(
+          queries,
+          `insert into credential as c
+             (id, owner, provider, kind, name, state, reason, is_default, hint, facts, expires_at, secret)
+           values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) returning credential_json(c)`,
+          [
+            id,
+            owner,
+            provider,
+            kind,
+            name,
+            state,
+            reason,
+            is_default,
+            hint,
+            document(facts),
+            expires_at,
+            secret,
+          ],
+        )
+        if (!made) throw new Error('a credential was stored but not returned')
+        return made
+      }),
+    get: (scope, id) =>
+      one(
+        db,
+        'select credential_json(c) from credential c where id = $1 and ($2::text is null or owner = $2)',
+        [id, visibleTo(scope)],
+      ),
+    async list(scope, page) {
+      const found = await values<StoredCredential>(
+        db,
+        `select credential_json(c) from credential c
+          where ($1::text is null or owner = $1) and ($2::text is null or id < $2)
+          order by id desc limit $3`,
+        [visibleTo(scope), readCursor('credentials', page), page.limit + 1],
+      )
+      return toPage('credentials', page, found.map(toCredential), (credential) => credential.id)
+    },
+    update: (scope, id, patch) =>
+      db.transaction(async (queries) => {
+        const seen = await one(
+          queries,
+          'select credential_json(c) from credential c where id = $1 and ($2::text is null or owner = $2)',
+          [id, visibleTo(scope)],
+        )
+        if (!seen) return null
+        if (patch.is_default) await clearDefault(queries, seen.owner, seen.provider)
+        const params: Param[] = [id]
+        const set = setList({ name: 'text', state: 'text', is_default: 'boolean' }, patch, params)
+        const reason = patch.state === undefined ? '' : ', reason = null'
+        const text = `update credential c set ${set}${reason} where id = $1 returning credential_json(c)`
+        return one(queries, text, params)
+      }),
+    async delete(scope, id) {
+      const text = 'delete from credential where id = $1 and ($2::text is null or owner = $2) returning 1'
+      return (await value(db, text, [id, visibleTo(scope)])) !== null
+    },
+    preferred: (owner, provider) =>
+      one(
+        db,
+        // Where none is active, the newest login that needs one anew comes, so that the refusal can say so.
+        `with mine as (
+           select c.*, count(*) filter (where state = 'active') over () as active
+             from credential c where owner = $1 and provider = $2
+         )
+         select credential_json(c) from credential c join mine m on m.id = c.id
+          where m.is_default or (m.state = 'active' and m.active = 1)
+             or (m.state = 'needs_reauth' and m.active = 0)
+          order by m.is_default desc, m.id desc limit 1`,
+        [owner, provider],
+      ),
+  }
+}
+
+/** Who sets a default waits here for whoever else does; then there is one at most. */
+async function clearDefault(queries: Queries, owner: string, provider: string): Promise<void> {
+  await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [`${provider} ${owner}`])
+  await queries.query(
+    'update credential set is_default = false where owner = $1 and provider = $2 and is_default',
+    [owner, provider],
+  )
+}
+
+type RefreshVerb = 'claim' | 'rotate' | 'release' | 'fail'
+
+function refreshing(db: Db): Pick<Credentials, RefreshVerb> {
+  return {
+    claim: (id, owner, seconds) =>
+      one(
+        db,
+        `update credential c set claimed_by = $2, claimed_until = seconds_from_now($3)
+          where id = $1 and (claimed_until is null or claimed_until < clock_timestamp())
+         returning credential_json(c)`,
+        [id, owner, seconds],
+      ),
+    rotate: async (id, version, next) =>
+      (await value(
+        db,
+        // A person who disabled it meanwhile is not overruled.
+        `update credential
+            set secret = $3, hint = $4, expires_at = $5, facts = $6, version = version + 1,
+                state = case when state = 'disabled' then state else 'active' end,
+                reason = case when state = 'disabled' then reason end, updated_at = clock_timestamp()
+          where id = $1 and version = $2 returning 1`,
+        [id, version, next.secret, next.hint, next.expires_at, document(next.facts)],
+      )) !== null,
+    async release(id, owner) {
+      await db.query(
+        'update credential set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2',
+        [id, owner],
+      )
+    },
+    async fail(id, version, reason) {
+      await db.query(
+        `update credential set state = 'needs_reauth', reason = $3, updated_at = clock_timestamp()
+          where id = $1 and version = $2 and state = 'active'`,
+        [id, version, reason],
+      )
+    },
+  }
+}
+
+function resealing(db: Db): Pick<Credentials, 'sealed' | 'reseal'> {
+  return {
+    async sealed(after, limit) {
+      const found = await db.query<{
+        table: 'credential' | 'connector'
+        id: string
+        owner: string
+        secret: string
+        version: number
+      }>(
+        `select "table", id, owner, encode(secret, 'base64') as secret, version from (
+           select 'credential' as "table", id, owner, secret, version::float8 from credential
+           union all
+           select 'connector', id, owner, secret, config_revision::float8 from connector
+            where secret is not null
+         ) held
+         where id > $1 order by id limit $2`,
+        [after, limit],
+      )
+      return found.map((row) => ({ ...row, secret: bytesOf(row.secret) ?? new Uint8Array() }))
+    },
+    // The version stays: what is sealed is the same, and a refresh under way must still find its own.
+    reseal: async (table, id, version, secret) =>
+      (await value(db, RESEAL[table], [id, version, secret])) !== null,
+  }
+}
+
+const RESEAL = {
+  credential: 'update credential set secret = $3 where id = $1 and version = $2 returning 1',
+  connector: 'update connector set secret = $3 where id = $1 and config_revision = $2 returning 1',
+} as const

@@ -1,0 +1,159 @@
+import type { ToolResultPart } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
+import { type Db, type Param, value, values } from './db.ts'
+import { bytesOf, record } from './json.ts'
+import { readCursor, toPage } from './page.ts'
+import type { Parts } from './parts.ts'
+import { visibleTo } from './sql.ts'
+import {
+  type Execution,
+  type ExecutionFilter,
+  type Executions,
+  type Fence,
+  type Scope,
+  StaleOwner,
+} from './store.ts'
+import { settlementRecord } from './turns.ts'
+
+/** As SQL gives it: execution_json in the schema. */
+interface StoredExecution extends Omit<Execution, 'result' | 'approval'> {
+  result: unknown
+  approval:
+    | (Omit<NonNullable<Execution['approval']>, 'sealed_arguments'> & { sealed_arguments: string | null })
+    | null
+}
+
+export function createExecutions(db: Db, parts: Parts): Executions {
+  const toExecution = (stored: StoredExecution): Execution => {
+    const [result] = stored.result === null ? [] : parts.open(stored.result, stored.session_id)
+    const { approval } = stored
+    return {
+      ...stored,
+      result: (result as ToolResultPart | undefined) ?? null,
+      approval: approval && { ...approval, sealed_arguments: bytesOf(approval.sealed_arguments) },
+    }
+  }
+  return {
+    async get(scope, id) {
+      const found = await value<StoredExecution>(
+        db,
+        'select execution_json(e) from execution e where id = $1 and ($2::text is null or owner = $2)',
+        [id, visibleTo(scope)],
+      )
+      return found && toExecution(found)
+    },
+    async list(scope, filter, page) {
+      const params: Param[] = []
+      const where = conditions(scope, filter, params)
+      params.push(readCursor('executions', page), page.limit + 1)
+      const rows = await values<StoredExecution>(
+        db,
+        `select execution_json(e) from execution e
+          where ${where} and ($${params.length - 1}::text is null or id < $${params.length - 1})
+          order by id desc limit $${params.length}`,
+        params,
+      )
+      return toPage('executions', page, rows.map(toExecution), (execution) => execution.id)
+    },
+    stats(scope, groupBy, filter) {
+      const params: Param[] = []
+      return db.query(
+        `select ${GROUPS[groupBy]} as key, count(*)::float8 as count,
+                count(*) filter (where outcome in ('error', 'outcome_unknown'))::float8 as failures,
+                percentile_cont(0.5) within group (order by duration_ms) as p50_ms,
+                percentile_cont(0.95) within group (order by duration_ms) as p95_ms,
+                max(duration_ms) as max_ms
+           from execution where state = 'settled' and ${conditions(scope, filter, params)}
+          group by 1 order by 2 desc, 1`,
+        params,
+      )
+    },
+    async output(scope, id) {
+      const [row] = await db.query<{ output: string; structured: boolean }>(
+        `select output, structured from execution
+          where id = $1 and ($2::text is null or owner = $2) and output is not null`,
+        [id, visibleTo(scope)],
+      )
+      return row ?? null
+    },
+    ofTurn: async (turn) => {
+      const found = await values<StoredExecution>(
+        db,
+        'select execution_json(e) from execution e where turn_id = $1 order by id',
+        [turn],
+      )
+      return found.map(toExecution)
+    },
+    begin: (fence, id) => fenced(db, 'select begin_execution($1, $2)', [record(fence), id]),
+    settle: (fence, settlement) =>
+      fenced(db, 'select settle_execution($1, $2)', settleParams(fence, settlement, parts)),
+    decide(scope, turn, call, { sealed_arguments, ...decision }) {
+      const sealed = sealed_arguments && Buffer.from(sealed_arguments).toString('base64')
+      return value<'decided' | 'not_awaiting'>(db, 'select decide_execution($1, $2, $3, $4)', [
+        visibleTo(scope),
+        turn,
+        call,
+        record({ ...decision, sealed_arguments: sealed }),
+      ])
+    },
+    async prune(before) {
+      const pruned = await value<number>(
+        db,
+        `with gone as (
+           delete from execution where state = 'settled' and ended_at < $1::timestamptz returning 1
+         )
+         select count(*)::float8 from gone`,
+        [timeParam(before, 'before')],
+      )
+      return pruned ?? 0
+    },
+  }
+}
+
+/** A built-in tool has no connector: their group has the name `builtin`. */
+const GROUPS = {
+  tool: 'tool',
+  connector: `coalesce(connector, 'builtin')`,
+  session: 'session_id::text',
+} as const
+
+const settleParams = (
+  fence: Fence,
+  settlement: Parameters<Executions['settle']>[1],
+  parts: Parts,
+): Param[] => [record(fence), record(settlementRecord(settlement, fence.session_id, parts))]
+
+async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
+  if (!(await value<boolean>(db, text, params))) throw new StaleOwner()
+}
+
+function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): string {
+  const all = ['true']
+  const add = (sql: (param: string) => string, param: Param | undefined) => {
+    if (param === undefined || param === null) return
+    params.push(param)
+    all.push(sql(`$${params.length}`))
+  }
+  add((param) => `owner = ${param}`, visibleTo(scope))
+  add((param) => `session_id = ${param}`, filter.session_id)
+  add((param) => `turn_id = ${param}`, filter.turn_id)
+  add((param) => `tool = ${param}`, filter.tool)
+  add((param) => `outcome = ${param}`, filter.outcome)
+  add((param) => `created_at >= ${param}::timestamptz`, filter.since && timeParam(filter.since, 'since'))
+  add((param) => `created_at <= ${param}::timestamptz`, filter.until && timeParam(filter.until, 'until'))
+  return all.join(' and ')
+}
+
+/** RFC 3339 allows the year 0, PostgreSQL does not. Throws invalid_request for what is no time at all. */
+function timeParam(text: string, param: string): string {
+  const ms = Date.parse(text)
+  if (Number.isNaN(ms)) {
+    throw new BatonError('invalid_request', `${param} must be a time such as 2026-01-31T12:00:00Z.`, {
+      param,
+    })
+  }
+  return new Date(Math.min(Math.max(ms, 0), LATEST_MS)).toISOString()
+}
+
+/** The year 9999: later ones are written with six digits and a sign. */
+const LATEST_MS = Date.UTC(9999, 11, 31)

@@ -1,0 +1,41 @@
+import { type Db, value, values } from './db.ts'
+import { document } from './json.ts'
+import { readCursor, toPage } from './page.ts'
+import { visibleTo } from './sql.ts'
+import type { ApiKey, Keys } from './store.ts'
+
+export function createKeys(db: Db): Keys {
+  return {
+    async create({ id, hash, owner, name, scopes, hint, expires_at }) {
+      const made = await value<ApiKey>(
+        db,
+        `insert into api_key as k (id, hash, owner, name, scopes, hint, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7) returning api_key_json(k)`,
+        [id, hash, owner, name, document(scopes), hint, expires_at],
+      )
+      if (!made) throw new Error('a key was stored but not returned')
+      return made
+    },
+    byHash: (hash) => value<ApiKey>(db, 'select api_key_json(k) from api_key k where hash = $1', [hash]),
+    async list(scope, page) {
+      const found = await values<ApiKey>(
+        db,
+        `select api_key_json(k) from api_key k
+          where ($1::text is null or owner = $1) and ($2::text is null or id < $2)
+          order by id desc limit $3`,
+        [visibleTo(scope), readCursor('keys', page), page.limit + 1],
+      )
+      return toPage('keys', page, found, (key) => key.id)
+    },
+    revoke: async (scope, id) =>
+      (await value(
+        db,
+        `update api_key set revoked_at = coalesce(revoked_at, clock_timestamp())
+          where id = $1 and ($2::text is null or owner = $2) returning 1`,
+        [id, visibleTo(scope)],
+      )) !== null,
+    async used(ids) {
+      await db.query('update api_key set last_used_at = clock_timestamp() where id = any($1::text[])', [ids])
+    },
+  }
+}
