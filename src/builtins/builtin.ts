@@ -1,0 +1,26 @@
+/** What a built-in tool is: a declaration, and a function that answers and never throws. */
+import type { JsonSchema } from '../provider.ts'
+import type { Scope, Store } from '../store/store.ts'
+import type { RawResult } from '../tools/results.ts'
+
+export interface BuiltinContext {
+  store: Pick<Store, 'executions'>
+  /** Whose turn it is: a built-in sees what its owner may see */
+  scope: Scope
+  session_id: string
+}
+
+export interface Builtin {
+  /** Bare: a built-in belongs to no server */
+  name: string
+  description: string
+  parameters: JsonSchema
+  annotations: {
+    readOnlyHint?: boolean
+    destructiveHint?: boolean
+    idempotentHint?: boolean
+    openWorldHint?: boolean
+  }
+  /** `args` fit `parameters`: they were validated. */
+  run(args: Record<string, unknown>, context: BuiltinContext): Promise<RawResult>
+}
