@@ -1,5 +1,5 @@
 /** Every built-in tool; a new one is a file beside this one and a line here. */
-import type { Builtin } from './builtin.ts'
+import type { Builtin } from '../tools/builtin.ts'
 import { inspectToolOutput } from './inspect_tool_output.ts'
 
 export const BUILTINS: readonly Builtin[] = [inspectToolOutput]

@@ -1,7 +1,7 @@
 /** Reads on in a tool result that was too long for the conversation. */
 import { BatonError } from '../errors.ts'
+import type { Builtin } from '../tools/builtin.ts'
 import { sliceOutput } from '../tools/results.ts'
-import type { Builtin } from './builtin.ts'
 
 export const inspectToolOutput: Builtin = {
   name: 'inspect_tool_output',

@@ -15,8 +15,8 @@ import type {
   Settlement,
   TurnEnd,
 } from '../store/store.ts'
+import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { CANCELLED, TOOL_REMOVED } from './active.ts'
-import type { DeclaredTool } from './deps.ts'
 import { type Prepared, prepare } from './prepare.ts'
 import { commit, contextOf, event, type Run, say } from './run.ts'
 
@@ -52,7 +52,7 @@ export async function newExecutions(
 ): Promise<NewExecution[]> {
   const { active, deps } = run
   const connectors = await connectorsOf(run)
-  return calls.map((call) => {
+  const made = calls.map(async (call): Promise<NewExecution> => {
     const declared = overlay.byExposed.get(exposedName(call.name))
     const connector = connectorOf(declared, connectors)
     const isSound = declared !== undefined && call.arguments_text === undefined
@@ -66,12 +66,13 @@ export async function newExecutions(
       tool: call.name,
       connector: connector?.name ?? null,
       tools_revision: overlay.revision,
-      arguments: deps.executor.redactArguments(call.arguments),
+      arguments: await deps.executor.redactArguments(call.arguments),
       state: mustWait ? 'awaiting_approval' : 'started',
       repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
       ...(mustWait ? { expires_at: lapse } : {}),
     }
   })
+  return Promise.all(made)
 }
 
 /** Runs a step's calls. True: go on with the next step. False: the turn ended or waits for input. */
@@ -135,10 +136,10 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   const { executor, store, sealed } = run.deps
   if (!row) return { ...job, exec_id: newId('exec') }
   const known = { ...job, exec_id: row.id }
-  const unrun = (outcome: 'denied' | 'outcome_unknown', text: string): Job => ({
+  const unrun = async (outcome: 'denied' | 'outcome_unknown', text: string): Promise<Job> => ({
     ...known,
     state: 'settled',
-    ...executor.settleUnrun(job.call, row.id, outcome, text),
+    ...(await executor.settleUnrun(job.call, row.id, outcome, text)),
   })
   if (row.state === 'settled') {
     return row.result
@@ -217,11 +218,7 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
   say(run, completedBody(job, settlement, result))
 }
 
-async function callTool(
-  run: Run,
-  job: Job,
-  signal: AbortSignal,
-): Promise<{ result: ToolResultPart; settlement: Settlement }> {
+async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
   const { active, deps } = run
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
@@ -233,8 +230,6 @@ async function callTool(
   return deps.executor.run({
     scope: { owner: active.turn.owner, admin: false },
     session_id: active.session.id,
-    turn_id: active.turn.id,
-    step: run.index,
     exec_id,
     call: job.edited ? { ...call, arguments: job.edited } : call,
     declared: job.declared,
@@ -247,14 +242,14 @@ async function callTool(
 }
 
 /** A call that was told to stop and does not come home in time is settled without it. */
-async function withinGrace<T extends { result: ToolResultPart; settlement: Settlement }>(
+async function withinGrace(
   run: Run,
   job: Job,
   signal: AbortSignal,
-  work: Promise<T>,
-): Promise<{ result: ToolResultPart; settlement: Settlement }> {
+  work: Promise<Settled>,
+): Promise<Settled> {
   let timer: NodeJS.Timeout | undefined
-  const late = new Promise<{ result: ToolResultPart; settlement: Settlement }>((resolve) => {
+  const late = new Promise<Settled>((resolve) => {
     const arm = () => {
       timer = setTimeout(() => {
         const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
@@ -278,7 +273,7 @@ async function stopHere(run: Run, jobs: Job[]): Promise<false> {
   for (const job of jobs) {
     if (job.result) continue
     const text = 'The call was not run: the turn was cancelled.'
-    Object.assign(job, run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
+    Object.assign(job, await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
   }
   await commitResults(run, jobs, { state: 'cancelled', finish_reason: null, error: null })
   return false

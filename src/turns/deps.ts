@@ -2,7 +2,7 @@
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { ModelEvent } from '../chat/event.ts'
-import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import type { ToolCallPart } from '../chat/message.ts'
 import type { ChosenCredential } from '../ports.ts'
 import type {
   CredentialSecret,
@@ -13,7 +13,10 @@ import type {
   ReportedModel,
   ToolDeclaration,
 } from '../provider.ts'
-import type { Connector, RegistryRow, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
+import type { Connector, RegistryRow, RegistryTool, Store } from '../store/store.ts'
+import type { DeclaredTool, ExecutorCall, Settled } from '../tools/execute.ts'
+
+export type { DeclaredTool } from '../tools/execute.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export interface ResolvedCredential extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret'> {
@@ -58,12 +61,6 @@ export interface Overlay {
   byExposed: ReadonlyMap<string, DeclaredTool>
   undeclared: { canonical_name: string; reason: string }[]
 }
-export interface DeclaredTool {
-  tool: RegistryTool
-  /** Property names that this target could not take: sent name → the server's */
-  rename: ReadonlyMap<string, string> | null
-}
-
 export interface SessionTools {
   /** Brings stale servers up to date within the deadline; late ones join by `tools.changed`. */
   settle(session: string, owner: string, deadlineMs: number): Promise<void>
@@ -86,31 +83,18 @@ export interface Policy {
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-export interface ExecutorCall {
-  scope: Scope
-  session_id: string
-  turn_id: string
-  step: number
-  exec_id: string
-  call: ToolCallPart
-  declared: DeclaredTool | undefined
-  connector: Connector | null
-  timeoutMs: number
-  signal: AbortSignal
-  onProgress(progress: { progress: number; total?: number; message?: string }): void
-}
 export interface Executor {
   /** Never throws: whatever goes wrong is a truthful result for the model. */
-  run(call: ExecutorCall): Promise<{ result: ToolResultPart; settlement: Settlement }>
+  run(call: ExecutorCall): Promise<Settled>
   /** A result without running anything: cancelled, denied, lost with its owner. */
   settleUnrun(
     call: ToolCallPart,
     execId: string,
     outcome: 'cancelled' | 'denied' | 'outcome_unknown' | 'error',
     text: string,
-  ): { result: ToolResultPart; settlement: Settlement }
+  ): Promise<Settled>
   /** What may be written to the ledger of these arguments. */
-  redactArguments(args: Record<string, unknown>): Record<string, unknown>
+  redactArguments(args: Record<string, unknown>): Promise<Record<string, unknown>>
 }
 
 export interface Metrics {

@@ -1,7 +1,7 @@
 /** What a built-in tool is: a declaration, and a function that answers and never throws. */
 import type { JsonSchema } from '../provider.ts'
 import type { Scope, Store } from '../store/store.ts'
-import type { RawResult } from '../tools/results.ts'
+import type { RawResult } from './results.ts'
 
 export interface BuiltinContext {
   store: Pick<Store, 'executions'>

@@ -1,0 +1,260 @@
+/**
+ * Runs one tool call and says truthfully what became of it. `run` never throws: an unknown tool, broken
+ * arguments, a timeout, a lost server are results in words that a model can act on.
+ */
+import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { McpError, type McpResult, type McpServerSpec } from '../mcp/mcp.ts'
+import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
+import type { Builtin } from './builtin.ts'
+import { MASK, redactJson, redactText } from './redact.ts'
+import { type RawResult, shapeResult } from './results.ts'
+import { renameBack } from './schema-adapt.ts'
+import { createValidator } from './validate.ts'
+
+export interface DeclaredTool {
+  tool: RegistryTool
+  /** Property names that the target could not take: sent name → the server's */
+  rename: ReadonlyMap<string, string> | null
+}
+
+export interface ToolProgress {
+  progress: number
+  total?: number
+  message?: string
+}
+
+export interface ExecutorCall {
+  scope: Scope
+  session_id: string
+  exec_id: string
+  call: ToolCallPart
+  /** Undefined: the model called what is not declared */
+  declared: DeclaredTool | undefined
+  connector: Connector | null
+  timeoutMs: number
+  signal: AbortSignal
+  onProgress(progress: ToolProgress): void
+}
+
+export interface Settled {
+  result: ToolResultPart
+  settlement: Settlement
+}
+
+export interface ExecutorDeps {
+  store: Pick<Store, 'executions'>
+  mcp: {
+    call(
+      spec: McpServerSpec,
+      tool: string,
+      args: Record<string, unknown>,
+      options: {
+        timeoutMs: number
+        maxTotalMs: number
+        signal: AbortSignal
+        onProgress(progress: ToolProgress): void
+      },
+    ): Promise<McpResult>
+  }
+  builtins: readonly Builtin[]
+  specFor(connector: Connector): McpServerSpec
+  /** Waits for a free instance of the tool; throws `ToolBusy` when the queue's deadline passes. */
+  slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
+  isTrusted(connector: Connector | null): boolean
+}
+
+/** No instance of the tool came free in time; the call was not sent. */
+export class ToolBusy extends Error {}
+
+/** Progress may stretch a call, up to this many times its timeout. */
+const PROGRESS_STRETCH = 10
+
+export function createExecutor(deps: ExecutorDeps) {
+  const validator = createValidator()
+  const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
+  const canInspect = builtins.has('inspect_tool_output')
+
+  async function attempt(call: ExecutorCall): Promise<Attempt> {
+    const { declared } = call
+    if (!declared)
+      return said('error', `There is no tool ${call.call.name} in this conversation; it was not called.`)
+    if (call.call.arguments_text !== undefined) {
+      return said(
+        'error',
+        `The arguments are no JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
+      )
+    }
+    const args = renameBack(call.call.arguments, declared.rename)
+    const problems = await validator.problems(declared.tool.input_schema, args)
+    if (problems.length > 0)
+      return said(
+        'error',
+        `The arguments do not fit the tool's schema: ${problems.join('; ')}. Nothing was called.`,
+      )
+    if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
+    return send(call, declared, args)
+  }
+
+  async function send(
+    call: ExecutorCall,
+    declared: DeclaredTool,
+    args: Record<string, unknown>,
+  ): Promise<Attempt> {
+    let giveBack: () => void
+    try {
+      giveBack = await deps.slot(declared.tool, call.connector, call.signal)
+    } catch (thrown) {
+      if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
+      if (thrown instanceof ToolBusy)
+        return said('error', `${thrown.message} The call was not sent; try again later.`)
+      throw thrown
+    }
+    try {
+      return { outcome: 'ok', raw: await invoke(call, declared.tool, args) }
+    } catch (thrown) {
+      if (thrown instanceof McpError) return failure(thrown, call, declared.tool)
+      throw thrown
+    } finally {
+      giveBack()
+    }
+  }
+
+  async function invoke(
+    call: ExecutorCall,
+    tool: RegistryTool,
+    args: Record<string, unknown>,
+  ): Promise<RawResult> {
+    const builtin = tool.source === 'builtin' ? builtins.get(tool.canonical_name) : undefined
+    if (builtin)
+      return builtin.run(args, { store: deps.store, scope: call.scope, session_id: call.session_id })
+    if (!call.connector || tool.mcp_tool_name === null) {
+      throw new McpError('unavailable', 'its server is no longer bound', { sent: false })
+    }
+    return deps.mcp.call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
+      timeoutMs: call.timeoutMs,
+      maxTotalMs: call.timeoutMs * PROGRESS_STRETCH,
+      signal: call.signal,
+      onProgress: call.onProgress,
+    })
+  }
+
+  /** What a failed call means: whether it may have taken effect is never hidden. */
+  function failure(error: McpError, call: ExecutorCall, tool: RegistryTool): Attempt {
+    const server = tool.server ?? 'the server'
+    const isHarmless =
+      deps.isTrusted(call.connector) &&
+      (tool.annotations.readOnlyHint === true || tool.annotations.idempotentHint === true)
+    const unknown: Outcome = error.sent && !isHarmless ? 'outcome_unknown' : 'error'
+    const effect = !error.sent
+      ? 'The call was not sent.'
+      : isHarmless
+        ? 'It is safe to call again.'
+        : 'Whether it took effect is not known; do not simply repeat it.'
+    switch (error.kind) {
+      case 'cancelled':
+        return said(
+          'cancelled',
+          `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
+        )
+      case 'timeout':
+        return said(unknown, `No answer came from ${server} within ${call.timeoutMs / 1000} s. ${effect}`)
+      case 'disconnected':
+        return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
+      case 'too_large':
+        return said('error', `The tool ran, but its answer is too large to take: ${error.message}`)
+      case 'auth_required':
+        return said('error', `The server ${server} asks for a login first. ${effect}`)
+      case 'unavailable':
+        return said('error', `The server ${server} cannot be reached: ${error.message}. ${effect}`)
+      case 'protocol':
+        return said('error', `The server ${server} answered with an error: ${error.message}`)
+      default:
+        return error.kind satisfies never
+    }
+  }
+
+  return {
+    async run(call: ExecutorCall): Promise<Settled> {
+      const started = performance.now()
+      const done = await attempt(call).catch((thrown: unknown) =>
+        said(
+          'error',
+          `The call failed inside the gateway: ${thrown instanceof Error ? thrown.message : 'unknown cause'}`,
+        ),
+      )
+      return settle(call.call, call.exec_id, done, Math.round(performance.now() - started), canInspect)
+    },
+    settleUnrun: (
+      call: ToolCallPart,
+      execId: string,
+      outcome: Exclude<Outcome, 'ok'>,
+      text: string,
+    ): Promise<Settled> => settle(call, execId, said(outcome, text), 0, canInspect),
+    redactArguments: async (args: Record<string, unknown>) => (await redactJson(args)).value,
+    close: () => validator.close(),
+  }
+}
+
+interface Attempt {
+  outcome: Outcome
+  raw: RawResult
+}
+
+const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
+  outcome,
+  raw: { content: [{ type: 'text', text }], is_error: true },
+})
+
+/** The server's own word that the tool failed is an error, though the call itself went well. */
+async function settle(
+  call: ToolCallPart,
+  execId: string,
+  { outcome, raw }: Attempt,
+  durationMs: number,
+  canInspect: boolean,
+): Promise<Settled> {
+  const shaped = shapeResult(raw, execId, canInspect)
+  const told: Outcome = outcome === 'ok' && raw.is_error ? 'error' : outcome
+  const is_error = told !== 'ok'
+  const result: ToolResultPart = {
+    type: 'tool_result',
+    call_id: call.call_id,
+    name: call.name,
+    content: shaped.content,
+    ...(shaped.structured === undefined ? {} : { structured: shaped.structured }),
+    is_error,
+    outcome: told,
+    ...(shaped.spill ? { spill: shaped.spill } : {}),
+  }
+  const output = shaped.isStructured
+    ? JSON.stringify((await redactJson(raw.structured)).value)
+    : (await redactText(shaped.output)).value
+  return {
+    result,
+    settlement: {
+      id: execId,
+      outcome: told,
+      is_error,
+      error: is_error ? (await redactText(firstText(shaped.content))).value.slice(0, 2_000) : null,
+      duration_ms: durationMs,
+      bytes: shaped.bytes,
+      output,
+      structured: shaped.isStructured,
+      result,
+    },
+  }
+}
+
+const firstText = (content: readonly ContentPart[]): string =>
+  content.find((part): part is Extract<ContentPart, { type: 'text' }> => part.type === 'text')?.text ??
+  'no text'
+
+function jsonProblem(text: string): string {
+  try {
+    JSON.parse(text)
+    return 'it is valid JSON, but no object'
+  } catch (err) {
+    // The parser quotes the text, which may hold a secret: only what it says of it counts.
+    return (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)
+  }
+}
