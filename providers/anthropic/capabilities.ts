@@ -90,11 +90,9 @@ function tabled(model: string): Family {
 /** The model's family with what the vendor reports of this model laid over it. */
 export function familyOf(model: string, reported?: ReportedModel): Family {
   const family = tabled(model)
-  const thinking = reported?.thinking_types ?? family.thinking
   return {
     ...family,
-    thinking,
-    thinksUnasked: family.thinksUnasked && thinking.includes('adaptive'),
+    thinking: reported?.thinking_types ?? family.thinking,
     efforts: reported?.efforts ?? family.efforts,
     maxOutput: reported?.max_output_tokens ?? family.maxOutput,
   }

@@ -1,14 +1,37 @@
 /** Lone surrogates, halves of a character, are no UTF-8 and break the vendor's JSON decoder (wire/anthropic.md 4.3). */
 
-export const wellFormed = (text: string): string => text.replace(/\p{Surrogate}/gu, '\uFFFD')
+import { object } from './json.ts'
 
-/** The same for every string in a JSON value, keys included. */
+declare global {
+  // ES2024, in Node since 20; the compiler's `lib` ends before it.
+  interface String {
+    isWellFormed(): boolean
+    toWellFormed(): string
+  }
+}
+
+/** Each half becomes U+FFFD. */
+export const wellFormed = (text: string): string => text.toWellFormed()
+
+/** The same for every string in a JSON value, keys included; the value itself where there is nothing to do. */
 export function wellFormedValue<T>(value: T): T
 export function wellFormedValue(value: unknown): unknown {
-  if (typeof value === 'string') return wellFormed(value)
-  if (Array.isArray(value)) return value.map((item) => wellFormedValue(item))
+  return isWellFormed(value) ? value : repaired(value)
+}
+
+/** Walked with every request over all declarations: `for … in` costs a fifth of `Object.entries` here. */
+function isWellFormed(value: unknown): boolean {
+  if (typeof value === 'string') return value.isWellFormed()
+  if (typeof value !== 'object' || value === null) return true
+  if (Array.isArray(value)) return value.every(isWellFormed)
+  const members = object(value)
+  for (const key in members) if (!key.isWellFormed() || !isWellFormed(members[key])) return false
+  return true
+}
+
+function repaired(value: unknown): unknown {
+  if (typeof value === 'string') return value.toWellFormed()
+  if (Array.isArray(value)) return value.map(repaired)
   if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value).map(([key, item]) => [wellFormed(key), wellFormedValue(item)]),
-  )
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key.toWellFormed(), repaired(item)]))
 }

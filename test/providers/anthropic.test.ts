@@ -203,7 +203,14 @@ t.test('a stream becomes the parts of a message', async (t) => {
     },
   )
 
-  await t.test('redacted thinking keeps its data', async (t) => {
+  await t.test('redacted thinking keeps its data, a signature all its pieces', async (t) => {
+    const piece = (signature: string) => ({ type: 'signature_delta', signature })
+    const signed = block(0, { type: 'thinking', thinking: '', signature: '' }, piece('EA'), piece('BC'))
+    t.match(fold(parse(stream(...signed, ...end('end_turn')))), [{ provenance: { opaque: 'signed:EABC' } }])
+    const unsigned = block(0, { type: 'thinking', thinking: 'so' })
+    t.strictSame(fold(parse(stream(...unsigned, ...end('end_turn')))), [
+      { type: 'reasoning', text: 'so', provenance: origin },
+    ])
     const events = parse(stream(...block(0, { type: 'redacted_thinking', data: 'abc' }), ...end('end_turn')))
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
   })
@@ -1037,18 +1044,19 @@ t.test('against the emulator', async (t) => {
       { tool_choice: 'none', max_output_tokens: 16 },
     ]
     const reports = anthropic.models?.parse(JSON.parse(await modelsBody(emulator))) ?? []
+    const wishes = MODELS.flatMap(({ id }) =>
+      efforts.flatMap((effort) =>
+        others.map((other, i): Wish => {
+          const reported = reports.find((report) => report.id === id)
+          const settings = { ...other, ...(effort ? { reasoning: { effort } } : {}) }
+          return { model: id, settings, request: i % 2 === 1 && reported ? { reported } : {} }
+        }),
+      ),
+    )
     const refused: string[] = []
-    for (const { id } of MODELS) {
-      for (const effort of efforts) {
-        for (const other of others) {
-          for (const reported of [undefined, reports.find((report) => report.id === id)]) {
-            const settings = { ...other, ...(effort ? { reasoning: { effort } } : {}) }
-            const wish = { model: id, settings, request: reported ? { reported } : {} }
-            const { status, text } = await post(talkWith(emulator, id), requestFor(wish))
-            if (status !== 200) refused.push(`${id} ${JSON.stringify(settings)}: ${text}`)
-          }
-        }
-      }
+    for (const wish of wishes) {
+      const { status, text } = await post(talkWith(emulator, ''), requestFor(wish))
+      if (status !== 200) refused.push(`${wish.model} ${JSON.stringify(wish.settings)}: ${text}`)
     }
     t.strictSame(refused, [])
   })
@@ -1065,8 +1073,7 @@ t.test('against the emulator', async (t) => {
       talk.wish = { ...talk.wish, request: { instructions: 'Be long.' } }
       t.equal(thinkingIn(await step(talk, 'say a')), isBound ? 0 : 3, `${model}, instructions`)
       talk.history[0] = said('other words')
-      await step(talk, 'say b')
-      t.equal(talk.emulator.requests.length > 0, true)
+      t.equal(thinkingIn(await step(talk, 'say b')), isBound ? 0 : 3, `${model}, history`)
     }
   })
 
