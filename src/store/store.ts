@@ -326,6 +326,8 @@ export interface RegistryTool {
   enabled: boolean
   status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
   reason: string | null
+  /** Its definition changed, and the connector's policy blocks it until it is accepted */
+  is_blocked: boolean
   last_seen_at: string | null
   /** Hash of name, description, schema, annotations */
   hash: string

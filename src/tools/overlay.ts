@@ -1,0 +1,70 @@
+/**
+ * A registry as one deployment's model sees it: adapted declarations in registry order, within the
+ * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
+ */
+import type { Deployment, JsonSchema, ToolDeclaration } from '../provider.ts'
+import type { RegistryRow, RegistryTool } from '../store/store.ts'
+import type { DeclaredTool } from './execute.ts'
+import { type Adapted, adapt } from './schema-adapt.ts'
+
+export interface Overlay {
+  revision: number
+  tools: ToolDeclaration[]
+  byExposed: ReadonlyMap<string, DeclaredTool>
+  /** Enabled tools that this deployment's model does not get, and why */
+  undeclared: { canonical_name: string; reason: string }[]
+}
+
+/** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
+const overlays = new WeakMap<RegistryRow, Map<string, Overlay>>()
+/** One adaptation for a definition, however many sessions bind it. */
+const adapted = new Map<string, Adapted>()
+const MOST_ADAPTED = 5_000
+
+export function overlayOf(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay {
+  const key = `${deployment.id}:${toolLimit}`
+  const made = overlays.get(row) ?? new Map<string, Overlay>()
+  overlays.set(row, made)
+  const found = made.get(key)
+  if (found) return found
+  const overlay = build(row, deployment, toolLimit ?? Number.POSITIVE_INFINITY)
+  made.set(key, overlay)
+  return overlay
+}
+
+function build(row: RegistryRow, deployment: Deployment, limit: number): Overlay {
+  const tools: ToolDeclaration[] = []
+  const byExposed = new Map<string, DeclaredTool>()
+  const undeclared: Overlay['undeclared'] = []
+  for (const tool of [...row.tools].sort((a, b) => a.order - b.order)) {
+    if (!tool.enabled) continue
+    const fit = fitted(tool, deployment)
+    const reason =
+      'undeclarable' in fit
+        ? fit.undeclarable
+        : tools.length >= limit
+          ? `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`
+          : null
+    if (reason !== null || 'undeclarable' in fit) {
+      undeclared.push({ canonical_name: tool.canonical_name, reason: reason ?? '' })
+      continue
+    }
+    const { exposed_name: name, canonical_name, description } = tool
+    tools.push({ name, canonical_name, description, parameters: fit.schema })
+    byExposed.set(name, { tool, rename: fit.rename })
+  }
+  return { revision: row.revision, tools, byExposed, undeclared }
+}
+
+function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
+  if (tool.status === 'undeclarable' || tool.is_blocked) {
+    return { undeclarable: tool.reason ?? 'It cannot be declared.' }
+  }
+  const key = `${deployment.id}:${tool.hash}`
+  const found = adapted.get(key)
+  if (found) return found
+  const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
+  if (adapted.size >= MOST_ADAPTED) adapted.clear()
+  adapted.set(key, fresh)
+  return fresh
+}
