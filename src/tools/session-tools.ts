@@ -1,0 +1,312 @@
+/**
+ * The tools of sessions as a live thing: binds and unbinds servers, follows what they announce, writes each
+ * change as one new revision, and says so. The rules of what a registry holds are registry.ts.
+ */
+import type { Logger } from 'pino'
+import type { ToolsDelta } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
+import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
+import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
+import type { Deployment, DeploymentOptions } from '../provider.ts'
+import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
+import type { Builtin } from './builtin.ts'
+import { connectBudgetMs, createDiscovery, hashOf } from './discovery.ts'
+import { type Overlay, overlayOf } from './overlay.ts'
+import { nextRegistry } from './registry.ts'
+import type { ToolboxPolicy } from './toolbox.ts'
+
+export interface SessionToolsDeps {
+  store: Pick<Store, 'registry' | 'connectors' | 'sessions'>
+  mcp: Mcp
+  specFor(connector: Connector): McpServerSpec
+  builtins: readonly Builtin[]
+  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  /** Configuration servers that every new session gets */
+  autoBound(): readonly string[]
+  /** The deployment and limit that the session's provider has with its present credential */
+  viewOf(session: Session, provider: string | null): Promise<View>
+  providers: readonly string[]
+  /** A revision is written: say it on the session's stream and to the other replicas */
+  emit(session: string, delta: ToolsDelta): Promise<void>
+  /** When it takes effect; restarts the step in flight for `now` */
+  takeEffect(
+    session: Session,
+    delta: ToolsDelta,
+    apply: Apply,
+  ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
+  log: Logger
+}
+export interface View {
+  deployment: Deployment
+  options: DeploymentOptions
+  toolLimit: number | null
+}
+
+/** What the engine needs beside what routes call. */
+export interface EngineTools extends SessionTools {
+  settle(session: string, owner: string, deadlineMs: number): Promise<void>
+  current(session: string): Promise<RegistryRow>
+  latestRevision(session: string): number
+  overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
+  /** Another replica wrote this revision. */
+  noteRevision(session: string, revision: number): void
+}
+
+interface Change {
+  row: RegistryRow
+  before: RegistryRow
+  delta: ToolsDelta
+}
+
+const MOST_CACHED = 5_000
+/** Sessions that follow one server's announcement at once; the others see it at their next turn. */
+const FOLLOWERS = 1_000
+/** Another writer may come first; more often than this it is no race but a defect. */
+const MOST_TRIES = 10
+
+export function createSessionTools(deps: SessionToolsDeps): EngineTools {
+  const { store, mcp, log } = deps
+  const discovery = createDiscovery(deps)
+  const rows = new Map<string, RegistryRow>()
+  /** The newest revision known of, which may be newer than the cached row */
+  const newest = new Map<string, number>()
+
+  function keep(row: RegistryRow): RegistryRow {
+    const cached = rows.get(row.session_id)
+    if (cached && cached.revision >= row.revision) return cached
+    rows.delete(row.session_id)
+    rows.set(row.session_id, row)
+    noteRevision(row.session_id, row.revision)
+    if (rows.size > MOST_CACHED) {
+      const [oldest = ''] = rows.keys()
+      rows.delete(oldest)
+      newest.delete(oldest)
+    }
+    return row
+  }
+
+  function noteRevision(session: string, revision: number): void {
+    if (revision > (newest.get(session) ?? 0)) newest.set(session, revision)
+  }
+
+  async function current(session: string): Promise<RegistryRow> {
+    const cached = rows.get(session)
+    if (cached && cached.revision >= (newest.get(session) ?? 0)) return cached
+    return keep(await store.registry.get(session))
+  }
+
+  /** Writes what `compute` makes of the newest row; computes anew when another writer came first. */
+  async function change(
+    session: string,
+    compute: (before: RegistryRow) => Pick<Change, 'delta'> & { tools: RegistryTool[] },
+  ): Promise<Change> {
+    for (let tries = 0; tries < MOST_TRIES; tries++) {
+      const before = await store.registry.get(session)
+      const { tools, delta } = compute(before)
+      if (delta.added.length + delta.removed.length + delta.changed.length === 0) {
+        keep(before)
+        return { row: before, before, delta: { ...delta, tools_revision: before.revision } }
+      }
+      const moved = { ...delta, tools_revision: before.revision + 1 }
+      if (!(await store.registry.put(session, before.revision, tools, moved))) continue
+      const row = keep({
+        session_id: session,
+        revision: moved.tools_revision,
+        updated_at: new Date().toISOString(),
+        tools,
+      })
+      await deps.emit(session, moved).catch((err: unknown) => log.warn({ err, session }, 'an event was lost'))
+      return { row, before, delta: moved }
+    }
+    throw new BatonError('unavailable', 'The tools of this session are changing too fast; try again.', {
+      retryAfter: 1,
+    })
+  }
+
+  /** One look at the bound servers, and one revision if anything moved. */
+  async function update(session: string, options: { deadlineMs: number; refresh: boolean }): Promise<Change> {
+    const bindings = await store.connectors.bindings(session)
+    const late = () => void follow(session)
+    const servers = await discovery.known(bindings, options, late)
+    return change(session, (before) => {
+      const next = nextRegistry(before.tools, servers, deps.builtins, deps.policy, new Date().toISOString())
+      const { added, removed, changed } = next
+      return { tools: next.tools, delta: { tools_revision: before.revision, added, removed, changed } }
+    })
+  }
+
+  async function follow(session: string): Promise<void> {
+    await update(session, { deadlineMs: 0, refresh: false }).catch((err: unknown) =>
+      log.warn({ err, session_id: session }, 'tools could not be brought up to date'),
+    )
+  }
+
+  mcp.onListChanged((key) => {
+    const connector = discovery.connectorOf(key)
+    if (connector)
+      void announced(connector).catch((err: unknown) => log.warn({ err }, 'tool list was not followed'))
+  })
+
+  async function announced(connector: Connector): Promise<void> {
+    const sessions = await store.connectors.sessionsOf(connector.id, FOLLOWERS)
+    if (sessions.length === 0) return
+    const spec = deps.specFor(connector)
+    const hash = mcp.cached(spec.key)?.hash
+    const list = await mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: true })
+    // A server may announce what did not change; only a change of the canonical hash is one.
+    if (list.hash !== hash) for (const session of sessions) await follow(session)
+  }
+
+  async function finish(session: Session, made: Change, apply: Apply): Promise<ToolsChange> {
+    const { delta, before, row } = made
+    const isMoved = row.revision !== before.revision
+    const isKept = !isMoved || (await isPrefixKept(session, before, row))
+    const effect = await deps.takeEffect(session, delta, isMoved ? apply : 'next')
+    return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
+  }
+
+  async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
+    const { deployment, options, toolLimit } = await deps.viewOf(session, null)
+    const bytes = (row: RegistryRow) =>
+      JSON.stringify(deployment.declare(overlayOf(row, deployment, toolLimit).tools, options))
+    return bytes(before) === bytes(after)
+  }
+
+  const budgetOf = (bindings: readonly Binding[]) =>
+    bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
+
+  async function updateFully(session: string, refresh: boolean): Promise<Change> {
+    const bindings = await store.connectors.bindings(session)
+    return update(session, { deadlineMs: budgetOf(bindings), refresh })
+  }
+
+  async function connector(session: Session, idOrName: string): Promise<Connector> {
+    const found = await store.connectors.find({ owner: session.owner, admin: false }, idOrName)
+    if (found) return found
+    throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
+  }
+
+  /** Two servers of a session never share a name: their tools' canonical names would meet. */
+  function assertFree(bindings: readonly Binding[], id: string, server: string): void {
+    const holder = bindings.find(
+      (one) => one.connector.id !== id && (one.alias ?? one.connector.name) === server,
+    )
+    if (!holder) return
+    throw new BatonError(
+      'name_taken',
+      `Another server of this session is named ${server}; bind with an alias.`,
+      {
+        param: 'alias',
+      },
+    )
+  }
+
+  return {
+    current,
+    noteRevision,
+    latestRevision: (session) => newest.get(session) ?? 0,
+    overlay: (row, deployment, toolLimit) => overlayOf(row, deployment, toolLimit),
+    async settle(session, _owner, deadlineMs) {
+      const bindings = await store.connectors.bindings(session)
+      if (discovery.isFresh(bindings)) return
+      await update(session, { deadlineMs, refresh: false }).catch((err: unknown) =>
+        log.warn({ err, session_id: session }, 'tools could not be brought up to date'),
+      )
+    },
+    async open(session, connectors) {
+      const scope = { owner: session.owner, admin: false }
+      const auto = await Promise.all(deps.autoBound().map((name) => store.connectors.find(scope, name)))
+      const all = [...auto.filter((one) => one !== null), ...connectors]
+      for (const one of all) await store.connectors.bind(session.id, one.id, null)
+      await updateFully(session.id, false)
+    },
+    async list(session, provider) {
+      const row = await current(session.id)
+      const view = await deps.viewOf(session, provider)
+      return listing(row, view, deps.providers, provider !== null)
+    },
+    async bind(session, idOrName, apply, alias) {
+      const found = await connector(session, idOrName)
+      const bindings = await store.connectors.bindings(session.id)
+      assertFree(bindings, found.id, alias ?? found.name)
+      await store.connectors.bind(session.id, found.id, alias)
+      return finish(session, await updateFully(session.id, false), apply)
+    },
+    async unbind(session, idOrName, apply) {
+      const bindings = await store.connectors.bindings(session.id)
+      const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
+      if (!bound)
+        throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
+      await store.connectors.unbind(session.id, bound.connector.id)
+      // What stays is not asked again: taking tools away must be quick.
+      return finish(session, await update(session.id, { deadlineMs: 0, refresh: false }), apply)
+    },
+    async setEnabled(session, name, enabled, apply) {
+      const made = await change(session.id, (before) => {
+        const tool = before.tools.find((one) => one.canonical_name === name)
+        if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
+        const tools = before.tools.map((one) => (one === tool ? { ...one, enabled } : one))
+        const changed = tool.enabled === enabled ? [] : [name]
+        return { tools, delta: { tools_revision: before.revision, added: [], removed: [], changed } }
+      })
+      return finish(session, made, apply)
+    },
+    async refresh(session, apply) {
+      return finish(session, await updateFully(session.id, true), apply)
+    },
+    async accept(caller: Caller, from, tool) {
+      const list =
+        mcp.cached(deps.specFor(from).key) ??
+        (await mcp.list(deps.specFor(from), { timeoutMs: connectBudgetMs(from) }))
+      const found = list.tools.find(({ name }) => name === tool)
+      if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
+      const hash = hashOf(found)
+      await store.connectors.pin(from.id, tool, hash, found, caller.key_id ?? caller.owner)
+      for (const session of await store.connectors.sessionsOf(from.id, FOLLOWERS)) await follow(session)
+      return { tool, hash }
+    },
+    connectorChanged(_connector, sessions) {
+      const all = async () => {
+        for (const session of sessions) await follow(session)
+      }
+      void all()
+    },
+  }
+}
+
+/** The registry as api.md shows it. What the session's provider cannot declare carries the reason. */
+function listing(
+  row: RegistryRow,
+  view: View,
+  providers: readonly string[],
+  withDeclarations: boolean,
+): SessionToolList {
+  const overlay = overlayOf(row, view.deployment, view.toolLimit)
+  const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
+  const tools = [...row.tools]
+    .sort((a, b) => a.order - b.order)
+    .map((tool): SessionTool => {
+      const reason = tool.reason ?? undeclared.get(tool.canonical_name)
+      const isLeftOut = tool.status === 'available' && undeclared.has(tool.canonical_name)
+      return {
+        canonical_name: tool.canonical_name,
+        provider_exposed_name: Object.fromEntries(providers.map((id) => [id, tool.exposed_name])),
+        connector_id: tool.connector_id,
+        mcp_tool_name: tool.mcp_tool_name,
+        server: tool.server,
+        description: tool.description,
+        parameters: tool.parameters,
+        enabled: tool.enabled,
+        source: tool.source,
+        last_seen_at: tool.last_seen_at,
+        status: isLeftOut ? 'undeclarable' : tool.status,
+        ...(reason ? { reason } : {}),
+      }
+    })
+  return {
+    revision: row.revision,
+    updated_at: row.updated_at,
+    tools,
+    ...(withDeclarations ? { declarations: view.deployment.declare(overlay.tools, view.options) } : {}),
+  }
+}
