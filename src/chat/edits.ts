@@ -45,24 +45,32 @@ function position(edit: ContextEdit, length: number, i: number): number {
 
 /** Calls and results that were together before must be together after; a history's own gaps are repaired later. */
 function assertWholeExchanges(before: readonly MessageInput[], after: readonly MessageInput[]): void {
-  const open = (list: readonly MessageInput[]) => {
-    const calls = new Set<string>()
-    const results = new Set<string>()
-    for (const message of list) {
-      for (const call of toolCalls(message)) calls.add(call.call_id)
-      for (const part of message.parts) if (part.type === 'tool_result') results.add(part.call_id)
-    }
-    return new Set([
-      ...[...calls].filter((id) => !results.has(id)),
-      ...[...results].filter((id) => !calls.has(id)),
-    ])
-  }
-  const known = open(before)
-  const split = [...open(after)].find((id) => !known.has(id))
+  const known = parted(before)
+  const split = [...parted(after)].find((id) => !known.has(id))
   if (split === undefined) return
   throw new BatonError(
     'context_splits_tool_exchange',
-    `The edits part tool call ${split} from its result; edit or delete both messages together.`,
+    `The edits part tool call ${split} from its result; edit or delete both messages together, and insert nothing between them.`,
     { param: 'context', details: { call_id: split } },
   )
+}
+
+/** Calls whose result is not in the tool messages right after them, and results without such a call. */
+function parted(list: readonly MessageInput[]): Set<string> {
+  const found = new Set<string>()
+  let open = new Set<string>()
+  const close = () => {
+    for (const id of open) found.add(id)
+  }
+  for (const message of list) {
+    if (message.role !== 'tool') {
+      close()
+      open = new Set(toolCalls(message).map((call) => call.call_id))
+    }
+    for (const part of message.parts) {
+      if (part.type === 'tool_result' && !open.delete(part.call_id)) found.add(part.call_id)
+    }
+  }
+  close()
+  return found
 }

@@ -178,12 +178,16 @@ class Walk {
 
   #push(message: MessageInput): void {
     this.messages.push(message)
-    this.#hash?.update(JSON.stringify(message, withoutPrefix))
+    this.#hash?.update(JSON.stringify([message.role, message.parts.map(withoutPrefix)]))
   }
 }
 
-/** A token's own prefix hash is bookkeeping, not content. */
-const withoutPrefix = (key: string, value: unknown): unknown => (key === 'prefix' ? undefined : value)
+/** A token's own prefix hash is bookkeeping, not content; a tool's argument of that name is content. */
+function withoutPrefix(part: Part): unknown {
+  if (!('provenance' in part) || !part.provenance) return part
+  const { prefix: _, ...provenance } = part.provenance
+  return { ...part, provenance }
+}
 
 const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart =>
   accepted.has(part.type) ? part : { type: 'text', text: mediaAsText(part) }
