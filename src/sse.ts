@@ -8,10 +8,17 @@ export interface SseFrame {
   id: string | undefined
 }
 
-/** Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line. */
-export function createDecoder(onFrame: (frame: SseFrame) => void): { push(text: string): void; end(): void } {
+/**
+ * Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line.
+ * `onRetry` gets the reconnection time in milliseconds that a `retry:` field sets.
+ */
+export function createDecoder(
+  onFrame: (frame: SseFrame) => void,
+  onRetry?: (milliseconds: number) => void,
+): { push(text: string): void; end(): void } {
   const parser = createParser({
     onEvent: (message) => onFrame({ event: message.event, data: message.data, id: message.id }),
+    ...(onRetry && { onRetry }),
   })
   let isStart = true
   return {

@@ -105,7 +105,7 @@ export type McpErrorKind =
   /** The answer was larger than the cap */
   | 'too_large'
 
-/** Every failure of this door except a caller's fault, which is a BatonError. */
+/** Every failure of this door. */
 export class McpError extends Error {
   readonly kind: McpErrorKind
   /** False only where the server certainly did not run the call: it may then be repeated safely. */
@@ -134,6 +134,18 @@ export class McpError extends Error {
   }
 }
 
+/** The server forgot the session, or no longer speaks the revision that was remembered: connect anew. */
+export class StaleConnectionError extends McpError {
+  constructor(failure: McpError) {
+    super(failure.kind, failure.message, {
+      sent: false,
+      retryAfterMs: failure.retryAfterMs,
+      cause: failure.cause,
+    })
+    this.name = 'StaleConnectionError'
+  }
+}
+
 export type McpState = 'idle' | 'connecting' | 'ready' | 'down' | 'auth_required' | 'quarantined'
 export interface McpStatus {
   state: McpState
@@ -142,6 +154,12 @@ export interface McpStatus {
   /** `down`: no attempt is made before this time (milliseconds since the epoch) */
   retry_at?: number
 }
+
+/** What a server asks the user for (2025-11-25 "Elicitation"); only asked when a handler is given. */
+export type ElicitHandler = (request: { message: string; [field: string]: unknown }) => Promise<{
+  action: 'accept' | 'decline' | 'cancel'
+  content?: Record<string, string | number | boolean | string[]>
+}>
 
 export interface ListOptions {
   /** The call settles within this time, whatever the server does. */

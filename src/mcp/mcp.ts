@@ -1,2 +1,130 @@
 /** The one door to MCP servers: connections, discovery, calls. Nothing outside src/mcp/ names the SDK. */
+import { createAnnouncer } from './announcer.ts'
+import { type ElicitHandler, type Mcp, McpError, type McpServerSpec } from './contract.ts'
+import { createGuard, DEFAULT_MAX_BYTES, type Guard, type Resolve } from './guard.ts'
+import { createServer, type Server, type ServerOptions } from './server.ts'
+import { createWatchdog } from './watchdog.ts'
+
+export { assertStdioEnv } from './child-env.ts'
 export * from './contract.ts'
+
+export interface McpOptions {
+  /** Baton's own version, as servers and their logs see it */
+  version: string
+  /** Most stdio servers running at once. Default 32 */
+  maxProcesses?: number
+  /** For one attempt to connect. Default 5 s over HTTP, 15 s for a process */
+  connectMs?: { http: number; stdio: number }
+  /** For one tool list. Default 5 s */
+  listMs?: number
+  /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
+  idleMs?: { http: number; stdio: number }
+  /** How long `close` waits for running calls. Default 10 s */
+  drainMs?: number
+  /** Most bytes of one answer. Default 8 MiB */
+  maxBytes?: number
+  /** At most one announcement of a changed list per key in this time. Default 5 s */
+  announceMs?: number
+  /** Answers what servers ask the user for; without it, elicitation is not declared. */
+  elicit?: ElicitHandler
+  /** Stands in for the system's resolver in tests */
+  resolve?: Resolve
+}
+
+/** Beyond this many keys, those that hold no connection are forgotten, the oldest first. */
+const MAX_SERVERS = 1_000
+
+export function createMcp(options: McpOptions): Mcp {
+  const { connectMs = { http: 5_000, stdio: 15_000 }, idleMs = { http: 600_000, stdio: 300_000 } } = options
+  const { maxProcesses = 32, maxBytes = DEFAULT_MAX_BYTES } = options
+  const servers = new Map<string, Server>()
+  const guards = new Map<string, Guard>()
+  const watchdog = createWatchdog()
+  const announcer = createAnnouncer(options.announceMs ?? 5_000)
+  let isClosed = false
+
+  const guardFor = (allowPrivate: McpServerSpec['allowPrivate']): Guard => {
+    const name = JSON.stringify(allowPrivate)
+    let guard = guards.get(name)
+    if (!guard) {
+      const { resolve } = options
+      // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts.
+      const unbounded = { maxBytes: Number.POSITIVE_INFINITY, timeoutMs: 0 }
+      guard = createGuard({ allowPrivate, ...unbounded, ...(resolve && { resolve }) })
+      guards.set(name, guard)
+    }
+    return guard
+  }
+
+  /** Makes room for one more process, or refuses: what runs for others is never ended. */
+  const admit = (spec: McpServerSpec): void => {
+    if (spec.transport !== 'stdio') return
+    const others = [...servers].filter(([key, { link }]) => key !== spec.key && link.hasProcess())
+    if (others.length < maxProcesses) return
+    const idle = others.map(([, { link }]) => link).filter((link) => link.isIdle())
+    const [oldest] = idle.sort((a, b) => a.lastUsed - b.lastUsed)
+    if (oldest) return oldest.rest()
+    throw new McpError(
+      'unavailable',
+      `${spec.name} cannot be started: ${maxProcesses} server processes are busy.`,
+      {
+        sent: false,
+        retryAfterMs: 5_000,
+      },
+    )
+  }
+
+  const serverOptions = (key: string): ServerOptions => ({
+    context: (spec) => ({
+      client: { name: 'baton', version: options.version },
+      fetch: guardFor(spec.allowPrivate).fetch,
+      maxBytes,
+      watchdog,
+      elicit: options.elicit,
+    }),
+    admit,
+    onListChanged: () => announcer.announce(key),
+    connectMs: ({ transport }) => (transport === 'stdio' ? connectMs.stdio : connectMs.http),
+    listMs: options.listMs ?? 5_000,
+    idleMs: ({ transport }) => (transport === 'stdio' ? idleMs.stdio : idleMs.http),
+    drainMs: options.drainMs ?? 10_000,
+  })
+
+  const serverFor = (spec: McpServerSpec): Server => {
+    if (isClosed) throw new McpError('unavailable', 'The gateway is shutting down.', { sent: false })
+    const known = servers.get(spec.key)
+    if (known) return known
+    if (servers.size >= MAX_SERVERS) forgetOldest(servers)
+    const server = createServer(serverOptions(spec.key))
+    servers.set(spec.key, server)
+    return server
+  }
+
+  return {
+    list: async (spec, listOptions) => serverFor(spec).list(spec, listOptions),
+    call: async (spec, tool, args, callOptions) => serverFor(spec).call(spec, tool, args, callOptions),
+    cached: (key) => servers.get(key)?.cached() ?? null,
+    status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
+    onListChanged: announcer.subscribe,
+    interest: (_key, spec, untilMs) => serverFor(spec).link.interest(spec, untilMs),
+    async close(key) {
+      if (key !== undefined) {
+        const server = servers.get(key)
+        servers.delete(key)
+        return server?.link.close()
+      }
+      isClosed = true
+      announcer.stop()
+      await Promise.all([...servers.values()].map(({ link }) => link.close()))
+      servers.clear()
+      await Promise.all([...guards.values()].map((guard) => guard.close()))
+      watchdog.stop()
+    },
+  }
+}
+
+function forgetOldest(servers: Map<string, Server>): void {
+  const unused = [...servers].filter(([, { link }]) => link.isIdle() && !link.isConnected())
+  const [oldest] = unused.sort(([, a], [, b]) => a.link.lastUsed - b.link.lastUsed)
+  if (oldest) servers.delete(oldest[0])
+}

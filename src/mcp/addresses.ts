@@ -1,0 +1,124 @@
+/** Which addresses a caller's URL may lead to: public unicast ones, and what an operator has opened. */
+import { BlockList, isIP, isIPv4 } from 'node:net'
+import { BatonError } from '../errors.ts'
+
+/** IPv4 ranges that are not public unicast (IANA special-purpose registry, multicast, class E). */
+const SPECIAL_IPV4 = blockList('ipv4', [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.88.99.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+])
+/** All that is public of IPv6 lies in here, except for what SPECIAL_IPV6 takes out. */
+const GLOBAL_IPV6 = blockList('ipv6', ['2000::/3'])
+/** Teredo, ORCHID and other protocol assignments; documentation. 6to4 is judged by the IPv4 inside. */
+const SPECIAL_IPV6 = blockList('ipv6', ['2001::/23', '2001:db8::/32', '3fff::/20'])
+
+/** IPv6 forms that carry an IPv4 address, and the 16-bit group where it starts. */
+const CARRIERS: { prefix: string; groups: number; at: number }[] = [
+  { prefix: '0:0:0:0:0:ffff', groups: 6, at: 6 }, // IPv4-mapped
+  { prefix: '64:ff9b:0:0:0:0', groups: 6, at: 6 }, // NAT64 (RFC 6052)
+  { prefix: '2002', groups: 1, at: 1 }, // 6to4
+]
+
+/** True for an address on the public internet; false for anything special, malformed or zoned. */
+export function isPublicAddress(address: string): boolean {
+  const plain = plainAddress(address)
+  if (plain === null) return false
+  if (isIPv4(plain)) return !SPECIAL_IPV4.check(plain, 'ipv4')
+  return GLOBAL_IPV6.check(plain, 'ipv6') && !SPECIAL_IPV6.check(plain, 'ipv6')
+}
+
+/** The IPv4 address inside a carrier form, any other address as it is, null for what is no address. */
+function plainAddress(address: string): string | null {
+  const family = isIP(address)
+  if (family === 4) return address
+  const groups = family === 6 ? ipv6Groups(address) : null
+  if (!groups) return null
+  for (const carrier of CARRIERS) {
+    if (groups.slice(0, carrier.groups).map(hex).join(':') !== carrier.prefix) continue
+    const [high = 0, low = 0] = groups.slice(carrier.at)
+    return `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}`
+  }
+  return address
+}
+
+const hex = (group: number): string => group.toString(16)
+
+/** Eight 16-bit numbers; null for an address with a zone, which only means something on this host. */
+function ipv6Groups(address: string): number[] | null {
+  if (!URL.canParse(`http://[${address}]/`)) return null
+  // The URL parser writes every form alike: lower case, no dotted quad.
+  const [head = '', tail] = new URL(`http://[${address}]/`).hostname.slice(1, -1).split('::')
+  const parse = (text: string): number[] =>
+    text === '' ? [] : text.split(':').map((group) => Number.parseInt(group, 16))
+  const before = parse(head)
+  if (tail === undefined) return before
+  const after = parse(tail)
+  return [...before, ...new Array<number>(8 - before.length - after.length).fill(0), ...after]
+}
+
+/** What an operator has opened beyond the public internet. */
+export interface Openings {
+  /** The host is opened by name, whatever it resolves to */
+  name(hostname: string): boolean
+  address(address: string): boolean
+}
+
+/**
+ * Reads `true`, `false` or a list of CIDRs (`10.0.0.0/8`, `fd00::/8`), addresses, host names and
+ * `*.suffix` patterns. Throws invalid_request for an entry that is none of these.
+ */
+export function parseOpenings(allow: boolean | readonly string[]): Openings {
+  if (typeof allow === 'boolean') return { name: () => allow, address: () => allow }
+  const ranges = new BlockList()
+  const names = new Set<string>()
+  const suffixes: string[] = []
+  for (const entry of allow) {
+    const text = entry.trim().toLowerCase()
+    if (addRange(ranges, text)) continue
+    if (/^\*\.[a-z0-9.-]+$/.test(text)) suffixes.push(text.slice(1))
+    else if (/^[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?$/.test(text)) names.add(text)
+    else
+      throw new BatonError('invalid_request', `"${entry}" is no CIDR, address, host name or *.suffix.`, {
+        param: 'allow_private',
+      })
+  }
+  return {
+    name: (hostname) => names.has(hostname) || suffixes.some((suffix) => hostname.endsWith(suffix)),
+    address: (address) => {
+      const plain = plainAddress(address)
+      return plain !== null && ranges.check(plain, isIPv4(plain) ? 'ipv4' : 'ipv6')
+    },
+  }
+}
+
+function addRange(list: BlockList, text: string): boolean {
+  const [address = '', prefix, ...rest] = text.split('/')
+  const family = isIP(address)
+  if (family === 0 || rest.length > 0) return false
+  const bits = family === 4 ? 32 : 128
+  if (prefix !== undefined && !(/^\d{1,3}$/.test(prefix) && Number(prefix) <= bits)) return false
+  list.addSubnet(address, prefix === undefined ? bits : Number(prefix), family === 4 ? 'ipv4' : 'ipv6')
+  return true
+}
+
+function blockList(family: 'ipv4' | 'ipv6', ranges: string[]): BlockList {
+  const list = new BlockList()
+  for (const range of ranges) {
+    const [address = '', prefix] = range.split('/')
+    list.addSubnet(address, Number(prefix), family)
+  }
+  return list
+}

@@ -1,0 +1,41 @@
+/** Thins out announcements: the first at once, then at most one per interval and key, the last never lost. */
+
+export interface Announcer {
+  announce(key: string): void
+  /** Returns the unsubscriber. */
+  subscribe(fn: (key: string) => void): () => void
+  stop(): void
+}
+
+export function createAnnouncer(intervalMs: number): Announcer {
+  const listeners = new Set<(key: string) => void>()
+  const pauses = new Map<string, { timer: NodeJS.Timeout; isDue: boolean }>()
+
+  const fire = (key: string): void => {
+    const pause = { isDue: false, timer: setTimeout(() => resume(key), intervalMs) }
+    pause.timer.unref()
+    pauses.set(key, pause)
+    for (const listener of listeners) listener(key)
+  }
+  const resume = (key: string): void => {
+    const isDue = pauses.get(key)?.isDue ?? false
+    pauses.delete(key)
+    if (isDue) fire(key)
+  }
+  return {
+    announce(key) {
+      const pause = pauses.get(key)
+      if (pause) pause.isDue = true
+      else fire(key)
+    },
+    subscribe(fn) {
+      listeners.add(fn)
+      return () => void listeners.delete(fn)
+    },
+    stop() {
+      for (const { timer } of pauses.values()) clearTimeout(timer)
+      pauses.clear()
+      listeners.clear()
+    },
+  }
+}

@@ -1,0 +1,30 @@
+/** Back-off for one server: after three failures in a row, one attempt at a time with growing random pauses. */
+
+const TOLERATED = 3
+const FIRST_MS = 500
+const LONGEST_MS = 60_000
+
+export interface Breaker {
+  /** Milliseconds until the next attempt is allowed; 0: now */
+  waitMs(): number
+  success(): void
+  failure(): void
+}
+
+/** Full jitter (0 to 0.5 s · 2ⁿ, at most 60 s), so that many gateways do not come back at the same moment. */
+export function createBreaker(random: () => number = Math.random, now: () => number = Date.now): Breaker {
+  let failures = 0
+  let closedUntil = 0
+  return {
+    waitMs: () => Math.max(0, closedUntil - now()),
+    success() {
+      failures = 0
+      closedUntil = 0
+    },
+    failure() {
+      failures++
+      if (failures < TOLERATED) return
+      closedUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(failures, 20))
+    },
+  }
+}

@@ -1,0 +1,113 @@
+/**
+ * Keeps a channel for a server's notifications open for as long as somebody is interested, and not a
+ * moment longer: reopened with growing pauses, so that a server which ends it at once is asked twice a
+ * minute and not a hundred times a second.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDecoder } from '../sse.ts'
+
+const FIRST_PAUSE_MS = 1_000
+const LONGEST_PAUSE_MS = 30_000
+/** A channel that lived so long was no failure: the next one starts with the first pause again. */
+const HEALTHY_MS = 60_000
+
+/** How a channel ended. `retryMs` is the server's wish, `lastEventId` where to resume. */
+export interface ChannelEnd {
+  /** The server offers no such channel: do not ask again on this connection */
+  isUnsupported?: boolean
+  retryMs?: number
+  lastEventId?: string
+}
+
+export interface Channel {
+  /** Open until this time, milliseconds since the epoch; an earlier time than before has no effect. */
+  extend(untilMs: number): void
+  stop(): void
+}
+
+/** `open` resolves when its channel has ended and gets the previous end; a rejection counts as an end. */
+export function keepChannel(
+  open: (signal: AbortSignal, previous: ChannelEnd) => Promise<ChannelEnd>,
+  untilMs: number,
+): Channel {
+  const stopped = new AbortController()
+  let until = untilMs
+  let timer: NodeJS.Timeout | undefined
+  const arm = (): void => {
+    clearTimeout(timer)
+    timer = setTimeout(() => (Date.now() < until ? arm() : stopped.abort()), Math.max(0, until - Date.now()))
+    timer.unref()
+  }
+  const run = async (): Promise<void> => {
+    let pause = FIRST_PAUSE_MS
+    let end: ChannelEnd = {}
+    while (!stopped.signal.aborted && !end.isUnsupported) {
+      const opened = Date.now()
+      end = await open(stopped.signal, end).catch(() => end)
+      pause = Date.now() - opened > HEALTHY_MS ? FIRST_PAUSE_MS : Math.min(pause * 2, LONGEST_PAUSE_MS)
+      const wait = Math.max(pause, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
+      await sleep(wait, undefined, { signal: stopped.signal, ref: false }).catch(() => {})
+    }
+  }
+  arm()
+  void run().finally(() => clearTimeout(timer))
+  return {
+    extend(later) {
+      if (later <= until || stopped.signal.aborted) return
+      until = later
+      arm()
+    },
+    stop() {
+      clearTimeout(timer)
+      stopped.abort()
+    },
+  }
+}
+
+export interface GetStreamOptions {
+  fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
+  url: string
+  headers: Headers
+  /** One JSON-RPC message; it may throw for what is none */
+  onMessage(message: unknown): void
+}
+
+/** One GET stream of a legacy Streamable HTTP server (MCP 2025-11-25, "Listening for Messages"). */
+export async function readGetStream(
+  options: GetStreamOptions,
+  signal: AbortSignal,
+  previous: ChannelEnd,
+): Promise<ChannelEnd> {
+  const headers = new Headers(options.headers)
+  headers.set('accept', 'text/event-stream')
+  if (previous.lastEventId) headers.set('last-event-id', previous.lastEventId)
+  const end: ChannelEnd = previous.lastEventId ? { lastEventId: previous.lastEventId } : {}
+  const response = await options.fetch(options.url, { headers, signal, redirect: 'manual' })
+  if (!response.ok || !response.body) {
+    await response.body?.cancel()
+    return response.status >= 500 ? end : { isUnsupported: true }
+  }
+  const decoder = createDecoder(
+    (frame) => {
+      if (frame.id) end.lastEventId = frame.id
+      if (frame.data && (!frame.event || frame.event === 'message')) deliver(frame.data, options.onMessage)
+    },
+    (retryMs) => {
+      end.retryMs = retryMs
+    },
+  )
+  try {
+    for await (const text of response.body.pipeThrough(new TextDecoderStream())) decoder.push(text)
+  } catch {
+    // Cut: the end is what counts, and where it came.
+  }
+  return end
+}
+
+function deliver(data: string, onMessage: (message: unknown) => void): void {
+  try {
+    onMessage(JSON.parse(data))
+  } catch {
+    // No JSON or no JSON-RPC: the next message may be one.
+  }
+}

@@ -1,0 +1,229 @@
+/**
+ * One standing connection to one server: its tool list, calls, the channel for its notifications.
+ * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
+ */
+import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { type ChannelEnd, readGetStream } from './channel.ts'
+import {
+  McpError,
+  type McpProgress,
+  type McpServerInfo,
+  type McpServerSpec,
+  type McpTool,
+  StaleConnectionError,
+} from './contract.ts'
+import { toMcpError } from './failure.ts'
+import { capBody } from './guard.ts'
+import { type Exchange, exchanges } from './http.ts'
+import { type MendedTools, mendTools } from './tools.ts'
+import {
+  type ConnectionContext,
+  explain,
+  negotiate,
+  PARCEL,
+  userAgent,
+  type Verdict,
+  type Wire,
+} from './wire.ts'
+
+export interface CallRequest {
+  name: string
+  /** Its schema says which arguments are mirrored into headers (MCP 2026-07-28) */
+  tool: McpTool | undefined
+  args: Record<string, unknown>
+  timeoutMs: number
+  maxTotalMs: number
+  signal: AbortSignal
+  onProgress?: ((progress: McpProgress) => void) | undefined
+}
+
+export interface ListedTools extends MendedTools {
+  /** How long the server says that the list holds (2026-07-28) */
+  ttlMs?: number
+}
+
+export interface Connection {
+  readonly server: McpServerInfo
+  readonly verdict: Verdict
+  list(options: { timeoutMs: number; signal: AbortSignal }): Promise<ListedTools>
+  /** The raw result, for content.ts. Rejects with McpError, as `list` does. */
+  call(request: CallRequest): Promise<unknown>
+  /** Listens for notifications until the channel ends; stdio and SSE bring them by themselves. */
+  listen(signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd>
+  close(): Promise<void>
+}
+
+const END_SESSION_MS = 1_000
+
+/** Connects within `budgetMs`. `verdict` saves the probe. Rejects with an McpError whose `sent` is false. */
+export async function openConnection(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  verdict: Verdict | null,
+  budgetMs: number,
+): Promise<Connection> {
+  try {
+    const wire = await negotiate(spec, context, verdict, budgetMs)
+    return createConnection(spec, context, wire, verdict !== null)
+  } catch (error) {
+    const { kind, message, retryAfterMs, rpcCode, cause } = toMcpError(error, spec.name)
+    // Nothing can have been run before a connection stood.
+    const failed = kind === 'disconnected' ? 'unavailable' : kind
+    throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, cause })
+  }
+}
+
+function createConnection(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  wire: Wire,
+  isRemembered: boolean,
+): Connection {
+  const { client } = wire
+  const version = client.getServerVersion()
+  const server: McpServerInfo = {
+    name: version?.name ?? spec.name,
+    version: version?.version ?? '',
+    protocol_version: client.getNegotiatedProtocolVersion() ?? '',
+  }
+  const discover = client.getProtocolEra() === 'modern' ? client.getDiscoverResult() : undefined
+  let isProven = !isRemembered
+
+  /** Runs one request in an exchange of its own, and turns what is thrown into ours. */
+  const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
+    const own = new AbortController()
+    const exchange: Exchange = { isStreaming: false, abort: () => own.abort() }
+    try {
+      const result = await exchanges.run(exchange, () => run(AbortSignal.any([signal, own.signal])))
+      isProven = true
+      return result
+    } catch (error) {
+      const failure = explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire)
+      throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure
+    }
+  }
+
+  return {
+    server,
+    verdict: discover ? { kind: 'modern', discover } : { kind: 'legacy' },
+    list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, timeoutMs, aborted)),
+    call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
+    listen: (signal, previous) =>
+      discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
+    async close() {
+      // Whoever holds a legacy session ends it (2025-11-25, "Session Management"); not all servers answer.
+      if (wire.http?.sessionId)
+        await Promise.race([
+          wire.http.terminateSession().catch(() => {}),
+          new Promise((resolve) => setTimeout(resolve, END_SESSION_MS).unref()),
+        ])
+      await client.close()
+    },
+  }
+}
+
+async function callTool(client: Client, call: CallRequest, signal: AbortSignal): Promise<unknown> {
+  const { name, tool, onProgress } = call
+  const result = await client.callTool(
+    { name, arguments: call.args },
+    {
+      timeout: call.timeoutMs,
+      maxTotalTimeout: call.maxTotalMs,
+      resetTimeoutOnProgress: true,
+      signal,
+      onprogress: ({ progress, total, message }) =>
+        onProgress?.({
+          progress,
+          ...(total !== undefined && { total }),
+          ...(message !== undefined && { message }),
+        }),
+      toolDefinition: { name, inputSchema: { ...tool?.inputSchema, type: 'object' } },
+    },
+  )
+  return result._meta?.[PARCEL]
+}
+
+async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Promise<ListedTools> {
+  const { client } = wire
+  // The SDK would answer the same, and write to stdout.
+  if (!client.getServerCapabilities()?.tools) return { tools: [], repaired: [] }
+  const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
+  const { tools, repaired } = mendTools(wire.listed())
+  const accepted = new Set(listed.tools.map(({ name }) => name))
+  // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
+  const excluded = tools.filter(({ name }) => !accepted.has(name))
+  const ttlMs = 'ttlMs' in listed && typeof listed.ttlMs === 'number' ? listed.ttlMs : 0
+  return {
+    tools: tools.filter(({ name }) => accepted.has(name)),
+    repaired: [
+      ...repaired,
+      ...excluded.map(({ name }) => ({
+        tool: name,
+        problem: 'left out: its x-mcp-header declarations are invalid',
+      })),
+    ],
+    ...(ttlMs > 0 && { ttlMs }),
+  }
+}
+
+const announcesChanges = (client: Client): boolean =>
+  client.getServerCapabilities()?.tools?.listChanged === true
+
+/** `subscriptions/listen` (2026-07-28). */
+async function listenModern(client: Client, signal: AbortSignal): Promise<ChannelEnd> {
+  if (!announcesChanges(client)) return { isUnsupported: true }
+  const subscription = await client.listen({ toolsListChanged: true }, { timeout: 10_000, signal })
+  const stop = (): void => void subscription.close().catch(() => {})
+  signal.addEventListener('abort', stop, { once: true })
+  await subscription.closed
+  signal.removeEventListener('abort', stop)
+  return {}
+}
+
+/** The GET stream of 2025-11-25 and before; stdio and SSE have notifications on the connection itself. */
+async function listenLegacy(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  { client, http, tap }: Wire,
+  signal: AbortSignal,
+  previous: ChannelEnd,
+): Promise<ChannelEnd> {
+  // A server's questions may come on this stream too.
+  const isOfUse = announcesChanges(client) || context.elicit !== undefined
+  if (!http || !isOfUse) return { isUnsupported: true }
+  const headers = new Headers(spec.headers)
+  if (!headers.has('user-agent')) headers.set('user-agent', userAgent(context))
+  const token = await spec.auth?.token()
+  if (token) headers.set('authorization', `Bearer ${token}`)
+  if (http.sessionId) headers.set('mcp-session-id', http.sessionId)
+  if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
+  const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
+  const fetch: typeof context.fetch = async (url, init) =>
+    capBody(await context.fetch(url, init), context.maxBytes)
+  return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
+}
+
+/**
+ * Session gone: 404 by the spec, 400 or 503 with words about a session by others (rust-sdk#559); the SSE
+ * transport says it in a plain Error. No answer at all: the server may be back at the next attempt. A
+ * remembered revision that no longer holds shows at the first request.
+ */
+function isStale(
+  error: unknown,
+  failure: McpError,
+  wire: Wire,
+  exchange: Exchange,
+  isProven: boolean,
+): boolean {
+  const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
+  if (isBroken && !failure.sent && exchange.status === undefined) return true
+  if (error instanceof SdkHttpError) {
+    const { status } = error
+    const saysSession = [400, 503].includes(status) && /session/i.test(error.message)
+    if (wire.http?.sessionId && (status === 404 || saysSession)) return true
+    return !isProven && [400, 404, 405].includes(status)
+  }
+  if (!wire.http && !wire.stdio)
+    return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)
+  return !isProven && (failure.rpcCode === -32022 || failure.rpcCode === -32601)
+}

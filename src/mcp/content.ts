@@ -1,0 +1,85 @@
+/**
+ * A server's `tools/call` result as canonical parts. Reads what is there: by the time a result arrives
+ * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
+ */
+import type { ContentPart, MediaPart } from '../chat/message.ts'
+import type { McpResult } from './contract.ts'
+
+type Block = Record<string, unknown>
+
+const NOTE_LENGTH = 2_000
+
+/** `raw` is the `result` of the JSON-RPC answer, as it came. */
+export function readResult(raw: unknown): McpResult {
+  const result = isRecord(raw) ? raw : { content: raw }
+  // `toolResult` is what servers of 2024-10-07 answered with.
+  const content = result.content ?? result.toolResult
+  const blocks = Array.isArray(content) ? content : content == null ? [] : [content]
+  const read: McpResult = { content: blocks.map(readBlock), is_error: result.isError === true }
+  if (result.structuredContent !== undefined) read.structured = result.structuredContent
+  return read
+}
+
+const READERS: Record<string, (block: Block) => ContentPart | null> = {
+  text: (block) => (typeof block.text === 'string' ? { type: 'text', text: block.text } : null),
+  image: (block) => media('image', block.data, block.mimeType),
+  audio: (block) => media('audio', block.data, block.mimeType),
+  resource: (block) => (isRecord(block.resource) ? embedded(block.resource) : null),
+  resource_link: link,
+}
+
+function readBlock(block: unknown): ContentPart {
+  if (typeof block === 'string') return { type: 'text', text: block }
+  const reader = isRecord(block) && typeof block.type === 'string' ? READERS[block.type] : undefined
+  return (reader && isRecord(block) && reader(block)) || note(block)
+}
+
+function media(type: MediaPart['type'], data: unknown, mimeType: unknown): MediaPart | null {
+  const base64 = typeof data === 'string' ? data.replace(/\s+/g, '') : ''
+  if (base64 === '' || !isBase64(base64)) return null
+  return {
+    type,
+    media_type: typeof mimeType === 'string' && mimeType ? mimeType : FALLBACK_TYPE[type],
+    data: base64,
+  }
+}
+
+const FALLBACK_TYPE = { image: 'image/png', audio: 'audio/wav', file: 'application/octet-stream' } as const
+
+/** RFC 4648, padding optional as some servers leave it out. */
+const isBase64 = (text: string): boolean =>
+  /^[A-Za-z0-9+/]+={0,2}$/.test(text) && text.replace(/=+$/, '').length % 4 !== 1
+
+function embedded(resource: Block): ContentPart | null {
+  const uri = typeof resource.uri === 'string' ? resource.uri : ''
+  if (typeof resource.text === 'string')
+    return { type: 'text', text: `[${uri || 'resource'}]\n${resource.text}` }
+  const file = media('file', resource.blob, resource.mimeType)
+  return file && (uri ? { ...file, name: uri } : file)
+}
+
+/** A link is told, never followed: what it leads to is the server's choice. */
+function link(block: Block): ContentPart | null {
+  if (typeof block.uri !== 'string') return null
+  const facts = [block.title ?? block.name, block.mimeType, block.description].filter(
+    (fact) => typeof fact === 'string' && fact !== '',
+  )
+  return { type: 'text', text: `[link: ${[block.uri, ...facts].join(', ')}]` }
+}
+
+/** What could not be read, said in words: its kind, and its JSON without long strings of data. */
+function note(block: unknown): ContentPart {
+  const kind = isRecord(block) && typeof block.type === 'string' ? block.type : 'unknown'
+  const json = JSON.stringify(block, (_key, value: unknown) =>
+    typeof value === 'string' && value.length > 200
+      ? `${value.slice(0, 80)}… (${value.length} characters)`
+      : value,
+  )
+  return {
+    type: 'text',
+    text: `[unreadable content of type ${kind}: ${(json ?? 'nothing').slice(0, NOTE_LENGTH)}]`,
+  }
+}
+
+const isRecord = (value: unknown): value is Block =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)

@@ -1,0 +1,53 @@
+/** One caller's patience: a time limit and the wish to leave, over work that others may share. */
+import { McpError } from './contract.ts'
+
+export interface Deadline {
+  /** Aborts at the time limit and when the caller leaves */
+  signal: AbortSignal
+  /** Follows work without ending it: it rejects when the patience is over, the work goes on. */
+  race<T>(work: Promise<T>): Promise<T>
+  /** From now on a failure cannot say that nothing was run. */
+  markSent(): void
+  /** Why the patience ended; null while it lasts */
+  failure(): McpError | null
+  clear(): void
+}
+
+export function createDeadline(server: string, ms: number, caller?: AbortSignal): Deadline {
+  const controller = new AbortController()
+  let failure: McpError | null = null
+  let isSent = false
+  const end = (kind: 'timeout' | 'cancelled', text: string): void => {
+    failure ??= new McpError(kind, `${server}: ${text}`, { sent: isSent })
+    controller.abort(failure)
+  }
+  const onAbort = (): void => end('cancelled', 'cancelled by the caller')
+  const timer = setTimeout(() => end('timeout', `no answer within ${ms} ms`), ms)
+  if (caller?.aborted) onAbort()
+  else caller?.addEventListener('abort', onAbort, { once: true })
+  const { signal } = controller
+  return {
+    signal,
+    async race(work) {
+      let stop = (): void => {}
+      const over = new Promise<never>((_resolve, reject) => {
+        stop = () => reject(failure)
+        if (signal.aborted) stop()
+        else signal.addEventListener('abort', stop, { once: true })
+      })
+      try {
+        return await Promise.race([work, over])
+      } finally {
+        signal.removeEventListener('abort', stop)
+      }
+    },
+    markSent() {
+      isSent = true
+    },
+    failure: () => failure,
+    clear() {
+      clearTimeout(timer)
+      caller?.removeEventListener('abort', onAbort)
+    },
+  }
+}

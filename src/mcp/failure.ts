@@ -1,0 +1,134 @@
+/** Maps whatever the SDK, fetch or a child process throws to an McpError, and says whether a call was run. */
+import {
+  ProtocolError,
+  SdkError,
+  SdkErrorCode,
+  SdkHttpError,
+  UnauthorizedError,
+} from '@modelcontextprotocol/client'
+import { BatonError } from '../errors.ts'
+import { McpError } from './contract.ts'
+import { BodyTooLargeError } from './guard.ts'
+import type { Exchange } from './http.ts'
+import { localFailure } from './tap.ts'
+
+/** JSON-RPC errors by which a server refuses a request without running it (JSON-RPC 5.1; MCP 2026-07-28). */
+const REFUSALS = new Set([-32700, -32600, -32601, -32602, -32020, -32021, -32022])
+/** The request never left: no connection was made. */
+const UNSENT = new Set([
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'UND_ERR_CONNECT_TIMEOUT',
+  'ERR_TLS_CERT_ALTNAME_INVALID',
+  'CERT_HAS_EXPIRED',
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+  'ENOENT',
+  'EACCES',
+])
+
+/** `server` is the connector's name. `sent: false` in the result only where the server surely ran nothing. */
+export function toMcpError(thrown: unknown, server: string, exchange?: Exchange): McpError {
+  if (thrown instanceof McpError) return thrown
+  const chain = causes(thrown)
+  for (const error of chain) {
+    const known = fromKnownError(error, server, exchange)
+    if (known) return known
+  }
+  const [first] = chain
+  const message = first instanceof Error ? first.message : String(first)
+  return new McpError('disconnected', `${server}: the connection failed: ${message}`, {
+    sent: true,
+    cause: thrown,
+  })
+}
+
+/** The error and what caused it; the SDK keeps some causes in `data`. */
+function causes(thrown: unknown): unknown[] {
+  const chain: unknown[] = []
+  for (let error: unknown = thrown; error != null && chain.length < 6; ) {
+    chain.push(error)
+    const data: unknown = error instanceof SdkError ? error.data : undefined
+    const inner: unknown = isObject(data) && 'cause' in data ? data.cause : undefined
+    error = error instanceof Error ? (error.cause ?? inner) : undefined
+  }
+  // What is furthest inside says most: `fetch failed` is caused by ECONNREFUSED.
+  return chain.reverse()
+}
+
+function fromKnownError(error: unknown, server: string, exchange?: Exchange): McpError | null {
+  if (error instanceof McpError) return error
+  if (error instanceof BatonError)
+    return new McpError('unavailable', `${server}: ${error.message}`, { sent: false, cause: error })
+  if (error instanceof BodyTooLargeError)
+    return new McpError('too_large', `${server}: ${error.message}`, { sent: true, cause: error })
+  if (error instanceof UnauthorizedError || error instanceof SdkHttpError)
+    return fromHttp(error instanceof SdkHttpError ? error.status : 401, error, server, exchange)
+  if (error instanceof ProtocolError) return fromProtocol(error, server)
+  if (error instanceof SdkError) return fromSdk(error, server)
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  if (typeof code === 'string' && UNSENT.has(code))
+    return new McpError('unavailable', `${server} cannot be reached: ${(error as Error).message}`, {
+      sent: false,
+      cause: error,
+    })
+  return null
+}
+
+function fromHttp(status: number, cause: Error, server: string, exchange?: Exchange): McpError {
+  const facts = { cause, retryAfterMs: exchange?.retryAfterMs }
+  if (status === 401 || status === 403) {
+    const what = status === 401 ? 'wants a valid credential' : 'denied access'
+    return new McpError('auth_required', `${server} ${what} (HTTP ${status}).`, { ...facts, sent: false })
+  }
+  if (status === 413)
+    return new McpError('too_large', `${server} refused the request as too large.`, { ...facts, sent: false })
+  const refusesUnrun = [404, 405, 406, 410, 415, 429].includes(status)
+  if (refusesUnrun || status >= 500)
+    return new McpError('unavailable', `${server} answered HTTP ${status}.`, {
+      ...facts,
+      sent: !refusesUnrun,
+    })
+  return new McpError('protocol', `${server}: ${excerpt(cause.message)} (HTTP ${status})`, {
+    ...facts,
+    sent: true,
+  })
+}
+
+function fromProtocol(error: ProtocolError, server: string): McpError {
+  const local = localFailure(error.data)
+  if (local) return new McpError(local.kind, `${server}: ${error.message}`, { sent: true })
+  return new McpError('protocol', `${server}: ${excerpt(error.message)}`, {
+    sent: !REFUSALS.has(error.code),
+    rpcCode: error.code,
+    cause: error,
+  })
+}
+
+function fromSdk(error: SdkError, server: string): McpError | null {
+  const [kind, sent] = SDK_CODES[error.code] ?? []
+  if (kind === undefined || sent === undefined) return null
+  return new McpError(kind, `${server}: ${excerpt(error.message)}`, { sent, cause: error })
+}
+
+const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
+  [SdkErrorCode.NotConnected]: ['unavailable', false],
+  [SdkErrorCode.ConnectionClosed]: ['disconnected', true],
+  [SdkErrorCode.RequestTimeout]: ['timeout', true],
+  [SdkErrorCode.InvalidResult]: ['protocol', true],
+  [SdkErrorCode.UnsupportedResultType]: ['protocol', true],
+  [SdkErrorCode.InputRequiredRoundsExceeded]: ['protocol', true],
+  [SdkErrorCode.ListPaginationExceeded]: ['protocol', false],
+  [SdkErrorCode.CapabilityNotSupported]: ['protocol', false],
+  [SdkErrorCode.MethodNotSupportedByProtocolVersion]: ['protocol', false],
+  [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],
+}
+
+/** A server's words, bounded: they end up in results and logs. */
+const excerpt = (text: string): string => (text.length > 500 ? `${text.slice(0, 500)}…` : text)
+
+const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null

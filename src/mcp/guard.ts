@@ -1,0 +1,217 @@
+/**
+ * The guarded fetch for addresses that a caller gave: connectors, image URLs, OAuth metadata. A name is
+ * resolved once, inside the connection attempt, and the socket uses exactly the addresses that passed:
+ * nothing can be rebound between check and use. Knows nothing of MCP.
+ */
+import type { LookupAddress } from 'node:dns'
+import { lookup as dnsLookup } from 'node:dns/promises'
+import { isIP, type LookupFunction } from 'node:net'
+import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
+import { BatonError } from '../errors.ts'
+import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
+
+export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
+const DEFAULT_TIMEOUT_MS = 30_000
+const CONNECT_TIMEOUT_MS = 5_000
+const MAX_REDIRECTS = 5
+
+/** All addresses of a name; rejects if there is none. */
+export type Resolve = (hostname: string) => Promise<LookupAddress[]>
+
+export interface GuardOptions {
+  /** Opens everything, nothing, or these CIDRs, addresses, host names and `*.suffix` patterns */
+  allowPrivate: boolean | readonly string[]
+  /** Only https is accepted (OAuth metadata and tokens); default: http too */
+  requireHttps?: boolean
+  /** Most bytes of a body, decompressed; of an event stream, of one event. Default 8 MiB */
+  maxBytes?: number
+  /** For the whole exchange, body included; 0: no limit of its own. Default 30 s */
+  timeoutMs?: number
+  /** Stands in for the system's resolver in tests */
+  resolve?: Resolve
+}
+
+export interface Guard {
+  /**
+   * Like fetch. Redirects are followed within the origin only (`redirect: 'manual'` hands them out).
+   * Rejects with BatonError `address_not_allowed`, BodyTooLargeError, or whatever fetch rejects with.
+   */
+  fetch(url: string | URL, init?: RequestInit): Promise<Response>
+  /** Rejects with `address_not_allowed` if the URL may not be used. A name that does not resolve passes. */
+  assertUrl(url: string): Promise<void>
+  /** Cuts all connections. */
+  close(): Promise<void>
+}
+
+export class BodyTooLargeError extends Error {
+  override name = 'BodyTooLargeError'
+}
+
+export function createGuard(options: GuardOptions): Guard {
+  const openings = parseOpenings(options.allowPrivate)
+  const resolve: Resolve = options.resolve ?? ((hostname) => dnsLookup(hostname, { all: true }))
+  const maxBytes = options.maxBytes ?? DEFAULT_MAX_BYTES
+  const timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS
+  const agent = new Agent({
+    connect: guardedConnector(openings, resolve),
+    connections: 16,
+    // Streams stay silent for minutes (undici's default cuts them at 300 s); deadlines are the callers'.
+    bodyTimeout: 0,
+    headersTimeout: 0,
+  })
+
+  /** One request. A cast stands where undici's own fetch types meet the global ones: the same standard. */
+  const send = async (url: URL, init: RequestInit): Promise<Response> => {
+    checkUrl(url, openings, options.requireHttps ?? false)
+    const request = { ...init, redirect: 'manual', dispatcher: agent } as Parameters<typeof undiciFetch>[1]
+    try {
+      return (await undiciFetch(url, request)) as unknown as Response
+    } catch (error) {
+      throw error instanceof TypeError && error.cause instanceof BatonError ? error.cause : error
+    }
+  }
+
+  return {
+    async fetch(url, init = {}) {
+      const deadline = timeoutMs > 0 ? AbortSignal.timeout(timeoutMs) : null
+      const signals = [init.signal, deadline].filter((signal) => signal != null)
+      const request =
+        signals.length < 2
+          ? { ...init, signal: signals[0] ?? null }
+          : { ...init, signal: AbortSignal.any(signals) }
+      const response = await followWithinOrigin(new URL(url), request, send)
+      return capBody(response, maxBytes)
+    },
+    async assertUrl(text) {
+      const url = parseUrl(text)
+      checkUrl(url, openings, options.requireHttps ?? false)
+      const hostname = bareHostname(url.hostname)
+      if (isIP(hostname) !== 0 || openings.name(hostname)) return
+      const addresses = await resolve(hostname).catch(() => [])
+      if (!allPass(addresses, openings)) throw notAllowed(hostname)
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+/** Cuts a body (of an event stream: one event) at a number of bytes; the reader gets a BodyTooLargeError. */
+export function capBody(response: Response, maxBytes: number, onExceeded?: () => void): Response {
+  if (!response.body || maxBytes === Number.POSITIVE_INFINITY) return response
+  const perEvent = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
+  let bytes = 0
+  let last = 0
+  const body = response.body.pipeThrough(
+    new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, controller) {
+        const boundary = perEvent ? afterLastBlankLine(chunk, last) : -1
+        last = chunk.at(-1) ?? last
+        bytes = boundary < 0 ? bytes + chunk.length : chunk.length - boundary
+        if (bytes > maxBytes) {
+          onExceeded?.()
+          throw new BodyTooLargeError(`The answer is larger than ${maxBytes} bytes.`)
+        }
+        controller.enqueue(chunk)
+      },
+    }),
+  )
+  const { status, statusText, headers } = response
+  return new Response(body, { status, statusText, headers: [...headers] })
+}
+
+/** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. */
+function afterLastBlankLine(chunk: Uint8Array, before: number): number {
+  const [LF, CR] = [10, 13]
+  for (let at = chunk.length - 1; at >= 0; at--) {
+    if (chunk[at] !== LF) continue
+    const previous = chunk[at - 1] === CR ? at - 2 : at - 1
+    if ((previous < 0 ? before : chunk[previous]) === LF) return at + 1
+  }
+  return -1
+}
+
+function parseUrl(text: string): URL {
+  if (!URL.canParse(text)) throw new BatonError('invalid_request', `"${text}" is no URL.`, { param: 'url' })
+  return new URL(text)
+}
+
+/** What can be told without the network: scheme, user information, literal addresses, loopback names. */
+function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
+  if (url.protocol !== 'https:' && (requireHttps || url.protocol !== 'http:'))
+    throw refused(`Only ${requireHttps ? 'https' : 'http and https'} URLs are allowed.`)
+  if (url.username || url.password) throw refused('A URL must not hold a user name or password.')
+  const hostname = bareHostname(url.hostname)
+  if (openings.name(hostname)) return
+  const isLoopbackName = hostname === 'localhost' || hostname.endsWith('.localhost')
+  // The URL parser has turned octal, hexadecimal and short IPv4 forms into dotted quads by now.
+  const passes = isIP(hostname) === 0 ? !isLoopbackName : allPass([{ address: hostname }], openings)
+  // localhost means a loopback address of either family, so both must be open.
+  const isOpenLoopback = isLoopbackName && openings.address('127.0.0.1') && openings.address('::1')
+  if (!passes && !isOpenLoopback) throw notAllowed(hostname)
+}
+
+const bareHostname = (hostname: string): string => hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
+
+const allPass = (addresses: { address: string }[], openings: Openings): boolean =>
+  addresses.every(({ address }) => isPublicAddress(address) || openings.address(address))
+
+const refused = (message: string): BatonError =>
+  new BatonError('address_not_allowed', message, { param: 'url' })
+
+/** Names the host as given, never what it resolved to: that would tell a tenant of the inner network. */
+const notAllowed = (hostname: string): BatonError =>
+  refused(
+    `${hostname} leads to a loopback, private or special address, which is not allowed. ` +
+      'An operator can open it with BATON_CONNECTORS_ALLOW_PRIVATE.',
+  )
+
+/** Connects only to addresses that pass; the resolver is asked once and its answer is what gets dialled. */
+function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.connector {
+  const lookup: LookupFunction = (hostname, options, callback) => {
+    resolve(hostname).then(
+      (found) => {
+        const addresses = options.family ? found.filter(({ family }) => family === options.family) : found
+        const [first] = addresses
+        if (!openings.name(bareHostname(hostname)) && !allPass(found, openings))
+          callback(notAllowed(hostname), '')
+        else if (!first)
+          callback(Object.assign(new Error(`${hostname} has no address`), { code: 'ENOTFOUND' }), '')
+        else if (options.all) callback(null, addresses)
+        else callback(null, first.address, first.family)
+      },
+      (error: NodeJS.ErrnoException) => callback(error, ''),
+    )
+  }
+  const connect = buildConnector({ timeout: CONNECT_TIMEOUT_MS, lookup })
+  return (options, callback) => {
+    // No lookup happens for a literal address, so it is checked here.
+    const hostname = bareHostname(options.hostname)
+    if (isIP(hostname) !== 0 && !openings.name(hostname) && !allPass([{ address: hostname }], openings))
+      callback(notAllowed(hostname), null)
+    else connect(options, callback)
+  }
+}
+
+/** Follows redirects that keep origin and method; one that leads elsewhere is refused, not handed out. */
+async function followWithinOrigin(
+  start: URL,
+  init: RequestInit,
+  send: (url: URL, init: RequestInit) => Promise<Response>,
+): Promise<Response> {
+  const isRead = ['GET', 'HEAD'].includes((init.method ?? 'GET').toUpperCase())
+  let url = start
+  for (let hops = 0; ; hops++) {
+    const response = await send(url, init)
+    const location = [301, 302, 303, 307, 308].includes(response.status)
+      ? response.headers.get('location')
+      : null
+    if (init.redirect === 'manual' || location === null || !URL.canParse(location, url.href)) return response
+    await response.body?.cancel()
+    const next = new URL(location, url)
+    const keepsMethod = isRead || response.status === 307 || response.status === 308
+    if (next.origin !== start.origin || !keepsMethod || init.redirect === 'error' || hops === MAX_REDIRECTS)
+      throw refused(
+        `${start.origin} redirects to ${next.origin}${next.pathname}, which is not followed. Use the final URL.`,
+      )
+    url = next
+  }
+}

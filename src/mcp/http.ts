@@ -1,0 +1,78 @@
+/**
+ * The fetch that the SDK's HTTP transports use: body cap, no standing GET stream, one patient repeat
+ * after a 429, and the facts of an exchange that the SDK hides (status, Retry-After, kind of body).
+ */
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { FetchLike } from '@modelcontextprotocol/client'
+import { BodyTooLargeError, capBody } from './guard.ts'
+
+/** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
+export interface Exchange {
+  /** Status of the last answer; undefined while nothing has come back */
+  status?: number
+  retryAfterMs?: number
+  /** The answer comes as an event stream, so it need not be there when the request's promise settles */
+  isStreaming: boolean
+  /** Why the exchange failed, where the SDK would report something else */
+  failure?: Error
+  /** Ends the request at once: the SDK would wait, or fetch the same body again */
+  abort(): void
+}
+
+/** Set around each call and each connection attempt; the SDK passes no context to its fetch. */
+export const exchanges = new AsyncLocalStorage<Exchange>()
+
+const LONGEST_PATIENCE_MS = 2_000
+
+export interface McpFetchOptions {
+  fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
+  userAgent: string
+  maxBytes: number
+  /** The legacy SSE transport lives on its GET stream; Streamable HTTP opens one only to listen */
+  keepsGetStream: boolean
+}
+
+export function createMcpFetch(options: McpFetchOptions): FetchLike {
+  const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
+    const response = await options.fetch(url, init)
+    const exchange = exchanges.getStore()
+    if (!exchange) return capBody(response, options.maxBytes)
+    exchange.status = response.status
+    exchange.isStreaming = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
+    const retryAfter = retryAfterMs(response.headers.get('retry-after'))
+    if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
+    return capBody(response, options.maxBytes, () => {
+      exchange.failure = new BodyTooLargeError(
+        `The server's answer is larger than ${options.maxBytes} bytes.`,
+      )
+      exchange.abort()
+    })
+  }
+
+  return async (url, init = {}) => {
+    const headers = new Headers(init.headers)
+    if (!headers.has('user-agent')) headers.set('user-agent', options.userAgent)
+    // After `initialize` the SDK opens a GET stream and reopens it without end (555 times in 5 s against
+    // a server that sends `retry: 0`). A server may refuse it with 405, so that is what the SDK gets;
+    // channel.ts opens one when somebody listens. A GET that resumes a call's broken stream passes.
+    if (init.method === 'GET' && !options.keepsGetStream && !headers.has('last-event-id'))
+      return new Response(null, { status: 405 })
+    const request = { ...init, headers }
+    const response = await send(url, request)
+    const patience = response.status === 429 ? retryAfterMs(response.headers.get('retry-after')) : undefined
+    if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
+    // A request that was refused by a rate limit has not been run.
+    await response.body?.cancel()
+    await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
+    return send(url, request)
+  }
+}
+
+/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from now. */
+export function retryAfterMs(header: string | null): number | undefined {
+  if (header === null) return undefined
+  if (/^\d+$/.test(header.trim())) return Number(header) * 1000
+  const date = Date.parse(header)
+  return Number.isNaN(date) ? undefined : Math.max(0, date - Date.now())
+}

@@ -1,0 +1,284 @@
+/**
+ * The way to one server over time: connects when needed, once for all who ask, remembers the protocol
+ * revision, backs off from a server that is down, lets go of what nobody uses. How a connection works is
+ * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
+ */
+import { createBreaker } from './breaker.ts'
+import { type Channel, keepChannel } from './channel.ts'
+import type { Connection } from './connection.ts'
+import { McpError, type McpServerSpec, type McpStatus, StaleConnectionError } from './contract.ts'
+import type { ConnectionContext, Verdict } from './wire.ts'
+
+export interface LinkOptions {
+  /** Everything of a connection's context but what the link itself listens to */
+  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing'>
+  /** Throws an McpError where no further connection of this kind may be made now */
+  admit(spec: McpServerSpec): void
+  connectMs(spec: McpServerSpec): number
+  idleMs(spec: McpServerSpec): number
+  drainMs: number
+}
+
+/** A connection and who uses it. One that is let go closes with its last user. */
+interface Held {
+  connection: Connection
+  users: number
+  isLetGo: boolean
+}
+
+const VERDICT_MS = 24 * 3_600_000
+const MINUTE_MS = 60_000
+/** A legacy server keeps the socket of every call that it never answers: after so many a new connection is made. */
+const MAX_TIMEOUTS = 3
+
+export class Link {
+  /** Set by the owner: the server announced a changed tool list. */
+  onListChanged: () => void = () => {}
+  lastUsed = Date.now()
+  readonly #options: LinkOptions
+  readonly #breaker = createBreaker()
+  readonly #open = new Set<Held>()
+  readonly #closings = new Set<Promise<void>>()
+  #held: Held | null = null
+  #connecting: Promise<Held> | null = null
+  #channel: Channel | null = null
+  #verdict: { value: Verdict; until: number } | null = null
+  #lastError: McpError | null = null
+  #timeouts: number[] = []
+  #users = 0
+  #interestUntil = 0
+  #idleMs = 0
+  #idleTimer: NodeJS.Timeout | undefined
+  #isStdio = false
+  #isClosed = false
+  #onDrained: (() => void) | null = null
+
+  constructor(options: LinkOptions) {
+    this.#options = options
+  }
+
+  /**
+   * Runs on the connection, and once more on a new one where the server surely ran nothing. `wait`
+   * wraps the wait for a connection in the caller's patience. Rejects with an McpError.
+   */
+  async use<T>(
+    spec: McpServerSpec,
+    wait: (connecting: Promise<Held>) => Promise<Held>,
+    run: (connection: Connection) => Promise<T>,
+  ): Promise<T> {
+    this.#users++
+    this.#idleMs = this.#options.idleMs(spec)
+    try {
+      const held = await wait(this.#connected(spec))
+      try {
+        return await this.#runOn(held, run)
+      } catch (error) {
+        if (!(error instanceof StaleConnectionError)) throw error
+        // Parallel calls notice the same loss; the first of them lets the old connection go.
+        if (this.#held === held) this.#letGo()
+        this.#verdict = null
+        return await this.#runOn(await wait(this.#connected(spec)), run)
+      }
+    } finally {
+      this.#leave()
+    }
+  }
+
+  async #runOn<T>(held: Held, run: (connection: Connection) => Promise<T>): Promise<T> {
+    held.users++
+    try {
+      return await run(held.connection)
+    } finally {
+      held.users--
+      if (held.isLetGo && held.users === 0) this.#close(held)
+    }
+  }
+
+  #leave(): void {
+    this.#users--
+    this.lastUsed = Date.now()
+    if (this.#users === 0) this.#onDrained?.()
+    this.#armIdle()
+  }
+
+  async #connected(spec: McpServerSpec): Promise<Held> {
+    if (this.#isClosed) throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
+    if (this.#held) return this.#held
+    this.#connecting ??= this.#connect(spec).finally(() => {
+      this.#connecting = null
+    })
+    return this.#connecting
+  }
+
+  async #connect(spec: McpServerSpec): Promise<Held> {
+    const waitMs = this.#breaker.waitMs()
+    if (waitMs > 0) {
+      const why = this.#lastError ? `: ${this.#lastError.message}` : '.'
+      throw new McpError('unavailable', `${spec.name} is down${why}`, { sent: false, retryAfterMs: waitMs })
+    }
+    this.#options.admit(spec)
+    this.#isStdio = spec.transport === 'stdio'
+    try {
+      const held = await this.#establish(spec)
+      this.#held = held
+      this.#verdict = { value: held.connection.verdict, until: Date.now() + VERDICT_MS }
+      this.succeeded()
+      this.#watch()
+      return held
+    } catch (error) {
+      this.#verdict = null
+      if (error instanceof McpError) this.failed(error, 'attempt')
+      throw error
+    }
+  }
+
+  async #establish(spec: McpServerSpec): Promise<Held> {
+    const { openConnection } = await import('./connection.ts')
+    const known = this.#verdict && this.#verdict.until > Date.now() ? this.#verdict.value : null
+    let held: Held | null = null
+    let isGone = false
+    const context: ConnectionContext = {
+      ...this.#options.context(spec),
+      onListChanged: () => this.onListChanged(),
+      onClose: () => {
+        isGone = true
+        if (held && held === this.#held) this.#letGo()
+      },
+      closing: (work) => this.#track(work),
+    }
+    const connection = await openConnection(spec, context, known, this.#options.connectMs(spec))
+    held = { connection, users: 0, isLetGo: false }
+    this.#open.add(held)
+    if (!isGone && !this.#isClosed) return held
+    this.#close(held)
+    throw new McpError('unavailable', `${spec.name} closed the connection at once.`, { sent: false })
+  }
+
+  /** The next user gets a new connection; running calls keep the old one until they end. */
+  #letGo(): void {
+    const held = this.#held
+    this.#held = null
+    this.#channel?.stop()
+    this.#channel = null
+    this.#timeouts = []
+    clearTimeout(this.#idleTimer)
+    if (!held) return
+    held.isLetGo = true
+    if (held.users === 0) this.#close(held)
+  }
+
+  #close(held: Held): void {
+    if (this.#open.delete(held)) this.#track(held.connection.close())
+  }
+
+  #track(work: Promise<void>): void {
+    const done: Promise<void> = work.catch(() => {}).finally(() => this.#closings.delete(done))
+    this.#closings.add(done)
+  }
+
+  succeeded(): void {
+    this.#breaker.success()
+    this.#lastError = null
+  }
+
+  /** Books a failure. Calls do not count for the back-off: many of them share one cause. */
+  failed(error: McpError, what: 'attempt' | 'call'): void {
+    if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
+    this.#lastError = error
+    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failure()
+    if (error.kind !== 'timeout') return
+    const now = Date.now()
+    this.#timeouts = [...this.#timeouts.filter((at) => now - at < MINUTE_MS), now]
+    if (this.#timeouts.length >= MAX_TIMEOUTS) this.#letGo()
+  }
+
+  status(): McpStatus {
+    const error = this.#lastError
+    const waitMs = this.#breaker.waitMs()
+    return {
+      state: this.#state(),
+      ...(error && { error: error.message }),
+      ...(waitMs > 0 && { retry_at: Date.now() + waitMs }),
+    }
+  }
+
+  #state(): McpStatus['state'] {
+    if (this.#connecting) return 'connecting'
+    if (this.#lastError?.kind === 'auth_required') return 'auth_required'
+    if (this.#held) return 'ready'
+    return this.#lastError ? 'down' : 'idle'
+  }
+
+  /** Keeps the connection, and its channel for notifications, until then if one stands by now. */
+  interest(spec: McpServerSpec, untilMs: number): void {
+    this.#idleMs = this.#options.idleMs(spec)
+    this.#interestUntil = Math.max(this.#interestUntil, untilMs)
+    this.#watch()
+    this.#armIdle()
+  }
+
+  #watch(): void {
+    const connection = this.#held?.connection
+    if (!connection || this.#interestUntil <= Date.now()) return
+    if (this.#channel) this.#channel.extend(this.#interestUntil)
+    else
+      this.#channel = keepChannel(
+        (signal, previous) => connection.listen(signal, previous),
+        this.#interestUntil,
+      )
+  }
+
+  /** One unref'd timer while a connection stands unused; none without. */
+  #armIdle(): void {
+    clearTimeout(this.#idleTimer)
+    if (!this.#held || this.#users > 0) return
+    const at = Math.max(this.lastUsed + this.#idleMs, this.#interestUntil)
+    this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - Date.now()))
+    this.#idleTimer.unref()
+  }
+
+  #armOrRest(at: number): void {
+    if (Date.now() >= at) this.rest()
+    else this.#armIdle()
+  }
+
+  /** Lets the connection go until it is needed again. */
+  rest(): void {
+    this.#letGo()
+    this.#lastError = null
+  }
+
+  /** A process is running, or just being started */
+  hasProcess(): boolean {
+    return this.#isStdio && (this.#held !== null || this.#connecting !== null)
+  }
+
+  isConnected(): boolean {
+    return this.#held !== null
+  }
+
+  /** Nobody uses or watches it now */
+  isIdle(): boolean {
+    return this.#users === 0 && this.#connecting === null && this.#interestUntil <= Date.now()
+  }
+
+  /** For good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    if (this.#users > 0) await this.#drained()
+    this.#letGo()
+    for (const held of this.#open) this.#close(held)
+    await this.#connecting?.catch(() => {})
+    await Promise.all(this.#closings)
+  }
+
+  #drained(): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, this.#options.drainMs)
+      this.#onDrained = () => {
+        clearTimeout(timer)
+        resolve()
+      }
+    })
+  }
+}

@@ -1,0 +1,73 @@
+/** One server's tool list: asked for once for all who want it, kept while it is fresh, never flickering. */
+import type { ListedTools } from './connection.ts'
+import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
+import { hashTools } from './tools.ts'
+
+const FRESH_MS = 5 * 60_000
+const LONGEST_TTL_MS = 24 * 3_600_000
+const MINUTE_MS = 60_000
+/** A list that changes more often than this in a minute is noise: it is held still for a while. */
+const MAX_CHANGES = 10
+const QUARANTINE_MS = 10 * MINUTE_MS
+
+export interface Listing {
+  /** The kept list while it is fresh (unless `refresh`), else one from the server. */
+  get(spec: McpServerSpec, refresh: boolean): Promise<ToolList>
+  cached(): ToolList | null
+  /** The server announced a change: what is kept, and what is under way, counts as old. */
+  markChanged(): void
+  isQuarantined(): boolean
+}
+
+type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerInfo }>
+
+export function createListing(fetch: Fetch, now: () => number = Date.now): Listing {
+  let kept: ToolList | null = null
+  let freshUntil = 0
+  let underWay: Promise<ToolList> | null = null
+  let isOutdated = false
+  let changes: number[] = []
+  let quarantinedUntil = 0
+
+  const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
+    isOutdated = false
+    const { server, tools, repaired, ttlMs } = await fetch(spec)
+    const list: ToolList = { server, tools, repaired, hash: hashTools(tools), fetched_at: now() }
+    if (kept && kept.hash !== list.hash) countChange()
+    kept = list
+    freshUntil = isOutdated ? 0 : now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
+    return list
+  }
+
+  const countChange = (): void => {
+    changes = [...changes.filter((at) => now() - at < MINUTE_MS), now()]
+    if (changes.length > MAX_CHANGES) quarantinedUntil = now() + QUARANTINE_MS
+  }
+
+  /** The fetch under way, unless a change was announced after it began: then the one that follows it. */
+  const share = (spec: McpServerSpec): Promise<ToolList> => {
+    if (underWay && !isOutdated) return underWay
+    const before = underWay
+    isOutdated = false
+    const next = before ? before.catch(() => {}).then(() => fetchList(spec)) : fetchList(spec)
+    underWay = next
+    const done = (): void => {
+      if (underWay === next) underWay = null
+    }
+    next.then(done, done)
+    return next
+  }
+
+  return {
+    async get(spec, refresh) {
+      const isHeld = quarantinedUntil > now() || (!refresh && freshUntil > now())
+      return kept && isHeld ? kept : share(spec)
+    },
+    cached: () => kept,
+    markChanged() {
+      isOutdated = true
+      freshUntil = 0
+    },
+    isQuarantined: () => quarantinedUntil > now(),
+  }
+}

@@ -1,0 +1,117 @@
+/** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
+import type { Connection } from './connection.ts'
+import { readResult } from './content.ts'
+import {
+  type CallOptions,
+  type ListOptions,
+  McpError,
+  type McpResult,
+  type McpServerSpec,
+  type McpStatus,
+  type ToolList,
+} from './contract.ts'
+import { createDeadline, type Deadline } from './deadline.ts'
+import { Link, type LinkOptions } from './link.ts'
+import { createListing } from './listing.ts'
+
+export interface ServerOptions extends LinkOptions {
+  listMs: number
+  onListChanged(): void
+}
+
+export interface Server {
+  readonly link: Link
+  list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
+  cached(): ToolList | null
+  call(
+    spec: McpServerSpec,
+    tool: string,
+    args: Record<string, unknown>,
+    options: CallOptions,
+  ): Promise<McpResult>
+  status(): McpStatus
+}
+
+/** MCP 2026-07-28: arguments were mirrored into headers by an outdated schema. */
+const HEADER_MISMATCH = -32020
+
+export function createServer(options: ServerOptions): Server {
+  const link = new Link(options)
+  const listing = createListing(async (spec) => {
+    try {
+      const listed = await link.use(
+        spec,
+        (connecting) => connecting,
+        async (connection) => ({
+          ...(await connection.list({ timeoutMs: options.listMs, signal: new AbortController().signal })),
+          server: connection.server,
+        }),
+      )
+      link.succeeded()
+      return listed
+    } catch (error) {
+      if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
+      throw error
+    }
+  })
+  link.onListChanged = () => {
+    listing.markChanged()
+    if (!listing.isQuarantined()) options.onListChanged()
+  }
+
+  const callOn = async (
+    connection: Connection,
+    { spec, tool, args, deadline, options: { timeoutMs, maxTotalMs, onProgress } }: Call,
+  ): Promise<unknown> => {
+    // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
+    if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
+    const definition = listing.cached()?.tools.find(({ name }) => name === tool)
+    deadline.markSent()
+    const { signal } = deadline
+    return connection.call({ name: tool, tool: definition, args, timeoutMs, maxTotalMs, signal, onProgress })
+  }
+
+  const callOnce = (call: Call): Promise<unknown> =>
+    link.use(
+      call.spec,
+      (connecting) => call.deadline.race(connecting),
+      (connection) => callOn(connection, call),
+    )
+
+  return {
+    link,
+    async list(spec, { timeoutMs, signal, refresh }) {
+      const deadline = createDeadline(spec.name, timeoutMs, signal)
+      return deadline.race(listing.get(spec, refresh ?? false)).finally(deadline.clear)
+    },
+    cached: listing.cached,
+    async call(spec, tool, args, callOptions) {
+      const deadline = createDeadline(spec.name, callOptions.maxTotalMs, callOptions.signal)
+      const call: Call = { spec, tool, args, deadline, options: callOptions }
+      try {
+        const raw = await callOnce(call).catch(async (error) => {
+          if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
+          await deadline.race(listing.get(spec, true))
+          return callOnce(call)
+        })
+        link.succeeded()
+        return readResult(raw)
+      } catch (error) {
+        const failure = deadline.failure() ?? error
+        if (failure instanceof McpError && link.isConnected()) link.failed(failure, 'call')
+        throw failure
+      } finally {
+        deadline.clear()
+      }
+    },
+    status: () => (listing.isQuarantined() ? { ...link.status(), state: 'quarantined' } : link.status()),
+  }
+}
+
+interface Call {
+  spec: McpServerSpec
+  tool: string
+  args: Record<string, unknown>
+  deadline: Deadline
+  options: CallOptions
+}

@@ -1,0 +1,198 @@
+/**
+ * A stdio server as a transport for the SDK: its own process group, an environment of declared names
+ * only, stderr always drained, and an end that takes every descendant along. The SDK's own transport
+ * hands six variables of the gateway down and signals nothing but the direct child.
+ */
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import type { Readable, Writable } from 'node:stream'
+import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
+import { childEnv } from './child-env.ts'
+import { McpError, type McpServerSpec } from './contract.ts'
+import type { Watchdog } from './watchdog.ts'
+
+const STDERR_BYTES = 8 * 1024
+const SHOWN_STDERR = 1_000
+/** Longest wait for the end after stdin closed, and again after SIGTERM. */
+const GRACE_MS = 1_500
+const DRAIN_MS = 500
+
+export interface StdioOptions {
+  maxBytes: number
+  watchdog: Watchdog
+}
+
+export interface StdioTransport extends Transport {
+  /** Ends the process: EOF, SIGTERM, SIGKILL, the latter two to the whole group. */
+  close(): Promise<void>
+  /** How it ended and the last lines that it wrote to stderr; empty while it runs quietly. */
+  obituary(): string
+  /** Called with the id of a request whose answer was larger than the cap. */
+  onoversize?: (id: number) => void
+  readonly pid: number | null
+  /** The SDK tells a stdio transport from others by this name. */
+  readonly stderr: null
+}
+
+type Child = ChildProcessByStdio<Writable, Readable, Readable>
+
+export function createStdioTransport(spec: McpServerSpec, options: StdioOptions): StdioTransport {
+  const env = childEnv(spec.env ?? {})
+  const command = spec.command ?? ''
+  let child: Child | null = null
+  let ended: Promise<string> | null = null
+  let ending = ''
+  let stderr = Buffer.alloc(0)
+
+  const transport: StdioTransport = {
+    stderr: null,
+    get pid() {
+      return child?.pid ?? null
+    },
+    async start() {
+      const started = spawn(command, spec.args ?? [], { env, detached: true, stdio: 'pipe', shell: false })
+      child = started
+      started.stderr.on('data', (chunk: Buffer) => {
+        stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
+      })
+      started.stdin.on('error', (error) => transport.onerror?.(error))
+      await spawned(started, spec.name)
+      const group = started.pid as number
+      options.watchdog.add(group)
+      ended = exit(started).then(async (how) => {
+        // The leader is gone, its group may not be; a group id is not given out again before it is empty.
+        killGroup(group, 'SIGKILL')
+        options.watchdog.remove(group)
+        await drained(started)
+        ending = how
+        transport.onclose?.()
+        return how
+      })
+      readLines(started.stdout, transport, options.maxBytes)
+    },
+    send(message) {
+      return new Promise((resolve, reject) => {
+        if (!child || ending)
+          return reject(
+            new McpError('disconnected', `${spec.name} ${ending || 'is not running'}`, { sent: false }),
+          )
+        child.stdin.write(`${JSON.stringify(message)}\n`, (error) => (error ? reject(error) : resolve()))
+      })
+    },
+    async close() {
+      if (!child || !ended) return transport.onclose?.()
+      const group = child.pid as number
+      child.stdin.end()
+      if (await settles(ended, GRACE_MS)) return
+      killGroup(group, 'SIGTERM')
+      if (await settles(ended, GRACE_MS)) return
+      killGroup(group, 'SIGKILL')
+      await ended
+    },
+    obituary() {
+      const lines = stderr.toString('utf8').trim().slice(-SHOWN_STDERR)
+      return [ending, lines].filter((text) => text !== '').join('; stderr: ')
+    },
+  }
+  return transport
+}
+
+/** Resolves once the program runs; a missing or forbidden command rejects. */
+function spawned(child: Child, server: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    child.once('spawn', resolve)
+    // Stays on: a later failure to signal the process must not be an uncaught error.
+    child.on('error', (error) =>
+      reject(
+        new McpError('unavailable', `${server} cannot be started: ${error.message}`, {
+          sent: false,
+          cause: error,
+        }),
+      ),
+    )
+  })
+}
+
+/** `exit`, not `close`: a grandchild may hold the pipes open for ever. */
+const exit = (child: Child): Promise<string> =>
+  new Promise((resolve) => {
+    child.once('exit', (code, signal) =>
+      resolve(signal ? `was ended by ${signal}` : `exited with code ${code}`),
+    )
+  })
+
+/** Lets what the process wrote last be read, then cuts pipes that a runaway descendant still holds. */
+async function drained(child: Child): Promise<void> {
+  await settles(new Promise((resolve) => child.once('close', resolve)), DRAIN_MS)
+  for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy()
+}
+
+function killGroup(group: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-group, signal)
+  } catch {
+    // Nobody left in it.
+  }
+}
+
+async function settles(promise: Promise<unknown>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<false>((resolve) => {
+    timer = setTimeout(resolve, ms, false)
+  })
+  const done = await Promise.race([promise.then(() => true), late])
+  clearTimeout(timer)
+  return done
+}
+
+/** Newline-delimited JSON. What is no JSON is a program's chatter and skipped; a line above the cap too. */
+function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {
+  let parts: Buffer[] = []
+  let size = 0
+  const add = (part: Buffer): void => {
+    const wasAbove = size > maxBytes
+    size += part.length
+    parts.push(part)
+    if (size > maxBytes)
+      parts = wasAbove ? [parts[0] ?? part, tailOf(parts.slice(1))] : [headOf(parts), tailOf(parts)]
+  }
+  stdout.on('data', (chunk: Buffer) => {
+    let from = 0
+    for (let at = chunk.indexOf(10); at >= 0; at = chunk.indexOf(10, from)) {
+      add(chunk.subarray(from, at))
+      from = at + 1
+      if (size > maxBytes) dropLine(parts, transport)
+      else readLine(Buffer.concat(parts), transport)
+      parts = []
+      size = 0
+    }
+    if (from < chunk.length) add(chunk.subarray(from))
+  })
+  stdout.on('error', (error) => transport.onerror?.(error))
+}
+
+/** Of a line above the cap only the two ends are kept: they tell whose answer it was. */
+const ENDS = 256
+const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(0, ENDS))
+const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
+
+function readLine(line: Buffer, transport: StdioTransport): void {
+  let message: JSONRPCMessage
+  try {
+    message = parseJSONRPCMessage(JSON.parse(line.toString('utf8')))
+  } catch (error) {
+    transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
+    return
+  }
+  transport.onmessage?.(message)
+}
+
+/** The request behind an oversized answer fails alone, so that a stateful server keeps its state. */
+function dropLine(parts: Buffer[], transport: StdioTransport): void {
+  const [head = '', tail = ''] = parts.map((part) => part.toString('latin1'))
+  const atStart = /^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)/.exec(head)
+  // At the end of the line one brace closes the message, so this id is the message's own.
+  const atEnd = /"id"\s*:\s*(\d+)\s*\}\s*$/.exec(tail)
+  const id = atStart?.[1] ?? atEnd?.[1]
+  if (id === undefined) void transport.close()
+  else transport.onoversize?.(Number(id))
+}

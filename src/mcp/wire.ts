@@ -1,0 +1,258 @@
+/**
+ * Transport, client and tap of one connection attempt, and the choice of protocol revision. Knows how a
+ * connection comes to stand; what is done with it is connection.ts.
+ */
+import {
+  Client,
+  type ClientOptions,
+  type PriorDiscovery,
+  SdkError,
+  SdkErrorCode,
+  SSEClientTransport,
+  SseError,
+  StreamableHTTPClientTransport,
+  type StreamableHTTPClientTransportOptions,
+  type Transport,
+} from '@modelcontextprotocol/client'
+import { type ElicitHandler, McpError, type McpServerSpec } from './contract.ts'
+import { toMcpError } from './failure.ts'
+import { createMcpFetch, type Exchange, exchanges } from './http.ts'
+import { createStdioTransport, type StdioTransport } from './stdio.ts'
+import { type Tap, tap } from './tap.ts'
+import { mendTools } from './tools.ts'
+import type { Watchdog } from './watchdog.ts'
+
+/** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
+export type Verdict = PriorDiscovery
+
+export interface ConnectionContext {
+  client: { name: string; version: string }
+  fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
+  maxBytes: number
+  watchdog: Watchdog
+  elicit?: ElicitHandler | undefined
+  onListChanged(): void
+  /** The transport is gone: process ended, stream cut, or closed by us */
+  onClose(): void
+  /** A close that goes on after its caller has left */
+  closing(work: Promise<void>): void
+}
+
+export interface Wire {
+  client: Client
+  transport: Transport
+  tap: Tap
+  stdio: StdioTransport | null
+  http: StreamableHTTPClientTransport | null
+  /** All entries of the tool list that was asked for last, as they came */
+  listed(): unknown[]
+}
+
+const LIST_MAX_PAGES = 32
+const MODERN = '2026-07-28'
+/** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
+export const PARCEL = 'baton/result'
+
+/** Connects within `budgetMs`; `verdict` saves the probe. Rejects with McpError or what the SDK throws. */
+export async function negotiate(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  verdict: Verdict | null,
+  budgetMs: number,
+): Promise<Wire> {
+  const until = Date.now() + budgetMs
+  const attempt = (options: Negotiation): Promise<Wire> =>
+    openWire(spec, context, options, Math.max(0, until - Date.now()))
+  if (verdict) return attempt({ prior: verdict })
+  if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
+  if (spec.transport === 'streamable_http')
+    return attempt({ mode: 'auto' }).catch((error) => {
+      // Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page) instead of refusing it.
+      if (error instanceof ProbeFailedError) return attempt({ mode: 'legacy' })
+      throw error
+    })
+  // On stdio a probe would cost a second process (534 → 1385 ms), and most servers speak 2025-11-25.
+  return attempt({ mode: 'legacy' }).catch((error) => {
+    if (toMcpError(error, spec.name).kind === 'protocol') return attempt({ mode: { pin: MODERN } })
+    throw error
+  })
+}
+
+type Mode = 'auto' | 'legacy' | { pin: string }
+type Negotiation = { prior: Verdict } | { mode: Mode }
+
+/** The server answered the probe with something that says nothing about its revision. */
+class ProbeFailedError extends Error {
+  override name = 'ProbeFailedError'
+}
+
+async function openWire(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  options: Negotiation,
+  budgetMs: number,
+): Promise<Wire> {
+  const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
+  const given = new AbortController()
+  const exchange: Exchange = { isStreaming: false, abort: () => given.abort() }
+  const timer = setTimeout(() => {
+    exchange.failure = new McpError('timeout', `${spec.name} did not connect in ${budgetMs} ms.`, {
+      sent: false,
+    })
+    given.abort()
+  }, budgetMs)
+  // A transport's `start` may hang without looking at any signal (SSE).
+  const abandoned = new Promise<never>((_resolve, reject) => {
+    given.signal.addEventListener('abort', () => reject(exchange.failure), { once: true })
+  })
+  const prior = 'prior' in options ? { prior: options.prior } : {}
+  try {
+    const connecting = exchanges.run(exchange, () =>
+      wire.client.connect(wire.transport, { timeout: budgetMs, signal: given.signal, ...prior }),
+    )
+    await Promise.race([connecting, abandoned])
+    return wire
+  } catch (error) {
+    context.closing(wire.transport.close().catch(() => {}))
+    if (isUnclearProbe(error, exchange))
+      throw new ProbeFailedError('The probe was not understood', { cause: error })
+    throw explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+function isUnclearProbe(error: unknown, exchange: Exchange): boolean {
+  const isProbeError = error instanceof SdkError && error.code === SdkErrorCode.EraNegotiationFailed
+  return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
+}
+
+/** Adds how a stdio server's process ended and what it said last. */
+export function explain(failure: McpError, { stdio }: Pick<Wire, 'stdio'>): McpError {
+  const facts = ['unavailable', 'timeout', 'disconnected'].includes(failure.kind) ? stdio?.obituary() : ''
+  if (!facts) return failure
+  const { kind, message, sent, retryAfterMs, rpcCode, cause } = failure
+  return new McpError(kind, `${message} [${facts}]`, { sent, retryAfterMs, rpcCode, cause })
+}
+
+function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {
+  const { transport, stdio, http } = createTransport(spec, context, () => tapped.size() > 0)
+  let listed: unknown[] = []
+  const tapped = tap(transport, {
+    answersInResponse: http !== null,
+    onResult: (request, result) => {
+      if (request.method === 'tools/call') return parcel(result)
+      if (request.method !== 'tools/list') return result
+      if (request.params?.cursor === undefined) listed = []
+      return mendPage(result, listed)
+    },
+  })
+  if (stdio)
+    stdio.onoversize = (id) =>
+      tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
+  const client = createClient(context, mode)
+  client.onclose = () => context.onClose()
+  client.onerror = (error) => {
+    // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
+    if (error instanceof SseError) void client.close().catch(() => {})
+  }
+  return { client, transport, tap: tapped, stdio, http, listed: () => listed }
+}
+
+function createClient(context: ConnectionContext, mode: Mode): Client {
+  const options: ClientOptions = {
+    capabilities: context.elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
+    versionNegotiation: { mode },
+    // Output schemas come from strangers: compiling one can block for seconds, and a mismatch would
+    // throw away the result of a tool that has run. No schema is handed to the SDK either (mendPage).
+    jsonSchemaValidator: {
+      getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
+    },
+    listMaxPages: LIST_MAX_PAGES,
+    inputRequired: { maxRounds: 3 },
+  }
+  const client = new Client(context.client, options)
+  const { elicit } = context
+  if (elicit) client.setRequestHandler('elicitation/create', ({ params }) => elicit(params))
+  client.setNotificationHandler('notifications/tools/list_changed', () => context.onListChanged())
+  return client
+}
+
+function createTransport(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  hasPending: () => boolean,
+): Pick<Wire, 'transport' | 'stdio' | 'http'> {
+  if (spec.transport === 'stdio') {
+    const stdio = createStdioTransport(spec, context)
+    return { transport: stdio, stdio, http: null }
+  }
+  const options = {
+    fetch: createMcpFetch({
+      fetch: context.fetch,
+      userAgent: userAgent(context),
+      maxBytes: context.maxBytes,
+      keepsGetStream: spec.transport === 'sse',
+    }),
+    ...(spec.headers && { requestInit: { headers: spec.headers } }),
+    ...(spec.auth && { authProvider: spec.auth }),
+    redirectPolicy: 'same-origin' as const,
+  }
+  const url = new URL(spec.url ?? '')
+  if (spec.transport === 'sse')
+    return { transport: new SSEClientTransport(url, options), stdio: null, http: null }
+  const http = new StreamableHTTPClientTransport(url, {
+    ...options,
+    onInsufficientScope: 'throw',
+    reconnectionScheduler: resumptionPacer(hasPending),
+  })
+  return { transport: http, stdio: null, http }
+}
+
+export const userAgent = ({ client }: Pick<ConnectionContext, 'client'>): string =>
+  `${client.name}/${client.version}`
+
+/**
+ * Paces the GETs by which the SDK resumes a call's broken stream: the server's `retry` counts, but a
+ * server that cuts every stream at once is asked less and less, and not at all once no call waits.
+ */
+function resumptionPacer(
+  hasPending: () => boolean,
+): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
+  let floor = 50
+  let last = 0
+  return (reconnect, delay) => {
+    if (!hasPending()) return
+    const now = Date.now()
+    floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
+    last = now
+    const timer = setTimeout(() => hasPending() && reconnect(), Math.max(delay, floor))
+    return () => clearTimeout(timer)
+  }
+}
+
+/** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`) as it is. */
+function parcel(result: unknown): unknown {
+  const type = isRecord(result) ? result.resultType : undefined
+  if (typeof type === 'string' && type !== 'complete') return result
+  return { resultType: 'complete', content: [], _meta: { [PARCEL]: result } }
+}
+
+/** A page as the SDK accepts it in every revision: names and input schemas only. The rest is kept in `listed`. */
+function mendPage(result: unknown, listed: unknown[]): unknown {
+  if (!isRecord(result) || !Array.isArray(result.tools)) return result
+  listed.push(...result.tools)
+  const { nextCursor, ttlMs, cacheScope, ...rest } = result
+  return {
+    ...rest,
+    resultType: 'complete',
+    // Some servers end with `nextCursor: null` or "".
+    ...(typeof nextCursor === 'string' && nextCursor !== '' && { nextCursor }),
+    ttlMs: Number.isInteger(ttlMs) && Number(ttlMs) >= 0 ? ttlMs : 0,
+    cacheScope: cacheScope === 'public' ? 'public' : 'private',
+    tools: mendTools(result.tools).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
+  }
+}
+
+const isRecord = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
