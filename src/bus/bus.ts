@@ -25,28 +25,43 @@ export interface ReadOptions {
   /** A cursor, `start` (oldest kept, or the turn's first event), or `now` */
   after: string
   signal: AbortSignal
-  /** Bytes that may wait for a slow reader before `lagged` ends its stream */
+  /** Bytes of live events that may wait for a slow reader before `lagged` ends its stream (1 MiB) */
   maxBuffer?: number
+  /** The store says that the turn had events before this read: a log that knows none of them has lost them */
+  begun?: boolean
 }
 /**
- * What a reader gets: batches in order, none missing, none twice. `gap` comes at most once, first: the
- * place after which it asked is no longer kept; live events follow from `cursor` on.
+ * What a reader gets: batches in order, none missing, none twice. `gap`: the place after which it asked,
+ * or the turn's first event, is no longer kept; live events follow from `cursor` on. It comes first, or
+ * later where the log was lost under the reader. What lies in a gap may be a turn's end: ask the store.
+ * After `lagged`, after its turn's terminal event, and when the session is dropped, the read ends.
  */
 export type ReadItem = { events: LoggedEvent[] } | { gap: true; cursor: string } | { lagged: true }
 
 export interface Bus {
   readonly kind: 'memory' | 'redis'
-  /** Appends in order, atomically ordered against other writers; returns cursors (that of the known one for a repeat). */
+  /**
+   * Appends in order, atomically ordered against other writers; returns cursors (that of the known one for
+   * a repeat). A turn's first event is its `turn.created`. Throws `unavailable` within a bounded time; then
+   * the events are lost and their readers get a gap.
+   */
   append(session: string, events: BusEvent[]): Promise<string[]>
-  /** Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor`. */
+  /**
+   * Subscribes first, then reads the backlog, and drops what it has seen. Throws `invalid_cursor` at once;
+   * everything else starts with the first `next`, which throws `unavailable` while Redis is away.
+   */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
-  /** Whether the cursor is at or after the turn's terminal event. Throws `invalid_cursor`. */
+  /**
+   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows.
+   * Throws `invalid_cursor`.
+   */
   pastEnd(session: string, turn: string, cursor: string): Promise<boolean>
-  /** A session is deleted: its log goes. */
+  /** A session is deleted: its log goes, its reads end. */
   drop(session: string): Promise<void>
   /** A small message to every replica, this one included; may be lost, never relied on alone. */
   publish(topic: Topic, message: string): Promise<void>
   subscribe(topic: Topic, fn: (message: string) => void): () => void
+  /** Throws `unavailable`. */
   ready(): Promise<void>
   close(): Promise<void>
 }

@@ -1,0 +1,42 @@
+/**
+ * Cursors: `<ms>-<n>.<session><generation>`. Milliseconds and a counter order the events of a session,
+ * also over a restart; six hex digits name the session, six more the generation of its log. A log that was
+ * lost begins a new generation, so that a cursor of the old one is a gap and never a wrong place.
+ */
+import { createHash, randomBytes } from 'node:crypto'
+import { BatonError } from '../errors.ts'
+
+/** A place in a session's log: right after the event of this number. */
+export interface Place {
+  generation: string
+  ms: number
+  n: number
+}
+
+const DIGITS = 6
+
+export const sessionTag = (session: string): string =>
+  createHash('sha256').update(session).digest('hex').slice(0, DIGITS)
+
+export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
+
+export const formatCursor = (tag: string, { generation, ms, n }: Place): string =>
+  `${ms}-${n}.${tag}${generation}`
+
+const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
+
+/** Throws `invalid_cursor` for what is no cursor, or one of another session. */
+export function parseCursor(cursor: string, session: string): Place {
+  const [, ms, n, tag, generation] = FORM.exec(cursor) ?? []
+  if (ms === undefined || n === undefined || generation === undefined) {
+    throw invalid('The cursor is malformed. Send an id of this stream unchanged, or none.')
+  }
+  if (tag !== sessionTag(session)) throw invalid('The cursor belongs to another session.')
+  return { generation, ms: Number(ms), n: Number(n) }
+}
+
+/** A read's `after`: null for its two words. Throws `invalid_cursor`. */
+export const placeOf = (session: string, after: string): Place | null =>
+  after === 'start' || after === 'now' ? null : parseCursor(after, session)
+
+const invalid = (message: string) => new BatonError('invalid_cursor', message, { param: 'after' })

@@ -1,0 +1,148 @@
+/**
+ * A replica's two connections to Redis: one for commands, one that listens. Nothing waits in a queue while
+ * Redis is away: a command fails at once, and `persist` tries it again for a bounded time.
+ */
+import { createHash } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis, type RedisOptions } from 'ioredis'
+import type { Logger } from 'pino'
+import { BatonError } from '../errors.ts'
+
+/** How long an operation may be tried. The engine goes on without the bus after that. */
+const PERSIST_MS = 2000
+/** A connection on which an answer is due for so long is dead, even if TCP does not know it yet. */
+const SILENCE_MS = 2000
+/** The listening connection may be quiet for hours; only a question shows whether it lives. */
+const PING_MS = 5000
+const CHANNELS_AT_ONCE = 500
+
+export interface Script {
+  lua: string
+  sha: string
+}
+export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
+
+export interface LinkDeps {
+  url: string
+  log: Logger
+  onMessage(channel: string, message: string): void
+  /** Commands work again, or for the first time */
+  onUp(): void
+  /** Listening again, or for the first time: whatever was said in between has been missed */
+  onListening(): void
+}
+
+export type Link = ReturnType<typeof createLink>
+
+export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps) {
+  const commands = new Redis(url, OPTIONS)
+  const listener = new Redis(url, OPTIONS)
+  const channels = new Set<string>()
+  let downSince: number | null = performance.now()
+  let isClosed = false
+  let isWarned = false
+
+  const warn = (err: Error) => {
+    if (isWarned || isClosed) return
+    isWarned = true
+    log.warn({ err }, 'Redis is away')
+  }
+  commands.on('error', warn)
+  listener.on('error', warn)
+  commands.on('close', () => {
+    downSince ??= performance.now()
+  })
+  commands.on('ready', () => {
+    downSince = null
+    if (isWarned) log.info('Redis is back')
+    isWarned = false
+    onUp()
+  })
+  listener.on('ready', () => {
+    resubscribe().then(onListening, () => listener.disconnect(true))
+  })
+  listener.on('message', onMessage)
+  const pings = setInterval(() => {
+    if (listener.status === 'ready') listener.ping().catch(() => {})
+  }, PING_MS).unref()
+
+  async function resubscribe(): Promise<void> {
+    const all = [...channels]
+    for (let at = 0; at < all.length; at += CHANNELS_AT_ONCE) {
+      await listener.subscribe(...all.slice(at, at + CHANNELS_AT_ONCE))
+    }
+  }
+
+  /** Until it succeeds or its time is over; at once while Redis has been away for longer than that. */
+  async function persist<T>(attempt: () => Promise<T>): Promise<T> {
+    const until = performance.now() + PERSIST_MS
+    for (let wait = 10; ; wait = Math.min(wait * 2, 200)) {
+      try {
+        return await attempt()
+      } catch (cause) {
+        const isHopeless = downSince !== null && performance.now() - downSince > PERSIST_MS
+        if (isClosed || isHopeless || performance.now() + wait > until) {
+          throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
+        }
+        await sleep(wait)
+      }
+    }
+  }
+
+  return {
+    /** The part of a URL that channels must be told apart by: they do not belong to a database. */
+    database: commands.options.db ?? 0,
+    persist,
+    async run({ lua, sha }: Script, keys: string[], args: (string | number)[]): Promise<unknown> {
+      try {
+        return await commands.evalsha(sha, keys.length, ...keys, ...args)
+      } catch (thrown) {
+        if (!(thrown instanceof Error) || !thrown.message.startsWith('NOSCRIPT')) throw thrown
+        return commands.eval(lua, keys.length, ...keys, ...args)
+      }
+    },
+    fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
+    publish: (channel: string, message: string) => commands.publish(channel, message),
+    /** Remembered until `unsubscribe`, over every reconnection. */
+    async subscribe(channel: string): Promise<void> {
+      channels.add(channel)
+      await persist(async () => {
+        if (channels.has(channel)) await listener.subscribe(channel)
+      })
+    },
+    unsubscribe(channel: string): void {
+      channels.delete(channel)
+      if (listener.status === 'ready') listener.unsubscribe(channel).catch(() => {})
+    },
+    /** After the first connection, or the time that one may take. */
+    async open(): Promise<void> {
+      await Promise.allSettled([commands.connect(), listener.connect()])
+      await persist(() => commands.ping()).catch(() => {})
+    },
+    async ready(): Promise<void> {
+      if (listener.status !== 'ready') throw new BatonError('unavailable', 'The event bus does not listen.')
+      await commands.ping().catch((cause: unknown) => {
+        throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
+      })
+    },
+    async close(): Promise<void> {
+      isClosed = true
+      clearInterval(pings)
+      commands.disconnect()
+      listener.disconnect()
+    },
+  }
+}
+
+const OPTIONS = {
+  connectionName: 'baton',
+  lazyConnect: true,
+  enableOfflineQueue: false,
+  autoResendUnfulfilledCommands: false,
+  autoResubscribe: false,
+  maxRetriesPerRequest: 0,
+  connectTimeout: 5000,
+  socketTimeout: SILENCE_MS,
+  protocol: 2,
+  retryStrategy: (attempt: number) => Math.min(50 * attempt, 1000) * (0.5 + Math.random() / 2),
+} as const satisfies RedisOptions

@@ -1,0 +1,258 @@
+/**
+ * The bus of a single process. Readers share each session's log and keep only their place in it, so that
+ * a reader costs no copy; the log is bounded in events and bytes, and all logs together in bytes.
+ */
+import { isTerminal } from '../chat/event.ts'
+import type { Metrics } from '../telemetry.ts'
+import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions, Topic } from './bus.ts'
+import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionTag } from './cursor.ts'
+import { DEFAULT_LIMITS, FIRST_EVENT, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
+
+export interface MemoryBusDeps {
+  limits?: Partial<LogLimits>
+  metrics?: Pick<Metrics, 'eventsAppended'>
+  now?(): number
+}
+
+interface Reader {
+  wake(): void
+}
+/** Numbers of a turn's first and terminal event in its session's log; null: not there (any more) */
+interface TurnMarks {
+  first: number | null
+  end: number | null
+}
+
+/** All logs together; the least used ones go first. */
+const MAX_TOTAL_BYTES = 64 << 20
+const SWEEP_MS = 60_000
+/** What an event weighs beside its data. */
+const OVERHEAD = 200
+
+/** One session's log. Events are numbered from 1; `base` is the number of the oldest one kept. */
+class Log {
+  readonly tag: string
+  readonly generation = newGeneration()
+  readonly readers = new Set<Reader>()
+  readonly turns = new Map<string, TurnMarks>()
+  readonly once = new Map<string, { n: number; cursor: string }>()
+  events: LoggedEvent[] = []
+  /** Bytes ever appended, up to and with the event at the same index */
+  ends: number[] = []
+  base = 1
+  total = 0
+  lastMs: number
+  usedAt: number
+  isDropped = false
+
+  constructor(session: string, now: number) {
+    this.tag = sessionTag(session)
+    this.lastMs = now
+    this.usedAt = now
+  }
+
+  get last(): number {
+    return this.base + this.events.length - 1
+  }
+  /** Bytes kept */
+  get bytes(): number {
+    return this.total - this.bytesBefore(this.base)
+  }
+  /** Bytes ever appended before the event of this number. */
+  bytesBefore(n: number): number {
+    const end = this.ends[n - this.base - 1]
+    if (end !== undefined) return end
+    const first = this.events[0]
+    return first && this.ends[0] !== undefined ? this.ends[0] - weight(first) : this.total
+  }
+
+  /** The place after the newest event. */
+  cursor(): string {
+    return formatCursor(this.tag, { generation: this.generation, ms: this.lastMs, n: this.last })
+  }
+
+  append(event: BusEvent, now: number): string {
+    const known = event.once === undefined ? undefined : this.once.get(event.once)
+    if (known) return known.cursor
+    // A clock that goes back does not: cursors stay ordered.
+    this.lastMs = Math.max(this.lastMs, now)
+    const n = this.last + 1
+    const { type, turn_id, data } = event
+    const place: Place = { generation: this.generation, ms: this.lastMs, n }
+    const logged: LoggedEvent = { cursor: formatCursor(this.tag, place), type, turn_id, data }
+    this.total += weight(logged)
+    this.events.push(logged)
+    this.ends.push(this.total)
+    if (event.once !== undefined) this.once.set(event.once, { n, cursor: logged.cursor })
+    if (turn_id !== null) this.#mark(turn_id, type, n)
+    return logged.cursor
+  }
+
+  #mark(turn: string, type: string, n: number): void {
+    const marks = this.turns.get(turn)
+    if (!marks) this.turns.set(turn, { first: type === FIRST_EVENT ? n : null, end: null })
+    else if (isTerminal(type)) marks.end = n
+    if (!marks && isTerminal(type)) this.turns.set(turn, { first: null, end: n })
+  }
+
+  /** Forgets the oldest events, down to these bounds. */
+  trim(maxEvents: number, maxBytes: number): void {
+    let count = Math.max(0, this.events.length - maxEvents)
+    while (count < this.events.length && this.total - this.bytesBefore(this.base + count) > maxBytes) count++
+    this.events.splice(0, count)
+    this.ends.splice(0, count)
+    this.base += count
+    for (const [key, { n }] of this.once) if (n < this.base) this.once.delete(key)
+    for (const [turn, marks] of this.turns) {
+      if (marks.first !== null && marks.first < this.base) marks.first = null
+      if (marks.end !== null && marks.end < this.base) this.turns.delete(turn)
+    }
+  }
+}
+
+const weight = (event: LoggedEvent): number => event.data.length + OVERHEAD
+
+export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
+  const limits: LogLimits = { ...DEFAULT_LIMITS, ...deps.limits }
+  const now = deps.now ?? Date.now
+  const logs = new Map<string, Log>()
+  const topics = new Map<Topic, Set<(message: string) => void>>()
+  let total = 0
+
+  const logOf = (session: string): Log => {
+    const there = logs.get(session)
+    if (there) return there
+    const log = new Log(session, now())
+    logs.set(session, log)
+    return log
+  }
+  const forget = (session: string, log: Log) => {
+    logs.delete(session)
+    total -= log.bytes
+    log.isDropped = true
+    for (const reader of log.readers) reader.wake()
+  }
+  const trim = (log: Log, maxEvents: number, maxBytes: number) => {
+    const before = log.bytes
+    log.trim(maxEvents, maxBytes)
+    total -= before - log.bytes
+  }
+  /** A log that nobody reads goes whole; one with readers keeps its generation, and they their place. */
+  const evict = () => {
+    const byUse = [...logs].sort(([, a], [, b]) => a.usedAt - b.usedAt)
+    for (const [session, log] of byUse) {
+      if (total <= MAX_TOTAL_BYTES * 0.75) return
+      if (log.readers.size === 0) forget(session, log)
+      else trim(log, 0, 0)
+    }
+  }
+  const sweep = setInterval(() => {
+    const oldest = now() - limits.idleMs
+    for (const [session, log] of logs) {
+      if (log.readers.size === 0 && log.usedAt < oldest) forget(session, log)
+    }
+  }, SWEEP_MS).unref()
+
+  async function* follow(
+    session: string,
+    place: Place | null,
+    options: ReadOptions,
+  ): AsyncGenerator<ReadItem> {
+    const { turn, signal, maxBuffer = MAX_BUFFER } = options
+    const log = logOf(session)
+    let wake = () => {}
+    const reader: Reader = { wake: () => wake() }
+    log.readers.add(reader)
+    signal.addEventListener('abort', reader.wake)
+    const start = startOf(log, place, options)
+    // History that waits to be read is no sign of a slow reader; what comes after it is.
+    const history = log.total
+    let next = start ?? log.last + 1
+    try {
+      if (start === null) yield { gap: true, cursor: log.cursor() }
+      while (!signal.aborted && !log.isDropped && !isOver(log, turn, next)) {
+        if (next > log.last) {
+          await new Promise<void>((resolve) => {
+            wake = resolve
+          })
+          continue
+        }
+        const unread = log.total - Math.max(history, log.bytesBefore(next))
+        if (next < log.base || unread > maxBuffer) {
+          yield { lagged: true }
+          return
+        }
+        const page = log.events.slice(next - log.base, next - log.base + PAGE)
+        next += page.length
+        const events = turn === undefined ? page : page.filter(({ turn_id }) => turn_id === turn)
+        if (events.length > 0) yield { events }
+      }
+    } finally {
+      log.readers.delete(reader)
+      log.usedAt = now()
+      signal.removeEventListener('abort', reader.wake)
+    }
+  }
+
+  return {
+    kind: 'memory',
+    async append(session, events) {
+      const log = logOf(session)
+      const before = log.total
+      const cursors = events.map((event) => log.append(event, now()))
+      total += log.total - before
+      log.usedAt = log.lastMs
+      if (log.events.length > limits.maxEvents || log.bytes > limits.maxBytes) {
+        // A tenth at once, so that not every event pays for the move.
+        trim(log, limits.maxEvents * 0.9, limits.maxBytes * 0.9)
+      }
+      for (const reader of log.readers) reader.wake()
+      if (total > MAX_TOTAL_BYTES) evict()
+      deps.metrics?.eventsAppended(events.length)
+      return cursors
+    },
+    read: (session, options) => follow(session, placeOf(session, options.after), options),
+    async pastEnd(session, turn, cursor) {
+      const place = parseCursor(cursor, session)
+      const log = logs.get(session)
+      const end = log?.turns.get(turn)?.end
+      return place.generation === log?.generation && typeof end === 'number' && place.n >= end
+    },
+    async drop(session) {
+      const log = logs.get(session)
+      if (log) forget(session, log)
+    },
+    async publish(topic, message) {
+      // Later, as over a network: a subscriber never runs inside of the publisher.
+      for (const fn of topics.get(topic) ?? []) queueMicrotask(() => fn(message))
+    },
+    subscribe(topic, fn) {
+      const known = topics.get(topic) ?? new Set()
+      topics.set(topic, known.add(fn))
+      return () => void known.delete(fn)
+    },
+    async ready() {},
+    async close() {
+      clearInterval(sweep)
+      for (const [session, log] of logs) forget(session, log)
+    },
+  }
+}
+
+/** The number of the first event to read; null when it, or one after it, is lost. */
+function startOf(log: Log, place: Place | null, { after, turn, begun }: ReadOptions): number | null {
+  if (place) {
+    const isReal = place.generation === log.generation && place.n <= log.last && place.ms <= log.lastMs
+    const isKept = isReal && place.n >= log.base - 1
+    return isKept ? place.n + 1 : null
+  }
+  if (after === 'now') return log.last + 1
+  if (turn === undefined) return log.base
+  const marks = log.turns.get(turn)
+  return marks ? marks.first : begun ? null : log.last + 1
+}
+
+const isOver = (log: Log, turn: string | undefined, next: number): boolean => {
+  const end = turn === undefined ? null : log.turns.get(turn)?.end
+  return typeof end === 'number' && next > end
+}

@@ -1,0 +1,241 @@
+/**
+ * A replica's readers of logs in Redis. A reader listens first, reads the log up to its end, and from then
+ * on lives on what is said on the session's channel. Each message names the event before it, so that one
+ * that was missed shows; then the log is read again from the last event that the reader has.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isTerminal } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
+import type { LoggedEvent, ReadItem, ReadOptions } from './bus.ts'
+import { type Place, sessionTag } from './cursor.ts'
+import { MAX_BUFFER, PAGE } from './limits.ts'
+import type { Link } from './link.ts'
+import {
+  compareIds,
+  cursorOf,
+  idOf,
+  type Page,
+  type Position,
+  positionOf,
+  readSaid,
+  type Said,
+  type Scripts,
+} from './scripts.ts'
+
+/** Bytes of one page of a replay. */
+const PAGE_BYTES = 512 << 10
+/** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
+const AWAY_MS = 500
+
+/** What one reader has heard and not dealt with; bounded. */
+interface Ear {
+  /** `null`: the session was dropped */
+  heard: (Said | null)[]
+  bytes: number
+  /** More was said than may wait */
+  isFull: boolean
+  /** Something may have been missed */
+  isStale: boolean
+  readonly maxBytes: number
+  wake(): void
+  news(): Promise<void>
+}
+/** The readers of one session share its channel. */
+interface Hub {
+  readonly tag: string
+  readonly ears: Set<Ear>
+  readonly listening: Promise<void>
+}
+
+export interface Readers {
+  read(session: string, place: Place | null, options: ReadOptions): AsyncIterable<ReadItem>
+  /** A message on the channel of this session. */
+  hear(session: string, message: string): void
+  /** The connection was gone for a while: every reader asks the log. */
+  missed(): void
+  /** Ends every read. */
+  close(): void
+}
+
+export function createReaders(link: Link, scripts: Scripts): Readers {
+  const hubs = new Map<string, Hub>()
+  let isClosed = false
+  const allEars = () => [...hubs.values()].flatMap(({ ears }) => [...ears])
+
+  function join(session: string, ear: Ear): Hub {
+    const known = hubs.get(session)
+    known?.ears.add(ear)
+    if (known) return known
+    const listening = link.subscribe(scripts.channel(session))
+    const hub: Hub = { tag: sessionTag(session), ears: new Set([ear]), listening }
+    hubs.set(session, hub)
+    return hub
+  }
+
+  function leave(session: string, hub: Hub, ear: Ear): void {
+    hub.ears.delete(ear)
+    if (hub.ears.size > 0 || hubs.get(session) !== hub) return
+    hubs.delete(session)
+    link.unsubscribe(scripts.channel(session))
+  }
+
+  const ask = (session: string, tag: string, from: Position | 'start' | 'now', options: ReadOptions) => {
+    const { turn, begun = false } = options
+    const bounds = { turn, begun, events: PAGE, bytes: PAGE_BYTES }
+    return link.persist(() => scripts.read(session, tag, from, bounds))
+  }
+
+  /** A page for a reader that has begun: null when it was aborted before Redis was back. */
+  async function askAgain(session: string, tag: string, from: Position, options: ReadOptions) {
+    while (!options.signal.aborted && !isClosed) {
+      try {
+        return await ask(session, tag, from, options)
+      } catch (thrown) {
+        if (!(thrown instanceof BatonError)) throw thrown
+        await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
+      }
+    }
+    return null
+  }
+
+  async function* read(session: string, place: Place | null, options: ReadOptions): AsyncGenerator<ReadItem> {
+    const { signal, turn, after, maxBuffer = MAX_BUFFER } = options
+    const ear = newEar(maxBuffer)
+    const hub = join(session, ear)
+    signal.addEventListener('abort', ear.wake)
+    let position: Position | null = place && positionOf(place)
+    let hasBegun = false
+    try {
+      await hub.listening
+      while (!signal.aborted && !isClosed) {
+        // What was heard up to now is in the log already.
+        clear(ear)
+        const page: Page | null =
+          hasBegun && position
+            ? await askAgain(session, hub.tag, position, options)
+            : await ask(session, hub.tag, position ?? (after === 'now' ? 'now' : 'start'), options)
+        if (!page) return
+        hasBegun = true
+        position = page.position
+        if (page.isGap) yield { gap: true, cursor: cursorOf(hub.tag, position) }
+        const events = ofTurn(page.events, turn)
+        if (events.length > 0) yield { events }
+        if (page.isOver) return
+        if (!page.isComplete) continue
+        position = yield* live(ear, position, options)
+        if (!position) return
+      }
+    } finally {
+      signal.removeEventListener('abort', ear.wake)
+      leave(session, hub, ear)
+    }
+  }
+
+  return {
+    read,
+    hear(session, message) {
+      const hub = hubs.get(session)
+      if (!hub) return
+      const said = readSaid(message, hub.tag)
+      for (const ear of hub.ears) take(ear, said, message.length)
+    },
+    missed() {
+      for (const ear of allEars()) {
+        ear.isStale = true
+        ear.wake()
+      }
+    },
+    close() {
+      isClosed = true
+      for (const ear of allEars()) take(ear, null, 0)
+    },
+  }
+}
+
+/** Yields what is said; returns the last position when the log must be asked again, null when all is over. */
+async function* live(
+  ear: Ear,
+  start: Position,
+  { signal, turn }: ReadOptions,
+): AsyncGenerator<ReadItem, Position | null> {
+  let position = start
+  while (!signal.aborted) {
+    if (ear.isFull) {
+      yield { lagged: true }
+      return null
+    }
+    if (ear.isStale) return position
+    if (ear.heard.length === 0) {
+      await ear.news()
+      continue
+    }
+    const { heard } = ear
+    clear(ear)
+    const understood = understand(heard, position)
+    position = understood.position
+    const events = ofTurn(understood.events, turn)
+    if (events.length > 0) yield { events }
+    if (understood.isDropped || (turn !== undefined && events.some(({ type }) => isTerminal(type))))
+      return null
+    if (!understood.isWhole) return position
+  }
+  return null
+}
+
+/** The events that follow on `position` without a hole. */
+function understand(heard: readonly (Said | null)[], position: Position) {
+  const events: LoggedEvent[] = []
+  let { generation, id } = position
+  for (const said of heard) {
+    if (!said) return { events, position, isWhole: true, isDropped: true }
+    const newest = said.events.at(-1)
+    const follows =
+      said.generation === generation
+        ? said.before === id
+        : // The log expired or was flushed, but whoever listened has missed nothing.
+          said.before === 'fresh'
+    if (follows) {
+      events.push(...said.events)
+      generation = said.generation
+      if (newest) id = idOf(newest)
+    } else if (said.generation !== generation || !newest || compareIds(idOf(newest), id) > 0) {
+      return { events, position: { generation, id }, isWhole: false, isDropped: false }
+    }
+  }
+  return { events, position: { generation, id }, isWhole: true, isDropped: false }
+}
+
+const ofTurn = (events: LoggedEvent[], turn: string | undefined): LoggedEvent[] =>
+  turn === undefined ? events : events.filter(({ turn_id }) => turn_id === turn)
+
+function newEar(maxBytes: number): Ear {
+  let wake = () => {}
+  return {
+    heard: [],
+    bytes: 0,
+    isFull: false,
+    isStale: false,
+    maxBytes,
+    wake: () => wake(),
+    news: () =>
+      new Promise((resolve) => {
+        wake = resolve
+      }),
+  }
+}
+
+function take(ear: Ear, said: Said | null, bytes: number): void {
+  ear.bytes += bytes
+  if (ear.bytes > ear.maxBytes) {
+    ear.isFull = true
+    ear.heard = []
+  } else ear.heard.push(said)
+  ear.wake()
+}
+
+function clear(ear: Ear): void {
+  ear.heard = []
+  ear.bytes = 0
+  ear.isFull = false
+  ear.isStale = false
+}

@@ -1,0 +1,78 @@
+/**
+ * The bus that replicas share. An append puts its events into the session's log and says them on the
+ * session's channel, in one script, so that both have one order. Two connections serve a whole replica,
+ * however many readers it has: one commands, one listens.
+ */
+import { randomBytes } from 'node:crypto'
+import type { Logger } from 'pino'
+import type { Metrics } from '../telemetry.ts'
+import { createAppends } from './appends.ts'
+import type { Bus, Topic } from './bus.ts'
+import { parseCursor, placeOf } from './cursor.ts'
+import { DEFAULT_LIMITS, type LogLimits } from './limits.ts'
+import { createLink } from './link.ts'
+import { createReaders } from './readers.ts'
+import { createScripts, positionOf } from './scripts.ts'
+
+export interface RedisBusDeps {
+  url: string
+  log: Logger
+  metrics?: Pick<Metrics, 'eventsAppended' | 'eventsLost'>
+  limits?: Partial<LogLimits>
+}
+
+/** Resolves once connected, or after a while without: the bus goes on trying and `ready` tells. */
+export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps): Promise<Bus> {
+  const topics = new Map<Topic, Set<(message: string) => void>>()
+  const tell = (topic: Topic, message: string) => {
+    for (const fn of topics.get(topic) ?? []) fn(message)
+  }
+  const link = createLink({
+    url,
+    log,
+    onMessage(channel, message) {
+      if (channel.startsWith(logs)) readers.hear(channel.slice(logs.length), message)
+      else tell(channel.slice(controls.length) as Topic, message)
+    },
+    onUp: () => appends.mend(),
+    onListening: () => readers.missed(),
+  })
+  const scripts = createScripts(link, randomBytes(4).toString('hex'), { ...DEFAULT_LIMITS, ...limits })
+  const appends = createAppends(link, scripts, metrics)
+  const readers = createReaders(link, scripts)
+  const logs = scripts.channel('')
+  const controls = `baton:${link.database}:topic:`
+  await link.open()
+
+  return {
+    kind: 'redis',
+    append: appends.append,
+    read: (session, options) => readers.read(session, placeOf(session, options.after), options),
+    pastEnd: async (session, turn, cursor) => {
+      const place = parseCursor(cursor, session)
+      return link.persist(() => scripts.pastEnd(session, turn, positionOf(place)))
+    },
+    drop: async (session) => void (await link.persist(() => scripts.drop(session))),
+    async publish(topic, message) {
+      try {
+        await link.publish(controls + topic, message)
+      } catch (err) {
+        // It may be lost, but this replica at least can hear itself.
+        log.debug({ err, topic }, 'a message to the other replicas was lost')
+        tell(topic, message)
+      }
+    },
+    subscribe(topic, fn) {
+      const known = topics.get(topic)
+      topics.set(topic, (known ?? new Set()).add(fn))
+      // Failing that, the next connection subscribes.
+      if (!known) link.subscribe(controls + topic).catch(() => {})
+      return () => void topics.get(topic)?.delete(fn)
+    },
+    ready: link.ready,
+    async close() {
+      readers.close()
+      await link.close()
+    },
+  }
+}

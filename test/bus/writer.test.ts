@@ -1,0 +1,220 @@
+import fc from 'fast-check'
+import t from 'tap'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import { createMemoryBus } from '../../src/bus/memory.ts'
+import { createWriter } from '../../src/bus/writer.ts'
+import type { TurnEvent, TurnEventBody } from '../../src/chat/event.ts'
+import { BatonError } from '../../src/errors.ts'
+
+const event = (body: TurnEventBody, step = 0): TurnEvent => ({
+  ...body,
+  session_id: 'ses_1',
+  turn_id: 'turn_1',
+  step,
+  at: '2026-01-01T00:00:00.000Z',
+})
+const content = (text: string, step = 0) => event({ type: 'content.delta', text }, step)
+const reasoning = (text: string) => event({ type: 'reasoning.delta', text })
+const call = (call_id: string, arguments_delta: string) =>
+  event({ type: 'tool_call.delta', call_id, name: 'x', arguments_delta })
+const started = event({ type: 'turn.started' })
+
+/** A bus whose appends a test settles by hand. */
+function heldBus() {
+  const appends: { events: BusEvent[]; done(): void; fail(error: unknown): void }[] = []
+  const bus = createMemoryBus()
+  const held: Bus = {
+    ...bus,
+    append: (_, events) =>
+      new Promise((resolve, reject) => {
+        const done = () => resolve(events.map((_, i) => `cursor ${appends.length}.${i}`))
+        appends.push({ events, done, fail: reject })
+      }),
+  }
+  return { bus: held, appends, close: () => bus.close() }
+}
+const turnOfTheLoop = () => new Promise((resolve) => setImmediate(resolve))
+const told = (events: readonly BusEvent[] = []) =>
+  events.map(({ data }) => {
+    const { type, text, arguments_delta } = JSON.parse(data)
+    return `${type}:${text ?? arguments_delta ?? ''}`
+  })
+
+t.test('deltas of one tick go out together, as one event, at once', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000 })
+  for (const text of ['a', 'b', 'c']) writer.delta(content(text))
+  await turnOfTheLoop()
+  t.equal(appends.length, 1)
+  t.same(JSON.parse(appends[0]?.events[0]?.data ?? ''), content('abc'), 'the whole event, encoded')
+  t.match(appends[0]?.events, [{ type: 'content.delta', turn_id: 'turn_1' }])
+})
+
+t.test('what comes during an append goes with the next one; only like joins like', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  writer.delta(content('first'))
+  await turnOfTheLoop()
+  writer.delta(content('a'))
+  writer.delta(content('b'))
+  writer.delta(reasoning('c'))
+  writer.delta(reasoning('d'))
+  writer.delta(call('call_1', 'e'))
+  writer.delta(call('call_1', 'f'))
+  writer.delta(call('call_2', 'g'))
+  writer.delta(content('h'))
+  writer.delta(content('i', 1))
+  const said = writer.emit(started, 'turn_1:started')
+  writer.delta(content('j', 1))
+  await turnOfTheLoop()
+  t.equal(appends.length, 1)
+  appends[0]?.done()
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), [
+    'content.delta:ab',
+    'reasoning.delta:cd',
+    'tool_call.delta:ef',
+    'tool_call.delta:g',
+    'content.delta:h',
+    'content.delta:i',
+    'turn.started:',
+    'content.delta:j',
+  ])
+  t.equal(appends[1]?.events[6]?.once, 'turn_1:started')
+  appends[1]?.done()
+  t.equal(await said, 'cursor 2.6')
+})
+
+t.test('deltas are held for flushMs after the last append; anything else is not', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000 })
+  writer.delta(content('first'))
+  await turnOfTheLoop()
+  appends[0]?.done()
+  await turnOfTheLoop()
+  writer.delta(content('a'))
+  await turnOfTheLoop()
+  writer.delta(content('b'))
+  await turnOfTheLoop()
+  t.equal(appends.length, 1, 'held')
+  void writer.emit(started)
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), ['content.delta:ab', 'turn.started:'])
+  appends[1]?.done()
+
+  const quick = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 3 })
+  quick.delta(content('first'))
+  await turnOfTheLoop()
+  appends[2]?.done()
+  await turnOfTheLoop()
+  quick.delta(content('a'))
+  while (appends.length < 4) await turnOfTheLoop()
+  t.same(told(appends[3]?.events), ['content.delta:a'], 'until its time is over')
+})
+
+t.test('whatever the timing, nothing is lost, doubled or put out of order', async (t) => {
+  const step = fc.oneof(
+    {
+      weight: 5,
+      arbitrary: fc.record({
+        kind: fc.constantFrom('content', 'reasoning', 'one', 'two'),
+        text: fc.string(),
+      }),
+    },
+    { weight: 1, arbitrary: fc.constant('emit' as const) },
+    { weight: 2, arbitrary: fc.constant('tick' as const) },
+    { weight: 2, arbitrary: fc.constant('done' as const) },
+  )
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
+      const { bus, appends, close } = heldBus()
+      const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+      const input: { name: string; text: string }[] = []
+      let settled = 0
+      for (const [i, action] of steps.entries()) {
+        if (action === 'tick') await turnOfTheLoop()
+        else if (action === 'done' && settled < appends.length) appends[settled++]?.done()
+        else if (action === 'done') continue
+        else if (action === 'emit') {
+          input.push({ name: 'turn.started', text: String(i) })
+          void writer.emit({ ...started, at: String(i) })
+        } else {
+          input.push({ name: action.kind, text: action.text })
+          if (action.kind === 'content') writer.delta(content(action.text))
+          else if (action.kind === 'reasoning') writer.delta(reasoning(action.text))
+          else writer.delta(call(action.kind, action.text))
+        }
+      }
+      const closing = writer.close()
+      while (true) {
+        for (; settled < appends.length; settled++) appends[settled]?.done()
+        if ((await Promise.race([closing.then(() => 'closed'), turnOfTheLoop()])) === 'closed') break
+      }
+      await close()
+      const output = appends.flatMap(({ events }) =>
+        events.map(({ type, data }) => {
+          const said = JSON.parse(data)
+          if (type === 'turn.started') return { name: type, text: said.at }
+          return { name: said.call_id ?? type.split('.')[0], text: said.text ?? said.arguments_delta }
+        }),
+      )
+      t.same(runs(output), runs(input))
+    }),
+    { numRuns: 50 },
+  )
+})
+
+/** Neighbours of one name as one: what may be merged. */
+function runs(list: { name: string; text: string }[]) {
+  const joined: { name: string; text: string }[] = []
+  for (const { name, text } of list) {
+    const last = joined.at(-1)
+    if (last?.name === name && name !== 'turn.started') last.text += text
+    else joined.push({ name, text })
+  }
+  return joined
+}
+
+t.test('a loss shows where it can be dealt with, and nowhere else', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const away = new BatonError('unavailable', 'The event bus is away.')
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  writer.delta(content('a'))
+  // Nobody listens to this one: its rejection must not end the process.
+  void writer.emit(started)
+  const listened = writer.emit(started)
+  await turnOfTheLoop()
+  appends[0]?.fail(away)
+  await t.rejects(listened, away)
+  writer.delta(content('b'))
+  const flushed = writer.flush()
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), ['content.delta:b'], 'it goes on with what comes next')
+  appends[1]?.done()
+  await flushed
+  await t.rejects(writer.close(), away, 'a delta was lost')
+  await t.rejects(writer.emit(started), { code: 'internal' }, 'and it is closed')
+  writer.delta(content('late'))
+  await turnOfTheLoop()
+  t.equal(appends.length, 2)
+})
+
+t.test('through a bus in memory an event is there with the next tick', async (t) => {
+  const bus = createMemoryBus()
+  t.teardown(() => bus.close())
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  const cursor = await writer.emit(event({ type: 'turn.created' }), 'turn_1:created')
+  t.equal(await writer.emit(event({ type: 'turn.created' }), 'turn_1:created'), cursor)
+  writer.delta(content('a'))
+  writer.delta(content('b'))
+  void writer.emit(event({ type: 'turn.cancelled' }), 'turn_1:end')
+  await writer.close()
+  const texts: string[] = []
+  const options = { turn: 'turn_1', after: 'start', signal: new AbortController().signal }
+  for await (const item of bus.read('ses_1', options)) if ('events' in item) texts.push(...told(item.events))
+  t.same(texts, ['turn.created:', 'content.delta:ab', 'turn.cancelled:'])
+})
