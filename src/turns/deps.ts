@@ -14,9 +14,10 @@ import type {
   ToolDeclaration,
 } from '../provider.ts'
 import type { Connector, RegistryRow, RegistryTool, Store } from '../store/store.ts'
-import type { DeclaredTool, ExecutorCall, Settled } from '../tools/execute.ts'
+import type { ExecutorCall, Settled } from '../tools/execute.ts'
+import type { EngineTools } from '../tools/session-tools.ts'
 
-export type { DeclaredTool } from '../tools/execute.ts'
+export type { Overlay } from '../tools/overlay.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export interface ResolvedCredential extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret'> {
@@ -54,26 +55,10 @@ export interface Llm {
   reported(deployment: Deployment, credential: ResolvedCredential, model: string): ReportedModel | undefined
 }
 
-/** The tools of a session as one deployment's model sees them. */
-export interface Overlay {
-  revision: number
-  tools: ToolDeclaration[]
-  byExposed: ReadonlyMap<string, DeclaredTool>
-  undeclared: { canonical_name: string; reason: string }[]
-}
-export interface SessionTools {
-  /** Brings stale servers up to date within the deadline; late ones join by `tools.changed`. */
-  settle(session: string, owner: string, deadlineMs: number): Promise<void>
-  current(session: string): Promise<RegistryRow>
-  /** The newest revision that this process knows of. */
-  latestRevision(session: string): number
-  overlay(
-    row: RegistryRow,
-    deployment: Deployment,
-    options: DeploymentOptions,
-    toolLimit: number | null,
-  ): Overlay
-}
+export type SessionTools = Pick<
+  EngineTools,
+  'settle' | 'current' | 'latestRevision' | 'overlay' | 'noteRevision'
+>
 
 export interface Policy {
   /** ISO duration resolved: how long one call of this tool may take */

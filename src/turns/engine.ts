@@ -46,6 +46,8 @@ export interface Engine extends Turns {
   drain(ms: number): Promise<void>
   isDraining(): boolean
   running(): number
+  /** The turn that this process runs in a session */
+  activeTurn(session: string): string | null
 }
 
 /** A wish for a turn that another replica owns. */
@@ -53,6 +55,7 @@ type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
   | { op: 'restart'; turn_id: string; session_id: string }
   | { op: 'tools'; session_id: string; apply: Apply; removed: string[] }
+  | { op: 'revision'; session_id: string; revision: number }
 
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
@@ -171,6 +174,7 @@ export function createEngine(deps: EngineDeps): Engine {
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
+    if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
     const mine = active.get(control.session_id)
     if (!mine) return
     if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed)
@@ -337,6 +341,7 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     isDraining: () => draining,
     running: () => active.size,
+    activeTurn: (session) => active.get(session)?.turn.id ?? null,
   }
 }
 

@@ -1,0 +1,261 @@
+/**
+ * The composition root: builds every part, hands each what it needs, and closes them in order. The only
+ * place that knows them all; parts know each other's contracts.
+ */
+import { readFileSync } from 'node:fs'
+import type { Logger } from 'pino'
+import { DEPLOYMENTS } from '../providers/index.ts'
+import { createAuth } from './auth.ts'
+import { BUILTINS } from './builtins/index.ts'
+import { openBus } from './bus/index.ts'
+import type { ToolsDelta, TurnEvent } from './chat/event.ts'
+import { newId } from './chat/ids.ts'
+import type { Config, McpSetting } from './config/config.ts'
+import { createConnectors, settingConnector } from './connectors.ts'
+import { connectorSpec } from './credentials/connector-secret.ts'
+import { createCredentials } from './credentials/credentials.ts'
+import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
+import { BatonError } from './errors.ts'
+import { buildHttp } from './http.ts'
+import { createLlm } from './llm.ts'
+import { createGuard } from './mcp/guard.ts'
+import { createMcp } from './mcp/mcp.ts'
+import type { Deployment, DeploymentOptions } from './provider.ts'
+import { createSessions } from './sessions.ts'
+import { openStore } from './store/open.ts'
+import type { Connector, Session } from './store/store.ts'
+import { createLog, createMetrics } from './telemetry.ts'
+import { createExecutor } from './tools/execute.ts'
+import { createGate } from './tools/gate.ts'
+import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
+import { createToolboxPolicy } from './tools/toolbox.ts'
+import { createEngine, type Engine } from './turns/engine.ts'
+import { replicaName } from './turns/leases.ts'
+
+export interface App {
+  http: Awaited<ReturnType<typeof buildHttp>>
+  engine: Engine
+  log: Logger
+  /** Running turns leave at a step's border, readers get a clean end, then every part closes. */
+  close(): Promise<void>
+}
+
+export const VERSION: string = (
+  JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
+).version
+
+/** Turns that may wait in one session (api.md section 4). */
+const QUEUE_LIMIT = 16
+/** How long a call waits for a person. */
+const APPROVAL_SECONDS = 24 * 3600
+/** Deltas may be held this long to travel together where an append costs a round trip. */
+const REDIS_FLUSH_MS = 3
+
+export async function createApp(config: Config, given: { log?: Logger } = {}): Promise<App> {
+  const log = given.log ?? createLog(config.logLevel)
+  const metrics = createMetrics()
+  const closers: (() => Promise<unknown>)[] = []
+  const owned = <T extends { close(): Promise<unknown> }>(part: T): T => {
+    closers.unshift(() => part.close())
+    return part
+  }
+  try {
+    const vault = createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
+    const store = owned(
+      await openStore({
+        databaseUrl: config.databaseUrl,
+        dataDir: config.dataDir,
+        poolSize: config.limits.databasePool,
+      }),
+    )
+    await verifyKeys(store.settings, vault)
+    const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))
+    const llm = owned(createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }))
+    const mcp = owned(createMcp({ version: VERSION, log }))
+    const specFor = (connector: Connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate)
+    const credentials = createCredentials({
+      store,
+      vault,
+      config,
+      deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+    })
+    const policy = createToolboxPolicy(config.toolbox)
+    const gate = createGate({
+      maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
+    })
+    const executor = owned(
+      createExecutor({
+        store,
+        mcp,
+        builtins: BUILTINS,
+        specFor,
+        slot: (tool, connector, signal) =>
+          gate.enter(tool.canonical_name, policy.limits(tool, connector).maxInstances, signal),
+        isTrusted: (connector) => connector?.trust_annotations ?? true,
+      }),
+    )
+    const optionsFor = optionsIn(config)
+
+    async function viewOf(session: Session, provider: string | null): Promise<View> {
+      const id = provider ?? session.provider
+      const own = id === session.provider ? session.credential_id : null
+      const chosen = await credentials.resolve(session.owner, own, id).catch(() => null)
+      const deployment = chosen ? deploymentFor(id, chosen) : anyDeploymentOf(id)
+      const { toolLimit } = deployment.capabilities(session.model)
+      return { deployment, options: optionsFor(deployment), toolLimit }
+    }
+
+    /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */
+    async function emit(session: string, delta: ToolsDelta): Promise<void> {
+      const turn_id = engine.activeTurn(session) ?? (await runningTurn(session))
+      const event: TurnEvent = {
+        type: 'tools.changed',
+        ...delta,
+        session_id: session,
+        turn_id,
+        step: null,
+        at: new Date().toISOString(),
+      }
+      await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
+      await bus.publish('control', JSON.stringify({ op: 'revision', session_id: session, revision: delta.tools_revision }))
+    }
+
+    async function runningTurn(session: string): Promise<string | null> {
+      const found = await store.sessions.get({ owner: '', admin: true }, session)
+      return found?.active_turn_id ?? null
+    }
+
+    const tools: EngineTools = createSessionTools({
+      store,
+      mcp,
+      specFor,
+      builtins: BUILTINS,
+      policy,
+      autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
+      viewOf,
+      providers: PROVIDERS,
+      emit,
+      takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
+      log,
+    })
+    const engine: Engine = createEngine({
+      store,
+      bus,
+      llm,
+      credentials,
+      tools,
+      policy,
+      executor,
+      deploymentFor,
+      optionsFor,
+      sealed: sealedArguments(vault),
+      metrics,
+      log,
+      settings: {
+        replica: replicaName(),
+        leaseSeconds: config.leaseSeconds,
+        concurrentTurns: config.limits.concurrentTurns,
+        queueLimit: QUEUE_LIMIT,
+        flushMs: bus.kind === 'redis' ? REDIS_FLUSH_MS : 0,
+        approvalSeconds: APPROVAL_SECONDS,
+      },
+    })
+    await store.connectors.syncConfig(config.toolbox.mcps.map((setting) => configConnector(vault, setting)))
+    const guard = createGuard({ allowPrivate: config.connectorsAllowPrivate })
+    const auth = owned(createAuth({ config, store, bus }))
+    const http = await buildHttp({
+      config,
+      version: VERSION,
+      log,
+      store,
+      bus,
+      auth,
+      sessions: createSessions({ store, bus, credentials, tools }),
+      turns: engine,
+      tools,
+      connectors: createConnectors({
+        store,
+        vault,
+        config,
+        assertUrl: guard.assertUrl,
+        mcp,
+        specOf: specFor,
+        tools,
+      }),
+      credentials,
+      logins: null,
+      assertUrl: guard.assertUrl,
+      metrics,
+      isDraining: engine.isDraining,
+    })
+    closers.unshift(() => http.close())
+    closers.unshift(() => engine.drain(config.drainSeconds * 1000))
+    engine.begin()
+    return { http, engine, log, close: () => closeAll(closers, log) }
+  } catch (failure) {
+    await closeAll(closers, log)
+    throw failure
+  }
+}
+
+/** One after the other: turns first, then readers, then what both stand on. A part that fails stops no other. */
+async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promise<void> {
+  for (const close of closers.splice(0)) {
+    await close().catch((err: unknown) => log.warn({ err }, 'a part did not close cleanly'))
+  }
+}
+
+const PROVIDERS = [...new Set(DEPLOYMENTS.map(({ deployment }) => deployment.provider))]
+
+function deploymentFor(
+  provider: string,
+  credential: { kind: 'api_key' | 'oauth'; path?: 'code_assist' | 'public' },
+): Deployment {
+  const found = DEPLOYMENTS.find(
+    ({ deployment: { provider: id, credential: served } }) =>
+      id === provider &&
+      served.kind === credential.kind &&
+      (served.path === undefined || served.path === (credential.path ?? 'code_assist')),
+  )
+  if (found) return found.deployment
+  throw new BatonError('invalid_request', `No deployment of ${provider} serves this kind of credential.`, {
+    param: 'credential_id',
+  })
+}
+
+function anyDeploymentOf(provider: string): Deployment {
+  const found = DEPLOYMENTS.find(({ deployment }) => deployment.provider === provider)
+  if (found) return found.deployment
+  throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, { param: 'provider' })
+}
+
+const baseUrlIn = (config: Config) => (deployment: Deployment) => {
+  const row = DEPLOYMENTS.find((one) => one.deployment === deployment)
+  if (!row) throw new Error(`deployment ${deployment.id} is not in the table`)
+  return config.baseUrls[row.base]
+}
+
+/** The operator's extras are for logins only (ARCHITECTURE.md rule 11). */
+function optionsIn(config: Config): (deployment: Deployment) => DeploymentOptions {
+  const made = new Map<Deployment, DeploymentOptions>()
+  return (deployment) => {
+    const found = made.get(deployment)
+    if (found) return found
+    const extras = deployment.credential.kind === 'oauth' ? config.providers[deployment.provider] : undefined
+    const options = {
+      system_blocks: extras?.systemBlocks ?? [],
+      headers: extras?.headers ?? {},
+      dual_declarations: config.codeAssistDualDeclarations,
+    }
+    made.set(deployment, options)
+    return options
+  }
+}
+
+const sealedArguments = (vault: Vault) => ({
+  seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
+  open: (sealed: Uint8Array, execution: string) =>
+    JSON.parse(vault.open(sealed, execution)) as Record<string, unknown>,
+})
+
+const configConnector = (vault: Vault, setting: McpSetting) => settingConnector(vault, newId('con'), setting)

@@ -1,0 +1,37 @@
+/** The process: configuration, listening, signals. The only file that may end it. */
+import closeWithGrace from 'close-with-grace'
+import { createApp } from './app.ts'
+import { ConfigError, loadConfig } from './config/load.ts'
+
+/** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
+const EX_CONFIG = 78
+const EX_FAILURE = 1
+
+const started = performance.now()
+
+function load() {
+  try {
+    return loadConfig(process.env, process.cwd())
+  } catch (failure) {
+    if (!(failure instanceof ConfigError)) throw failure
+    process.stderr.write(`${failure.message}\n`)
+    process.exit(EX_CONFIG)
+  }
+}
+
+const { config, warnings } = load()
+try {
+  const app = await createApp(config)
+  for (const warning of warnings) app.log.warn(warning)
+  const url = await app.http.listen({ host: config.host, port: config.port })
+  app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
+  // Past the drain the parts have a little time of their own to close.
+  closeWithGrace({ delay: (config.drainSeconds + 15) * 1000 }, async ({ err, signal }) => {
+    if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')
+    else app.log.info({ signal }, 'shutting down')
+    await app.close()
+  })
+} catch (failure) {
+  process.stderr.write(`Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`)
+  process.exit(EX_FAILURE)
+}
