@@ -1,6 +1,6 @@
 /**
  * What the routes call and other parts implement: the engine (src/turns/), the session's tools
- * (src/tools/), metrics. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
+ * (src/tools/), logins. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
  * scope, and answers in the shapes of api.md, so that a route is schema, call and reply.
  */
 import type { ContextEdit } from './chat/edits.ts'
@@ -175,11 +175,4 @@ export interface Logins {
     caller: Caller,
     file: { provider: string; format: string; content: unknown },
   ): Promise<Credential>
-}
-
-// ---------------------------------------------------------------- operation
-
-export interface Metrics {
-  contentType: string
-  text(): Promise<string>
 }

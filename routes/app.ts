@@ -1,0 +1,63 @@
+/** What every route file is written against: the app with its schema types, and the parts that it calls. */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { FastifyBaseLogger, FastifyInstance, FastifyTypeProvider, RawServerDefault } from 'fastify'
+import type { Logger } from 'pino'
+import type { Static, TSchema } from 'typebox'
+import type { Auth } from '../src/auth.ts'
+import type { Bus } from '../src/bus/bus.ts'
+import type { Config } from '../src/config/config.ts'
+import type { Connectors } from '../src/connectors.ts'
+import type { Credentials } from '../src/credentials/credentials.ts'
+import type { Streams } from '../src/http-sse.ts'
+import type { Caller, Logins, SessionTools, Turns } from '../src/ports.ts'
+import type { Sessions } from '../src/sessions.ts'
+import type { Store } from '../src/store/store.ts'
+import type { Metrics } from '../src/telemetry.ts'
+
+/** Requests are typed by their schemas; so are replies, by status. */
+interface SchemaTypes extends FastifyTypeProvider {
+  validator: this['schema'] extends TSchema ? Static<this['schema']> : unknown
+  serializer: unknown
+}
+
+export type App = FastifyInstance<
+  RawServerDefault,
+  IncomingMessage,
+  ServerResponse,
+  FastifyBaseLogger,
+  SchemaTypes
+>
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** Set on every route below /v1 that needs a key */
+    caller: Caller
+  }
+  interface FastifyContextConfig {
+    /** Admins only */
+    admin?: boolean
+    /** No key needed */
+    open?: boolean
+  }
+}
+
+export interface RouteDeps {
+  config: Config
+  version: string
+  log: Logger
+  store: Store
+  bus: Bus
+  auth: Auth
+  sessions: Sessions
+  turns: Turns
+  tools: SessionTools
+  connectors: Connectors
+  credentials: Credentials
+  /** Null: this build has no login flows */
+  logins: Logins | null
+  /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */
+  assertUrl(url: string): Promise<void>
+  metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
+  streams: Streams
+  isDraining(): boolean
+}

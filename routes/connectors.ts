@@ -1,0 +1,204 @@
+import { Type } from 'typebox'
+import type { App, RouteDeps } from './app.ts'
+import {
+  closed,
+  Flag,
+  Id,
+  IdParam,
+  Instant,
+  idParams,
+  Json,
+  listOf,
+  NoBody,
+  nullable,
+  Paging,
+  pageOf,
+  text,
+} from './schemas.ts'
+
+const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), { maxProperties: 100 })
+const Globs = Type.Array(text(1, 256), {
+  maxItems: 1000,
+  description: "Of the server's tool names; * stands for any text",
+})
+const Token = Type.String({
+  minLength: 1,
+  maxLength: 16_384,
+  pattern: '^[\\x21-\\x7e]+$',
+  description: 'Printable ASCII without spaces',
+})
+const Auth = Type.Unsafe<{ type: 'none' | 'oauth' } | { type: 'bearer'; token: string }>({
+  type: 'object',
+  discriminator: { propertyName: 'type' },
+  required: ['type'],
+  oneOf: [
+    Type.Object({ type: Type.Enum(['none', 'oauth']) }, closed),
+    Type.Object({ type: Type.Literal('bearer'), token: Token }, closed),
+  ],
+})
+const Limits = Type.Object(
+  {
+    max_instances: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: 10_000, description: 'Calls of one tool at once; default 5' }),
+    ),
+    timeout: Type.Optional(Type.String({ format: 'duration', description: 'ISO 8601; default PT30S' })),
+  },
+  closed,
+)
+
+const fields = {
+  name: Type.String({
+    pattern: '^[a-z][a-z0-9-]{0,31}$',
+    description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
+  }),
+  url: Type.Optional(text(1, 8192)),
+  headers: Type.Optional(Pairs),
+  command: Type.Optional(text(1, 4096)),
+  args: Type.Optional(Type.Array(text(0, 65_536), { maxItems: 1000 })),
+  env: Type.Optional(Pairs),
+  auth: Type.Optional(Auth),
+  mode: Type.Optional(Type.Enum(['strict', 'dynamic'])),
+  default_tool_config: Type.Optional(Limits),
+  allow_tools: Type.Optional(Globs),
+  deny_tools: Type.Optional(Globs),
+  require_approval: Type.Optional(Type.Enum(['never', 'always', 'destructive'])),
+  trust_annotations: Type.Optional(Flag),
+  pin: Type.Optional(Type.Enum(['warn', 'block'])),
+}
+const NewConnector = Type.Object(
+  { ...fields, transport: Type.Enum(['streamable_http', 'sse', 'stdio']) },
+  {
+    ...closed,
+    examples: [
+      {
+        name: 'files',
+        transport: 'streamable_http',
+        url: 'https://mcp.example.com/mcp',
+        auth: { type: 'bearer', token: 'secret' },
+        require_approval: 'destructive',
+      },
+    ],
+  },
+)
+const ConnectorPatch = Type.Object(
+  { ...fields, name: Type.Optional(fields.name) },
+  { ...closed, examples: [{ allow_tools: ['read_*'] }] },
+)
+
+const ConnectorView = Type.Object(
+  {
+    id: Id,
+    owner: Type.String(),
+    name: Type.String(),
+    origin: Type.Enum(['api', 'config']),
+    transport: Type.String(),
+    url: nullable(Type.String()),
+    header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
+    command: nullable(Type.String()),
+    args: Type.Array(Type.String()),
+    env_names: nullable(Type.Array(Type.String())),
+    auth: Type.Object({ type: Type.String() }),
+    mode: Type.String(),
+    default_tool_config: nullable(Type.Object({ max_instances: Type.Integer(), timeout: Type.String() })),
+    allow_tools: Type.Array(Type.String()),
+    deny_tools: Type.Array(Type.String()),
+    require_approval: Type.String(),
+    trust_annotations: Flag,
+    pin: Type.String(),
+    created_at: Instant,
+    updated_at: Instant,
+  },
+  { title: 'Connector' },
+)
+const ConnectorTest = Type.Object(
+  {
+    ok: Flag,
+    latency_ms: Type.Number(),
+    server: nullable(
+      Type.Object({ name: Type.String(), version: Type.String(), protocol_version: Type.String() }),
+    ),
+    tools: Type.Array(Json),
+    error: Type.Optional(Type.String()),
+  },
+  { title: 'ConnectorTest' },
+)
+const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
+
+const tags = ['connectors']
+
+export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
+  app.post(
+    '/connectors',
+    { schema: { tags, summary: 'Add an MCP server', body: NewConnector, response: { 201: ConnectorView } } },
+    async (request, reply) => {
+      const connector = await connectors.create(request.caller, request.body)
+      return reply.code(201).header('location', `/v1/connectors/${connector.id}`).send(connector)
+    },
+  )
+  app.get(
+    '/connectors',
+    {
+      schema: {
+        tags,
+        summary: 'List MCP servers',
+        querystring: Paging,
+        response: { 200: listOf(ConnectorView) },
+      },
+    },
+    (request) => connectors.list(request.caller, pageOf(request.query)),
+  )
+  app.get(
+    '/connectors/:id',
+    { schema: { tags, summary: 'Read an MCP server', params: IdParam, response: { 200: ConnectorView } } },
+    (request) => connectors.get(request.caller, request.params.id),
+  )
+  app.patch(
+    '/connectors/:id',
+    {
+      schema: {
+        tags,
+        summary: 'Change an MCP server',
+        description:
+          'A field that is given is replaced as a whole; headers, env and auth that are not given stay.',
+        params: IdParam,
+        body: ConnectorPatch,
+        response: { 200: ConnectorView },
+      },
+    },
+    (request) => connectors.update(request.caller, request.params.id, request.body),
+  )
+  app.delete(
+    '/connectors/:id',
+    { schema: { tags, summary: 'Remove an MCP server', params: IdParam, response: { 204: Type.Null() } } },
+    async (request, reply) => {
+      await connectors.delete(request.caller, request.params.id)
+      return reply.code(204).send()
+    },
+  )
+  app.post(
+    '/connectors/:id/test',
+    {
+      schema: {
+        tags,
+        summary: 'Connect and list the tools now',
+        params: IdParam,
+        body: NoBody,
+        response: { 200: ConnectorTest },
+      },
+    },
+    (request) => connectors.test(request.caller, request.params.id),
+  )
+  app.post(
+    '/connectors/:id/tools/:tool/accept',
+    {
+      schema: {
+        tags,
+        summary: "Accept a tool's changed definition",
+        params: idParams('id', 'tool'),
+        body: NoBody,
+        response: { 200: Accepted },
+      },
+    },
+    (request) => connectors.accept(request.caller, request.params.id, request.params.tool),
+  )
+}

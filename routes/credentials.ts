@@ -1,0 +1,152 @@
+import { Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
+import type { App, RouteDeps } from './app.ts'
+import {
+  closed,
+  Flag,
+  Id,
+  IdParam,
+  Instant,
+  listOf,
+  nullable,
+  Paging,
+  Provider,
+  pageOf,
+  taggedBy,
+  text,
+} from './schemas.ts'
+
+/** What can stand in an HTTP header. */
+const Secret = Type.String({
+  minLength: 1,
+  maxLength: 16_384,
+  pattern: '^[\\x21-\\x7e]+$',
+  description: 'Printable ASCII without spaces',
+})
+const Fact = Type.String({ minLength: 1, maxLength: 256, pattern: '^[\\x21-\\x7e]+$' })
+const common = {
+  provider: Provider,
+  name: Type.Optional(text(1, 200)),
+  default: Type.Optional(Flag),
+}
+const NewCredential = {
+  ...taggedBy(
+    'kind',
+    'NewCredential',
+    Type.Object({ ...common, kind: Type.Literal('api_key'), api_key: Secret }, closed),
+    Type.Object(
+      {
+        ...common,
+        kind: Type.Literal('oauth'),
+        access_token: Secret,
+        refresh_token: Type.Optional(Secret),
+        id_token: Type.Optional(Secret),
+        expires_at: Type.Optional(Instant),
+        account_id: Type.Optional(Fact),
+        project_id: Type.Optional(Fact),
+        path: Type.Optional(Type.Enum(['code_assist', 'public'])),
+        quota_project: Type.Optional(Fact),
+        workspace_id: Type.Optional(Fact),
+        federation: Type.Optional(
+          Type.Unsafe<Record<string, unknown>>({ type: 'object', maxProperties: 50 }),
+        ),
+      },
+      closed,
+    ),
+  ),
+  examples: [{ provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-…', name: 'work', default: true }],
+}
+const CredentialPatch = Type.Object(
+  {
+    name: Type.Optional(text(1, 200)),
+    state: Type.Optional(Type.Enum(['active', 'disabled'])),
+    default: Type.Optional(Flag),
+  },
+  { ...closed, examples: [{ state: 'disabled' }] },
+)
+export const CredentialView = Type.Object(
+  {
+    id: Id,
+    owner: Type.String(),
+    provider: Type.String(),
+    kind: Type.Enum(['api_key', 'oauth']),
+    name: nullable(Type.String()),
+    state: Type.Enum(['active', 'needs_reauth', 'disabled']),
+    reason: nullable(Type.String()),
+    default: Flag,
+    origin: Type.Enum(['api', 'env']),
+    hint: Type.String({ description: 'The last four characters of the secret' }),
+    account_id: Type.Optional(Type.String()),
+    project_id: Type.Optional(Type.String()),
+    path: Type.Optional(Type.String()),
+    quota_project: Type.Optional(Type.String()),
+    workspace_id: Type.Optional(Type.String()),
+    expires_at: nullable(Instant),
+    created_at: Instant,
+    updated_at: Instant,
+  },
+  { title: 'Credential' },
+)
+
+const tags = ['credentials']
+
+export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
+  app.post(
+    '/credentials',
+    {
+      schema: {
+        tags,
+        summary: 'Add a key or login of a provider',
+        description: 'Secrets are written, never returned.',
+        body: NewCredential,
+        response: { 201: CredentialView },
+      },
+    },
+    async (request, reply) => {
+      const credential = await credentials.create(request.caller.owner, request.body)
+      return reply.code(201).header('location', `/v1/credentials/${credential.id}`).send(credential)
+    },
+  )
+  app.get(
+    '/credentials',
+    {
+      schema: {
+        tags,
+        summary: 'List keys and logins',
+        querystring: Paging,
+        response: { 200: listOf(CredentialView) },
+      },
+    },
+    (request) => credentials.list(request.caller, pageOf(request.query)),
+  )
+  app.get(
+    '/credentials/:id',
+    { schema: { tags, summary: 'Read a key or login', params: IdParam, response: { 200: CredentialView } } },
+    async (request) => {
+      const credential = await credentials.get(request.caller, request.params.id)
+      if (credential) return credential
+      throw new BatonError('credential_not_found', `No credential ${request.params.id} exists.`)
+    },
+  )
+  app.patch(
+    '/credentials/:id',
+    {
+      schema: {
+        tags,
+        summary: 'Rename, disable, or make it the default',
+        params: IdParam,
+        body: CredentialPatch,
+        response: { 200: CredentialView },
+      },
+    },
+    (request) => credentials.update(request.caller, request.params.id, request.body),
+  )
+  app.delete(
+    '/credentials/:id',
+    { schema: { tags, summary: 'Forget a key or login', params: IdParam, response: { 204: Type.Null() } } },
+    async (request, reply) => {
+      await credentials.delete(request.caller, request.params.id)
+      return reply.code(204).send()
+    },
+  )
+}

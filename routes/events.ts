@@ -1,0 +1,154 @@
+import { Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
+import type { EventSource } from '../src/http-sse.ts'
+import type { Scope, Turn } from '../src/store/store.ts'
+import type { App, RouteDeps } from './app.ts'
+import { IdParam } from './schemas.ts'
+import { turnView } from './turn-view.ts'
+
+/**
+ * Ends the id of a gap after which a turn says nothing more: the log does not know the turn's end, so the
+ * cursor must carry it. Clients take cursors as they are.
+ */
+const END = '.end'
+
+type Deps = Pick<RouteDeps, 'store' | 'bus'>
+
+/**
+ * A turn's events from a cursor, or from its first one (null). `begun`: it may have had events before this
+ * request. Throws invalid_cursor when it is read.
+ */
+export function turnEvents(
+  { store, bus }: Deps,
+  scope: Scope,
+  turn: Turn,
+  after: string | null,
+  begun: boolean,
+): EventSource {
+  return {
+    endsWithTurn: true,
+    read: (signal) => bus.read(turn.session_id, { turn: turn.id, after: after ?? 'start', signal, begun }),
+    async gap(cursor) {
+      const now = (await store.turns.get(scope, turn.id)) ?? turn
+      const messages = await store.messages.ofTurn(turn.id)
+      const last = now.ended_at !== null
+      return { id: last ? cursor + END : cursor, data: gapData(turn.session_id, now, messages), last }
+    },
+  }
+}
+
+function sessionEvents(
+  { store, bus }: Deps,
+  scope: Scope,
+  session: string,
+  after: string | null,
+): EventSource {
+  return {
+    endsWithTurn: false,
+    read: (signal) => bus.read(session, { after: after ?? 'now', signal }),
+    async gap(cursor) {
+      const turn = (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
+      const messages = await store.messages.after(session, 0)
+      return { id: cursor, data: gapData(session, turn, messages), last: false }
+    },
+  }
+}
+
+const gapData = (session: string, turn: Turn | null, messages: unknown[]): string =>
+  JSON.stringify({
+    type: 'gap',
+    session_id: session,
+    turn_id: turn?.id ?? null,
+    step: null,
+    at: new Date().toISOString(),
+    snapshot: { turn: turn && turnView(turn), messages },
+  })
+
+const Resume = Type.Object(
+  {
+    after: Type.Optional(
+      Type.String({
+        maxLength: 256,
+        description: 'A cursor, or `start`: the oldest event kept. `Last-Event-ID` comes before it',
+      }),
+    ),
+  },
+  { additionalProperties: false },
+)
+const ResumeHeaders = Type.Object({
+  'last-event-id': Type.Optional(Type.String({ maxLength: 256, description: 'The last `id` received' })),
+})
+
+/** Documents an event stream; frames are described in the text of the operation. */
+export const EventStream = {
+  description: 'Server-sent events: `id` is a cursor, `event` a type, `data` its JSON',
+  content: {
+    'text/event-stream': {
+      schema: {
+        type: 'string',
+        examples: ['id: 7-1.ab\nevent: content.delta\ndata: {"type":"content.delta","text":"Hello"}\n\n'],
+      },
+    },
+  },
+}
+
+/** Where to go on: an empty header is what a client sends that has seen nothing. */
+function resumeAt(
+  header: string | undefined,
+  query: string | undefined,
+): { after: string | null; ended: boolean } {
+  const given = header || (query ?? null)
+  if (given === null) return { after: null, ended: false }
+  const ended = given.endsWith(END)
+  return { after: ended ? given.slice(0, -END.length) : given, ended }
+}
+
+const isCursor = (after: string | null): after is string =>
+  after !== null && after !== 'start' && after !== 'now'
+
+const tags = ['events']
+
+export function eventRoutes(app: App, deps: RouteDeps): void {
+  const { store, bus, sessions, streams } = deps
+  app.get(
+    '/turns/:id/events',
+    {
+      schema: {
+        tags,
+        summary: "Follow a turn's events",
+        description: 'From its first event, or after a cursor. 204 at or after its terminal event.',
+        params: IdParam,
+        querystring: Resume,
+        headers: ResumeHeaders,
+        response: { 200: EventStream, 204: Type.Null() },
+      },
+    },
+    async (request, reply) => {
+      const turn = await store.turns.get(request.caller, request.params.id)
+      if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
+      const { after, ended } = resumeAt(request.headers['last-event-id'], request.query.after)
+      const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after))
+      if (isPast || ended) return reply.code(204).send()
+      return streams.send(reply, turnEvents(deps, request.caller, turn, after, turn.started_at !== null))
+    },
+  )
+  app.get(
+    '/sessions/:id/events',
+    {
+      schema: {
+        tags,
+        summary: 'Follow all turns and tool changes of a session',
+        description: 'From now on, or after a cursor.',
+        params: IdParam,
+        querystring: Resume,
+        headers: ResumeHeaders,
+        response: { 200: EventStream },
+      },
+    },
+    async (request, reply) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      const { after } = resumeAt(request.headers['last-event-id'], request.query.after)
+      return streams.send(reply, sessionEvents(deps, request.caller, session.id, after))
+    },
+  )
+}

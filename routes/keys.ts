@@ -1,0 +1,73 @@
+import { Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
+import type { App, RouteDeps } from './app.ts'
+import { closed, Id, IdParam, Instant, listOf, nullable, Paging, pageOf, text } from './schemas.ts'
+
+const Scopes = Type.Array(Type.Unsafe<'chat' | 'admin'>({ type: 'string', enum: ['chat', 'admin'] }), {
+  minItems: 1,
+  maxItems: 2,
+  description: '`admin` includes `chat`',
+})
+const NewKey = Type.Object(
+  {
+    owner: Type.String({
+      minLength: 1,
+      maxLength: 128,
+      pattern: '^[^\\s\\p{C}]+$',
+      description: 'Whose things the key sees, without white space',
+    }),
+    scopes: Scopes,
+    name: Type.Optional(text(1, 200)),
+    expires_at: Type.Optional(Instant),
+  },
+  { ...closed, examples: [{ owner: 'team-a', scopes: ['chat'], name: 'laptop' }] },
+)
+const shown = {
+  id: Id,
+  owner: Type.String(),
+  name: nullable(Type.String()),
+  scopes: Type.Array(Type.String()),
+  hint: Type.String(),
+  expires_at: nullable(Instant),
+  last_used_at: nullable(Instant),
+  revoked_at: nullable(Instant),
+  created_at: Instant,
+}
+const KeyView = Type.Object(shown, { title: 'Key' })
+const MadeKey = Type.Object(
+  { ...shown, key: Type.String({ description: 'Shown this once' }) },
+  { title: 'MadeKey' },
+)
+
+const tags = ['keys']
+const config = { admin: true }
+
+export function keyRoutes(app: App, { auth }: RouteDeps): void {
+  app.post(
+    '/keys',
+    { config, schema: { tags, summary: 'Make a key', body: NewKey, response: { 201: MadeKey } } },
+    async (request, reply) => {
+      const { expires_at } = request.body
+      if (expires_at !== undefined && Date.parse(expires_at) <= Date.now()) {
+        throw new BatonError('invalid_request', 'expires_at is in the past.', { param: 'expires_at' })
+      }
+      return reply.code(201).send(await auth.create(request.caller, request.body))
+    },
+  )
+  app.get(
+    '/keys',
+    {
+      config,
+      schema: { tags, summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } },
+    },
+    (request) => auth.list(request.caller, pageOf(request.query)),
+  )
+  app.delete(
+    '/keys/:id',
+    { config, schema: { tags, summary: 'Revoke a key', params: IdParam, response: { 204: Type.Null() } } },
+    async (request, reply) => {
+      await auth.revoke(request.caller, request.params.id)
+      return reply.code(204).send()
+    },
+  )
+}

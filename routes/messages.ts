@@ -1,0 +1,141 @@
+import { Type } from 'typebox'
+import { newId } from '../src/chat/ids.ts'
+import { BatonError } from '../src/errors.ts'
+import { busyError } from '../src/sessions.ts'
+import type { App, RouteDeps } from './app.ts'
+import { givenMessage, givenParts } from './given.ts'
+import {
+  closed,
+  GivenMessage,
+  GivenParts,
+  Id,
+  IdParam,
+  idParams,
+  listOf,
+  Message,
+  Paging,
+  pageOf,
+  Role,
+} from './schemas.ts'
+
+const GivenMessages = Type.Object(
+  {
+    role: Type.Optional(Role),
+    parts: Type.Optional(GivenParts),
+    messages: Type.Optional(
+      Type.Array(GivenMessage, {
+        minItems: 1,
+        maxItems: 1000,
+        description: 'Several at once, in order, in place of `role` and `parts`',
+      }),
+    ),
+  },
+  {
+    ...closed,
+    description: 'One message as `role` and `parts`, or several as `messages`',
+    examples: [{ role: 'user', parts: [{ type: 'text', text: 'My name is Ada.' }] }],
+  },
+)
+const MessagePatch = Type.Object(
+  { role: Type.Optional(Role), parts: GivenParts },
+  { ...closed, examples: [{ parts: [{ type: 'text', text: 'My name is Grace.' }] }] },
+)
+const tags = ['messages']
+
+const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
+
+export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDeps): void {
+  app.get(
+    '/sessions/:id/messages',
+    {
+      schema: {
+        tags,
+        summary: 'The canonical history, ascending by seq',
+        params: IdParam,
+        querystring: Paging,
+        response: { 200: listOf(Message) },
+      },
+    },
+    async (request) => {
+      const page = await store.messages.list(request.caller, request.params.id, pageOf(request.query))
+      if (page) return page
+      throw new BatonError('session_not_found', `No session ${request.params.id} exists.`)
+    },
+  )
+  app.post(
+    '/sessions/:id/messages',
+    {
+      schema: {
+        tags,
+        summary: 'Append without running a turn',
+        description: 'Answers with the message, or with `{data}` for several.',
+        params: IdParam,
+        body: GivenMessages,
+        response: { 201: Type.Union([Message, Type.Object({ data: Type.Array(Message) })]) },
+      },
+    },
+    async (request, reply) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      const { role, parts, messages } = request.body
+      if (messages && (role || parts)) throw invalid('messages', 'Give either messages, or role and parts.')
+      if (!messages && !role) throw invalid('role', 'role is required.')
+      if (!messages && !parts) throw invalid('parts', 'parts is required.')
+      const given = messages ?? (role && parts ? [{ role, parts }] : [])
+      const ready = []
+      for (const [i, message] of given.entries()) {
+        const input = await givenMessage({ assertUrl }, message, messages ? `messages[${i}]` : '')
+        ready.push({ id: newId('msg'), turn_id: null, ...input })
+      }
+      const stored = await store.messages.append(request.caller, session.id, ready)
+      if (stored === 'busy') throw await busyError(store, request.caller, session.id)
+      if (!stored) throw new BatonError('session_not_found', `No session ${session.id} exists.`)
+      return reply.code(201).send(messages ? { data: stored } : stored[0])
+    },
+  )
+  app.patch(
+    '/sessions/:id/messages/:message',
+    {
+      schema: {
+        tags,
+        summary: 'Replace what a message says, for good',
+        params: idParams('id', 'message'),
+        body: MessagePatch,
+        response: { 200: Message },
+      },
+    },
+    async (request) => {
+      const { id, message } = request.params
+      const session = await sessions.get(request.caller, id)
+      const before = (await store.messages.after(session.id, 0)).find((known) => known.id === message)
+      if (!before) throw notFound(message)
+      const role = request.body.role ?? before.role
+      const parts = await givenParts({ assertUrl }, role, request.body.parts, 'parts')
+      const stored = await store.messages.replace(request.caller, session.id, message, { role, parts })
+      if (stored === 'busy') throw await busyError(store, request.caller, session.id)
+      if (!stored) throw notFound(message)
+      return stored
+    },
+  )
+  app.delete(
+    '/sessions/:id/messages/:message',
+    {
+      schema: {
+        tags,
+        summary: 'Delete a message; with tool calls, their results too',
+        params: idParams('id', 'message'),
+        response: { 200: Type.Object({ deleted: Type.Array(Id, { description: 'Ids of all that went' }) }) },
+      },
+    },
+    async (request) => {
+      const { id, message } = request.params
+      const session = await sessions.get(request.caller, id)
+      const deleted = await store.messages.delete(request.caller, session.id, message)
+      if (deleted === 'busy') throw await busyError(store, request.caller, session.id)
+      if (!deleted) throw notFound(message)
+      return { deleted }
+    },
+  )
+}
+
+const notFound = (id: string) =>
+  new BatonError('message_not_found', `No message ${id} exists in this session.`)

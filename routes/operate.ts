@@ -1,0 +1,67 @@
+import { Type } from 'typebox'
+import type { App, RouteDeps } from './app.ts'
+
+const Health = Type.Object({ status: Type.String(), version: Type.String() })
+const Ready = Type.Object({ status: Type.Literal('ready') })
+const NotReady = Type.Object({ status: Type.Literal('not_ready'), reason: Type.String() })
+
+const tags = ['operation']
+/** A dependency that has not answered by then is not ready. */
+const READY_MS = 3000
+
+/** Below the root, for the machine around Baton: no key. */
+export function operateRoutes(app: App, deps: RouteDeps): void {
+  const { store, bus, metrics, version, isDraining } = deps
+
+  async function reasonNotReady(): Promise<string | null> {
+    if (isDraining()) return 'draining'
+    return (await failure('store', store.ready())) ?? failure('bus', bus.ready())
+  }
+
+  app.get(
+    '/healthz',
+    { exposeHeadRoute: true, schema: { tags, summary: 'The process is up', response: { 200: Health } } },
+    async () => ({ status: 'ok', version }),
+  )
+  app.get(
+    '/readyz',
+    {
+      exposeHeadRoute: true,
+      schema: {
+        tags,
+        summary: 'Store, bus and migrations are ready, and the process is not draining',
+        response: { 200: Ready, 503: NotReady },
+      },
+    },
+    async (_, reply) => {
+      const reason = await reasonNotReady()
+      if (reason === null) return { status: 'ready' }
+      return reply.code(503).header('retry-after', '1').send({ status: 'not_ready', reason })
+    },
+  )
+  app.get(
+    '/metrics',
+    {
+      schema: {
+        tags,
+        summary: 'Figures for Prometheus',
+        response: {
+          200: { description: 'Metrics', content: { 'text/plain': { schema: { type: 'string' } } } },
+        },
+      },
+    },
+    async (_, reply) => reply.type(metrics.contentType).send(await metrics.text()),
+  )
+}
+
+async function failure(name: string, ready: Promise<void>): Promise<string | null> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<string>((resolve) => {
+    timer = setTimeout(() => resolve(`${name}: no answer`), READY_MS)
+  })
+  const answer = ready.then(
+    () => null,
+    (error: unknown) => `${name}: ${error instanceof Error ? error.message : 'failed'}`,
+  )
+  return Promise.race([answer, late]).finally(() => clearTimeout(timer))
+}

@@ -1,0 +1,283 @@
+/**
+ * Shapes that several nouns share. A schema with a title becomes a named component of the OpenAPI
+ * document (src/http-openapi.ts); what it says is api.md's contract.
+ */
+import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
+import { PROVIDER_IDS } from '../src/config/settings.ts'
+
+export const closed = { additionalProperties: false } as const
+
+// ---------------------------------------------------------------- small ones
+
+/** Text that is stored as text: anything but NUL, which PostgreSQL does not hold. */
+export const text = (min: number, max: number, description?: string) =>
+  Type.String({
+    minLength: min,
+    maxLength: max,
+    pattern: '^[^\\u0000]*$',
+    ...(description ? { description } : {}),
+  })
+
+export const nullable = <S extends TSchema>(schema: S) =>
+  Type.Unsafe<Static<S> | null>({ ...schema, type: [(schema as { type?: unknown }).type, 'null'] })
+
+export const Provider = Type.Unsafe<string>({
+  type: 'string',
+  enum: [...PROVIDER_IDS],
+  description: 'Whose model answers',
+})
+export const Model = text(1, 256, 'The model, by the name that its provider gives it')
+export const Instant = Type.String({ format: 'date-time' })
+export const Id = Type.String({ minLength: 1, maxLength: 512 })
+export const Flag = Type.Boolean()
+export const Count = Type.Integer({ minimum: 0 })
+/** Any JSON object. */
+export const Json = Type.Unsafe<Record<string, unknown>>({ type: 'object' })
+export const NoBody = Type.Object({}, closed)
+
+export const idParams = <K extends string>(...names: K[]) =>
+  Type.Object(Object.fromEntries(names.map((name) => [name, Id])) as Record<K, typeof Id>)
+export const IdParam = Type.Object({ id: Id })
+
+/** Query of a list. */
+export const paging = {
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, description: 'Default 100' })),
+  cursor: Type.Optional(Type.String({ maxLength: 1024, description: '`next_cursor` of the page before' })),
+}
+export const Paging = Type.Object(paging, closed)
+export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: string }) => ({
+  limit,
+  ...(cursor === undefined ? {} : { cursor }),
+})
+
+/** A page of a list: newest first, unless its route says otherwise. */
+export const listOf = (item: TSchema) =>
+  Type.Object({ data: Type.Array(item), next_cursor: nullable(Type.String()) })
+
+export const Metadata = Type.Unsafe<Record<string, unknown>>({
+  type: 'object',
+  maxProperties: 100,
+  description: 'Whatever the caller likes to keep with it: up to 100 fields and 16 KiB of JSON',
+})
+
+export const Usage = Type.Object(
+  { input_tokens: Count, output_tokens: Count, reasoning_tokens: Count, cached_tokens: Count },
+  { title: 'Usage' },
+)
+
+export const ErrorShape = Type.Object(
+  {
+    error: Type.Object({
+      code: Type.String({ description: 'Stable; tells what went wrong' }),
+      message: Type.String(),
+      param: nullable(Type.String({ description: 'The field at fault' })),
+      request_id: Type.String(),
+      details: Type.Optional(Json),
+    }),
+  },
+  {
+    title: 'Error',
+    examples: [
+      {
+        error: {
+          code: 'session_not_found',
+          message: 'No session ses_0 exists.',
+          param: null,
+          request_id: 'req_01j9z',
+        },
+      },
+    ],
+  },
+)
+
+/** A union told apart by one field: precise errors, and a discriminator in the document. */
+export function taggedBy<const T extends TObject[]>(tag: string, title: string, ...branches: T) {
+  return Type.Unsafe<Static<T[number]>>({
+    type: 'object',
+    title,
+    discriminator: { propertyName: tag },
+    required: [tag],
+    oneOf: branches,
+  })
+}
+
+export const Apply = Type.Optional(
+  Type.Unsafe<'next' | 'now'>({
+    type: 'string',
+    enum: ['next', 'now'],
+    description:
+      '`next` (default): from the next request to the provider on; `now`: restarts the step in flight',
+  }),
+)
+
+// ---------------------------------------------------------------- parts and messages
+
+const Provenance = Type.Object(
+  {
+    provider: text(1, 64),
+    model: text(1, 256),
+    credential_id: nullable(text(1, 512)),
+    opaque: Type.Optional(Type.String()),
+    prefix: Type.Optional(Type.String()),
+  },
+  { ...closed, title: 'Provenance', description: 'Where an assistant part came from' },
+)
+const provenance = { provenance: Type.Optional(Provenance) }
+
+const part = <const K extends string, P extends TProperties>(type: K, fields: P) =>
+  Type.Object({ type: Type.Literal(type), ...fields }, closed)
+
+const media = <const K extends string>(type: K, family: string) =>
+  part(type, {
+    media_type: Type.String({
+      maxLength: 128,
+      pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*$`,
+      description: `Such as ${family === 'image' ? 'image/png' : family === 'audio' ? 'audio/wav' : 'application/pdf'}`,
+    }),
+    data: Type.Optional(Type.String({ format: 'byte', minLength: 4, description: 'Base64; or `url`' })),
+    url: Type.Optional(Type.String({ maxLength: 8192, description: 'http or https; or `data`' })),
+    name: Type.Optional(text(1, 256)),
+  })
+
+const Text = part('text', { text: Type.String(), ...provenance })
+const PlainText = part('text', { text: Type.String() })
+const Image = media('image', 'image')
+const Audio = media('audio', 'audio')
+const File = media('file', '[a-z]+')
+const Notice = part('notice', { text: Type.String() })
+
+const CallId = Type.String({ minLength: 1, maxLength: 256 })
+const ToolName = text(1, 512)
+
+const ContentPart = taggedBy('type', 'ContentPart', PlainText, Image, Audio, File)
+const Reasoning = part('reasoning', { text: Type.String(), provenance: Provenance })
+const ToolCall = part('tool_call', {
+  call_id: CallId,
+  name: ToolName,
+  arguments: Json,
+  arguments_text: Type.Optional(Type.String()),
+  ...provenance,
+})
+const Outcome = Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])
+const toolResult = {
+  call_id: CallId,
+  name: ToolName,
+  content: Type.Array(ContentPart, { maxItems: 1000 }),
+  structured: Type.Optional(Type.Unknown()),
+  spill: Type.Optional(Type.Object({ exec_id: Id, bytes: Count }, closed)),
+}
+const ToolResult = part('tool_result', { ...toolResult, is_error: Flag, outcome: Outcome })
+/** A caller may leave out what follows from the rest. */
+const GivenToolResult = part('tool_result', {
+  ...toolResult,
+  is_error: Type.Optional(Flag),
+  outcome: Type.Optional(Outcome),
+})
+
+export const Part = taggedBy(
+  'type',
+  'Part',
+  Text,
+  Reasoning,
+  ToolCall,
+  ToolResult,
+  Image,
+  Audio,
+  File,
+  Notice,
+)
+const GivenPart = taggedBy(
+  'type',
+  'GivenPart',
+  Text,
+  Reasoning,
+  ToolCall,
+  GivenToolResult,
+  Image,
+  Audio,
+  File,
+  Notice,
+)
+export const GivenParts = Type.Array(GivenPart, { minItems: 1, maxItems: 1000 })
+export const Role = Type.Enum(['user', 'assistant', 'tool', 'system'])
+
+export const Message = Type.Object(
+  {
+    id: Id,
+    session_id: Id,
+    turn_id: nullable(Id),
+    seq: Type.Integer(),
+    role: Role,
+    parts: Type.Array(Part),
+    incomplete: Type.Optional(Flag),
+    created_at: Instant,
+  },
+  { title: 'Message' },
+)
+export const GivenMessage = Type.Object(
+  { role: Role, parts: GivenParts },
+  {
+    ...closed,
+    title: 'GivenMessage',
+    examples: [{ role: 'user', parts: [{ type: 'text', text: 'What is in this folder?' }] }],
+  },
+)
+
+/** What a turn is given: text, or parts of text and media. */
+export const Input = Type.Unsafe<string | Static<typeof ContentPart>[]>({
+  anyOf: [
+    { type: 'string', minLength: 1 },
+    { type: 'array', items: ContentPart, minItems: 1, maxItems: 1000 },
+  ],
+  description: 'Text, or a list of parts',
+})
+
+const Place = Type.Integer({
+  minimum: -1_000_000,
+  maximum: 1_000_000,
+  description: 'Counts the messages of the history; negative from the end',
+})
+export const ContextEdits = Type.Array(
+  taggedBy(
+    'op',
+    'ContextEdit',
+    Type.Object(
+      {
+        op: Type.Enum(['insert_before', 'insert_after', 'replace_at']),
+        index: Place,
+        message: GivenMessage,
+      },
+      closed,
+    ),
+    Type.Object({ op: Type.Literal('delete_at'), index: Place }, closed),
+  ),
+  { maxItems: 1000, description: "Edits of the history for this turn's requests only, applied in order" },
+)
+export type GivenEdit = Static<typeof ContextEdits>[number]
+
+export const ModelSettings = Type.Object(
+  {
+    temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 2 })),
+    top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+    max_output_tokens: Type.Optional(Type.Integer({ minimum: 1, maximum: 10_000_000 })),
+    reasoning: Type.Optional(
+      Type.Object(
+        {
+          effort: Type.Optional(Type.Enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'])),
+        },
+        closed,
+      ),
+    ),
+    tool_choice: Type.Optional(
+      Type.Unsafe<'auto' | 'none' | 'required' | { name: string }>({
+        anyOf: [
+          { type: 'string', enum: ['auto', 'none', 'required'] },
+          Type.Object({ name: ToolName }, closed),
+        ],
+        description: 'Takes auto, none, required, or {name} of one tool',
+      }),
+    ),
+    parallel_tool_calls: Type.Optional(Flag),
+  },
+  { ...closed, title: 'ModelSettings' },
+)

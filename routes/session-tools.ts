@@ -1,0 +1,213 @@
+import { Type } from 'typebox'
+import type { App, RouteDeps } from './app.ts'
+import {
+  Apply,
+  Count,
+  closed,
+  Flag,
+  Id,
+  IdParam,
+  Instant,
+  idParams,
+  Json,
+  nullable,
+  Provider,
+} from './schemas.ts'
+
+const Name = Type.String()
+const Names = Type.Array(Name, { description: 'Canonical names' })
+
+const ToolsChange = Type.Object(
+  {
+    tools_revision: Count,
+    added: Names,
+    removed: Names,
+    changed: Names,
+    effective: Type.Object({
+      turn_id: nullable(Id),
+      from: Type.Enum(['next_step', 'next_turn', 'restart']),
+    }),
+    restarted_turn_id: nullable(Id),
+    prompt_cache: Type.Enum(['kept', 'invalidated']),
+  },
+  {
+    title: 'ToolsChange',
+    examples: [
+      {
+        tools_revision: 4,
+        added: ['files.read'],
+        removed: [],
+        changed: [],
+        effective: { turn_id: null, from: 'next_turn' },
+        restarted_turn_id: null,
+        prompt_cache: 'invalidated',
+      },
+    ],
+  },
+)
+const SessionTool = Type.Object(
+  {
+    canonical_name: Name,
+    provider_exposed_name: Type.Record(Type.String(), Type.String(), { description: 'By provider' }),
+    connector_id: nullable(Id),
+    mcp_tool_name: nullable(Name),
+    server: nullable(Name),
+    description: Type.String(),
+    parameters: Json,
+    enabled: Flag,
+    source: Type.Enum(['mcp', 'builtin']),
+    last_seen_at: nullable(Instant),
+    status: Type.Enum(['available', 'unavailable', 'changed', 'undeclarable']),
+    reason: Type.Optional(Type.String()),
+  },
+  { title: 'SessionTool' },
+)
+const SessionToolList = Type.Object(
+  {
+    revision: Count,
+    updated_at: Instant,
+    tools: Type.Array(SessionTool),
+    declarations: Type.Optional(
+      Type.Array(Type.Unknown(), { description: 'As the provider gets them; with `?provider=`' }),
+    ),
+  },
+  { title: 'SessionToolList' },
+)
+const BoundConnector = Type.Object(
+  {
+    id: Id,
+    name: Type.String(),
+    alias: nullable(Type.String()),
+    origin: Type.Enum(['api', 'config']),
+    transport: Type.String(),
+  },
+  { title: 'BoundConnector' },
+)
+const Bind = Type.Object(
+  {
+    apply: Apply,
+    alias: Type.Optional(
+      Type.String({
+        pattern: '^[a-z][a-z0-9-]{0,31}$',
+        description:
+          "Stands in for the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
+      }),
+    ),
+  },
+  { ...closed, examples: [{ apply: 'now' }, { alias: 'docs' }] },
+)
+const Toggle = Type.Object({ enabled: Flag, apply: Apply }, { ...closed, examples: [{ enabled: false }] })
+const ApplyBody = Type.Object({ apply: Apply }, { ...closed, examples: [{ apply: 'now' }] })
+const ApplyQuery = Type.Object({ apply: Apply }, closed)
+const OfProvider = Type.Object({ provider: Type.Optional(Provider) }, closed)
+
+const tags = ['session tools']
+const change = { 200: ToolsChange }
+
+export function sessionToolRoutes(app: App, { sessions, tools, store }: RouteDeps): void {
+  app.get(
+    '/sessions/:id/connectors',
+    {
+      schema: {
+        tags,
+        summary: 'Connectors that the session binds',
+        params: IdParam,
+        response: { 200: Type.Object({ data: Type.Array(BoundConnector), next_cursor: Type.Null() }) },
+      },
+    },
+    async (request) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      const bindings = await store.connectors.bindings(session.id)
+      const data = bindings.map(({ connector: { id, name, origin, transport }, alias }) => ({
+        id,
+        name,
+        alias,
+        origin,
+        transport,
+      }))
+      return { data, next_cursor: null }
+    },
+  )
+  app.put(
+    '/sessions/:id/connectors/:connector',
+    {
+      schema: {
+        tags,
+        summary: 'Bind a connector by id or name',
+        params: idParams('id', 'connector'),
+        body: Bind,
+        response: change,
+      },
+    },
+    async (request) => {
+      const { apply = 'next', alias = null } = request.body
+      const session = await sessions.get(request.caller, request.params.id)
+      return tools.bind(session, request.params.connector, apply, alias)
+    },
+  )
+  app.delete(
+    '/sessions/:id/connectors/:connector',
+    {
+      schema: {
+        tags,
+        summary: 'Unbind a connector',
+        params: idParams('id', 'connector'),
+        querystring: ApplyQuery,
+        response: change,
+      },
+    },
+    async (request) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      return tools.unbind(session, request.params.connector, request.query.apply ?? 'next')
+    },
+  )
+  app.get(
+    '/sessions/:id/tools',
+    {
+      schema: {
+        tags,
+        summary: 'The tools that the session may call',
+        params: IdParam,
+        querystring: OfProvider,
+        response: { 200: SessionToolList },
+      },
+    },
+    async (request) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      return tools.list(session, request.query.provider ?? null)
+    },
+  )
+  app.patch(
+    '/sessions/:id/tools/:tool',
+    {
+      schema: {
+        tags,
+        summary: 'Switch a tool on or off, by its canonical name',
+        params: idParams('id', 'tool'),
+        body: Toggle,
+        response: change,
+      },
+    },
+    async (request) => {
+      const { enabled, apply = 'next' } = request.body
+      const session = await sessions.get(request.caller, request.params.id)
+      return tools.setEnabled(session, request.params.tool, enabled, apply)
+    },
+  )
+  app.post(
+    '/sessions/:id/tools/refresh',
+    {
+      schema: {
+        tags,
+        summary: 'Ask all servers for their tools again',
+        params: IdParam,
+        body: ApplyBody,
+        response: change,
+      },
+    },
+    async (request) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      return tools.refresh(session, request.body.apply ?? 'next')
+    },
+  )
+}

@@ -1,0 +1,190 @@
+import { type Static, Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
+import type { Execution, ExecutionFilter } from '../src/store/store.ts'
+import { outputSlice } from '../src/tools/slice.ts'
+import type { App, RouteDeps } from './app.ts'
+import {
+  Count,
+  closed,
+  Flag,
+  Id,
+  IdParam,
+  Instant,
+  Json,
+  listOf,
+  nullable,
+  pageOf,
+  paging,
+  text,
+} from './schemas.ts'
+
+const filters = {
+  session_id: Type.Optional(text(1, 512)),
+  turn_id: Type.Optional(text(1, 512)),
+  tool: Type.Optional(text(1, 512)),
+  outcome: Type.Optional(Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])),
+  since: Type.Optional(Instant),
+  until: Type.Optional(Instant),
+}
+const Filter = Type.Object({ ...filters, ...paging }, closed)
+const Grouping = Type.Object(
+  { ...filters, group_by: Type.Optional(Type.Enum(['tool', 'connector', 'session'])) },
+  closed,
+)
+const Slice = Type.Object(
+  {
+    path: Type.Optional(
+      Type.String({ maxLength: 4096, description: 'JSON Pointer into a structured result' }),
+    ),
+    offset: Type.Optional(Type.Integer({ minimum: 0, maximum: 2 ** 40, description: 'In bytes' })),
+    limit: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: 2 ** 20, description: 'In bytes; default 65536' }),
+    ),
+  },
+  closed,
+)
+const ExecutionView = Type.Object(
+  {
+    id: Id,
+    session_id: Id,
+    turn_id: Id,
+    step: Count,
+    call_id: Type.String(),
+    tool: Type.String(),
+    connector: nullable(Type.String()),
+    tools_revision: Count,
+    arguments: Json,
+    state: Type.Enum(['awaiting_approval', 'started', 'settled']),
+    outcome: nullable(Type.String()),
+    is_error: nullable(Flag),
+    error: nullable(Type.String()),
+    started_at: nullable(Instant),
+    ended_at: nullable(Instant),
+    duration_ms: nullable(Type.Number()),
+    bytes: nullable(Count),
+    approved_by: nullable(Type.String()),
+  },
+  { title: 'ToolExecution' },
+)
+const Output = Type.Object(
+  {
+    exec_id: Id,
+    path: Type.String(),
+    offset: Count,
+    limit: Count,
+    total_bytes: Count,
+    next_offset: nullable(Count),
+    content: Type.String(),
+  },
+  { title: 'ToolOutput' },
+)
+const Stats = Type.Object({
+  data: Type.Array(
+    Type.Object({
+      key: Type.String(),
+      count: Count,
+      failures: Count,
+      p50_ms: Type.Number(),
+      p95_ms: Type.Number(),
+      max_ms: Type.Number(),
+    }),
+  ),
+})
+
+const tags = ['tool executions']
+
+export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
+  app.get(
+    '/tool-executions',
+    {
+      schema: {
+        tags,
+        summary: 'The ledger of tool calls',
+        querystring: Filter,
+        response: { 200: listOf(ExecutionView) },
+      },
+    },
+    async (request) => {
+      const page = await store.executions.list(request.caller, filterOf(request.query), pageOf(request.query))
+      return { data: page.data.map(executionView), next_cursor: page.next_cursor }
+    },
+  )
+  app.get(
+    '/tool-executions/stats',
+    { schema: { tags, summary: 'Counts and durations', querystring: Grouping, response: { 200: Stats } } },
+    async (request) => ({
+      data: await store.executions.stats(
+        request.caller,
+        request.query.group_by ?? 'tool',
+        filterOf(request.query),
+      ),
+    }),
+  )
+  app.get(
+    '/tool-executions/:id',
+    { schema: { tags, summary: 'Read one call', params: IdParam, response: { 200: ExecutionView } } },
+    async (request) => {
+      const execution = await store.executions.get(request.caller, request.params.id)
+      if (!execution) throw notFound(request.params.id)
+      return executionView(execution)
+    },
+  )
+  app.get(
+    '/tool-executions/:id/output',
+    {
+      schema: {
+        tags,
+        summary: "Read a call's full output, in slices",
+        description: 'Slices are in bytes and never split a character.',
+        params: IdParam,
+        querystring: Slice,
+        response: { 200: Output },
+      },
+    },
+    async (request) => {
+      const { id } = request.params
+      const stored = await store.executions.output(request.caller, id)
+      if (!stored) throw notFound(id)
+      const { path = '', offset = 0, limit = 65_536 } = request.query
+      return { exec_id: id, ...outputSlice(stored, { path, offset, limit }) }
+    },
+  )
+}
+
+function filterOf(query: Static<typeof Filter> | Static<typeof Grouping>): ExecutionFilter {
+  const { session_id, turn_id, tool, outcome, since, until } = query
+  return {
+    ...(session_id === undefined ? {} : { session_id }),
+    ...(turn_id === undefined ? {} : { turn_id }),
+    ...(tool === undefined ? {} : { tool }),
+    ...(outcome === undefined ? {} : { outcome }),
+    ...(since === undefined ? {} : { since }),
+    ...(until === undefined ? {} : { until }),
+  }
+}
+
+/** What the ledger shows; bookkeeping of recovery and sealed edits stay inside. */
+function executionView(row: Execution) {
+  return {
+    id: row.id,
+    session_id: row.session_id,
+    turn_id: row.turn_id,
+    step: row.step,
+    call_id: row.call_id,
+    tool: row.tool,
+    connector: row.connector,
+    tools_revision: row.tools_revision,
+    arguments: row.arguments,
+    state: row.state,
+    outcome: row.outcome,
+    is_error: row.is_error,
+    error: row.error,
+    started_at: row.started_at,
+    ended_at: row.ended_at,
+    duration_ms: row.duration_ms,
+    bytes: row.bytes,
+    approved_by: row.approved_by,
+  }
+}
+
+const notFound = (id: string) => new BatonError('tool_execution_not_found', `No tool execution ${id} exists.`)

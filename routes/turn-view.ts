@@ -1,0 +1,76 @@
+/** A turn as the API shows it. */
+import { Type } from 'typebox'
+import { type Message as ChatMessage, textOf } from '../src/chat/message.ts'
+import type { Turn } from '../src/store/store.ts'
+import { ContextEdits, Count, Flag, Id, Instant, Json, Message, nullable, Part, Usage } from './schemas.ts'
+
+const Step = Type.Object(
+  {
+    index: Count,
+    attempt: Count,
+    provider: Type.String(),
+    model: Type.String(),
+    tools_revision: Count,
+    tool_count: Count,
+    finish_reason: nullable(Type.String({ description: 'stop, length, tool_calls, refusal, error' })),
+    usage: Usage,
+    started_at: Instant,
+    ended_at: nullable(Instant),
+    discarded: Type.Optional(Flag),
+  },
+  { title: 'Step' },
+)
+
+export const TurnView = Type.Object(
+  {
+    id: Id,
+    session_id: Id,
+    state: Type.Enum(['queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled']),
+    provider: nullable(Type.String({ description: "The turn's own; null: the session's" })),
+    model: nullable(Type.String()),
+    input: Type.Array(Part),
+    context: ContextEdits,
+    max_steps: Count,
+    attempt: Count,
+    steps: Type.Array(Step),
+    usage: Usage,
+    finish_reason: nullable(Type.String({ description: 'stop, length, refusal, max_steps' })),
+    error: nullable(Json),
+    idempotency_key: nullable(Type.String()),
+    created_at: Instant,
+    started_at: nullable(Instant),
+    ended_at: nullable(Instant),
+    messages: Type.Optional(Type.Array(Message, { description: 'Of this turn, its input first' })),
+    output_text: Type.Optional(Type.String({ description: "The assistant's last text" })),
+  },
+  { title: 'Turn' },
+)
+
+/** `messages` are the turn's own; without them the short form, as lists and answers of verbs show it. */
+export function turnView(turn: Turn, messages?: readonly ChatMessage[]) {
+  return {
+    id: turn.id,
+    session_id: turn.session_id,
+    state: turn.state,
+    provider: turn.provider,
+    model: turn.model,
+    input: turn.input,
+    context: turn.context,
+    max_steps: turn.max_steps,
+    attempt: turn.attempt,
+    steps: turn.steps,
+    usage: turn.usage,
+    finish_reason: turn.finish_reason,
+    error: turn.error,
+    idempotency_key: turn.idempotency_key,
+    created_at: turn.created_at,
+    started_at: turn.started_at,
+    ended_at: turn.ended_at,
+    ...(messages ? { messages, output_text: outputText(messages) } : {}),
+  }
+}
+
+function outputText(messages: readonly ChatMessage[]): string {
+  const spoken = messages.filter(({ role }) => role === 'assistant').map(textOf)
+  return spoken.findLast((said) => said !== '') ?? ''
+}

@@ -1,0 +1,283 @@
+import { createHash } from 'node:crypto'
+import type { FastifyReply } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
+import type { Caller, StartTurn } from '../src/ports.ts'
+import type { Turn } from '../src/store/store.ts'
+import type { App, RouteDeps } from './app.ts'
+import { EventStream, turnEvents } from './events.ts'
+import { givenEdits, givenInput } from './given.ts'
+import {
+  ContextEdits,
+  closed,
+  Flag,
+  IdParam,
+  Input,
+  idParams,
+  Json,
+  listOf,
+  Model,
+  NoBody,
+  Paging,
+  Provider,
+  pageOf,
+  text,
+} from './schemas.ts'
+import { TurnView, turnView } from './turn-view.ts'
+
+const NewTurn = Type.Object(
+  {
+    input: Input,
+    context: Type.Optional(ContextEdits),
+    on_busy: Type.Optional(Type.Enum(['reject', 'enqueue', 'interrupt'])),
+    max_steps: Type.Optional(Type.Integer({ minimum: 1, maximum: 64, description: 'Default 16' })),
+    provider: Type.Optional(Provider),
+    model: Type.Optional(Model),
+    stream: Type.Optional(Flag),
+    background: Type.Optional(Flag),
+  },
+  {
+    ...closed,
+    examples: [
+      { input: 'What changed in this folder since yesterday?' },
+      {
+        input: [{ type: 'text', text: 'Describe this.' }],
+        context: [{ op: 'delete_at', index: -1 }],
+        stream: false,
+      },
+    ],
+  },
+)
+const StartHeaders = Type.Object({
+  'idempotency-key': Type.Optional(
+    Type.String({
+      minLength: 1,
+      maxLength: 255,
+      pattern: '^[\\x20-\\x7e]+$',
+      description: 'The same key and body bring the same turn, for 24 hours',
+    }),
+  ),
+})
+/** Longest that one request may wait: proxies cut what is silent for longer. */
+const LONGEST_WAIT = 600
+const Wait = Type.Object(
+  {
+    wait: Type.Optional(
+      Type.Number({
+        minimum: 0,
+        maximum: LONGEST_WAIT,
+        description: 'Seconds to wait for the end, or for input',
+      }),
+    ),
+  },
+  closed,
+)
+const WaitForEnd = Type.Object({ wait: Type.Optional(Flag) }, closed)
+const Decision = Type.Object(
+  {
+    decision: Type.Enum(['approve', 'deny']),
+    arguments: Type.Optional(Json),
+    reason: Type.Optional(text(0, 4000, 'Told to the model when it is denied')),
+  },
+  { ...closed, examples: [{ decision: 'approve' }, { decision: 'deny', reason: 'Not on a Friday.' }] },
+)
+const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{ answer: 'blue' }] })
+
+const tags = ['turns']
+
+/** The same for bodies that differ in nothing but the order of their keys. */
+const hashOf = (body: unknown): string =>
+  createHash('sha256').update(JSON.stringify(body, sortedKeys)).digest('hex')
+const sortedKeys = (_: string, value: unknown): unknown =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+    ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+    : value
+
+export function turnRoutes(app: App, deps: RouteDeps): void {
+  const { turns, store, sessions, streams } = deps
+
+  const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
+
+  async function startRequest(body: Static<typeof NewTurn>, key: string | undefined): Promise<StartTurn> {
+    if (body.provider !== undefined && body.model === undefined) {
+      throw new BatonError('invalid_request', 'A turn with its own provider needs its own model.', {
+        param: 'model',
+      })
+    }
+    return {
+      input: await givenInput(deps, body.input),
+      context: await givenEdits(deps, body.context),
+      on_busy: body.on_busy ?? 'reject',
+      max_steps: body.max_steps ?? 16,
+      provider: body.provider ?? null,
+      model: body.model ?? null,
+      idempotency_key: key ?? null,
+      body_hash: hashOf(body),
+    }
+  }
+
+  /** Until the turn is over, the client is, or the server. */
+  async function finished(caller: Caller, turn: Turn, reply: FastifyReply) {
+    const now = await turns.wait(caller, turn.id, null, leaving(reply, streams.closing))
+    if (now.state === 'failed' && now.error) throw failure(now, now.error)
+    if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(now)
+    throw new BatonError('draining', 'Baton is shutting down; the turn goes on.', {
+      details: { turn_id: turn.id },
+    })
+  }
+
+  app.post(
+    '/sessions/:id/turns',
+    {
+      schema: {
+        tags,
+        summary: 'Say something, and follow what comes of it',
+        description:
+          'Default: an event stream of the turn. `stream: false` waits and answers with the turn, or with its ' +
+          'error. `background: true` answers at once with 202. A client that goes away never cancels a turn.',
+        params: IdParam,
+        headers: StartHeaders,
+        body: NewTurn,
+        response: {
+          200: {
+            ...EventStream,
+            content: { ...EventStream.content, 'application/json': { schema: TurnView } },
+          },
+          202: TurnView,
+        },
+      },
+    },
+    async (request, reply) => {
+      const { caller, body } = request
+      const given = await startRequest(body, request.headers['idempotency-key'])
+      const { turn, outcome } = await turns.start(caller, request.params.id, given)
+      reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)
+      if (outcome === 'replayed') reply.header('idempotent-replayed', 'true')
+      if (body.background) return reply.code(202).send(turnView(turn))
+      if (body.stream === false) return finished(caller, turn, reply)
+      const begun = outcome === 'replayed' && turn.started_at !== null
+      return streams.send(reply, turnEvents(deps, caller, turn, null, begun))
+    },
+  )
+  app.get(
+    '/sessions/:id/turns',
+    {
+      schema: {
+        tags,
+        summary: "List a session's turns",
+        params: IdParam,
+        querystring: Paging,
+        response: { 200: listOf(TurnView) },
+      },
+    },
+    async (request) => {
+      const session = await sessions.get(request.caller, request.params.id)
+      const page = await store.turns.list(request.caller, session.id, pageOf(request.query))
+      return {
+        data: (page?.data ?? []).map((turn) => turnView(turn)),
+        next_cursor: page?.next_cursor ?? null,
+      }
+    },
+  )
+  app.get(
+    '/turns/:id',
+    {
+      schema: {
+        tags,
+        summary: 'Read a turn, or wait for it',
+        params: IdParam,
+        querystring: Wait,
+        response: { 200: TurnView },
+      },
+    },
+    async (request, reply) => {
+      const signal = leaving(reply, streams.closing)
+      return fullView(await turns.wait(request.caller, request.params.id, request.query.wait ?? 0, signal))
+    },
+  )
+  app.post(
+    '/turns/:id/cancel',
+    {
+      schema: {
+        tags,
+        summary: 'Cancel a turn',
+        description: 'Idempotent. 202 at once; with `wait=true` 200 after its end.',
+        params: IdParam,
+        querystring: WaitForEnd,
+        body: NoBody,
+        response: { 200: TurnView, 202: TurnView },
+      },
+    },
+    async (request, reply) => {
+      const waits = request.query.wait ?? false
+      const turn = await turns.cancel(request.caller, request.params.id, waits)
+      return reply.code(waits ? 200 : 202).send(waits ? await fullView(turn) : turnView(turn))
+    },
+  )
+  app.post(
+    '/turns/:id/restart',
+    {
+      schema: {
+        tags,
+        summary: 'Make the model call in flight anew',
+        description: '409 `not_restartable` when none is in flight, `restart_limit` after 8.',
+        params: IdParam,
+        body: NoBody,
+        response: { 202: TurnView },
+      },
+    },
+    async (request, reply) =>
+      reply.code(202).send(turnView(await turns.restart(request.caller, request.params.id))),
+  )
+  app.post(
+    '/turns/:id/approvals/:call_id',
+    {
+      schema: {
+        tags,
+        summary: 'Decide on a tool call that waits for approval',
+        params: idParams('id', 'call_id'),
+        body: Decision,
+        response: { 200: TurnView },
+      },
+    },
+    async (request) => {
+      const { id, call_id } = request.params
+      if (request.body.decision === 'deny' && request.body.arguments) {
+        throw new BatonError('invalid_request', 'A denied call takes no arguments.', { param: 'arguments' })
+      }
+      return turnView(await turns.decide(request.caller, id, call_id, request.body))
+    },
+  )
+  app.post(
+    '/turns/:id/answers/:call_id',
+    {
+      schema: {
+        tags,
+        summary: 'Answer a tool that asks (reserved)',
+        params: idParams('id', 'call_id'),
+        body: Answer,
+        response: { 200: TurnView },
+      },
+    },
+    async (request) => {
+      const { id, call_id } = request.params
+      return turnView(await turns.answer(request.caller, id, call_id, request.body.answer))
+    },
+  )
+}
+
+/** A failed turn's error as the answer to whoever waited for it. */
+function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
+  const { code, message, param, details } = error
+  return new BatonError(code, message, {
+    ...(param === null ? {} : { param }),
+    details: { ...details, turn_id: turn.id },
+  })
+}
+
+/** Fires when the client leaves or the server closes. */
+function leaving({ raw }: FastifyReply, closing: AbortSignal): AbortSignal {
+  const gone = new AbortController()
+  raw.once('close', () => gone.abort())
+  return AbortSignal.any([gone.signal, closing])
+}

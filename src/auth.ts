@@ -1,0 +1,165 @@
+/**
+ * Who calls: gateway keys, the bootstrap admin key, and, with auth off, anyone on this machine. Keys are
+ * stored as SHA-256: they are 256 random bits, so a slow hash would add nothing.
+ */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Bus } from './bus/bus.ts'
+import { newId } from './chat/ids.ts'
+import type { Config } from './config/config.ts'
+import { isLoopback } from './config/settings.ts'
+import { BatonError } from './errors.ts'
+import type { Caller } from './ports.ts'
+import type { ApiKey, Page, PageRequest, Scope, Store } from './store/store.ts'
+
+export interface NewKey {
+  owner: string
+  scopes: ApiKey['scopes']
+  name?: string
+  /** RFC 3339 */
+  expires_at?: string
+}
+
+/** Makes a key; the text is returned this once. Also the command line's way to the first key. */
+export async function createKey(
+  store: Pick<Store, 'keys' | 'audit'>,
+  by: string,
+  input: NewKey,
+): Promise<ApiKey & { key: string }> {
+  const key = `bk_${randomBytes(32).toString('base64url')}`
+  const row = await store.keys.create({
+    id: newId('key'),
+    owner: input.owner,
+    name: input.name ?? null,
+    scopes: input.scopes,
+    hint: key.slice(-4),
+    expires_at: input.expires_at ?? null,
+    hash: hashOf(key),
+  })
+  const details = { owner: row.owner, scopes: row.scopes }
+  await store.audit.write({ owner: by, act: 'key.create', subject: row.id, details })
+  return { ...row, key }
+}
+
+const hashOf = (key: string): string => createHash('sha256').update(key).digest('hex')
+
+export interface Auth {
+  /** Throws unauthenticated; with auth off the caller is the admin `local`. */
+  authenticate(headers: IncomingHttpHeaders): Promise<Caller>
+  /**
+   * With auth off: refuses what no local program sends, a foreign Host (DNS rebinding) or Origin (a page
+   * that drives by). Throws forbidden.
+   */
+  assertLocal(headers: IncomingHttpHeaders): void
+  create(caller: Caller, input: NewKey): Promise<ApiKey & { key: string }>
+  list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
+  /** Every replica forgets the key at once, and in a second at most. Throws key_not_found. */
+  revoke(caller: Caller, id: string): Promise<void>
+  /** Writes the last uses that are not stored yet. */
+  close(): Promise<void>
+}
+
+export interface AuthDeps {
+  config: Pick<Config, 'auth' | 'adminKey' | 'corsOrigins'>
+  store: Pick<Store, 'keys' | 'audit'>
+  bus: Pick<Bus, 'publish' | 'subscribe'>
+  /** Milliseconds; for tests */
+  now?: () => number
+}
+
+/** How long a key that was found may be used without asking the store again. */
+const CACHE_MS = 1000
+const CACHE_SIZE = 10_000
+const USES_EVERY_MS = 10_000
+
+export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Auth {
+  const known = new Map<string, { key: ApiKey; until: number }>()
+  const uses = new Set<string>()
+  const adminHash = config.adminKey === null ? null : Buffer.from(hashOf(config.adminKey), 'hex')
+  const unsubscribe = bus.subscribe('keys', forget)
+  const timer = setInterval(() => void flushUses(), USES_EVERY_MS)
+  timer.unref()
+
+  function forget(id: string): void {
+    for (const [hash, { key }] of known) if (key.id === id) known.delete(hash)
+  }
+
+  async function flushUses(): Promise<void> {
+    const ids = [...uses]
+    uses.clear()
+    // A last-used time is worth no failure.
+    if (ids.length > 0) await store.keys.used(ids).catch(() => {})
+  }
+
+  async function byHash(hash: string): Promise<ApiKey> {
+    const cached = known.get(hash)
+    if (cached && cached.until > now()) return cached.key
+    known.delete(hash)
+    const key = await store.keys.byHash(hash)
+    if (!key) throw unauthenticated('The key is not known.')
+    if (known.size >= CACHE_SIZE) known.clear()
+    known.set(hash, { key, until: now() + CACHE_MS })
+    return key
+  }
+
+  async function authenticate(headers: IncomingHttpHeaders): Promise<Caller> {
+    if (config.auth === 'off') return { owner: 'local', admin: true, key_id: null }
+    const hash = hashOf(presented(headers))
+    if (adminHash && timingSafeEqual(Buffer.from(hash, 'hex'), adminHash)) {
+      return { owner: 'admin', admin: true, key_id: 'bootstrap' }
+    }
+    const key = await byHash(hash)
+    if (key.revoked_at !== null) throw unauthenticated('The key was revoked.')
+    if (key.expires_at !== null && Date.parse(key.expires_at) <= now()) {
+      throw unauthenticated('The key has expired.')
+    }
+    uses.add(key.id)
+    return { owner: key.owner, admin: key.scopes.includes('admin'), key_id: key.id }
+  }
+
+  return {
+    authenticate,
+    assertLocal(headers) {
+      if (config.auth === 'off') assertLocal(headers, config.corsOrigins)
+    },
+    create: (caller, input) => createKey(store, caller.owner, input),
+    list: (scope, page) => store.keys.list(scope, page),
+    async revoke(caller, id) {
+      if (!(await store.keys.revoke(caller, id))) {
+        throw new BatonError('key_not_found', `No key ${id} exists.`)
+      }
+      forget(id)
+      await store.audit.write({ owner: caller.owner, act: 'key.revoke', subject: id, details: {} })
+      // Lost messages are made up for by the cache's short life.
+      await bus.publish('keys', id).catch(() => {})
+    },
+    async close() {
+      clearInterval(timer)
+      unsubscribe()
+      await flushUses()
+    },
+  }
+}
+
+/** The key of `Authorization: Bearer …`, else of `x-api-key`. */
+function presented(headers: IncomingHttpHeaders): string {
+  const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
+  const plain = headers['x-api-key']
+  const key = bearer ?? (typeof plain === 'string' ? plain.trim() : '')
+  if (key !== '') return key
+  throw unauthenticated('A key is required: send Authorization: Bearer bk_… or x-api-key.')
+}
+
+function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): void {
+  const host = headers.host ?? ''
+  const url = URL.canParse(`http://${host}`) ? new URL(`http://${host}`) : null
+  if (url?.pathname !== '/' || !isLoopback(url.hostname)) {
+    throw forbidden(`The Host ${host} is not this machine; while auth is off only loopback names are served.`)
+  }
+  const origin = headers.origin
+  if (origin === undefined || origin === url.origin || allowed.includes(origin)) return
+  throw forbidden(`The origin ${origin} may not call; add it to BATON_CORS_ORIGINS if it should.`)
+}
+
+const unauthenticated = (message: string) => new BatonError('unauthenticated', message)
+const forbidden = (message: string) => new BatonError('forbidden', message)

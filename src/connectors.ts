@@ -1,0 +1,351 @@
+/**
+ * Connectors as callers make them: what may be asked for, what is sealed, what is shown. Connecting is the
+ * MCP door's work, a session's tools are src/tools/'s; both are told what changed here.
+ */
+import { newId } from './chat/ids.ts'
+import type { Config, McpSetting } from './config/config.ts'
+import { isHeader } from './config/toolbox.ts'
+import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
+import type { Vault } from './credentials/credentials.ts'
+import { BatonError } from './errors.ts'
+import { type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'
+import type { Caller, SessionTools } from './ports.ts'
+import type { Connector, NewConnector, Page, PageRequest, Scope, Store } from './store/store.ts'
+
+export interface ConnectorInput {
+  name: string
+  transport: Connector['transport']
+  url?: string
+  headers?: Record<string, string>
+  command?: string
+  args?: string[]
+  env?: Record<string, string>
+  auth?: { type: 'none' | 'oauth' } | { type: 'bearer'; token: string }
+  mode?: Connector['mode']
+  default_tool_config?: { max_instances?: number; timeout?: string }
+  allow_tools?: string[]
+  deny_tools?: string[]
+  require_approval?: Connector['require_approval']
+  trust_annotations?: boolean
+  pin?: Connector['pin']
+}
+/** A connector keeps its transport; secrets that are not given stay. */
+export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
+
+/** Without secrets: of headers and variables the names alone (null: they cannot be opened any more). */
+export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
+  header_names: string[] | null
+  env_names: string[] | null
+}
+
+export interface ConnectorTest {
+  ok: boolean
+  latency_ms: number
+  server: { name: string; version: string; protocol_version: string } | null
+  tools: Pick<McpTool, 'name' | 'title' | 'description' | 'inputSchema' | 'annotations'>[]
+  error?: string
+}
+
+/** Verbs throw connector_not_found for an unknown id and another owner's, read_only for the configuration's. */
+export interface Connectors {
+  /** Throws invalid_request, address_not_allowed, forbidden (stdio), name_taken. */
+  create(caller: Caller, input: ConnectorInput): Promise<ConnectorView>
+  get(scope: Scope, id: string): Promise<ConnectorView>
+  list(scope: Scope, page: PageRequest): Promise<Page<ConnectorView>>
+  update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView>
+  delete(caller: Caller, id: string): Promise<void>
+  /** Connects and lists, within the connect budget; a failure of the server is an answer, not an error. */
+  test(caller: Caller, id: string): Promise<ConnectorTest>
+  /** Takes a tool's changed definition. Throws tool_not_found. */
+  accept(caller: Caller, id: string, tool: string): Promise<{ tool: string; hash: string }>
+}
+
+export interface ConnectorDeps {
+  store: Pick<Store, 'connectors' | 'audit'>
+  vault: Vault
+  config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
+  /** Rejects with address_not_allowed (src/mcp/guard.ts) */
+  assertUrl(url: string): Promise<void>
+  mcp: Pick<Mcp, 'list'>
+  specOf(connector: Connector): McpServerSpec
+  tools: Pick<SessionTools, 'accept' | 'connectorChanged'>
+}
+
+const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
+/** How long a server may take to be reached and to list its tools. */
+const CONNECT_BUDGET_MS = { streamable_http: 5_000, sse: 5_000, stdio: 15_000 }
+/** Sessions that follow a changed connector at once; the others see it at their next turn. */
+const FOLLOWERS = 1000
+
+export function createConnectors(deps: ConnectorDeps): Connectors {
+  const { store, vault, tools } = deps
+
+  async function row(scope: Scope, id: string): Promise<Connector> {
+    const found = await store.connectors.get(scope, id)
+    if (found) return found
+    throw new BatonError('connector_not_found', `No connector ${id} exists.`)
+  }
+
+  async function writable(scope: Scope, id: string): Promise<Connector> {
+    const found = await row(scope, id)
+    if (found.origin === 'api') return found
+    throw new BatonError(
+      'read_only',
+      `Connector ${found.name} comes from the configuration; change it there.`,
+    )
+  }
+
+  /** A name that neither the configuration nor, in the same moment, another call has. */
+  function free<T>(name: string, written: T | 'name_taken'): T {
+    if (written !== 'name_taken') return written
+    throw new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
+  }
+  function assertNotConfigured(name: string): void {
+    free(name, deps.config.toolbox.mcps.some((mcp) => mcp.name === name) ? 'name_taken' : null)
+  }
+
+  async function check(input: ConnectorInput): Promise<void> {
+    assertNotConfigured(input.name)
+    assertShape(input)
+    if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
+      throw new BatonError(
+        'forbidden',
+        'Connectors that start programs are off. The operator can allow them with BATON_ALLOW_STDIO_CONNECTORS=true.',
+        { param: 'transport' },
+      )
+    }
+    if (input.url !== undefined) await deps.assertUrl(input.url).catch(refuseAt('url'))
+  }
+
+  async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
+    await check(input)
+    const { owner } = caller
+    const written = await store.connectors.create(
+      stored(vault, { id: newId('con'), owner, origin: 'api' }, input),
+    )
+    const connector = free(input.name, written)
+    await audit(caller, 'connector.create', connector)
+    return connectorView(vault, connector)
+  }
+
+  async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
+    const before = await writable(caller, id)
+    const merged = { ...inputOf(vault, before), ...patch }
+    await check(merged)
+    const written = await store.connectors.update(caller, id, stored(vault, before, merged))
+    if (!written) throw new BatonError('connector_not_found', `No connector ${id} exists.`)
+    const connector = free(merged.name, written)
+    await audit(caller, 'connector.update', connector)
+    tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
+    return connectorView(vault, connector)
+  }
+
+  async function remove(caller: Caller, id: string): Promise<void> {
+    const connector = await writable(caller, id)
+    const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
+    if (!(await store.connectors.delete(caller, id))) {
+      throw new BatonError('connector_not_found', `No connector ${id} exists.`)
+    }
+    await audit(caller, 'connector.delete', connector)
+    tools.connectorChanged(connector, sessions)
+  }
+
+  const audit = (caller: Caller, act: string, { id, name, transport, url }: Connector) =>
+    store.audit.write({ owner: caller.owner, act, subject: id, details: { name, transport, url } })
+
+  async function test(caller: Caller, id: string): Promise<ConnectorTest> {
+    const connector = await row(caller, id)
+    const from = performance.now()
+    const took = () => Math.round(performance.now() - from)
+    try {
+      const found = await deps.mcp.list(deps.specOf(connector), {
+        timeoutMs: CONNECT_BUDGET_MS[connector.transport],
+        refresh: true,
+      })
+      return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
+    } catch (error) {
+      if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
+      return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }
+    }
+  }
+
+  return {
+    create,
+    update,
+    test,
+    delete: remove,
+    get: async (scope, id) => connectorView(vault, await row(scope, id)),
+    async list(scope, page) {
+      const { data, next_cursor } = await store.connectors.list(scope, page)
+      return { data: data.map((connector) => connectorView(vault, connector)), next_cursor }
+    },
+    accept: async (caller, id, tool) => tools.accept(caller, await row(caller, id), tool),
+  }
+}
+
+const shownTool = ({ name, title, description, inputSchema, annotations }: McpTool) => ({
+  name,
+  ...(title === undefined ? {} : { title }),
+  ...(description === undefined ? {} : { description }),
+  inputSchema,
+  ...(annotations === undefined ? {} : { annotations }),
+})
+
+const refuseAt =
+  (param: string) =>
+  (error: unknown): never => {
+    if (!(error instanceof BatonError)) throw error
+    throw new BatonError(error.code, error.message, {
+      param,
+      ...(error.details ? { details: error.details } : {}),
+    })
+  }
+
+const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
+
+/** Headers that the connection itself sets. */
+const OWN_HEADERS = new Set([
+  'host',
+  'connection',
+  'content-length',
+  'content-type',
+  'transfer-encoding',
+  'upgrade',
+  'accept',
+  'mcp-session-id',
+  'mcp-protocol-version',
+])
+
+/** What belongs to which transport. */
+function assertShape(input: ConnectorInput): void {
+  const { transport } = input
+  const foreign =
+    transport === 'stdio' ? (['url', 'headers', 'auth'] as const) : (['command', 'args', 'env'] as const)
+  for (const field of foreign) {
+    const isNothing = field === 'auth' && input.auth?.type === 'none'
+    if (input[field] === undefined || isNothing) continue
+    throw invalid(field, `${field} does not belong to transport ${transport}; leave it out.`)
+  }
+  if (transport === 'stdio') {
+    if (input.command === undefined) throw invalid('command', 'command is required for transport stdio.')
+  } else assertHttpUrl(input.url, transport)
+  for (const [name, value] of Object.entries(input.headers ?? {})) {
+    if (!isHeader(name, value)) throw invalid(`headers.${name}`, `${name} is not a legal HTTP header.`)
+    if (OWN_HEADERS.has(name.toLowerCase()))
+      throw invalid(`headers.${name}`, `${name} is set by the connection.`)
+  }
+  for (const [name, value] of Object.entries(input.env ?? {})) {
+    const isLegal = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) && !value.includes('\0')
+    if (!isLegal) throw invalid(`env.${name}`, `${name} is not a legal environment variable.`)
+  }
+}
+
+function assertHttpUrl(text: string | undefined, transport: string): void {
+  if (text === undefined) throw invalid('url', `url is required for transport ${transport}.`)
+  const url = URL.canParse(text) ? new URL(text) : null
+  if (!url || !/^https?:$/.test(url.protocol)) throw invalid('url', 'url must be an http or https URL.')
+  if (url.username || url.password) {
+    throw invalid('url', 'url must not hold a user name or password; put them into headers.')
+  }
+}
+
+/** A row from what was asked for, defaults filled in. */
+function stored(
+  vault: Vault,
+  { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
+  input: ConnectorInput,
+): NewConnector {
+  const { auth } = input
+  const secret: ConnectorSecret = {
+    headers: input.headers ?? {},
+    env: input.env ?? {},
+    ...(auth?.type === 'bearer' ? { bearer: auth.token } : {}),
+  }
+  return {
+    id,
+    owner,
+    origin,
+    name: input.name,
+    transport: input.transport,
+    url: input.url ?? null,
+    command: input.command ?? null,
+    args: input.args ?? [],
+    auth: { type: auth?.type ?? 'none' },
+    mode: input.mode ?? 'dynamic',
+    default_tool_config: { ...DEFAULT_TOOLS, ...input.default_tool_config },
+    allow_tools: input.allow_tools ?? [],
+    deny_tools: input.deny_tools ?? [],
+    require_approval: input.require_approval ?? 'never',
+    trust_annotations: input.trust_annotations ?? false,
+    pin: input.pin ?? 'warn',
+    secret: sealConnector(vault, { owner, id }, secret),
+  }
+}
+
+/** The way back, so that a patch is checked as a whole. */
+function inputOf(vault: Vault, row: Connector): ConnectorInput {
+  const { headers, env, bearer } = openConnector(vault, row)
+  const isStdio = row.transport === 'stdio'
+  return {
+    name: row.name,
+    transport: row.transport,
+    ...(row.url === null ? {} : { url: row.url }),
+    ...(row.command === null ? {} : { command: row.command }),
+    ...(isStdio ? { args: row.args, env } : { headers }),
+    auth:
+      bearer !== undefined
+        ? { type: 'bearer', token: bearer }
+        : { type: row.auth.type === 'oauth' ? 'oauth' : 'none' },
+    mode: row.mode,
+    ...(row.default_tool_config ? { default_tool_config: row.default_tool_config } : {}),
+    allow_tools: row.allow_tools,
+    deny_tools: row.deny_tools,
+    require_approval: row.require_approval,
+    trust_annotations: row.trust_annotations,
+    pin: row.pin,
+  }
+}
+
+export function connectorView(vault: Vault, row: Connector): ConnectorView {
+  const { secret, config_revision, ...shown } = row
+  let names: { header_names: string[] | null; env_names: string[] | null }
+  try {
+    const { headers, env } = openConnector(vault, row)
+    names = { header_names: Object.keys(headers), env_names: Object.keys(env) }
+  } catch {
+    // The encryption key is gone: the connector can still be seen, changed and deleted.
+    names = { header_names: null, env_names: null }
+  }
+  return { ...shown, ...names }
+}
+
+/** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */
+export function configConnectors(settings: readonly McpSetting[], vault: Vault): NewConnector[] {
+  return settings.map((mcp) =>
+    stored(
+      vault,
+      { id: `con_config_${mcp.name}`, owner: 'config', origin: 'config' },
+      {
+        name: mcp.name,
+        transport: mcp.transport,
+        ...(mcp.url === null ? {} : { url: mcp.url, headers: { ...mcp.headers } }),
+        ...(mcp.command === null ? {} : { command: mcp.command, args: [...mcp.args], env: { ...mcp.env } }),
+        mode: mcp.mode,
+        default_tool_config: configuredLimits(mcp),
+        allow_tools: [...mcp.allowTools],
+        deny_tools: [...mcp.denyTools],
+        require_approval: mcp.requireApproval,
+        trust_annotations: mcp.trustAnnotations,
+        pin: mcp.pin,
+      },
+    ),
+  )
+}
+
+function configuredLimits({ defaultToolConfig }: McpSetting): { max_instances?: number; timeout?: string } {
+  const { maxInstances, timeoutMs } = defaultToolConfig ?? {}
+  return {
+    ...(maxInstances === undefined ? {} : { max_instances: maxInstances }),
+    ...(timeoutMs === undefined ? {} : { timeout: `PT${timeoutMs / 1000}S` }),
+  }
+}

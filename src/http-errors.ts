@@ -1,0 +1,131 @@
+/**
+ * What goes out when something goes wrong: one shape for every failure (api.md section 3), the request's
+ * id on every response, 404 and 405 told apart. A failure of Baton's own is logged and says nothing.
+ */
+
+import type { Socket } from 'node:net'
+import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
+import type { App } from '../routes/app.ts'
+import { newId } from './chat/ids.ts'
+import { BatonError } from './errors.ts'
+
+const ID = /^[A-Za-z0-9._~-]{1,128}$/
+
+/** The caller's own id where it sent a plain one, so that both sides' logs meet. */
+export function requestId(headers: Readonly<Record<string, string | string[] | undefined>>): string {
+  const given = headers['x-request-id']
+  return typeof given === 'string' && ID.test(given) ? given : newId('req')
+}
+
+/** Seconds to wait where the error itself knows none. */
+const WAIT_SECONDS = 5
+
+export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const error = toBatonError(thrown)
+  if (error.status >= 500 && !error.code.startsWith('upstream_')) {
+    request.log.error({ err: error.cause ?? error, code: error.code }, 'a request failed')
+  }
+  const wait = retryAfter(error)
+  if (wait !== null) reply.header('retry-after', String(wait))
+  if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
+  return reply
+    .code(error.status)
+    .header('x-request-id', request.id)
+    .type('application/json; charset=utf-8')
+    .send({ error: { ...error.toBody(), request_id: request.id } })
+}
+
+function retryAfter(error: BatonError): number | null {
+  const told = error.retryAfter ?? error.details?.retry_after
+  if (typeof told === 'number' && told >= 0) return Math.ceil(told)
+  return error.retryable && [429, 503].includes(error.status) ? WAIT_SECONDS : null
+}
+
+/** Fastify's own refusals by their code; whatever else says 4xx is the request's fault too. */
+function toBatonError(thrown: unknown): BatonError {
+  if (thrown instanceof BatonError) return thrown
+  const { code, statusCode, message } = isError(thrown) ? thrown : {}
+  const known = code === undefined ? undefined : REFUSALS[code]
+  if (known) return known()
+  if (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500) {
+    return new BatonError('invalid_request', message ?? 'The request is not valid.')
+  }
+  return new BatonError('internal', 'An internal error occurred.', { cause: thrown })
+}
+
+interface Thrown {
+  code?: string
+  statusCode?: number
+  message?: string
+}
+const isError = (thrown: unknown): thrown is Thrown => typeof thrown === 'object' && thrown !== null
+
+const REFUSALS: Record<string, () => BatonError> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: () =>
+    new BatonError('body_too_large', 'The body is larger than BATON_BODY_LIMIT allows.'),
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: () =>
+    new BatonError('unsupported_media_type', 'Send the body as content-type: application/json.'),
+  FST_ERR_BAD_URL: () => new BatonError('invalid_request', 'The path is not valid percent-encoding.'),
+  FST_ERR_MAX_PARAM_LENGTH: () =>
+    new BatonError('invalid_request', 'A part of the path is longer than 512 characters.'),
+}
+
+/** Registers the error handler, and what an unknown path or method answers. Before any route. */
+export function useErrors(app: App): void {
+  const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
+  app.addHook('onRoute', ({ url, method }) => {
+    const pattern = new RegExp(
+      `^${url
+        .replace(/[.+?^$()[\]{}|\\]/g, '\\$&')
+        .replace(/:[^/]+/g, '[^/]+')
+        .replace('*', '.*')}$`,
+    )
+    const known = routes.get(url) ?? { pattern, methods: new Set() }
+    routes.set(url, known)
+    for (const name of [method].flat()) known.methods.add(name)
+  })
+  app.addHook('onRequest', (request, reply, done) => {
+    reply.header('x-request-id', request.id)
+    // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
+    if (request.url.includes('%00'))
+      return done(new BatonError('invalid_request', 'The URL holds a NUL character.'))
+    done()
+  })
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply))
+  app.setNotFoundHandler((request, reply) => {
+    const path = request.url.split('?', 1)[0] ?? ''
+    const methods = [...routes.values()]
+      .filter(({ pattern }) => pattern.test(path))
+      .flatMap((route) => [...route.methods])
+    if (methods.length === 0) {
+      return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
+    }
+    const allowed = [...new Set(methods)].join(', ')
+    const error = new BatonError(
+      'method_not_allowed',
+      `${request.method} is not for ${path}; use ${allowed}.`,
+    )
+    return sendError(error, request, reply.header('allow', allowed))
+  })
+}
+
+/** A request that is no HTTP: answered in the same shape before the connection is closed. */
+export function onClientError(error: ConnectionError, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || socket.destroyed || !socket.writable) return void socket.destroy()
+  const [status, message] = NOT_HTTP[error.code] ?? ['400 Bad Request', 'The request is not valid HTTP.']
+  const id = newId('req')
+  const body = JSON.stringify({ error: { code: 'invalid_request', message, param: null, request_id: id } })
+  const head = [
+    `HTTP/1.1 ${status}`,
+    'content-type: application/json; charset=utf-8',
+    `content-length: ${Buffer.byteLength(body)}`,
+    `x-request-id: ${id}`,
+    'connection: close',
+  ]
+  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`)
+}
+
+const NOT_HTTP: Record<string, [string, string]> = {
+  HPE_HEADER_OVERFLOW: ['431 Request Header Fields Too Large', 'The headers are too large.'],
+  ERR_HTTP_REQUEST_TIMEOUT: ['408 Request Timeout', 'The request did not arrive in time.'],
+}

@@ -1,0 +1,56 @@
+/** The OpenAPI 3.1 document, made from the routes' own schemas, and the page that shows it. */
+import swagger from '@fastify/swagger'
+import swaggerUi from '@fastify/swagger-ui'
+import type { App } from '../routes/app.ts'
+import { ErrorShape } from '../routes/schemas.ts'
+
+const DESCRIPTION =
+  'An HTTP gateway that keeps one conversation and hands it to any model. ' +
+  'Every list is newest first (messages ascend by `seq`); ids sort by time; times are RFC 3339 in UTC.'
+
+/** Before any route: routes are collected as they are registered. */
+export async function useOpenApi(app: App, version: string): Promise<void> {
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.1.0',
+      info: { title: 'Baton', version, description: DESCRIPTION },
+      components: {
+        securitySchemes: {
+          bearer: { type: 'http', scheme: 'bearer', description: 'A gateway key, bk_…' },
+          header: { type: 'apiKey', in: 'header', name: 'x-api-key' },
+        },
+      },
+    },
+    transformObject: (document) => named('openapiObject' in document ? document.openapiObject : {}),
+  })
+  app.addHook('onRoute', ({ schema, url, config }) => {
+    if (!schema || schema.hide) return
+    const response = (schema.response ?? {}) as Record<string, unknown>
+    schema.response = { ...response, default: ErrorShape }
+    if (url.startsWith('/v1/') && !config?.open) schema.security = [{ bearer: [] }, { header: [] }]
+  })
+  await app.register(swaggerUi, {
+    routePrefix: '/docs',
+    staticCSP: true,
+    theme: { title: 'Baton API' },
+    uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
+  })
+  app.get('/openapi.json', { schema: { hide: true } }, () => app.swagger())
+}
+
+/** Moves every schema with a title to `components.schemas`, a reference in its place. */
+function named<D extends object>(document: D): D {
+  const schemas: Record<string, unknown> = {}
+  const moved = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(moved)
+    if (typeof value !== 'object' || value === null) return value
+    const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item)]))
+    const { title, type, oneOf } = copy
+    if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
+    const { title: _, ...schema } = copy
+    schemas[title] = schema
+    return { $ref: `#/components/schemas/${title}` }
+  }
+  const { components = {}, ...rest } = moved(document) as { components?: object }
+  return { ...rest, components: { ...components, schemas } } as D
+}

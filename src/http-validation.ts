@@ -1,0 +1,103 @@
+/**
+ * What comes in. Bodies are checked as they are: nothing coerced, nothing removed, no unknown field.
+ * Query, path and headers arrive as text and are coerced. A body may be absent where all its fields are
+ * optional, whatever content type was announced.
+ */
+
+import type { ErrorObject } from 'ajv'
+import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
+import type { TSchema } from 'typebox'
+import type { App } from '../routes/app.ts'
+import { BatonError } from './errors.ts'
+import { createAjv, deepest, problemOf } from './validation.ts'
+
+/** Nesting beyond which JSON can no longer be written again with certainty. */
+const DEEPEST = 200
+
+/** Makes the app check requests by Baton's rules and answer with its words. */
+export function useValidation(app: App): void {
+  const strict = createAjv({})
+  const coercing = createAjv({ coerceTypes: true })
+  app.setValidatorCompiler(({ schema, httpPart }) =>
+    (httpPart === 'body' ? strict : coercing).compile(schema as TSchema),
+  )
+  app.setSchemaErrorFormatter((errors, part) => invalidRequest(errors as Failure[], part))
+  // Response schemas document; the code's types hold them, and tests check every answer against them.
+  app.setSerializerCompiler(() => JSON.stringify)
+  useBodies(app)
+}
+
+type Failure = FastifySchemaValidationError & ErrorObject
+
+function invalidRequest(errors: readonly Failure[], part: string): BatonError {
+  const error = deepest(errors)
+  if (!error) return new BatonError('invalid_request', 'The request is not valid.')
+  const { path, problem, remedy } = problemOf(error)
+  const subject = path === '' ? PARTS[part] : path
+  const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
+  return new BatonError('invalid_request', message, path === '' ? {} : { param: path })
+}
+
+const PARTS: Record<string, string> = {
+  body: 'The body',
+  querystring: 'The query',
+  params: 'The path',
+  headers: 'The headers',
+}
+
+function useBodies(app: App): void {
+  const parseJson = app.getDefaultJsonParser('error', 'error')
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    if (body.length === 0) return done(null, undefined)
+    parseJson(request, String(body), (error, value) => {
+      if (error)
+        return done(new BatonError('invalid_request', `The body is not valid JSON: ${error.message}`))
+      if (isTooDeep(value)) {
+        return done(new BatonError('invalid_request', `The body is nested deeper than ${DEEPEST} levels.`))
+      }
+      done(null, value)
+    })
+  })
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (_, body, done) => {
+    if (body.length === 0) return done(null, undefined)
+    done(new BatonError('unsupported_media_type', 'Send the body as content-type: application/json.'))
+  })
+  app.addHook('onRequest', dropEmptyContentType)
+  app.addHook('onRoute', acceptAbsentBody)
+}
+
+/** A content type without content means nothing, be it one that nobody reads. */
+function dropEmptyContentType(request: FastifyRequest, _: unknown, done: () => void): void {
+  const { headers } = request.raw
+  const isEmpty = (headers['content-length'] ?? '0') === '0' && headers['transfer-encoding'] === undefined
+  if (isEmpty) delete headers['content-type']
+  done()
+}
+
+function acceptAbsentBody(route: RouteOptions): void {
+  const body = route.schema?.body as { type?: unknown; required?: unknown[] } | undefined
+  if (body?.type !== 'object' || (body.required?.length ?? 0) > 0) return
+  const given = route.preValidation ?? []
+  route.preValidation = [
+    (request, _, done) => {
+      if (request.body === undefined) request.body = {}
+      done()
+    },
+    ...(Array.isArray(given) ? given : [given]),
+  ]
+}
+
+function isTooDeep(root: unknown): boolean {
+  let level: unknown[] = [root]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > DEEPEST) return true
+    const next: unknown[] = []
+    for (const value of level) {
+      if (typeof value !== 'object' || value === null) continue
+      for (const item of Object.values(value)) if (typeof item === 'object' && item !== null) next.push(item)
+    }
+    level = next
+  }
+  return false
+}

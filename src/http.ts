@@ -1,0 +1,115 @@
+/**
+ * The HTTP side as one Fastify app: hardening, who may call, validation, errors, the OpenAPI document, and
+ * the routes. It owns no state but the open streams, and knows nothing of how its parts do their work.
+ */
+import cors from '@fastify/cors'
+import helmet from '@fastify/helmet'
+import Fastify, { type FastifyBaseLogger, type FastifyRequest } from 'fastify'
+import type { App, RouteDeps } from '../routes/app.ts'
+import { connectorRoutes } from '../routes/connectors.ts'
+import { credentialRoutes } from '../routes/credentials.ts'
+import { eventRoutes } from '../routes/events.ts'
+import { keyRoutes } from '../routes/keys.ts'
+import { messageRoutes } from '../routes/messages.ts'
+import { oauthRoutes } from '../routes/oauth.ts'
+import { operateRoutes } from '../routes/operate.ts'
+import { sessionToolRoutes } from '../routes/session-tools.ts'
+import { sessionRoutes } from '../routes/sessions.ts'
+import { toolExecutionRoutes } from '../routes/tool-executions.ts'
+import { turnRoutes } from '../routes/turns.ts'
+import { BatonError } from './errors.ts'
+import { onClientError, requestId, sendError, useErrors } from './http-errors.ts'
+import { useOpenApi } from './http-openapi.ts'
+import { createStreams } from './http-sse.ts'
+import { useValidation } from './http-validation.ts'
+
+export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
+  /** Between two pings of an event stream; default 15 s */
+  pingMs?: number
+}
+
+const ROUTES = [
+  sessionRoutes,
+  messageRoutes,
+  turnRoutes,
+  eventRoutes,
+  sessionToolRoutes,
+  connectorRoutes,
+  credentialRoutes,
+  oauthRoutes,
+  keyRoutes,
+  toolExecutionRoutes,
+]
+
+/** Headers of answers that pages of an allowed origin may read. */
+const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replayed', 'Retry-After']
+
+/** Builds the app; the caller listens and closes. Closing ends all event streams first. */
+export async function buildHttp(deps: HttpDeps): Promise<App> {
+  const streams = createStreams({ log: deps.log, metrics: deps.metrics, pingMs: deps.pingMs })
+  const log: FastifyBaseLogger = deps.log
+  const app: App = Fastify({
+    loggerInstance: log,
+    disableRequestLogging: true,
+    bodyLimit: deps.config.bodyLimit,
+    routerOptions: { maxParamLength: 512 },
+    exposeHeadRoutes: false,
+    requestTimeout: 300_000,
+    genReqId: ({ headers }) => requestId(headers),
+    frameworkErrors: (error, request, reply) => void sendError(error, request, reply),
+    clientErrorHandler: onClientError,
+  })
+  useErrors(app)
+  useValidation(app)
+  app.addHook('preClose', async () => streams.close())
+  app.addHook('onSend', ({ method, routeOptions }, reply, payload, done) => {
+    deps.metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
+    done(null, payload)
+  })
+  await harden(app, deps)
+  await useOpenApi(app, deps.version)
+  const routeDeps: RouteDeps = { ...deps, streams }
+  operateRoutes(app, routeDeps)
+  await app.register(
+    async (v1) => {
+      v1.addHook('onRequest', admit(deps))
+      for (const routes of ROUTES) routes(v1 as App, routeDeps)
+    },
+    { prefix: '/v1' },
+  )
+  return app
+}
+
+async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
+  app.decorateRequest('caller')
+  app.addHook('onRequest', async (request) => auth.assertLocal(request.headers))
+  await app.register(helmet, {
+    // Nothing here is a page but /docs, which brings its own policy.
+    contentSecurityPolicy: {
+      useDefaults: false,
+      directives: { defaultSrc: ["'none'"], frameAncestors: ["'none'"] },
+    },
+    // Whether the name is served by https alone is for whoever ends TLS to say.
+    strictTransportSecurity: false,
+    crossOriginResourcePolicy: { policy: 'cross-origin' },
+  })
+  if (config.corsOrigins.length === 0) return
+  await app.register(cors, {
+    origin: config.corsOrigins.includes('*') ? '*' : [...config.corsOrigins],
+    methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
+    exposedHeaders: EXPOSED,
+    maxAge: 600,
+    strictPreflight: false,
+  })
+}
+
+/** Who calls, before anything of the request is read. */
+function admit({ auth }: HttpDeps) {
+  return async (request: FastifyRequest): Promise<void> => {
+    const { open = false, admin = false } = request.routeOptions.config
+    if (open) return
+    request.caller = await auth.authenticate(request.headers)
+    if (!admin || request.caller.admin) return
+    throw new BatonError('forbidden', 'This needs a key with the scope admin.')
+  }
+}

@@ -1,0 +1,137 @@
+/** Sessions as callers make and change them: what must fit together before a row is written. */
+import type { Bus } from './bus/bus.ts'
+import { newId } from './chat/ids.ts'
+import type { Credentials } from './credentials/credentials.ts'
+import { BatonError } from './errors.ts'
+import type { Caller, SessionTools } from './ports.ts'
+import type { ModelSettings } from './provider.ts'
+import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
+
+export interface NewSessionInput {
+  provider: string
+  model: string
+  credential_id?: string | null
+  instructions?: string
+  settings?: ModelSettings
+  /** Ids or names */
+  connectors?: string[]
+  tool_profile?: unknown
+  title?: string | null
+  metadata?: Record<string, unknown>
+}
+export type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
+
+/** Verbs throw session_not_found for an unknown id and another owner's. */
+export interface Sessions {
+  /** Waits for the discovery of its servers, up to the connect budget. Throws invalid_request with `param`. */
+  create(caller: Caller, input: NewSessionInput): Promise<Session>
+  get(scope: Scope, id: string): Promise<Session>
+  /** A new provider needs a model; without a credential the default rule applies to it. */
+  update(scope: Scope, id: string, patch: SessionPatchInput): Promise<Session>
+  /** Throws turn_in_progress while a turn is not ended. */
+  delete(scope: Scope, id: string): Promise<void>
+}
+
+export interface SessionDeps {
+  store: Pick<Store, 'sessions' | 'connectors'>
+  bus: Pick<Bus, 'drop'>
+  credentials: Pick<Credentials, 'get'>
+  tools: Pick<SessionTools, 'open'>
+}
+
+export function createSessions({ store, bus, credentials, tools }: SessionDeps): Sessions {
+  async function get(scope: Scope, id: string): Promise<Session> {
+    const session = await store.sessions.get(scope, id)
+    if (session) return session
+    throw new BatonError('session_not_found', `No session ${id} exists.`)
+  }
+
+  /** A credential is used for its owner's turns only, so an admin cannot lend one to another's session. */
+  async function assertCredential(owner: string, id: string, provider: string): Promise<void> {
+    const credential = await credentials.get({ owner, admin: false }, id)
+    const why = !credential
+      ? `No credential ${id} exists.`
+      : credential.provider !== provider
+        ? `Credential ${id} is for ${credential.provider}, not for ${provider}.`
+        : null
+    if (why) throw new BatonError('invalid_request', why, { param: 'credential_id' })
+  }
+
+  async function connectorsOf(owner: string, names: readonly string[]): Promise<Connector[]> {
+    const found = new Map<string, Connector>()
+    for (const [i, name] of names.entries()) {
+      const connector = await store.connectors.find({ owner, admin: false }, name)
+      if (!connector) {
+        throw new BatonError('invalid_request', `No connector ${name} exists.`, { param: `connectors[${i}]` })
+      }
+      found.set(connector.id, connector)
+    }
+    return [...found.values()]
+  }
+
+  async function create(caller: Caller, input: NewSessionInput): Promise<Session> {
+    if (input.tool_profile !== undefined) {
+      throw new BatonError('not_available', 'Tool profiles do not exist yet; leave tool_profile out.', {
+        param: 'tool_profile',
+      })
+    }
+    const { owner } = caller
+    if (input.credential_id) await assertCredential(owner, input.credential_id, input.provider)
+    const connectors = await connectorsOf(owner, input.connectors ?? [])
+    const session = await store.sessions.create({
+      id: newId('ses'),
+      owner,
+      provider: input.provider,
+      model: input.model,
+      credential_id: input.credential_id ?? null,
+      instructions: input.instructions ?? '',
+      settings: input.settings ?? {},
+      title: input.title ?? null,
+      metadata: input.metadata ?? {},
+    })
+    await tools.open(session, connectors)
+    return get(caller, session.id)
+  }
+
+  async function update(scope: Scope, id: string, input: SessionPatchInput): Promise<Session> {
+    const session = await get(scope, id)
+    const provider = input.provider ?? session.provider
+    const patch: SessionPatch = { ...input }
+    if (provider !== session.provider) {
+      if (input.model === undefined) {
+        throw new BatonError('invalid_request', 'A new provider needs a model of its own.', {
+          param: 'model',
+        })
+      }
+      patch.credential_id = input.credential_id ?? null
+    }
+    if (input.credential_id) await assertCredential(session.owner, input.credential_id, provider)
+    const updated = await store.sessions.update(scope, id, patch)
+    if (updated) return updated
+    throw new BatonError('session_not_found', `No session ${id} exists.`)
+  }
+
+  async function remove(scope: Scope, id: string): Promise<void> {
+    const done = await store.sessions.delete(scope, id)
+    if (done === null) throw new BatonError('session_not_found', `No session ${id} exists.`)
+    if (done === 'busy') throw await busyError(store, scope, id)
+    // The log goes by itself in time; a bus that is away must not bring the session back.
+    await bus.drop(id).catch(() => {})
+  }
+
+  return { create, get, update, delete: remove }
+}
+
+/** What a session with an open turn answers to whoever would change its history. */
+export async function busyError(
+  store: Pick<Store, 'sessions'>,
+  scope: Scope,
+  id: string,
+): Promise<BatonError> {
+  const session = await store.sessions.get(scope, id)
+  return new BatonError(
+    'turn_in_progress',
+    'A turn of this session is not ended; wait for it or cancel it first.',
+    { details: { active_turn_id: session?.active_turn_id ?? null } },
+  )
+}
