@@ -9,7 +9,7 @@ import { readFileSync } from 'node:fs'
 import { type Json, list, object, parseObject, string } from '../../providers/anthropic/json.ts'
 import { MODELS, modelInfo, modelOf } from './anthropic-models.ts'
 import { checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
-import { checkFields, checkHead, type Head, Refusal } from './anthropic-rules.ts'
+import { checkFields, checkHead, type Head, invalid, Refusal } from './anthropic-rules.ts'
 import { createPromptCache, requestId, tell } from './anthropic-stream.ts'
 import { type Asker, checkReplay } from './anthropic-thinking.ts'
 import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
@@ -83,7 +83,7 @@ export async function createAnthropicEmulator(): Promise<AnthropicEmulator> {
     if (request.method === 'GET' && pathname.startsWith('/v1/models/')) return model(pathname.slice(11))
     if (target === 'POST /v1/messages/count_tokens') return count(request, organization, head)
     if (target !== 'POST /v1/messages') throw new Refusal(404, 'not_found_error', 'Not found')
-    const { asker, turns } = read(request, organization, head, false)
+    const { asker, turns } = read(request.text, organization, head, false)
     const dropped = checkReplay(asker, turns)
     const input = sceneInput(asker.body, turns)
     const scene = (await script?.(request, input)) ?? defaultScene(input)
@@ -129,34 +129,45 @@ function authenticate({ headers }: Recorded, refused: ReadonlyMap<string, keyof 
   return organization
 }
 
+/** A message request as the API understands it. Throws a Refusal for what it does not take. */
 function read(
-  { body, text }: Recorded,
+  text: string,
   organization: string,
   head: Head,
   counting: boolean,
 ): { asker: Asker; turns: Turn[] } {
-  const sent = parseObject(text)
-  if (!sent || typeof body !== 'object')
-    throw new Refusal(400, 'invalid_request_error', 'The request body is not valid JSON')
-  const id = string(sent.model)
-  if (id === undefined) throw new Refusal(400, 'invalid_request_error', 'model: Field required')
+  const body = parseObject(text)
+  if (!body) invalid('The request body is not valid JSON')
+  const id = string(body.model)
+  if (id === undefined) invalid('model: Field required')
   const model = modelOf(id)
   if (!model) throw new Refusal(404, 'not_found_error', `model: ${id}`)
-  checkFields(sent, head, model, counting)
-  const turns = checkMessages(sent.messages, model)
+  checkFields(body, head, model, counting)
+  const turns = checkMessages(body.messages, model)
   const size = Math.ceil(text.length / 4)
-  if (size > model.window) {
-    throw new Refusal(
-      400,
-      'invalid_request_error',
-      `prompt is too long: ${size} tokens > ${model.window} maximum`,
-    )
+  if (size > model.window) invalid(`prompt is too long: ${size} tokens > ${model.window} maximum`)
+  return { asker: { model, organization, body }, turns }
+}
+
+/** What the API would say to a rendered request, credentials and signatures aside; null: it takes it. */
+export function refusalOf({
+  headers,
+  body,
+}: {
+  headers: Record<string, string>
+  body: unknown
+}): string | null {
+  try {
+    read(JSON.stringify(body), '', checkHead(headers), false)
+    return null
+  } catch (thrown) {
+    if (thrown instanceof Refusal) return thrown.message
+    throw thrown
   }
-  return { asker: { model, organization, body: sent }, turns }
 }
 
 function count(request: Recorded, organization: string, head: Head): JsonReply {
-  const { asker, turns } = read(request, organization, head, true)
+  const { asker, turns } = read(request.text, organization, head, true)
   checkReplay(asker, turns)
   return { status: 200, body: { input_tokens: Math.ceil(request.text.length / 4) } }
 }
