@@ -57,21 +57,26 @@ t.test('imports only point down', async (t) => {
   t.same(upward, [])
 })
 
-t.test('adapters are pure: they know the provider contract, the canonical language, errors, and nothing else', async (t) => {
-  const allowed = /^(providers\/|src\/(provider\.ts|sse\.ts|errors\.ts|chat\/))/
-  const strays = [...graph]
-    .filter(([path]) => path.startsWith('providers/'))
-    .flatMap(([path, imports]) => imports.filter(({ to }) => !allowed.test(to)).map(({ to }) => `${path} → ${to}`))
-  t.same(strays, [])
-  const impure = files
-    .filter((path) => path.startsWith('providers/'))
-    .filter((path) =>
-      /\bprocess\.|Date\.now|new Date\(\)|Math\.random|randomUUID|randomBytes|node:(fs|net|http)|\bfetch\(/.test(
-        readFileSync(join(root, path), 'utf8'),
-      ),
-    )
-  t.same(impure, [])
-})
+t.test(
+  'adapters are pure: they know the provider contract, the canonical language, errors, and nothing else',
+  async (t) => {
+    const allowed = /^(providers\/|src\/(provider\.ts|sse\.ts|errors\.ts|chat\/))/
+    const strays = [...graph]
+      .filter(([path]) => path.startsWith('providers/'))
+      .flatMap(([path, imports]) =>
+        imports.filter(({ to }) => !allowed.test(to)).map(({ to }) => `${path} → ${to}`),
+      )
+    t.same(strays, [])
+    const impure = files
+      .filter((path) => path.startsWith('providers/'))
+      .filter((path) =>
+        /\bprocess\.|Date\.now|new Date\(\)|Math\.random|randomUUID|randomBytes|node:(fs|net|http)|\bfetch\(/.test(
+          readFileSync(join(root, path), 'utf8'),
+        ),
+      )
+    t.same(impure, [])
+  },
+)
 
 t.test('no two files import each other, not even in a longer circle', async (t) => {
   const state = new Map<string, 'open' | 'done'>()

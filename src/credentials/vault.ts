@@ -27,7 +27,7 @@ export interface Vault {
 }
 
 /** An owner's secret in the row of this id. */
-export const secretContext = (owner: string, id: string): string => JSON.stringify([owner, id])
+export const secretContext = (owner: string, id: string): string => `${owner}/${id}`
 
 // version · length of key id · key id · iv · tag · ciphertext. The part before the iv is authenticated too.
 const VERSION = 1

@@ -75,11 +75,12 @@ function rows(db: Db): Pick<Connectors, RowVerb> {
       const params: Param[] = [id, visibleTo(scope)]
       const set = setList(PATCHABLE, patch, params)
       const text = `update connector c set ${set}, config_revision = config_revision + 1
-         where id = $1 and ($2::text is null or owner = $2) returning connector_json(c)`
+         where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning connector_json(c)`
       return orNameTaken(one(text, params))
     },
     async delete(scope, id) {
-      const text = 'delete from connector where id = $1 and ($2::text is null or owner = $2) returning 1'
+      const text = `delete from connector
+         where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning 1`
       return (await value(db, text, [id, visibleTo(scope)])) !== null
     },
     syncConfig: (connectors) =>

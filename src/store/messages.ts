@@ -1,7 +1,7 @@
 import type { Message, Part } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
+import { readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import type { Messages, NewMessage } from './store.ts'
@@ -12,7 +12,7 @@ export type Placed = Pick<Message, 'id' | 'seq' | 'created_at'>
 export function createMessages(db: Db, parts: Parts): Messages {
   return {
     async list(scope, session, page) {
-      const after = readCursor('messages', page)
+      const after = readCursor('messages', page, SEQ)
       const rows = await values<StoredMessage | null>(
         db,
         `select case when m.id is not null then message_json(m) end
@@ -20,7 +20,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
              select * from message where session_id = s.id and seq > $3::bigint order by seq limit $4
            ) m on true
           where s.id = $1 and ($2::text is null or s.owner = $2) order by m.seq`,
-        [session, visibleTo(scope), Number(after ?? 0) || 0, page.limit + 1],
+        [session, visibleTo(scope), Number(after ?? 0), page.limit + 1],
       )
       if (rows.length === 0) return null
       const messages = rows.flatMap((row) => (row ? [parts.message(row)] : []))

@@ -6,12 +6,12 @@ import type { Page, PageRequest } from './store.ts'
  * The sort key after which the page starts, or null for the first one. Throws invalid_request, param
  * `cursor`, for one that this list did not give out.
  */
-export function readCursor(list: string, page: PageRequest): string | null {
+export function readCursor(list: string, page: PageRequest, keys = ID): string | null {
   if (page.cursor === undefined) return null
   const text = Buffer.from(page.cursor, 'base64url').toString('utf8')
   const isOurs = Buffer.from(text, 'utf8').toString('base64url') === page.cursor
   const [name, key] = text.split(' ', 2)
-  if (!isOurs || name !== list || !key || !/^[\w-]{1,200}$/.test(key)) {
+  if (!isOurs || name !== list || !key || !keys.test(key)) {
     throw new BatonError(
       'invalid_request',
       'The cursor is none that this list gave out; leave it out to start anew.',
@@ -22,6 +22,9 @@ export function readCursor(list: string, page: PageRequest): string | null {
   }
   return key
 }
+
+const ID = /^[\w-]{1,200}$/
+export const SEQ = /^\d{1,15}$/
 
 /** Of one row more than the page holds: the page, and whether there is a next one. */
 export function toPage<T>(

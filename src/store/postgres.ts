@@ -3,20 +3,22 @@ import pg from 'pg'
 import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavailable } from './db.ts'
 import { plainParam } from './json.ts'
 
-/** How long a caller waits for a free connection, or for a new one to be made. */
-const CONNECT_MS = 5_000
-/** A statement of Baton takes milliseconds; one that takes this long hangs on a dead network or a lock. */
-const ANSWER_MS = 30_000
+const PATIENCE = {
+  /** How long a caller waits for a free connection, or for a new one to be made */
+  connectMs: 5_000,
+  /** A statement of Baton takes milliseconds; one that takes this long hangs on a dead network or a lock */
+  answerMs: 30_000,
+}
 const NO_LIMIT_MS = 2 ** 31 - 1
 
-export function openPostgres(url: string, size: number): Db {
+export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
   const pool = new pg.Pool({
     connectionString: url,
     max: size,
-    connectionTimeoutMillis: CONNECT_MS,
+    connectionTimeoutMillis: patience.connectMs,
     // A new connection has to compile the schema's functions again: keep them.
     idleTimeoutMillis: 600_000,
-    query_timeout: ANSWER_MS,
+    query_timeout: patience.answerMs,
     keepAlive: true,
     application_name: 'baton',
   })

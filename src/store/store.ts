@@ -110,9 +110,10 @@ export interface NewTurn {
 export interface Turn extends Omit<NewTurn, 'body_hash'> {
   owner: string
   state: TurnState
-  /** Grows with each restart of a step */
+  /** 1 at first; grows with each restart of a step */
   attempt: number
   restarts: number
+  /** How often it was taken from an owner that fell silent; a hand-over does not count */
   recoveries: number
   steps: Step[]
   usage: Usage
@@ -198,7 +199,10 @@ export interface TurnEnd {
  */
 export interface Commit {
   turn_id: string
-  /** Appended to the turn's steps, or replacing the last one of the same index and attempt */
+  /**
+   * Appended to the turn's steps, or replacing the last one of the same index and attempt. What it adds to
+   * the turn's usage and to the session's is added in the same write, discarded steps included.
+   */
   step?: Step
   messages?: NewMessage[]
   executions?: NewExecution[]
@@ -206,7 +210,7 @@ export interface Commit {
   state?: 'running' | 'awaiting_input'
   attempt?: number
   restarts?: number
-  /** Ends the turn and gives the lease back */
+  /** Ends the turn and gives the lease back, as `awaiting_input` does: whoever is asked may resume it */
   end?: TurnEnd
   announce?: AnnouncedEvent[]
 }
@@ -266,7 +270,7 @@ export interface Turns {
   handOver(fence: Fence): Promise<void>
   /** Events of this turn are in the stream: forget them. */
   announced(turns: string[]): Promise<void>
-  /** Events that a crash left unannounced, of ended turns (those of a running one come with `recover`). */
+  /** Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`). */
   unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events: AnnouncedEvent[] }[]>
 }
 
@@ -351,9 +355,14 @@ export interface Connectors {
   /** By id or name, the owner's own before the configuration's. */
   find(scope: Scope, idOrName: string): Promise<Connector | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
+  /** Never one of the configuration's: those change with syncConfig alone. So for delete. */
   update(scope: Scope, id: string, patch: Partial<NewConnector>): Promise<Connector | null | 'name_taken'>
   delete(scope: Scope, id: string): Promise<boolean>
-  /** Makes the configuration's connectors equal to this list, by name; returns them with their ids. */
+  /**
+   * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name
+   * that is known keeps its row's id, whatever id comes with it: derive the id from the name, since a
+   * secret is sealed under it. A secret alone, being sealed anew each time, does not move the revision.
+   */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
   bind(session: string, connector: string, alias: string | null): Promise<void>
@@ -425,7 +434,7 @@ export interface Executions {
       by: string
     },
   ): Promise<'decided' | 'not_awaiting' | null>
-  /** Deletes settled rows older than this. */
+  /** Deletes settled rows that ended before this time; how many. */
   prune(before: string): Promise<number>
 }
 
@@ -463,9 +472,12 @@ export interface Credentials {
     patch: { name?: string; state?: 'active' | 'disabled'; is_default?: boolean },
   ): Promise<Credential | null>
   delete(scope: Scope, id: string): Promise<boolean>
-  /** The owner's default for the provider, else its only active one, else null; any state. */
+  /**
+   * The owner's default for the provider, in any state; else its only active one; else, where none is
+   * active, the newest that needs its login anew; else null.
+   */
   preferred(owner: string, provider: string): Promise<Credential | null>
-  /** Claims the refresh until a time; null when another holds it. */
+  /** Claims the refresh until a time; null when anybody holds it, the same owner included. */
   claim(id: string, owner: string, seconds: number): Promise<Credential | null>
   /** Stores a rotated secret; false when the version moved. */
   rotate(
@@ -475,7 +487,7 @@ export interface Credentials {
   ): Promise<boolean>
   release(id: string, owner: string): Promise<void>
   fail(id: string, version: number, reason: string): Promise<void>
-  /** For re-encryption: every row's secret in pages, written back by version. */
+  /** For re-encryption: every row's secret in pages by id (`''`: the first), written back by version. */
   sealed(
     after: string,
     limit: number,

@@ -1,0 +1,261 @@
+import type { Test } from 'tap'
+import type { ToolResultPart } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import {
+  type Execution,
+  type NewExecution,
+  type Settlement,
+  StaleOwner,
+  type Store,
+} from '../../src/store/store.ts'
+import {
+  ADMIN,
+  allPages,
+  endTurn,
+  id,
+  LEASE,
+  message,
+  owner,
+  rejection,
+  runningTurn,
+  STRANGER,
+} from './store-rows.ts'
+
+const execution = (turn_id: string, rest: Partial<NewExecution> = {}): NewExecution => ({
+  id: id('exec'),
+  turn_id,
+  step: 0,
+  call_id: id('call'),
+  tool: 'files.read',
+  connector: 'files',
+  tools_revision: 4,
+  arguments: { z: '\0', a: 1 },
+  state: 'started',
+  repeatable: false,
+  ...rest,
+})
+const resultOf = (call_id: string): ToolResultPart => ({
+  type: 'tool_result',
+  call_id,
+  name: 'files.read',
+  content: [{ type: 'text', text: 'cut \0' }],
+  is_error: false,
+  outcome: 'ok',
+})
+const settlement = ({ id: exec, call_id }: NewExecution, rest: Partial<Settlement> = {}): Settlement => ({
+  id: exec,
+  outcome: 'ok',
+  is_error: false,
+  error: null,
+  duration_ms: 12.5,
+  bytes: 9,
+  output: 'full \0 \ud800 output',
+  structured: false,
+  result: resultOf(call_id),
+  ...rest,
+})
+const SOON = () => new Date(Date.now() + 60_000).toISOString()
+const PAST = '2020-01-01T00:00:00.000Z'
+const approve = { decision: 'approve' as const, reason: null, sealed_arguments: null, by: 'ann' }
+
+export async function ledgerContract(t: Test, store: Store): Promise<void> {
+  await t.test('a call is in the ledger before it runs and settled after it', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const one = execution(turn.id, { repeatable: true })
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [one] })
+    const started = await store.executions.get(scope, one.id)
+    const { expires_at, ...given } = one
+    t.match(started, {
+      ...given,
+      session_id: session.id,
+      outcome: null,
+      ended_at: null,
+      started_at: /Z$/,
+      approval: null,
+    })
+    t.equal(JSON.stringify(started?.arguments), JSON.stringify(one.arguments))
+    t.equal(await store.executions.output(scope, one.id), null, 'no output yet')
+    await store.executions.settle(fence, settlement(one, { error: 'it said \0' }))
+    const settled = await store.executions.get(scope, one.id)
+    t.match(settled, {
+      state: 'settled',
+      outcome: 'ok',
+      is_error: false,
+      error: 'it said \ufffd',
+      duration_ms: 12.5,
+      bytes: 9,
+      ended_at: /Z$/,
+    })
+    t.strictSame(settled?.result, resultOf(one.call_id), 'the result is kept until the conversation has it')
+    t.strictSame(await store.executions.output(scope, one.id), {
+      output: 'full \0 \ud800 output',
+      structured: false,
+    })
+    t.strictSame(await store.executions.ofTurn(turn.id), [settled])
+    const said = message('', { role: 'tool', turn_id: turn.id, parts: [resultOf(one.call_id)] })
+    await store.turns.commit(fence, { turn_id: turn.id, messages: [said] })
+    t.equal((await store.executions.get(scope, one.id))?.result, null)
+    await endTurn(store, fence, turn.id)
+  })
+
+  await t.test('settlements travel with a commit as well, and only under a good lease', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const [one, two] = [execution(turn.id), execution(turn.id)]
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two] })
+    const said = message('', { role: 'tool', turn_id: turn.id, parts: [resultOf(one.call_id)] })
+    await store.turns.commit(fence, {
+      turn_id: turn.id,
+      settlements: [settlement(one), settlement(two)],
+      messages: [said],
+    })
+    const rows = await store.executions.ofTurn(turn.id)
+    t.strictSame(
+      rows.map((row) => [row.state, row.result === null]),
+      [
+        ['settled', true],
+        ['settled', false],
+      ],
+    )
+    await endTurn(store, fence, turn.id)
+    const late = [store.executions.settle(fence, settlement(two)), store.executions.begin(fence, two.id)]
+    for (const thrown of await Promise.all(late.map(rejection))) t.ok(thrown instanceof StaleOwner)
+  })
+
+  await t.test('a call that waits is decided once, and its turn goes on when none is open', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const waiting = { state: 'awaiting_approval' as const, expires_at: SOON() }
+    const [one, two] = [execution(turn.id, waiting), execution(turn.id, waiting)]
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two], state: 'awaiting_input' })
+    t.match(await store.executions.get(scope, one.id), {
+      state: 'awaiting_approval',
+      started_at: null,
+      expires_at: waiting.expires_at,
+    })
+    t.equal(await store.executions.decide(STRANGER, turn.id, one.call_id, approve), null)
+    t.equal(await store.executions.decide(scope, turn.id, 'call_none', approve), null)
+    t.equal(await store.executions.decide(scope, 'turn_none', one.call_id, approve), null)
+    const sealed_arguments = new Uint8Array([1, 0, 255])
+    const deny = { decision: 'deny' as const, reason: 'no \0', sealed_arguments: null, by: 'bob' }
+    const both = await Promise.all([
+      store.executions.decide(scope, turn.id, one.call_id, { ...approve, sealed_arguments }),
+      store.executions.decide(scope, turn.id, one.call_id, { ...approve, sealed_arguments }),
+    ])
+    t.strictSame(both.sort(), ['decided', 'not_awaiting'])
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'one is still open')
+    t.equal(await store.executions.decide(ADMIN, turn.id, two.call_id, deny), 'decided')
+    const [approved, denied] = await store.executions.ofTurn(turn.id)
+    t.match(approved, {
+      approved_by: 'ann',
+      state: 'awaiting_approval',
+      approval: { decision: 'approve', reason: null },
+    })
+    t.strictSame(approved?.approval?.sealed_arguments, sealed_arguments)
+    t.match(denied, {
+      approved_by: null,
+      approval: { decision: 'deny', reason: 'no \ufffd', sealed_arguments: null },
+    })
+    const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
+    if (!resumed) return t.fail('it was not resumed')
+    await store.executions.begin(resumed.fence, one.id)
+    t.match(await store.executions.get(scope, one.id), { state: 'started', started_at: /Z$/ })
+    await endTurn(store, resumed.fence, turn.id)
+  })
+
+  await t.test('a lapsed approval can only expire; a wish to cancel resumes without it', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const [late, open] = [
+      execution(turn.id, { state: 'awaiting_approval', expires_at: PAST }),
+      execution(turn.id, { state: 'awaiting_approval', expires_at: SOON() }),
+    ]
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [late, open], state: 'awaiting_input' })
+    const lapsed = async () =>
+      (await store.turns.lapsedApprovals(1000)).filter((one) => one.turn_id === turn.id)
+    t.strictSame(await lapsed(), [{ turn_id: turn.id, call_id: late.call_id }])
+    t.equal(await store.executions.decide(scope, turn.id, late.call_id, approve), 'not_awaiting')
+    const expired = { decision: 'expired' as const, reason: null, sealed_arguments: null, by: 'baton' }
+    t.equal(await store.executions.decide(ADMIN, turn.id, late.call_id, expired), 'decided')
+    t.strictSame(await lapsed(), [])
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null)
+    await store.turns.requestCancel(scope, turn.id)
+    const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
+    t.match(resumed, { turn: { cancel_requested: true } })
+    if (resumed) await endTurn(store, resumed.fence, turn.id)
+  })
+
+  await t.test('lists, figures and outputs show what the filter and the caller allow', (t) =>
+    readingContract(t, store),
+  )
+}
+
+async function readingContract(t: Test, store: Store): Promise<void> {
+  const scope = owner()
+  const one = await runningTurn(store, scope)
+  const two = await runningTurn(store, scope)
+  const rows = [
+    execution(one.turn.id),
+    execution(one.turn.id, { tool: 'web.get', connector: 'web' }),
+    execution(two.turn.id, { tool: 'now', connector: null }),
+    execution(two.turn.id),
+  ]
+  const [first, second, third] = rows
+  if (!first || !second || !third) throw new Error('there are four')
+  await store.turns.commit(one.fence, { turn_id: one.turn.id, executions: rows.slice(0, 2) })
+  await store.turns.commit(two.fence, { turn_id: two.turn.id, executions: rows.slice(2) })
+  await store.executions.settle(one.fence, settlement(first, { duration_ms: 10 }))
+  await store.executions.settle(
+    one.fence,
+    settlement(second, { outcome: 'error', is_error: true, duration_ms: 30 }),
+  )
+  await store.executions.settle(
+    two.fence,
+    settlement(third, { duration_ms: 20, output: '{"a":1}', structured: true }),
+  )
+
+  const listed = async (filter: Parameters<Store['executions']['list']>[1], by = scope) =>
+    (await store.executions.list(by, filter, { limit: 50 })).data.map((row: Execution) => row.id)
+  const all = rows.map((row) => row.id).reverse()
+  t.strictSame(await listed({}), all, 'newest first')
+  t.strictSame(await listed({}, STRANGER), [])
+  t.strictSame(await listed({ session_id: one.session.id }, ADMIN), [second.id, first.id])
+  t.strictSame(await listed({ session_id: one.session.id }, STRANGER), [])
+  t.strictSame(await listed({ turn_id: two.turn.id, tool: 'now' }), [third.id])
+  t.strictSame(await listed({ outcome: 'error' }), [second.id])
+  t.strictSame(await listed({ since: '2020-01-01T00:00:00Z', until: '9999-12-31T23:59:59.999Z' }), all)
+  t.strictSame(await listed({ until: '0000-01-01T00:00:00Z' }), [])
+  const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
+  t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
+  const thrown = await rejection(listed({ since: 'yesterday' }))
+  t.ok(thrown instanceof BatonError && thrown.code === 'invalid_request' && thrown.param === 'since')
+
+  const byTool = await store.executions.stats(scope, 'tool', {})
+  t.strictSame(
+    byTool.sort((a, b) => a.key.localeCompare(b.key)),
+    [
+      { key: 'files.read', count: 1, failures: 0, p50_ms: 10, p95_ms: 10, max_ms: 10 },
+      { key: 'now', count: 1, failures: 0, p50_ms: 20, p95_ms: 20, max_ms: 20 },
+      { key: 'web.get', count: 1, failures: 1, p50_ms: 30, p95_ms: 30, max_ms: 30 },
+    ],
+    'what is not settled does not count',
+  )
+  const bySession = await store.executions.stats(scope, 'session', { session_id: one.session.id })
+  t.match(bySession, [{ key: one.session.id, count: 2, failures: 1, p50_ms: 20, max_ms: 30 }])
+  const byConnector = await store.executions.stats(scope, 'connector', {})
+  t.strictSame(byConnector.map((group) => group.key).sort(), ['builtin', 'files', 'web'])
+  t.strictSame(await store.executions.stats(STRANGER, 'tool', {}), [])
+
+  t.equal(await store.executions.get(STRANGER, first.id), null)
+  t.equal(await store.executions.output(STRANGER, first.id), null)
+  t.strictSame(await store.executions.output(ADMIN, third.id), { output: '{"a":1}', structured: true })
+
+  t.equal(await store.executions.prune(PAST), 0)
+  await store.executions.prune('9999-12-31T00:00:00Z')
+  t.strictSame(await listed({}), [all[0]], 'pruned are the settled ones')
+  await endTurn(store, one.fence, one.turn.id)
+  await endTurn(store, two.fence, two.turn.id)
+  await store.sessions.delete(scope, two.session.id)
+  t.strictSame(await listed({}), [], 'a ledger goes with its session')
+}

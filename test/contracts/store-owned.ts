@@ -1,0 +1,457 @@
+/** What owners keep beside conversations: connectors and tools, credentials, keys; and the installation's own values. */
+import type { Test } from 'tap'
+import { BatonError } from '../../src/errors.ts'
+import type { NewConnector, NewCredential, RegistryTool, Scope, Store } from '../../src/store/store.ts'
+import { ADMIN, allPages, id, newSession, owner, rejection, STRANGER } from './store-rows.ts'
+
+const connector = (scope: Scope, name: string, rest: Partial<NewConnector> = {}): NewConnector => ({
+  id: id('con'),
+  owner: scope.owner,
+  name,
+  origin: 'api',
+  transport: 'streamable_http',
+  url: 'https://mcp.test/',
+  command: null,
+  args: ['b', 'a'],
+  auth: { type: 'none' },
+  mode: 'dynamic',
+  default_tool_config: { max_instances: 5, timeout: 'PT30S' },
+  allow_tools: ['*'],
+  deny_tools: [],
+  require_approval: 'never',
+  trust_annotations: false,
+  pin: 'warn',
+  secret: new Uint8Array([0, 1, 254, 255]),
+  ...rest,
+})
+
+export async function ownedContract(t: Test, store: Store): Promise<void> {
+  await t.test('connectors', (t) => connectorContract(t, store))
+  await t.test('bindings, lists and pins', (t) => bindingContract(t, store))
+  await t.test('the registry', (t) => registryContract(t, store))
+  await t.test('credentials', (t) => credentialContract(t, store))
+  await t.test('refreshing and re-encrypting', (t) => secretContract(t, store))
+  await t.test('keys, audit, settings', (t) => keyContract(t, store))
+}
+
+async function connectorContract(t: Test, store: Store): Promise<void> {
+  await t.test('are stored as given, named once per owner, and seen by their owner', async (t) => {
+    const scope = owner()
+    const given = connector(scope, 'files')
+    const made = await store.connectors.create(given)
+    if (made === 'name_taken') return t.fail(made)
+    const { created_at, updated_at, config_revision, ...rest } = made
+    t.strictSame([rest, config_revision], [given, 1])
+    t.equal(await store.connectors.create(connector(scope, 'files')), 'name_taken')
+    t.type(
+      await store.connectors.create(connector(owner(), 'files')),
+      'object',
+      'another owner may have the name',
+    )
+    t.strictSame(await store.connectors.get(scope, made.id), made)
+    t.strictSame(await store.connectors.find(scope, 'files'), made)
+    t.strictSame(await store.connectors.find(scope, made.id), made)
+    t.equal(await store.connectors.get(STRANGER, made.id), null)
+    t.equal(await store.connectors.find(STRANGER, 'files'), null)
+    t.strictSame(await store.connectors.get(ADMIN, made.id), made)
+    const bare = await store.connectors.create(
+      connector(scope, 'bare', { secret: null, url: null, default_tool_config: null }),
+    )
+    t.match(bare, { secret: null, url: null, default_tool_config: null })
+  })
+
+  await t.test('change and go, for those who own them', async (t) => {
+    const scope = owner()
+    const given = connector(scope, 'one')
+    await store.connectors.create(given)
+    await store.connectors.create(connector(scope, 'two'))
+    const secret = new Uint8Array([9])
+    const changed = await store.connectors.update(scope, given.id, {
+      url: null,
+      allow_tools: ['x*'],
+      trust_annotations: true,
+      secret,
+    })
+    t.match(changed, {
+      url: null,
+      allow_tools: ['x*'],
+      trust_annotations: true,
+      config_revision: 2,
+      name: 'one',
+    })
+    t.strictSame(typeof changed === 'object' && changed?.secret, secret)
+    t.equal(await store.connectors.update(scope, given.id, { name: 'two' }), 'name_taken')
+    t.equal(await store.connectors.update(STRANGER, given.id, { name: 'stolen' }), null)
+    t.equal(await store.connectors.delete(STRANGER, given.id), false)
+    t.equal(await store.connectors.delete(scope, given.id), true)
+    t.equal(await store.connectors.delete(scope, given.id), false)
+    const { rows } = await allPages((page) => store.connectors.list(scope, page), 1)
+    t.strictSame(
+      rows.filter((row) => row.origin === 'api').map((row) => row.name),
+      ['two'],
+    )
+  })
+
+  await t.test('of the configuration follow it, keep their ids, and are everyone’s to see', async (t) => {
+    const scope = owner()
+    const config = { owner: 'config', admin: false }
+    const [a, b] = [
+      connector(config, 'conf-a', { origin: 'config' }),
+      connector(config, 'conf-b', { origin: 'config' }),
+    ]
+    const [first] = await store.connectors.syncConfig([a, b])
+    t.match(first, { id: a.id, origin: 'config', config_revision: 1 })
+    t.equal(await store.connectors.create(connector(scope, 'conf-a')), 'name_taken')
+    t.equal((await store.connectors.find(scope, 'conf-a'))?.id, a.id)
+    t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
+    t.ok(
+      (await allPages((page) => store.connectors.list(scope, page), 2)).rows.some((row) => row.id === b.id),
+    )
+    for (const by of [scope, config, ADMIN]) {
+      t.equal(await store.connectors.update(by, a.id, { url: 'https://evil.test' }), null)
+      t.equal(await store.connectors.delete(by, a.id), false)
+    }
+    const secret = new Uint8Array([7])
+    const [same] = await store.connectors.syncConfig([{ ...a, id: id('con'), secret }])
+    t.match(same, { id: a.id, config_revision: 1 }, 'unchanged but for its seal')
+    t.strictSame(same?.secret, secret)
+    t.equal(await store.connectors.get(scope, b.id), null, 'what is left out goes')
+    const [moved] = await store.connectors.syncConfig([{ ...a, url: 'https://new.test/' }])
+    t.match(moved, { id: a.id, config_revision: 2, url: 'https://new.test/' })
+    const own = connector(scope, 'mine')
+    await store.connectors.create(own)
+    const twice = await Promise.all(
+      [1, 2].map(() => store.connectors.syncConfig([a, connector(config, 'mine', { origin: 'config' })])),
+    )
+    t.strictSame(
+      twice[0]?.map((row) => row.id),
+      twice[1]?.map((row) => row.id),
+      'two replicas that start agree',
+    )
+    t.equal((await store.connectors.find(scope, 'mine'))?.id, own.id, 'the owner’s own comes first')
+    t.strictSame(await store.connectors.syncConfig([]), [])
+  })
+}
+
+async function bindingContract(t: Test, store: Store): Promise<void> {
+  await t.test('a session’s connectors, in the order of their binding', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const [one, two] = [connector(scope, 'one'), connector(scope, 'two')]
+    await store.connectors.create(one)
+    await store.connectors.create(two)
+    await store.connectors.bind(session, two.id, null)
+    await store.connectors.bind(session, one.id, 'alias')
+    await store.connectors.bind(session, two.id, 'again')
+    const bound = await store.connectors.bindings(session)
+    t.strictSame(
+      bound.map((binding) => [binding.connector.id, binding.alias]),
+      [
+        [two.id, 'again'],
+        [one.id, 'alias'],
+      ],
+    )
+    t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
+    const later = await newSession(store, scope)
+    await store.connectors.bind(later.id, one.id, null)
+    t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id, session], 'newest use first')
+    t.strictSame(await store.connectors.sessionsOf(one.id, 1), [later.id])
+    t.equal(await store.connectors.unbind(session, one.id), true)
+    t.equal(await store.connectors.unbind(session, one.id), false)
+    await store.connectors.delete(scope, two.id)
+    t.strictSame(await store.connectors.bindings(session), [], 'a deleted connector is bound nowhere')
+    const gone = [
+      store.connectors.bind(session, two.id, null),
+      store.connectors.bind('ses_none', one.id, null),
+    ]
+    const codes = (await Promise.all(gone.map(rejection))).map(
+      (thrown) => thrown instanceof BatonError && thrown.code,
+    )
+    t.strictSame(codes, ['connector_not_found', 'session_not_found'])
+  })
+
+  await t.test('a connection’s last tools and a tool’s accepted definition', async (t) => {
+    const scope = owner()
+    const one = connector(scope, 'one')
+    await store.connectors.create(one)
+    const key = `${one.id}@1`
+    t.equal(await store.connectors.loadList(key), null)
+    const list = {
+      tools: [{ name: 'x', inputSchema: { type: 'object', properties: { z: {}, a: { const: '\0' } } } }],
+    }
+    await store.connectors.saveList(key, one.id, { tools: [] })
+    await store.connectors.saveList(key, one.id, list)
+    t.equal(
+      JSON.stringify(await store.connectors.loadList(key)),
+      JSON.stringify(list),
+      'key order of a schema stays',
+    )
+    await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
+    await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
+    await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
+    t.strictSame(await store.connectors.pins(one.id), [
+      { tool: 'a', hash: 'h2', definition: { v: 2 } },
+      { tool: 'x', hash: 'h3', definition: { v: 3 } },
+    ])
+    await store.connectors.delete(scope, one.id)
+    t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
+    await store.connectors.saveList(key, one.id, list)
+    t.equal(await store.connectors.loadList(key), null, 'nothing is kept for a connector that went')
+  })
+}
+
+async function registryContract(t: Test, store: Store): Promise<void> {
+  const scope = owner()
+  const { id: session } = await newSession(store, scope)
+  t.match(await store.registry.get(session), {
+    session_id: session,
+    revision: 0,
+    tools: [],
+    updated_at: /Z$/,
+  })
+  const tool: RegistryTool = {
+    canonical_name: 'files.read',
+    exposed_name: 'files__read',
+    source: 'mcp',
+    connector_id: 'con_1',
+    server: 'files',
+    mcp_tool_name: 'read',
+    description: 'Reads \0',
+    parameters: { type: 'object', properties: { zebra: { type: 'string' }, a: { type: 'string' } } },
+    input_schema: { properties: { zebra: {}, a: {} } },
+    annotations: { readOnlyHint: true },
+    enabled: true,
+    status: 'available',
+    reason: null,
+    last_seen_at: null,
+    hash: 'h',
+    order: 1,
+  }
+  const delta = (tools_revision: number) => ({
+    tools_revision,
+    added: ['files.read'],
+    removed: [],
+    changed: [],
+  })
+  const both = await Promise.all([1, 2].map(() => store.registry.put(session, 0, [tool], delta(1))))
+  t.strictSame(both.sort(), [false, true], 'of two changes one came first')
+  const row = await store.registry.get(session)
+  t.equal(row.revision, 1)
+  t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes stay')
+  t.equal(await store.registry.put(session, 1, [], delta(2)), true)
+  t.equal((await store.sessions.get(scope, session))?.tools_revision, 2)
+  t.equal(await store.registry.put('ses_none', 0, [], delta(1)), false)
+}
+
+const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({
+  id: id('cred'),
+  owner: scope.owner,
+  provider: 'acme',
+  kind: 'oauth',
+  name: null,
+  state: 'active',
+  reason: null,
+  is_default: false,
+  hint: 'wxyz',
+  facts: { z: '1', a: '2' },
+  expires_at: '2027-01-01T00:00:00.000Z',
+  secret: new Uint8Array([1, 2, 3]),
+  ...rest,
+})
+
+async function credentialContract(t: Test, store: Store): Promise<void> {
+  await t.test('are stored as given and are their owner’s alone', async (t) => {
+    const scope = owner()
+    const given = credential(scope, { name: 'mine' })
+    const made = await store.credentials.create(given)
+    const { created_at, updated_at, version, ...rest } = made
+    t.strictSame([rest, version], [given, 1])
+    t.strictSame(await store.credentials.get(scope, given.id), made)
+    t.strictSame(await store.credentials.get(ADMIN, given.id), made)
+    t.equal(await store.credentials.get(STRANGER, given.id), null)
+    t.equal(await store.credentials.update(STRANGER, given.id, { name: 'x' }), null)
+    t.equal(await store.credentials.delete(STRANGER, given.id), false)
+    const second = await store.credentials.create(credential(scope))
+    const { rows, pages } = await allPages((page) => store.credentials.list(scope, page), 1)
+    t.strictSame([rows.map((row) => row.id), pages], [[second.id, given.id], 2])
+    t.equal(await store.credentials.delete(scope, given.id), true)
+    t.equal(await store.credentials.delete(scope, given.id), false)
+  })
+
+  await t.test(
+    'one at most is an owner’s default for a provider, however many are made so at once',
+    async (t) => {
+      const scope = owner()
+      const many = Array.from({ length: 6 }, () => credential(scope, { is_default: true }))
+      const other = await store.credentials.create(credential(scope, { provider: 'other', is_default: true }))
+      await Promise.all(many.map((one) => store.credentials.create(one)))
+      const defaults = async () =>
+        (await store.credentials.list(scope, { limit: 50 })).data.filter(
+          (row) => row.is_default && row.provider === 'acme',
+        )
+      t.equal((await defaults()).length, 1)
+      await Promise.all(many.map((one) => store.credentials.update(scope, one.id, { is_default: true })))
+      const [only, ...more] = await defaults()
+      t.equal(more.length, 0)
+      t.equal((await store.credentials.preferred(scope.owner, 'acme'))?.id, only?.id)
+      t.equal((await store.credentials.preferred(scope.owner, 'other'))?.id, other.id)
+      t.equal(
+        (await store.credentials.update(scope, only?.id ?? '', { is_default: false }))?.is_default,
+        false,
+      )
+      t.equal(
+        await store.credentials.preferred(scope.owner, 'acme'),
+        null,
+        'of several active ones none is chosen',
+      )
+    },
+  )
+
+  await t.test(
+    'the preferred one is the default, else the only active one, else the one to log in again',
+    async (t) => {
+      const scope = owner()
+      const preferred = async () => (await store.credentials.preferred(scope.owner, 'acme'))?.id
+      t.equal(await preferred(), undefined)
+      const [one, two] = [credential(scope), credential(scope)]
+      await store.credentials.create(one)
+      t.equal(await preferred(), one.id)
+      await store.credentials.fail(one.id, 1, 'revoked')
+      t.equal(await preferred(), one.id, 'so that its state can be told')
+      await store.credentials.create(two)
+      t.equal(await preferred(), two.id)
+      await store.credentials.update(scope, one.id, { is_default: true })
+      t.equal(await preferred(), one.id, 'a default counts in any state')
+      await store.credentials.update(scope, one.id, { is_default: false, state: 'disabled' })
+      await store.credentials.update(scope, two.id, { state: 'disabled' })
+      t.equal(await preferred(), undefined)
+      t.equal(await store.credentials.preferred(STRANGER.owner, 'acme'), null)
+    },
+  )
+}
+
+async function secretContract(t: Test, store: Store): Promise<void> {
+  const next = { secret: new Uint8Array([4]), hint: 'next', expires_at: null, facts: { b: '1' } }
+
+  await t.test('a refresh is claimed by one and stored by version', async (t) => {
+    const scope = owner()
+    const { id: login } = await store.credentials.create(credential(scope))
+    const claims = await Promise.all(
+      ['r1', 'r2', 'r3', 'r1'].map((by) => store.credentials.claim(login, by, 60)),
+    )
+    const held = claims.filter((claim) => claim !== null)
+    t.equal(held.length, 1)
+    t.equal(await store.credentials.rotate(login, 1, next), true)
+    t.equal(await store.credentials.rotate(login, 1, next), false, 'the version has moved')
+    const rotated = await store.credentials.get(scope, login)
+    t.match(rotated, { version: 2, hint: 'next', expires_at: null, facts: { b: '1' }, state: 'active' })
+    t.strictSame(rotated?.secret, next.secret)
+    for (const by of ['r1', 'r2', 'r3']) await store.credentials.release(login, by)
+    t.equal((await store.credentials.claim(login, 'r4', 0))?.version, 2, 'released')
+    t.ok(await store.credentials.claim(login, 'r5', 60), 'and one that lapsed is free')
+    await store.credentials.release(login, 'r4')
+    t.equal(await store.credentials.claim(login, 'r6', 60), null, 'another’s claim is not released')
+  })
+
+  await t.test(
+    'a failed refresh asks for a new login, a rotation ends that, a person’s will stands',
+    async (t) => {
+      const scope = owner()
+      const { id: login } = await store.credentials.create(credential(scope))
+      await store.credentials.fail(login, 7, 'not this version')
+      t.equal((await store.credentials.get(scope, login))?.state, 'active')
+      await store.credentials.fail(login, 1, 'invalid_grant')
+      t.match(await store.credentials.get(scope, login), { state: 'needs_reauth', reason: 'invalid_grant' })
+      await store.credentials.rotate(login, 1, next)
+      t.match(await store.credentials.get(scope, login), { state: 'active', reason: null })
+      await store.credentials.update(scope, login, { state: 'disabled', name: 'off' })
+      await store.credentials.rotate(login, 2, next)
+      await store.credentials.fail(login, 3, 'too late')
+      t.match(await store.credentials.get(scope, login), {
+        state: 'disabled',
+        reason: null,
+        name: 'off',
+        version: 3,
+      })
+    },
+  )
+
+  await t.test('every secret is found page by page and sealed anew where nobody else wrote', async (t) => {
+    const scope = owner()
+    const login = await store.credentials.create(credential(scope))
+    const server = connector(scope, 'sealed')
+    await store.connectors.create(server)
+    await store.connectors.create(connector(scope, 'open', { secret: null }))
+    const mine = []
+    for (let after = ''; ; ) {
+      const page = await store.credentials.sealed(after, 2)
+      mine.push(...page.filter((row) => row.owner === scope.owner))
+      const last = page.at(-1)
+      if (!last) break
+      after = last.id
+    }
+    t.strictSame(mine, [
+      { table: 'connector', id: server.id, owner: scope.owner, secret: server.secret, version: 1 },
+      { table: 'credential', id: login.id, owner: scope.owner, secret: login.secret, version: 1 },
+    ])
+    const anew = new Uint8Array([8, 8])
+    for (const { table, id: row } of mine) {
+      t.equal(await store.credentials.reseal(table, row, 2, anew), false)
+      t.equal(await store.credentials.reseal(table, row, 1, anew), true)
+    }
+    t.strictSame((await store.credentials.get(scope, login.id))?.secret, anew)
+    t.match(await store.connectors.get(scope, server.id), { secret: anew, config_revision: 1 })
+    t.equal(
+      await store.credentials.rotate(login.id, 1, next),
+      true,
+      'a refresh under way still finds its version',
+    )
+  })
+}
+
+async function keyContract(t: Test, store: Store): Promise<void> {
+  await t.test('a key is found by its hash, listed for its owner, and revoked once', async (t) => {
+    const scope = owner()
+    const given = {
+      id: id('key'),
+      owner: scope.owner,
+      name: null,
+      scopes: ['chat' as const],
+      hint: 'abcd',
+      expires_at: null,
+    }
+    const made = await store.keys.create({ ...given, hash: `hash of ${given.id}` })
+    const { created_at, ...rest } = made
+    t.strictSame(rest, { ...given, last_used_at: null, revoked_at: null })
+    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), made)
+    t.equal(await store.keys.byHash('another'), null)
+    await store.keys.used([given.id])
+    t.match(await store.keys.byHash(`hash of ${given.id}`), { last_used_at: /Z$/ })
+    t.strictSame(
+      (await store.keys.list(scope, { limit: 5 })).data.map((key) => key.id),
+      [given.id],
+    )
+    t.strictSame((await store.keys.list(STRANGER, { limit: 5 })).data, [])
+    t.equal(await store.keys.revoke(STRANGER, given.id), false)
+    t.equal(await store.keys.revoke(scope, given.id), true)
+    const revoked = await store.keys.byHash(`hash of ${given.id}`)
+    t.match(revoked, { revoked_at: /Z$/ }, 'it is still found, whatever its state')
+    t.equal(await store.keys.revoke(ADMIN, given.id), true)
+    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first time counts')
+  })
+
+  await t.test('an act is written down', async (t) => {
+    const entry = { owner: 'ann', act: 'key.create', subject: 'key_1', details: { a: '\0' } }
+    t.equal(await store.audit.write(entry), undefined)
+  })
+
+  await t.test('a setting is initialised by one and can be replaced', async (t) => {
+    const name = id('setting')
+    t.equal(await store.settings.get(name), null)
+    const both = await Promise.all(['a', 'b', 'c'].map((value) => store.settings.init(name, value)))
+    t.equal(new Set(both).size, 1, 'everyone reads the same')
+    t.equal(await store.settings.get(name), both[0])
+    await store.settings.set(name, 'new')
+    t.equal(await store.settings.init(name, 'ignored'), 'new')
+  })
+}

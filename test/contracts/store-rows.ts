@@ -1,0 +1,100 @@
+/** Rows and small things that the store's contract tests share. */
+import type { Part } from '../../src/chat/message.ts'
+import type { Fence, NewMessage, OpenTurn, Scope, Session, Store, TurnEnd } from '../../src/store/store.ts'
+
+let made = 0
+/** Ascending like real ids, readable in a failure. */
+export const id = (prefix: string): string => `${prefix}_${String(++made).padStart(6, '0')}`
+export const owner = (): Scope => ({ owner: id('owner'), admin: false })
+export const ADMIN: Scope = { owner: 'root', admin: true }
+export const STRANGER: Scope = { owner: 'stranger', admin: false }
+
+export const text = (words: string): Part[] => [{ type: 'text', text: words }]
+export const message = (words: string, rest: Partial<NewMessage> = {}): NewMessage => ({
+  id: id('msg'),
+  turn_id: null,
+  role: 'user',
+  parts: text(words),
+  ...rest,
+})
+
+export const newSession = (store: Store, scope: Scope): Promise<Session> =>
+  store.sessions.create({
+    id: id('ses'),
+    owner: scope.owner,
+    provider: 'acme',
+    model: 'acme-1',
+    credential_id: null,
+    instructions: 'Be kind.',
+    settings: {},
+    title: null,
+    metadata: {},
+  })
+
+export const LEASE = { owner: 'replica-1', seconds: 60 }
+/** Lapsed as soon as it is taken. */
+export const LAPSED = { owner: 'replica-1', seconds: 0 }
+
+export function openRequest(
+  session: string,
+  rest: Partial<Omit<OpenTurn, 'turn'>> & { turn?: Partial<OpenTurn['turn']> } = {},
+): OpenTurn {
+  const turn = id('turn')
+  const input = rest.turn?.input ?? text('Hello')
+  return {
+    on_busy: 'reject',
+    queue_limit: 16,
+    lease: LEASE,
+    message: message('', { turn_id: turn, parts: input }),
+    ...rest,
+    turn: {
+      id: turn,
+      session_id: session,
+      input,
+      context: [],
+      max_steps: 16,
+      provider: null,
+      model: null,
+      idempotency_key: null,
+      body_hash: 'hash',
+      ...rest.turn,
+    },
+  }
+}
+
+export const COMPLETED: TurnEnd = { state: 'completed', finish_reason: 'stop', error: null }
+
+/** A session with a turn that runs under LEASE, or the lease given. */
+export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {
+  const session = await newSession(store, scope)
+  const opened = await store.turns.open(scope, openRequest(session.id, { lease }))
+  if (opened?.kind !== 'running') throw new Error(`the turn was not opened: ${opened?.kind}`)
+  return { session, turn: opened.turn, fence: opened.fence, message: opened.message }
+}
+
+export const endTurn = (store: Store, fence: Fence, turn: string) =>
+  store.turns.commit(fence, { turn_id: turn, end: COMPLETED })
+
+/** Every row of a list, page by page, with the number of pages. */
+export async function allPages<T>(
+  read: (page: {
+    limit: number
+    cursor?: string
+  }) => Promise<{ data: T[]; next_cursor: string | null } | null>,
+  limit: number,
+): Promise<{ rows: T[]; pages: number }> {
+  const rows: T[] = []
+  for (let pages = 1, cursor: string | null = null; ; pages++) {
+    const page = await read(cursor === null ? { limit } : { limit, cursor })
+    rows.push(...(page?.data ?? []))
+    cursor = page?.next_cursor ?? null
+    if (cursor === null) return { rows, pages }
+  }
+}
+
+/** What a rejected promise was rejected with. */
+export const rejection = (work: Promise<unknown>): Promise<unknown> =>
+  work.then(
+    () => new Error('it was expected to fail'),
+    (thrown: unknown) => thrown,
+  )

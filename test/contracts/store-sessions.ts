@@ -1,0 +1,287 @@
+import type { Test } from 'tap'
+import type { Message, Part } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { Store } from '../../src/store/store.ts'
+import {
+  ADMIN,
+  allPages,
+  endTurn,
+  id,
+  message,
+  newSession,
+  openRequest,
+  owner,
+  rejection,
+  runningTurn,
+  STRANGER,
+  text,
+} from './store-rows.ts'
+
+/** What JSON can say and PostgreSQL's text cannot, in an order that no database would choose. */
+const ODD = { zebra: 'nul \0 inside', a: 'lone \ud800 surrogate', m: { y: 1, x: [1, null, '\u2028 😀'] } }
+
+export async function sessionContract(t: Test, store: Store): Promise<void> {
+  await t.test('a session is stored as it was given and shown to its owner and admins', async (t) => {
+    const scope = owner()
+    const given = {
+      id: id('ses'),
+      owner: scope.owner,
+      provider: 'acme',
+      model: 'acme-1',
+      credential_id: 'cred_1',
+      instructions: 'Speak “plainly”.\n',
+      settings: { temperature: 0.5, max_output_tokens: 7 },
+      title: 'A title',
+      metadata: ODD,
+    }
+    const made = await store.sessions.create(given)
+    const { created_at, updated_at, ...rest } = made
+    t.strictSame(rest, {
+      ...given,
+      tools_revision: 0,
+      active_turn_id: null,
+      usage: { input_tokens: 0, output_tokens: 0, reasoning_tokens: 0, cached_tokens: 0 },
+    })
+    t.match(
+      [created_at, updated_at],
+      [/^\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z$/, /Z$/],
+      'times are RFC 3339 in UTC',
+    )
+    t.equal(JSON.stringify(made.metadata), JSON.stringify(ODD), 'keys keep their order')
+    t.strictSame(await store.sessions.get(scope, given.id), made)
+    t.strictSame(await store.sessions.get(ADMIN, given.id), made)
+    t.equal(await store.sessions.get(STRANGER, given.id), null)
+    t.equal(await store.sessions.get(scope, 'ses_no\0where'), null, 'an id that cannot be is none')
+  })
+
+  await t.test('text columns take what they cannot hold as U+FFFD', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const patched = await store.sessions.update(scope, session, { title: 'a\0b\ud800c', instructions: '\0' })
+    t.match(patched, { title: 'a\ufffdb\ufffdc', instructions: '\ufffd' })
+  })
+
+  await t.test('a patch changes what it names, and only for its owner', async (t) => {
+    const scope = owner()
+    const made = await newSession(store, scope)
+    const patch = { provider: 'other', model: 'o-1', credential_id: 'cred_2', metadata: { b: 1, a: 2 } }
+    const changed = await store.sessions.update(scope, made.id, patch)
+    t.strictSame({ ...changed, updated_at: '' }, { ...made, ...patch, updated_at: '' })
+    t.equal((await store.sessions.update(scope, made.id, { credential_id: null }))?.credential_id, null)
+    t.equal(await store.sessions.update(STRANGER, made.id, { title: 'stolen' }), null)
+    t.equal((await store.sessions.update(ADMIN, made.id, { title: 'by an admin' }))?.title, 'by an admin')
+  })
+
+  await t.test('a list is newest first, in pages, of what may be seen', async (t) => {
+    const scope = owner()
+    const mine: string[] = []
+    for (let i = 0; i < 7; i++) mine.unshift((await newSession(store, scope)).id)
+    const { rows, pages } = await allPages((page) => store.sessions.list(scope, page), 3)
+    t.strictSame([rows.map((row) => row.id), pages], [mine, 3])
+    t.equal(
+      (await store.sessions.list(scope, { limit: 7 })).next_cursor,
+      null,
+      'a full last page is the last',
+    )
+    t.strictSame(await store.sessions.list(STRANGER, { limit: 5 }), { data: [], next_cursor: null })
+    const seen = await allPages((page) => store.sessions.list(ADMIN, page), 50)
+    t.ok(mine.every((session) => seen.rows.some((row) => row.id === session)))
+  })
+
+  await t.test('a cursor that the list did not give out is refused', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    await newSession(store, scope)
+    const cursor = (await store.sessions.list(scope, { limit: 1 })).next_cursor ?? ''
+    const read: [string, () => Promise<unknown>][] = [
+      ['no base64url', () => store.sessions.list(scope, { limit: 1, cursor: '%%%' })],
+      ['empty', () => store.sessions.list(scope, { limit: 1, cursor: '' })],
+      ['not canonical', () => store.sessions.list(scope, { limit: 1, cursor: `${cursor}==` })],
+      ['of another list', () => store.turns.list(scope, session, { limit: 1, cursor })],
+      ['of another list', () => store.messages.list(scope, session, { limit: 1, cursor })],
+      [
+        'with a NUL',
+        () => store.keys.list(scope, { limit: 1, cursor: Buffer.from('keys a\0').toString('base64url') }),
+      ],
+      [
+        'no number',
+        () =>
+          store.messages.list(scope, session, {
+            limit: 1,
+            cursor: Buffer.from('messages x').toString('base64url'),
+          }),
+      ],
+    ]
+    for (const [what, list] of read) {
+      const thrown = await rejection(list())
+      t.ok(
+        thrown instanceof BatonError && thrown.code === 'invalid_request' && thrown.param === 'cursor',
+        what,
+      )
+    }
+  })
+
+  await t.test(
+    'deleting a session takes everything with it, but not while a turn has not ended',
+    async (t) => {
+      const scope = owner()
+      const { session, turn, fence } = await runningTurn(store, scope)
+      t.equal(await store.sessions.delete(scope, session.id), 'busy')
+      await endTurn(store, fence, turn.id)
+      t.equal(await store.sessions.delete(STRANGER, session.id), null)
+      t.equal(await store.sessions.delete(scope, session.id), 'deleted')
+      t.equal(await store.sessions.delete(scope, session.id), null)
+      t.equal(await store.turns.get(scope, turn.id), null)
+      t.strictSame(await store.messages.after(session.id, 0), [])
+      t.equal(await store.messages.list(scope, session.id, { limit: 5 }), null)
+    },
+  )
+
+  await t.test('messages', (t) => messageContract(t, store))
+}
+
+const call = (call_id: string): Part => ({
+  type: 'tool_call',
+  call_id,
+  name: 'x.y',
+  arguments: { b: 1, a: '\0' },
+})
+const result = (call_id: string): Part => ({
+  type: 'tool_result',
+  call_id,
+  name: 'x.y',
+  content: [{ type: 'text', text: '\0\ud800' }],
+  is_error: false,
+  outcome: 'ok',
+})
+const ids = (messages: readonly Message[] | null | 'busy' | undefined) =>
+  Array.isArray(messages) ? messages.map((one: Message) => one.id) : messages
+
+async function messageContract(t: Test, store: Store): Promise<void> {
+  await t.test('appended messages come back in order, exactly as they were given', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const given = [
+      message('one \0 two'),
+      message('', { role: 'assistant', parts: [call('call_1')], incomplete: true }),
+      message('', { role: 'tool', parts: [result('call_1')] }),
+    ]
+    const stored = await store.messages.append(scope, session, given)
+    t.ok(Array.isArray(stored))
+    const read = await store.messages.after(session, 0)
+    t.strictSame(read, stored, 'what append returns is what is read')
+    t.equal(JSON.stringify(read.map((one) => one.parts)), JSON.stringify(given.map((one) => one.parts)))
+    t.strictSame(
+      read.map((one) => [one.seq, one.session_id, one.turn_id, one.incomplete]),
+      [
+        [1, session, null, undefined],
+        [2, session, null, true],
+        [3, session, null, undefined],
+      ],
+    )
+    t.strictSame(ids(await store.messages.after(session, 2)), [given[2]?.id])
+    t.strictSame(await store.messages.append(scope, session, []), [])
+  })
+
+  await t.test('a page is ascending and only for those who may see the session', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    t.strictSame(await store.messages.list(scope, session, { limit: 2 }), { data: [], next_cursor: null })
+    await store.messages.append(
+      scope,
+      session,
+      Array.from({ length: 5 }, (_, i) => message(`${i}`)),
+    )
+    const { rows, pages } = await allPages((page) => store.messages.list(scope, session, page), 2)
+    t.strictSame([rows.map((row) => row.seq), pages], [[1, 2, 3, 4, 5], 3])
+    t.equal(await store.messages.list(STRANGER, session, { limit: 2 }), null)
+    t.equal((await store.messages.list(ADMIN, session, { limit: 9 }))?.data.length, 5)
+    t.equal(await store.messages.append(STRANGER, session, [message('x')]), null)
+  })
+
+  await t.test('a message is replaced in its place', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const [first, second] = [message('a', { incomplete: true }), message('b')]
+    await store.messages.append(scope, session, [first, second])
+    const changed = await store.messages.replace(scope, session, first.id, {
+      role: 'system',
+      parts: text('new'),
+    })
+    t.match(changed, { id: first.id, seq: 1, role: 'system', parts: text('new') })
+    t.notOk(typeof changed === 'object' && changed?.incomplete, 'what a person wrote is whole')
+    t.strictSame(await store.messages.after(session, 0).then((all) => all[0]), changed)
+    const other = await newSession(store, scope)
+    const attempt = { role: 'user' as const, parts: text('no') }
+    t.equal(await store.messages.replace(STRANGER, session, first.id, attempt), null)
+    t.equal(
+      await store.messages.replace(scope, other.id, first.id, attempt),
+      null,
+      'not by way of another session',
+    )
+    t.equal(await store.messages.replace(scope, session, 'msg_none', attempt), null)
+  })
+
+  await t.test('deleting a message with tool calls takes their results with it', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const user = message('question')
+    const calls = message('', { role: 'assistant', parts: [call('call_1'), call('call_2')] })
+    const alone = message('', { role: 'tool', parts: [result('call_1')] })
+    const shared = message('', { role: 'tool', parts: [result('call_2'), result('call_3')] })
+    const answer = message('answer', { role: 'assistant' })
+    await store.messages.append(scope, session, [user, calls, alone, shared, answer])
+    t.equal(await store.messages.delete(STRANGER, session, calls.id), null)
+    t.equal(await store.messages.delete(scope, session, 'msg_none'), null)
+    t.strictSame(
+      new Set(await store.messages.delete(scope, session, calls.id)),
+      new Set([calls.id, alone.id]),
+    )
+    const rest = await store.messages.after(session, 0)
+    t.strictSame(ids(rest), [user.id, shared.id, answer.id])
+    t.strictSame(rest[1]?.parts, [result('call_3')], 'the results of other calls stay')
+    t.strictSame(await store.messages.delete(scope, session, shared.id), [shared.id])
+    const [later] = (await store.messages.append(scope, session, [message('later')])) as Message[]
+    t.equal(later?.seq, 6, 'a seq is never given twice')
+  })
+
+  await t.test('history is not edited while a turn has not ended', async (t) => {
+    const scope = owner()
+    const { session, turn, fence, message: input } = await runningTurn(store, scope)
+    const edit = { role: 'user' as const, parts: text('edited') }
+    t.equal(await store.messages.append(scope, session.id, [message('x')]), 'busy')
+    t.equal(await store.messages.replace(scope, session.id, input.id, edit), 'busy')
+    t.equal(await store.messages.delete(scope, session.id, input.id), 'busy')
+    t.equal(await store.messages.replace(scope, session.id, 'msg_none', edit), null)
+    await endTurn(store, fence, turn.id)
+    t.strictSame(await store.messages.delete(scope, session.id, input.id), [input.id])
+  })
+
+  await t.test('parallel writers never share a seq', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    await Promise.all(
+      Array.from({ length: 10 }, () => store.messages.append(scope, session, [message('a'), message('b')])),
+    )
+    const all = await store.messages.after(session, 0)
+    t.strictSame(
+      all.map((one) => one.seq),
+      Array.from({ length: 20 }, (_, i) => i + 1),
+    )
+    t.ok(
+      all.every((one, i) => i % 2 === 1 || (one.parts[0] as { text: string }).text === 'a'),
+      'each pair stays together',
+    )
+  })
+
+  await t.test('the messages of a turn', async (t) => {
+    const scope = owner()
+    const { session, turn, fence, message: input } = await runningTurn(store, scope)
+    const own = message('answer', { role: 'assistant', turn_id: turn.id })
+    await store.turns.commit(fence, { turn_id: turn.id, messages: [own] })
+    await endTurn(store, fence, turn.id)
+    const next = await store.turns.open(scope, openRequest(session.id))
+    t.equal(next?.kind, 'running')
+    t.strictSame(ids(await store.messages.ofTurn(turn.id)), [input.id, own.id])
+  })
+}

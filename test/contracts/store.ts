@@ -1,0 +1,17 @@
+/**
+ * What any Store must do, whatever is behind it. Every test makes rows of its own, under owners of its own,
+ * so that they may share one database.
+ */
+import type { Test } from 'tap'
+import type { Store } from '../../src/store/store.ts'
+import { ledgerContract } from './store-ledger.ts'
+import { ownedContract } from './store-owned.ts'
+import { sessionContract } from './store-sessions.ts'
+import { turnContract } from './store-turns.ts'
+
+export async function storeContract(t: Test, store: Store): Promise<void> {
+  await t.test('sessions and messages', (t) => sessionContract(t, store))
+  await t.test('turns', (t) => turnContract(t, store))
+  await t.test('ledger', (t) => ledgerContract(t, store))
+  await t.test('connectors, credentials, keys', (t) => ownedContract(t, store))
+}

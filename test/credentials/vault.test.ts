@@ -1,0 +1,175 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Worker } from 'node:worker_threads'
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  confirmKeys,
+  createVault,
+  type KeyCheck,
+  loadKeyFile,
+  secretContext,
+  verifyKeys,
+} from '../../src/credentials/vault.ts'
+import { BatonError } from '../../src/errors.ts'
+
+const key = (id: string, byte: number) => ({ id, key: new Uint8Array(32).fill(byte) })
+const OLD = key('old', 1)
+const NEW = key('new', 2)
+const SECRET = 'sk-very-secret'
+const CONTEXT = secretContext('ann', 'cred_1')
+
+const fault = (work: () => unknown): string => {
+  try {
+    work()
+  } catch (thrown) {
+    if (thrown instanceof BatonError) return `${thrown.code}: ${thrown.message}`
+    throw thrown
+  }
+  return 'nothing was thrown'
+}
+const rejected = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => 'nothing was thrown',
+    (thrown: unknown) =>
+      thrown instanceof BatonError ? `${thrown.code}: ${thrown.message}` : String(thrown),
+  )
+
+t.test('what is sealed opens in its place, whatever it is', async () => {
+  const vault = createVault([NEW, OLD])
+  fc.assert(
+    fc.property(fc.string({ unit: 'binary' }), fc.string(), (plain, context) => {
+      return vault.open(vault.seal(plain, context), context) === plain
+    }),
+  )
+})
+
+t.test('the same secret never looks the same, and its length is all that shows', async (t) => {
+  const vault = createVault([NEW])
+  const [one, two] = [vault.seal(SECRET, CONTEXT), vault.seal(SECRET, CONTEXT)]
+  t.not(Buffer.from(one).toString('hex'), Buffer.from(two).toString('hex'))
+  t.notOk(Buffer.from(one).includes(SECRET))
+})
+
+t.test('the first key seals, all of them open', async (t) => {
+  const before = createVault([OLD]).seal(SECRET, CONTEXT)
+  const vault = createVault([NEW, OLD])
+  t.equal(vault.open(before, CONTEXT), SECRET)
+  const after = vault.seal(SECRET, CONTEXT)
+  t.strictSame([vault.current, vault.keyId(before), vault.keyId(after)], ['new', 'old', 'new'])
+  t.match(
+    fault(() => createVault([NEW]).open(before, CONTEXT)),
+    /^internal: .*key old, which is not configured/,
+  )
+})
+
+t.test(
+  'another place, another key or a changed byte does not open, and the words tell nothing',
+  async (t) => {
+    const vault = createVault([OLD])
+    const sealed = vault.seal(SECRET, CONTEXT)
+    const wrong = createVault([{ ...OLD, key: NEW.key }])
+    const words = [
+      fault(() => vault.open(sealed, secretContext('ann', 'cred_2'))),
+      fault(() => vault.open(sealed, secretContext('bob', 'cred_1'))),
+      fault(() => wrong.open(sealed, CONTEXT)),
+    ]
+    for (let i = 0; i < sealed.length; i++) {
+      const changed = Uint8Array.from(sealed)
+      changed[i] = (changed[i] ?? 0) ^ 1
+      words.push(fault(() => vault.open(changed, CONTEXT)))
+    }
+    for (let length = 0; length < sealed.length; length++) {
+      words.push(fault(() => vault.open(sealed.subarray(0, length), CONTEXT)))
+    }
+    t.ok(words.every((one) => one.startsWith('internal: A stored secret ')))
+    t.notOk(words.some((one) => one.includes(SECRET)))
+  },
+)
+
+t.test('keys that cannot be used are refused by name', async (t) => {
+  t.match(
+    fault(() => createVault([])),
+    /^internal: There is no encryption key/,
+  )
+  t.match(
+    fault(() => createVault([OLD, { ...NEW, id: 'old' }])),
+    /two encryption keys have the same id/i,
+  )
+  t.match(
+    fault(() => createVault([{ id: 'short', key: new Uint8Array(16) }])),
+    /key short must have 32 bytes, not 16/,
+  )
+  t.match(
+    fault(() => createVault([{ ...OLD, id: 'a b' }])),
+    /key id "a b" must be/,
+  )
+})
+
+t.test('the key file', async (t) => {
+  const dir = mkdtempSync(join(tmpdir(), 'baton-vault-'))
+  t.teardown(() => rmSync(dir, { recursive: true, force: true }))
+
+  await t.test('is made once, for its owner’s eyes, by whoever comes first', async (t) => {
+    const data = join(dir, 'race')
+    const url = new URL('../../src/credentials/vault.js', import.meta.url).href
+    const code = `import('${url}').then(({ loadKeyFile }) => {
+      require('node:worker_threads').parentPort.postMessage(loadKeyFile(${JSON.stringify(data)})[0].id)
+    })`
+    const ids = await Promise.all(
+      Array.from(
+        { length: 4 },
+        () =>
+          new Promise((resolve, reject) => {
+            new Worker(code, { eval: true }).once('message', resolve).once('error', reject)
+          }),
+      ),
+    )
+    t.equal(new Set(ids).size, 1)
+    t.equal(loadKeyFile(data)[0]?.id, ids[0])
+    t.strictSame(readdirSync(data), ['encryption.key'])
+    t.equal(statSync(join(data, 'encryption.key')).mode & 0o777, 0o600)
+    t.match(readFileSync(join(data, 'encryption.key'), 'utf8'), /^k[0-9a-f]{8}:[A-Za-z0-9+/]{43}=\n$/)
+  })
+
+  await t.test('is not replaced when it is damaged', async (t) => {
+    const path = join(dir, 'encryption.key')
+    writeFileSync(path, 'k1:c2hvcnQ=\n')
+    t.match(
+      fault(() => loadKeyFile(dir)),
+      /^internal: The key file .*encryption\.key is damaged/,
+    )
+    t.equal(readFileSync(path, 'utf8'), 'k1:c2hvcnQ=\n')
+  })
+})
+
+t.test('keys that do not fit the database are known before anything is sealed under them', async (t) => {
+  const values = new Map<string, string>()
+  const settings: KeyCheck = {
+    get: async (name) => values.get(name) ?? null,
+    set: async (name, value) => void values.set(name, value),
+    init: async (name, value) => {
+      if (!values.has(name)) values.set(name, value)
+      return values.get(name) ?? value
+    },
+  }
+  await verifyKeys(settings, createVault([OLD]))
+  await verifyKeys(settings, createVault([OLD]))
+  await verifyKeys(settings, createVault([NEW, OLD]))
+  t.match(
+    await rejected(verifyKeys(settings, createVault([NEW]))),
+    /^internal: The encryption keys do not fit this database.*key old.*BATON_ENCRYPTION_KEYS/,
+  )
+  t.match(
+    await rejected(verifyKeys(settings, createVault([{ ...NEW, id: 'old' }]))),
+    /^internal: The encryption keys do not fit/,
+  )
+  await confirmKeys(settings, createVault([NEW, OLD]))
+  await verifyKeys(settings, createVault([NEW]))
+  t.match(
+    await rejected(verifyKeys(settings, createVault([OLD]))),
+    /key new/,
+    'after the change the new one is needed',
+  )
+})

@@ -1,0 +1,366 @@
+/** The store's contract on the embedded PostgreSQL and on a server, and what each of the two owes beside it. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import type { Part } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import { type Db, QueryFailure, value } from '../../src/store/db.ts'
+import { openEmbedded } from '../../src/store/embedded.ts'
+import { assertCurrent, type Migration, migrate, readMigrations } from '../../src/store/migrate.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { PartsCodec } from '../../src/store/parts.ts'
+import { openPostgres } from '../../src/store/postgres.ts'
+import { readTemplate } from '../../src/store/template.ts'
+import { storeContract } from '../contracts/store.ts'
+import {
+  COMPLETED,
+  id,
+  LEASE,
+  message,
+  newSession,
+  openRequest,
+  owner,
+  rejection,
+  runningTurn,
+  text,
+} from '../contracts/store-rows.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'baton-store-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+
+// ---------------------------------------------------------------- embedded
+
+t.test('the embedded store', async (t) => {
+  const dataDir = join(folder, 'contract')
+  const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+  await storeContract(t, store)
+  const last = await newSession(store, owner())
+  await store.close()
+  t.test('keeps what it was told when it is opened again', async (t) => {
+    const again = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+    t.strictSame(await again.sessions.get({ owner: last.owner, admin: false }, last.id), last)
+    await again.close()
+    const closed = await rejection(again.ready())
+    t.ok(closed instanceof BatonError && closed.code === 'unavailable', 'a closed store says so')
+  })
+})
+
+t.test('the build leaves a template for first starts', async (t) => {
+  t.ok(readTemplate(), 'run `npm run build`, or `node scripts/template.mjs` after tsc')
+})
+
+t.test('a folder is one process’s, and a kill loses nothing that was acknowledged', async (t) => {
+  const dataDir = join(folder, 'killed')
+  const script = fileURLToPath(new URL('./writer.js', import.meta.url))
+  const writer = spawn(process.execPath, [script, dataDir], { stdio: ['ignore', 'pipe', 'inherit'] })
+  t.teardown(() => writer.kill('SIGKILL'))
+  const [session = '', ...acknowledged] = await firstLines(writer, 60)
+  const refused = await rejection(openEmbedded(dataDir))
+  t.match(refused, { message: /in use by another Baton process.*BATON_DATA_DIR/ })
+  const exited = once(writer, 'exit')
+  writer.kill('SIGKILL')
+  await exited
+
+  const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+  const kept = new Set((await store.messages.after(session, 0)).map((one) => one.id))
+  t.strictSame(
+    acknowledged.filter((one) => !kept.has(one)),
+    [],
+  )
+  const inProcess = await rejection(openEmbedded(dataDir))
+  t.match(inProcess, { message: /in use/ }, 'the same process counts as another')
+  await store.close()
+})
+
+t.test('a folder whose name is too long for a socket is locked too', async (t) => {
+  const dataDir = join(folder, 'n'.repeat(120))
+  const db = await openEmbedded(dataDir)
+  t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
+  await db.close()
+})
+
+t.test('a first start that was killed half way leaves no half database', async (t) => {
+  const dataDir = join(folder, 'half')
+  mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
+  writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
+  const db = await openEmbedded(dataDir)
+  t.equal(await value(db, 'select 1'), 1)
+  await db.close()
+  t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
+})
+
+t.test('a data folder that is no database is refused in words', async (t) => {
+  const dataDir = join(folder, 'broken')
+  mkdirSync(join(dataDir, 'pg'), { recursive: true })
+  writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
+  t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+})
+
+t.test('in memory', async (t) => {
+  const db = await openEmbedded(null)
+  t.teardown(() => db.close())
+  await migrationTests(t, async () => db)
+  await portTests(t, db)
+})
+
+async function firstLines(child: ChildProcess, count: number): Promise<string[]> {
+  if (!child.stdout) throw new Error('no stdout')
+  const lines: string[] = []
+  for await (const line of createInterface({ input: child.stdout })) {
+    lines.push(line)
+    if (lines.length === count) return lines
+  }
+  throw new Error('the writer ended early')
+}
+
+// ---------------------------------------------------------------- on a server
+
+const url = process.env.TEST_DATABASE_URL
+const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
+
+t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
+  if (!url) return t.fail('CI must set TEST_DATABASE_URL')
+  const codec = wrapping()
+  const databaseUrl = await newDatabase(t, url)
+  const store = await openStore({ databaseUrl, dataDir: null, poolSize: 8, codec })
+  const raw = openPostgres(databaseUrl, 2)
+  t.teardown(async () => {
+    await store.close()
+    await raw.close()
+  })
+  await storeContract(t, store)
+
+  await t.test('parts are stored as the codec gives them, wherever they stand', async (t) => {
+    const scope = owner()
+    const secret = 'hunter2hunter2'
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const context = [
+      { op: 'insert_before' as const, index: 0, message: { role: 'user' as const, parts: text(secret) } },
+    ]
+    const request = openRequest(session.id, { on_busy: 'enqueue', turn: { input: text(secret), context } })
+    t.equal((await store.turns.open(scope, request))?.kind, 'queued')
+    const said = message(secret, { turn_id: turn.id })
+    const event = {
+      type: 'message' as const,
+      message: { ...said, session_id: session.id, seq: 1, created_at: '' },
+    }
+    const head = { session_id: session.id, turn_id: turn.id, step: null, at: '' }
+    await store.turns.commit(fence, {
+      turn_id: turn.id,
+      messages: [said],
+      announce: [{ key: 'k', event: { ...event, ...head } }],
+      end: COMPLETED,
+    })
+    const started = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.strictSame([started?.turn.input, started?.turn.context], [text(secret), context])
+    t.strictSame((await store.messages.after(session.id, 0)).at(-1)?.parts, text(secret))
+    for (const table of ['message', 'turn', 'execution']) {
+      t.equal(
+        await value(raw, `select count(*)::int from ${table} x where x::text like '%${secret}%'`),
+        0,
+        table,
+      )
+    }
+    t.strictSame(codec.strangers, [], 'everything was opened in the session that it was sealed in')
+  })
+
+  await t.test('an idempotency key is forgotten after a day', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    const keyed = () => openRequest(session.id, { turn: { idempotency_key: 'k' } })
+    const first = await store.turns.open(scope, keyed())
+    if (first?.kind !== 'running') return t.fail(`${first?.kind}`)
+    await store.turns.commit(first.fence, { turn_id: first.turn.id, end: COMPLETED })
+    const age = (hours: number) =>
+      raw.query(`update turn set created_at = clock_timestamp() - interval '${hours} hours' where id = $1`, [
+        first.turn.id,
+      ])
+    await age(23)
+    t.equal((await store.turns.open(scope, keyed()))?.kind, 'replayed')
+    await age(25)
+    t.equal((await store.turns.open(scope, keyed()))?.kind, 'running')
+  })
+
+  await t.test('the migrations', async (t) => {
+    const own = await newDatabase(t, url)
+    await migrationTests(t, async (t) => {
+      const db = openPostgres(own, 2)
+      t.teardown(() => db.close())
+      return db
+    })
+  })
+
+  await t.test('the port', (t) => portTests(t, raw))
+  await t.test('connections', (t) => connectionTests(t, databaseUrl))
+})
+
+/** Seals everything, and remembers whatever is opened elsewhere than it was sealed. */
+function wrapping(): PartsCodec & { strangers: string[] } {
+  const strangers: string[] = []
+  return {
+    strangers,
+    seal: (parts, context) => ({ context, sealed: Buffer.from(JSON.stringify(parts)).toString('base64') }),
+    open(stored, context) {
+      const { context: sealedIn, sealed } = stored as { context: string; sealed: string }
+      if (sealedIn !== context) strangers.push(`${sealedIn} opened in ${context}`)
+      return JSON.parse(Buffer.from(sealed, 'base64').toString()) as Part[]
+    },
+  }
+}
+
+/** A database of this run's own on the server, dropped with the test. */
+async function newDatabase(t: Test, server: string): Promise<string> {
+  const name = `baton_test_${process.pid}_${Date.now().toString(36)}`
+  const admin = async (sql: string) => {
+    const client = new pg.Client({ connectionString: server })
+    await client.connect()
+    await client.query(sql)
+    await client.end()
+  }
+  await admin(`create database ${name}`)
+  t.teardown(() => admin(`drop database ${name} with (force)`))
+  const own = new URL(server)
+  own.pathname = `/${name}`
+  return own.href
+}
+
+async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
+  const isUnavailable = (thrown: unknown) =>
+    thrown instanceof BatonError && thrown.code === 'unavailable' && (thrown.retryAfter ?? 0) > 0
+  const admin = openPostgres(databaseUrl, 1)
+  t.teardown(() => admin.close())
+
+  await t.test('a lost connection is an answer, and the next one works', async (t) => {
+    const db = openPostgres(databaseUrl, 2)
+    t.teardown(() => db.close())
+    const backend = () => value<number>(db, 'select pg_backend_pid()')
+    const idle = await backend()
+    await admin.query('select pg_terminate_backend($1)', [idle])
+    t.not(await afterLoss(backend), idle, 'an idle one is replaced')
+    const lost = await rejection(
+      db.transaction(async (queries) => {
+        const pid = await value<number>(queries, 'select pg_backend_pid()')
+        await admin.query('select pg_terminate_backend($1)', [pid])
+        return queries.query('select 1')
+      }),
+    )
+    t.ok(isUnavailable(lost), 'in the middle of a transaction')
+    t.type(await backend(), 'number')
+  })
+
+  await t.test('a full pool and a server that hangs are told in time', async (t) => {
+    const db = openPostgres(databaseUrl, 1, { connectMs: 200, answerMs: 400 })
+    t.teardown(() => db.close())
+    await db.transaction(async () => {
+      t.ok(isUnavailable(await rejection(db.query('select 1'))), 'no connection came free')
+    })
+    t.ok(isUnavailable(await rejection(db.query('select pg_sleep(60)'))), 'no answer came')
+    t.equal(await value(db, 'select 1'), 1)
+  })
+
+  await t.test('a server that is not there', async (t) => {
+    const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: null, poolSize: 1 })
+    t.ok(isUnavailable(await rejection(nowhere)))
+  })
+}
+
+/** The pool may hand out the connection once more before it has seen it die. */
+async function afterLoss<T>(work: () => Promise<T>): Promise<T> {
+  return work().catch(work)
+}
+
+// ---------------------------------------------------------------- on both
+
+async function portTests(t: Test, db: Db): Promise<void> {
+  await t.test('a transaction is whole or nothing, and keeps others out of it', async (t) => {
+    await db.query('create table port_test (n int primary key)')
+    t.teardown(() => db.query('drop table port_test'))
+    const failed = await rejection(
+      db.transaction(async (queries) => {
+        await queries.query('insert into port_test values (1)')
+        throw new Error('changed my mind')
+      }),
+    )
+    t.match(failed, { message: 'changed my mind' })
+    const insert = (n: number) =>
+      db.transaction(async (queries) => {
+        await queries.query('insert into port_test values ($1)', [n])
+        await queries.query('insert into port_test values ($1)', [n + 100])
+      })
+    await Promise.all([insert(2), insert(3), db.query('insert into port_test values (4)'), insert(5)])
+    t.equal(await value(db, 'select count(*)::int from port_test'), 7)
+    const duplicate = await rejection(db.query('insert into port_test values (4)'))
+    t.ok(duplicate instanceof QueryFailure)
+    t.match(duplicate, { code: '23505', constraint: 'port_test_pkey' })
+  })
+
+  await t.test('values come back as they went', async (t) => {
+    const [row] = await db.query(
+      `select $1::text as t, $2::bytea as b, $3::json as j, $4::boolean as f, $5::text[] as a, $6::float8 as n`,
+      ['a\0b', new Uint8Array([0, 255]), '{"b":"\\u0000","a":1}', false, ['x', 'y,"z\\'], 1.5],
+    )
+    const { b, ...rest } = row as { b: Uint8Array }
+    t.strictSame(rest, { t: 'a\ufffdb', j: { b: '\0', a: 1 }, f: false, a: ['x', 'y,"z\\'], n: 1.5 })
+    t.strictSame([...b], [0, 255])
+  })
+}
+
+async function migrationTests(t: Test, open: (t: Test) => Promise<Db>): Promise<void> {
+  const migrations = readMigrations()
+  const next: Migration = { name: '9999_add_column.sql', sha256: 'n', sql: 'create table next_one ()' }
+  const why = async (work: Promise<unknown>) => {
+    const thrown = await rejection(work)
+    return thrown instanceof BatonError ? `${thrown.code}: ${thrown.message}` : thrown
+  }
+
+  await t.test('are applied once, by whoever comes first', async (t) => {
+    const [one, two] = [await open(t), await open(t)]
+    t.match(await why(assertCurrent(one, migrations)), /schema_migration|unavailable/, 'nothing is there yet')
+    const applied = await Promise.all([migrate(one, migrations), migrate(two, migrations)])
+    t.strictSame(
+      applied.sort((a, b) => a.length - b.length),
+      [[], migrations.map(({ name }) => name)],
+    )
+    t.equal(await assertCurrent(two, migrations), undefined)
+  })
+
+  await t.test('refuse a schema that is newer than the code', async (t) => {
+    const db = await open(t)
+    t.strictSame(await migrate(db, [...migrations, next]), [next.name])
+    t.match(await why(migrate(db, migrations)), /^internal: .*9999_add_column\.sql.*newer version/)
+    t.match(
+      await why(assertCurrent(db, migrations)),
+      /^unavailable: /,
+      'a running replica of the old code says so',
+    )
+    await db.query('drop table next_one')
+    await db.query('delete from schema_migration where name = $1', [next.name])
+  })
+
+  await t.test('refuse a file that was changed, or one that comes too late', async (t) => {
+    const db = await open(t)
+    const [first, ...rest] = migrations
+    if (!first) throw new Error('there is a first migration')
+    t.match(
+      await why(migrate(db, [{ ...first, sha256: 'other' }, ...rest])),
+      /^internal: .*was changed after/,
+    )
+    const early = { ...next, name: '0000_too_late.sql' }
+    t.match(await why(migrate(db, [early, ...migrations])), /^internal: .*0000_too_late\.sql comes before/)
+  })
+
+  await t.test('leave nothing behind when one fails', async (t) => {
+    const db = await open(t)
+    const broken = { ...next, name: '9999_broken.sql', sql: 'create table half (); select nonsense' }
+    t.ok((await rejection(migrate(db, [...migrations, next, broken]))) instanceof QueryFailure)
+    t.equal(await value(db, `select to_regclass('half')::text`), null)
+    t.strictSame(await migrate(db, migrations), [])
+  })
+}
