@@ -9,9 +9,8 @@ import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
 import type { ToolsDelta, TurnEvent } from './chat/event.ts'
-import { newId } from './chat/ids.ts'
-import type { Config, McpSetting } from './config/config.ts'
-import { createConnectors, settingConnector } from './connectors.ts'
+import type { Config } from './config/config.ts'
+import { configConnectors, createConnectors } from './connectors.ts'
 import { connectorSpec } from './credentials/connector-secret.ts'
 import { createCredentials } from './credentials/credentials.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
@@ -70,8 +69,10 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
     )
     await verifyKeys(store.settings, vault)
     const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))
-    const llm = owned(createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }))
-    const mcp = owned(createMcp({ version: VERSION, log }))
+    const llm = owned(
+      createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }),
+    )
+    const mcp = owned(createMcp({ version: VERSION }))
     const specFor = (connector: Connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate)
     const credentials = createCredentials({
       store,
@@ -117,7 +118,10 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         at: new Date().toISOString(),
       }
       await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
-      await bus.publish('control', JSON.stringify({ op: 'revision', session_id: session, revision: delta.tools_revision }))
+      await bus.publish(
+        'control',
+        JSON.stringify({ op: 'revision', session_id: session, revision: delta.tools_revision }),
+      )
     }
 
     async function runningTurn(session: string): Promise<string | null> {
@@ -160,7 +164,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         approvalSeconds: APPROVAL_SECONDS,
       },
     })
-    await store.connectors.syncConfig(config.toolbox.mcps.map((setting) => configConnector(vault, setting)))
+    await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
     const guard = createGuard({ allowPrivate: config.connectorsAllowPrivate })
     const auth = owned(createAuth({ config, store, bus }))
     const http = await buildHttp({
@@ -226,7 +230,9 @@ function deploymentFor(
 function anyDeploymentOf(provider: string): Deployment {
   const found = DEPLOYMENTS.find(({ deployment }) => deployment.provider === provider)
   if (found) return found.deployment
-  throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, { param: 'provider' })
+  throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, {
+    param: 'provider',
+  })
 }
 
 const baseUrlIn = (config: Config) => (deployment: Deployment) => {
@@ -257,5 +263,3 @@ const sealedArguments = (vault: Vault) => ({
   open: (sealed: Uint8Array, execution: string) =>
     JSON.parse(vault.open(sealed, execution)) as Record<string, unknown>,
 })
-
-const configConnector = (vault: Vault, setting: McpSetting) => settingConnector(vault, newId('con'), setting)

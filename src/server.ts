@@ -32,6 +32,8 @@ try {
     await app.close()
   })
 } catch (failure) {
-  process.stderr.write(`Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`)
+  process.stderr.write(
+    `Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`,
+  )
   process.exit(EX_FAILURE)
 }

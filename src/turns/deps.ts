@@ -11,9 +11,8 @@ import type {
   ModelRequest,
   ParseContext,
   ReportedModel,
-  ToolDeclaration,
 } from '../provider.ts'
-import type { Connector, RegistryRow, RegistryTool, Store } from '../store/store.ts'
+import type { Connector, RegistryTool, Store } from '../store/store.ts'
 import type { ExecutorCall, Settled } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 
