@@ -38,7 +38,8 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   const commands = new Redis(url, OPTIONS)
   const listener = new Redis(url, OPTIONS)
   const channels = new Set<string>()
-  let downSince: number | null = performance.now()
+  /** The last operation was given up: the next ones get one try each, until one succeeds */
+  let isDoubtful = false
   let isClosed = false
   let isWarned = false
 
@@ -49,11 +50,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   }
   commands.on('error', warn)
   listener.on('error', warn)
-  commands.on('close', () => {
-    downSince ??= performance.now()
-  })
   commands.on('ready', () => {
-    downSince = null
     if (isWarned) log.info('Redis is back')
     isWarned = false
     onUp()
@@ -73,15 +70,17 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     }
   }
 
-  /** Until it succeeds or its time is over; at once while Redis has been away for longer than that. */
+  /** Until it succeeds or its time is over; once only while nothing succeeds. Throws `unavailable`. */
   async function persist<T>(attempt: () => Promise<T>): Promise<T> {
     const until = performance.now() + PERSIST_MS
     for (let wait = 10; ; wait = Math.min(wait * 2, 200)) {
       try {
-        return await attempt()
+        const result = await attempt()
+        isDoubtful = false
+        return result
       } catch (cause) {
-        const isHopeless = downSince !== null && performance.now() - downSince > PERSIST_MS
-        if (isClosed || isHopeless || performance.now() + wait > until) {
+        if (isClosed || isDoubtful || performance.now() + wait > until) {
+          isDoubtful = true
           throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
         }
         await sleep(wait)

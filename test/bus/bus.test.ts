@@ -1,3 +1,4 @@
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -5,7 +6,7 @@ import type { Bus } from '../../src/bus/bus.ts'
 import { openBus } from '../../src/bus/index.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
-import { type BusBed, busContract } from '../contracts/bus.ts'
+import { type BusBed, busContract, bytes, event, start } from '../contracts/bus.ts'
 
 const log = pino({ level: 'silent' })
 
@@ -36,13 +37,13 @@ const { TEST_REDIS_URL, CI } = process.env
 
 if (!TEST_REDIS_URL && CI === 'true') t.fail('TEST_REDIS_URL is needed: the bus must pass on a real Redis')
 
-/** Each bed takes a database of its own, so that tests do not see each other's keys. */
-let database = 0
+/** Each bed flushes a database of its own, of the upper half: other files may use the same server. */
+let database = 8
 const urls = new WeakMap<Bus, string>()
 
 async function freshUrl(): Promise<string> {
   const url = new URL(TEST_REDIS_URL ?? '')
-  database = (database + 1) % 16
+  database = database === 15 ? 8 : database + 1
   url.pathname = `/${database}`
   await flush(url.href)
   return url.href
@@ -71,3 +72,305 @@ const redis: BusBed = {
 t.test('on Redis', { skip: TEST_REDIS_URL ? false : 'TEST_REDIS_URL is not set' }, async (t) => {
   busContract(t, redis)
 })
+
+t.test(
+  'Redis when things go wrong',
+  { skip: TEST_REDIS_URL ? false : 'TEST_REDIS_URL is not set' },
+  async (t) => {
+    t.test('a flush in the middle of a replay is a gap, not silence', async (t) => {
+      const bus = await redis.open(t)
+      for (let i = 0; i < 30; i++) await bus.append(SESSION, many(40, `${i}.`))
+      const abort = new AbortController()
+      t.teardown(() => abort.abort())
+      const options = { after: 'start', signal: abort.signal }
+      const reading = bus.read(SESSION, options)[Symbol.asyncIterator]()
+      const first = await reading.next()
+      t.ok('events' in first.value && first.value.events.length < 1200, 'one page of several')
+      await redis.lose(t, bus)
+      t.match((await reading.next()).value, { gap: true })
+      const next = reading.next()
+      const [cursor] = await bus.append(SESSION, [delta('after')])
+      t.match((await next).value, { events: [{ cursor }] })
+    })
+
+    t.test('a flush under live readers costs them nothing that was said', async (t) => {
+      const bus = await redis.open(t)
+      const reading = start(t, bus)
+      const [before = ''] = await bus.append(SESSION, [event('turn.created'), delta(1)])
+      await reading.events(2)
+      await redis.lose(t, bus)
+      await bus.append(SESSION, [delta(2)])
+      await bus.append(SESSION, [delta(3)])
+      const all = await reading.events(4)
+      t.same(
+        all.map(({ data }) => JSON.parse(data).text),
+        ['', 1, 2, 3],
+      )
+      t.equal(
+        reading.items.some((item) => 'gap' in item),
+        false,
+      )
+      t.match(
+        await start(t, bus, { after: before }).item(0),
+        { gap: true },
+        'who comes back does not know that',
+      )
+      t.match(
+        await start(t, bus, { turn: TURN }).item(0),
+        { gap: true },
+        'nor has the log the turn’s beginning',
+      )
+    })
+
+    t.test('half a log is none: either key may be evicted', async (t) => {
+      for (const part of ['log', 'meta']) {
+        const bus = await redis.open(t)
+        const [cursor = ''] = await bus.append(SESSION, [delta(1), delta(2)])
+        await command(t, bus, 'DEL', `baton:{${SESSION}}:${part}`)
+        t.match(await start(t, bus, { after: cursor }).item(0), { gap: true }, part)
+        await bus.append(SESSION, [delta(3)])
+        const kept = await start(t, bus).events(1)
+        t.same(
+          kept.map(({ data }) => JSON.parse(data).text),
+          [3],
+        )
+      }
+    })
+
+    t.test('both keys expire, and what a trimmed log remembers is trimmed too', async (t) => {
+      const bus = await redis.open(t, { maxEvents: 20, idleMs: 60_000 })
+      for (let i = 0; i < 100; i++) {
+        const turn = `turn_${i}`
+        await bus.append(SESSION, [
+          { ...event('turn.created', '', turn), once: `${turn}:created` },
+          { ...event('turn.completed', '', turn), once: `${turn}:end` },
+        ])
+      }
+      for (const part of ['log', 'meta']) {
+        const ttl = Number(await command(t, bus, 'PTTL', `baton:{${SESSION}}:${part}`))
+        t.ok(ttl > 0 && ttl <= 60_000, `${part} has ${ttl} ms`)
+      }
+      t.ok(Number(await command(t, bus, 'HLEN', `baton:{${SESSION}}:meta`)) < 60)
+      t.ok(Number(await command(t, bus, 'XLEN', `baton:{${SESSION}}:log`)) <= 20)
+      const reading = start(t, bus, { turn: 'turn_99' })
+      await reading.ended
+      t.equal(reading.items.length, 1)
+    })
+
+    t.test('a server that forgot its scripts is taught again', async (t) => {
+      const bus = await redis.open(t)
+      await bus.append(SESSION, [delta(1)])
+      await command(t, bus, 'SCRIPT', 'FLUSH')
+      await bus.append(SESSION, [delta(2)])
+      t.equal((await start(t, bus).events(2)).length, 2)
+    })
+
+    t.test('readers share two connections', async (t) => {
+      const bus = await redis.open(t)
+      const readings = Array.from({ length: 200 }, (_, i) => start(t, bus, {}, `ses_${i % 100}`))
+      await bus.append('ses_99', [delta(1)])
+      await Promise.all([readings[99]?.events(1), readings[199]?.events(1)])
+      const clients = String(await command(t, bus, 'CLIENT', 'LIST'))
+      const mine = clients
+        .split('\n')
+        .filter((line) => / name=baton /.test(line) && line.includes(` db=${databaseOf(bus)} `))
+      t.equal(mine.length, 2)
+      for (const reading of readings) await reading.stop()
+      const channels = await command(t, bus, 'PUBSUB', 'CHANNELS', `baton:${databaseOf(bus)}:log:*`)
+      t.same(channels, [], 'and leave no channel behind')
+    })
+
+    t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      const reading = start(t, bus)
+      await bus.append(SESSION, [delta(0)])
+      await reading.events(1)
+      for (let i = 1; i < 20; i++) {
+        if (i % 6 === 0) proxy.cut()
+        const said = [bus.append(SESSION, [delta(i)]), other.append(SESSION, [delta(`other ${i}`)])]
+        proxy.restore()
+        await Promise.all(said)
+      }
+      const all = await reading.events(39)
+      t.notOk(reading.items.some((item) => 'gap' in item))
+      t.equal(bytes(all), bytes(await start(t, other).events(39)))
+      const own = all.map(({ data }) => JSON.parse(data).text).filter((text) => typeof text === 'number')
+      t.same(
+        own,
+        Array.from({ length: 20 }, (_, i) => i),
+      )
+    })
+
+    t.test('an append whose answer is lost takes effect once', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      await bus.append(SESSION, [delta('first')])
+      proxy.loseNextAnswer()
+      const cursors = await bus.append(SESSION, [delta('a'), delta('b')])
+      await bus.append(SESSION, [delta('last')])
+      const all = await start(t, await openAt(t, { url: proxy.direct })).events(4)
+      t.same(
+        all.map(({ data }) => JSON.parse(data).text),
+        ['first', 'a', 'b', 'last'],
+      )
+      t.same(
+        all.slice(1, 3).map(({ cursor }) => cursor),
+        cursors,
+      )
+      t.ok(proxy.lost(), 'an answer was lost')
+    })
+
+    t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
+      const proxy = await proxied(t)
+      const counted = { appended: 0, lost: 0 }
+      const metrics = {
+        eventsAppended(count: number) {
+          counted.appended += count
+        },
+        eventsLost(count: number) {
+          counted.lost += count
+        },
+      }
+      const bus = await openAt(t, { url: proxy.url, metrics })
+      const reading = start(t, bus)
+      const [cursor = ''] = await bus.append(SESSION, [delta('before')])
+      await reading.events(1)
+      const heard: string[] = []
+      bus.subscribe('control', (message) => heard.push(message))
+      proxy.cut()
+      await t.rejects(bus.append(SESSION, [delta('lost'), delta('lost')]), {
+        code: 'unavailable',
+        status: 503,
+      })
+      const began = performance.now()
+      for (let i = 0; i < 20; i++)
+        await t.rejects(bus.append(SESSION, [delta('lost')]), { code: 'unavailable' })
+      t.ok(performance.now() - began < 2000, 'not each after the full time')
+      await t.rejects(bus.ready(), { code: 'unavailable' })
+      await t.rejects(start(t, bus).ended, { code: 'unavailable' })
+      await bus.publish('control', 'to itself at least')
+      t.same(heard, ['to itself at least'])
+      t.same(counted, { appended: 1, lost: 22 })
+      proxy.restore()
+      t.match(await reading.item(1), { gap: true }, 'without a further append')
+      await bus.ready()
+      await bus.append(SESSION, [delta('after')])
+      t.same(
+        (await reading.events(2)).map(({ data }) => JSON.parse(data).text),
+        ['before', 'after'],
+      )
+      t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
+    })
+
+    t.test('a connection that falls silent is given up', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      await bus.append(SESSION, [delta(1)])
+      proxy.freeze()
+      await t.rejects(bus.append(SESSION, [delta(2)]), { code: 'unavailable' })
+      proxy.restore()
+      while (!(await bus.append(SESSION, [delta(3)]).catch(() => null)))
+        await new Promise((r) => setTimeout(r, 50))
+      t.pass('and a new one is made')
+    })
+
+    t.test('Baton starts without Redis and finds it later', async (t) => {
+      const proxy = await proxied(t)
+      proxy.cut()
+      const bus = await openAt(t, { url: proxy.url })
+      t.equal(bus.kind, 'redis')
+      await t.rejects(bus.ready(), { code: 'unavailable' })
+      proxy.restore()
+      while (
+        !(await bus.ready().then(
+          () => true,
+          () => false,
+        ))
+      )
+        await new Promise((r) => setTimeout(r, 20))
+      await bus.append(SESSION, [delta(1)])
+      t.equal((await start(t, bus).events(1)).length, 1)
+    })
+  },
+)
+
+const SESSION = 'ses_one'
+const TURN = 'turn_one'
+const delta = (text: string | number) => event('content.delta', text)
+const many = (count: number, prefix: string) => Array.from({ length: count }, (_, i) => delta(prefix + i))
+const databaseOf = (bus: Bus) => new URL(urls.get(bus) ?? '').pathname.slice(1)
+
+async function command(t: Test, bus: Bus, name: string, ...args: string[]): Promise<unknown> {
+  const client = new Redis(urls.get(bus) ?? '')
+  t.teardown(() => client.disconnect())
+  return client.call(name, ...args)
+}
+
+/** Stands between the bus and Redis, and fails as networks do. */
+async function proxied(t: Test) {
+  const direct = await freshUrl()
+  const target = new URL(direct)
+  const sockets = new Set<Socket>()
+  let state: 'open' | 'cut' | 'frozen' = 'open'
+  let isLosing = false
+  let hasLost = false
+  const server = createServer((near) => {
+    if (state === 'cut') return near.destroy()
+    const far = connect(Number(target.port), target.hostname)
+    for (const socket of [near, far]) {
+      sockets.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => {
+        sockets.delete(socket)
+        near.destroy()
+        far.destroy()
+      })
+    }
+    near.on('data', (chunk) => {
+      if (state !== 'frozen') far.write(chunk)
+    })
+    far.on('data', (chunk) => {
+      if (state === 'frozen') return
+      // Answers of scripts are bulk strings; what is published comes as arrays.
+      if (isLosing && chunk[0] === 0x24) {
+        isLosing = false
+        hasLost = true
+        near.destroy()
+        return
+      }
+      near.write(chunk)
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const drop = () => {
+    for (const socket of sockets) socket.destroy()
+  }
+  t.teardown(() => {
+    drop()
+    server.close()
+  })
+  const url = new URL(direct)
+  url.port = String(port)
+  return {
+    url: url.href,
+    direct,
+    cut() {
+      state = 'cut'
+      drop()
+    },
+    freeze() {
+      state = 'frozen'
+    },
+    restore() {
+      if (state === 'frozen') drop()
+      state = 'open'
+    },
+    loseNextAnswer() {
+      isLosing = true
+    },
+    lost: () => hasLost,
+  }
+}

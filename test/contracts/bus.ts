@@ -63,7 +63,7 @@ export function start(t: Test, bus: Bus, options: Partial<ReadOptions> = {}, ses
   }
   const stop = async () => {
     abort.abort()
-    await ended
+    await ended.catch(() => {})
   }
   t.teardown(stop)
   return {
