@@ -1,7 +1,7 @@
 /** Reads on in a tool result that was too long for the conversation. */
 import { BatonError } from '../errors.ts'
 import type { Builtin } from '../tools/builtin.ts'
-import { sliceOutput } from '../tools/results.ts'
+import { outputSlice } from '../tools/slice.ts'
 
 export const inspectToolOutput: Builtin = {
   name: 'inspect_tool_output',
@@ -19,7 +19,12 @@ export const inspectToolOutput: Builtin = {
   },
   annotations: { readOnlyHint: true, destructiveHint: false, idempotentHint: true, openWorldHint: false },
   async run(args, { store, scope, session_id }) {
-    const { exec_id, path, offset, limit } = args as {
+    const {
+      exec_id,
+      path = '',
+      offset = 0,
+      limit = 16_384,
+    } = args as {
       exec_id: string
       path?: string
       offset?: number
@@ -33,11 +38,7 @@ export const inspectToolOutput: Builtin = {
       return failed(`This conversation has no stored output ${exec_id}.`)
     }
     try {
-      const slice = sliceOutput(stored, {
-        ...(path === undefined ? {} : { path }),
-        ...(offset === undefined ? {} : { offset }),
-        ...(limit === undefined ? {} : { limit }),
-      })
+      const slice = outputSlice(stored, { path, offset, limit })
       const { next_offset, total_bytes, offset: from } = slice
       const rest = next_offset === null ? 'This is the end.' : `Go on at offset ${next_offset}.`
       const text = `${slice.content}\n\n[Bytes ${from} to ${next_offset ?? total_bytes} of ${total_bytes}. ${rest}]`

@@ -3,8 +3,7 @@
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
 import type { ContentPart, MediaPart } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
-import { characterStart, cutUtf8, endUtf8 } from './text.ts'
+import { cutUtf8, endUtf8 } from './text.ts'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 export const MODEL_LIMIT = 65_536
@@ -89,67 +88,3 @@ const mediaBytes = (part: MediaPart): number => Math.floor(((part.data?.length ?
 
 const asText = (part: ContentPart): string =>
   part.type === 'text' ? part.text : `[${part.type}, ${part.media_type}, ${mediaBytes(part)} bytes]`
-
-/** A slice of a stored output (api.md section 7), in bytes that never split a character. */
-export interface OutputSlice {
-  path: string
-  offset: number
-  limit: number
-  total_bytes: number
-  next_offset: number | null
-  content: string
-}
-
-/** Throws `invalid_request` for a pointer that leads nowhere, or into what has no structure. */
-export function sliceOutput(
-  stored: { output: string; structured: boolean },
-  ask: { path?: string; offset?: number; limit?: number },
-): OutputSlice {
-  const { path = '', offset = 0, limit = 16_384 } = ask
-  const text = path === '' ? stored.output : pointed(stored, path)
-  const buffer = Buffer.from(text)
-  const from = characterStart(buffer, Math.min(offset, buffer.length))
-  let to = characterStart(buffer, Math.min(from + limit, buffer.length))
-  // A limit shorter than the next character still moves on.
-  if (to <= from && from < buffer.length) to = characterAfter(buffer, from)
-  return {
-    path,
-    offset: from,
-    limit,
-    total_bytes: buffer.length,
-    next_offset: to < buffer.length ? to : null,
-    content: buffer.toString('utf8', from, to),
-  }
-}
-
-function characterAfter(buffer: Buffer, at: number): number {
-  let next = at + 1
-  while (next < buffer.length && ((buffer[next] ?? 0) & 0xc0) === 0x80) next++
-  return next
-}
-
-/** RFC 6901 over the structured result; a string comes back as it is, anything else as JSON. */
-function pointed(stored: { output: string; structured: boolean }, path: string): string {
-  const refuse = (why: string): never => {
-    throw new BatonError('invalid_request', why, { param: 'path' })
-  }
-  if (!path.startsWith('/')) refuse('A path is a JSON Pointer: empty, or beginning with a slash.')
-  let value: unknown = stored.structured ? JSON.parse(stored.output) : asJson(stored.output)
-  if (value === undefined) refuse('This output has no structure; read it by offset, without a path.')
-  for (const token of path.slice(1).split('/')) {
-    const key = token.replaceAll('~1', '/').replaceAll('~0', '~')
-    const isThere = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
-    if (!isThere) refuse(`The output has nothing at ${path}.`)
-    value = (value as Record<string, unknown>)[key]
-  }
-  return typeof value === 'string' ? value : JSON.stringify(value)
-}
-
-/** Text that happens to be JSON can be walked too. */
-function asJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}

@@ -1,5 +1,6 @@
 /** A part of a stored tool output: by JSON Pointer, then by bytes, never through a character. */
 import { BatonError } from '../errors.ts'
+import { characterStart } from './text.ts'
 
 export interface Slice {
   path: string
@@ -20,8 +21,8 @@ export function outputSlice(
   { path, offset, limit }: { path: string; offset: number; limit: number },
 ): Slice {
   const bytes = Buffer.from(path === '' ? stored.output : textAt(stored, path), 'utf8')
-  const start = boundary(bytes, Math.min(offset, bytes.length))
-  let end = boundary(bytes, Math.min(start + limit, bytes.length))
+  const start = characterStart(bytes, Math.min(offset, bytes.length))
+  let end = characterStart(bytes, Math.min(start + limit, bytes.length))
   while (end <= start && end < bytes.length) end = next(bytes, end)
   return {
     path,
@@ -33,25 +34,17 @@ export function outputSlice(
   }
 }
 
-const isInside = (byte: number | undefined): boolean => byte !== undefined && (byte & 0xc0) === 0x80
-
-/** The beginning of the character that this place is in. */
-function boundary(bytes: Uint8Array, at: number): number {
-  let place = at
-  while (place > 0 && isInside(bytes[place])) place--
-  return place
-}
-
 function next(bytes: Uint8Array, at: number): number {
   let place = at + 1
-  while (isInside(bytes[place])) place++
+  while (((bytes[place] ?? 0) & 0xc0) === 0x80) place++
   return place
 }
 
 function textAt({ output, structured }: { output: string; structured: boolean }, path: string): string {
-  if (!structured) throw refused('This output is text; it has no paths.')
   if (!path.startsWith('/')) throw refused('A JSON Pointer begins with /, such as /items/0.')
-  let value: unknown = JSON.parse(output)
+  // Text that happens to be JSON can be walked too.
+  let value: unknown = structured ? JSON.parse(output) : asJson(output)
+  if (value === undefined) throw refused('This output is text; read it by offset, without a path.')
   for (const step of path.slice(1).split('/')) {
     const key = step.replace(/~1/g, '/').replace(/~0/g, '~')
     const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
@@ -61,6 +54,14 @@ function textAt({ output, structured }: { output: string; structured: boolean },
     value = (value as Record<string, unknown>)[key]
   }
   return typeof value === 'string' ? value : JSON.stringify(value)
+}
+
+function asJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }
 
 const refused = (message: string) => new BatonError('invalid_request', message, { param: 'path' })
