@@ -27,6 +27,7 @@ import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
+import { createToolboxRules } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 import { replicaName } from './turns/leases.ts'
@@ -129,6 +130,17 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
       return found?.active_turn_id ?? null
     }
 
+    const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
+    const rules = createToolboxRules({
+      toolbox: config.toolbox,
+      connectors: configured,
+      policy,
+      mcp,
+      specFor,
+      builtins: BUILTINS.map(({ name }) => name),
+      log,
+    })
+    await rules.check()
     const tools: EngineTools = createSessionTools({
       store,
       mcp,
@@ -139,6 +151,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
       viewOf,
       providers: PROVIDERS,
       emit,
+      onMoved: rules.note,
       takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
       log,
     })
@@ -164,7 +177,6 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         approvalSeconds: APPROVAL_SECONDS,
       },
     })
-    await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
     const guard = createGuard({ allowPrivate: config.connectorsAllowPrivate })
     const auth = owned(createAuth({ config, store, bus }))
     const http = await buildHttp({

@@ -2,6 +2,7 @@
 import closeWithGrace from 'close-with-grace'
 import { createApp } from './app.ts'
 import { ConfigError, loadConfig } from './config/load.ts'
+import { StartupError } from './tools/startup.ts'
 
 /** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
 const EX_CONFIG = 78

@@ -11,6 +11,8 @@ export interface DiscoveryDeps {
   store: Pick<Store, 'connectors'>
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
+  /** A server's list moved */
+  onMoved?(connector: Connector, before: readonly string[], after: readonly string[]): void
   log: Logger
 }
 
@@ -37,10 +39,10 @@ const INTEREST_MS = 10 * 60_000
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
   transport === 'stdio' ? 15_000 : 5_000
 
-export function createDiscovery({ store, mcp, specFor, log }: DiscoveryDeps): Discovery {
+export function createDiscovery({ store, mcp, specFor, onMoved, log }: DiscoveryDeps): Discovery {
   const byKey = new Map<string, Connector>()
-  /** Hash of the list that the store has, by key */
-  const saved = new Map<string, string>()
+  /** The list that the store has, by key */
+  const saved = new Map<string, ToolList>()
 
   /** The last list of a server that is not known to be away. */
   const usable = (key: string): ToolList | null => (DOWN.has(mcp.status(key).state) ? null : mcp.cached(key))
@@ -123,14 +125,16 @@ export function createDiscovery({ store, mcp, specFor, log }: DiscoveryDeps): Di
     list: ToolList,
     pins: ReadonlyMap<string, string>,
   ): Promise<void> {
-    if (saved.get(key) === list.hash) return
+    const before = saved.get(key)
+    if (before?.hash === list.hash) return
+    if (before) onMoved?.(connector, namesOf(before), namesOf(list))
+    saved.set(key, list)
     try {
       await store.connectors.saveList(key, connector.id, list)
       for (const tool of list.tools) {
         if (pins.has(tool.name)) continue
         await store.connectors.pin(connector.id, tool.name, hashOf(tool), tool, 'first use')
       }
-      saved.set(key, list.hash)
     } catch (err) {
       log.warn({ err, connector: connector.name }, 'tool list was not kept')
     }
@@ -142,6 +146,8 @@ export function createDiscovery({ store, mcp, specFor, log }: DiscoveryDeps): Di
     connectorOf: (key) => byKey.get(key),
   }
 }
+
+const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 
 /** The same hash as the registry's, so that a pin compares with what a session shows. */
 export const hashOf = (tool: McpTool): string =>

@@ -118,11 +118,9 @@ function listed(
   policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): Candidate[] {
-  const { allow_tools, deny_tools } = server.connector
   let bytes = 0
   return tools
-    .filter(({ name }) => allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, name)))
-    .filter(({ name }) => !deny_tools.some((glob) => matches(glob, name)))
+    .filter(({ name }) => isOffered(server.connector, name))
     .map((tool, i) => {
       const candidate = mcpTool(server, tool, policy, now)
       bytes += JSON.stringify(candidate.parameters).length + candidate.description.length
@@ -209,6 +207,12 @@ export const definitionHash = (
   schema: unknown,
   annotations: unknown,
 ): string => sha256(canonicalJson({ name, description, schema, annotations }))
+
+/** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
+export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
+  const isAllowed = allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, tool))
+  return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
+}
 
 /** `*` stands for any run of characters; everything else for itself. */
 function matches(glob: string, name: string): boolean {

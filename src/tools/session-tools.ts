@@ -34,6 +34,8 @@ export interface SessionToolsDeps {
     delta: ToolsDelta,
     apply: Apply,
   ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
+  /** A server's list moved */
+  onMoved?(connector: Connector, before: readonly string[], after: readonly string[]): void
   log: Logger
 }
 export interface View {

@@ -221,6 +221,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     input_schema: { properties: { zebra: {}, a: {} } },
     annotations: { readOnlyHint: true },
     enabled: true,
+    is_blocked: false,
     status: 'available',
     reason: null,
     last_seen_at: null,

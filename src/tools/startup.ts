@@ -1,0 +1,174 @@
+/**
+ * The configured servers at start: all are reached in parallel, and what the operator did not foresee
+ * stops the start with words that hold the remedy (api.md section 1). Afterwards the same rules only warn.
+ */
+import type { Logger } from 'pino'
+import type { McpSetting, Toolbox } from '../config/config.ts'
+import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
+import type { Connector } from '../store/store.ts'
+import { connectBudgetMs } from './discovery.ts'
+import { isOffered } from './registry.ts'
+import type { ToolboxPolicy } from './toolbox.ts'
+
+/** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
+const EX_CONFIG = 78
+const EX_UNAVAILABLE = 69
+
+/** What stops the start: plain text, one block for each reason. */
+export class StartupError extends Error {
+  readonly exitCode: number
+  constructor(blocks: readonly string[], exitCode: number) {
+    super(blocks.join('\n\n'))
+    this.name = 'StartupError'
+    this.exitCode = exitCode
+  }
+}
+
+export interface ToolboxRules {
+  /** Reaches every configured server. Throws StartupError. */
+  check(): Promise<void>
+  /** A configured server's list moved while serving: tells what that means, and stops nothing. */
+  note(connector: Connector, before: readonly string[], after: readonly string[]): void
+}
+
+export interface ToolboxRulesDeps {
+  toolbox: Toolbox
+  connectors: readonly Connector[]
+  policy: Pick<ToolboxPolicy, 'admit' | 'limits'>
+  mcp: Pick<Mcp, 'list'>
+  specFor(connector: Connector): McpServerSpec
+  builtins: readonly string[]
+  log: Logger
+}
+
+type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[] } | { cause: string })
+
+export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
+  const { toolbox, policy, log } = deps
+
+  async function reach(setting: McpSetting): Promise<Reached> {
+    const connector = deps.connectors.find(({ name }) => name === setting.name)
+    if (!connector) throw new Error(`server ${setting.name} has no row`)
+    try {
+      const list = await deps.mcp.list(deps.specFor(connector), { timeoutMs: connectBudgetMs(connector) })
+      const tools = list.tools.map(({ name }) => name).filter((name) => isOffered(connector, name))
+      return { setting, connector, tools }
+    } catch (thrown) {
+      return { setting, connector, cause: thrown instanceof Error ? thrown.message : String(thrown) }
+    }
+  }
+
+  /** What a list means besides stopping the start. */
+  function tell(connector: Connector, tools: readonly string[], newcomer: boolean): void {
+    for (const tool of tools) {
+      const admitted = policy.admit(connector, tool)
+      if (!admitted.ok) {
+        log.warn({ tool, server: connector.name }, strictBlock(toolbox, connector.name, tool).split('\n')[0])
+      } else if (!admitted.configured) {
+        log.info(newcomer ? newTool(tool, connector.name) : byDefault(tool, connector.name))
+      } else {
+        const limits = policy.limits({ canonical_name: '', mcp_tool_name: tool }, connector)
+        log.debug({ tool, server: connector.name, ...limits }, 'tool configuration merged')
+      }
+    }
+  }
+
+  return {
+    async check() {
+      const reached = await Promise.all(toolbox.mcps.map(reach))
+      const down = reached.flatMap((one) =>
+        'cause' in one ? [unreachableBlock(one.setting, one.cause)] : [],
+      )
+      const up = reached.flatMap((one) => ('tools' in one ? [one] : []))
+      const unforeseen = up.flatMap(({ connector, tools }) =>
+        tools
+          .filter((tool) => !policy.admit(connector, tool).ok)
+          .map((tool) => strictBlock(toolbox, connector.name, tool)),
+      )
+      if (unforeseen.length + down.length > 0) {
+        throw new StartupError([...unforeseen, ...down], unforeseen.length > 0 ? EX_CONFIG : EX_UNAVAILABLE)
+      }
+      for (const { setting, connector, tools } of up) {
+        if (tools.length === 0)
+          log.warn(`MCP server '${setting.name}' at ${placeOf(setting)} returned no tools`)
+        tell(connector, tools, false)
+      }
+      for (const warning of configuredButAbsent(toolbox, up, deps.builtins)) log.warn(warning)
+      for (const warning of shared(toolbox, up, deps.builtins)) log.warn(warning)
+    },
+    note(connector, before, after) {
+      if (connector.origin !== 'config') return
+      tell(
+        connector,
+        after.filter((tool) => !before.includes(tool) && isOffered(connector, tool)),
+        true,
+      )
+      for (const tool of before.filter((name) => !after.includes(name))) {
+        const isNamed = toolbox.tools.some(
+          ({ name }) => name === tool || name === `${connector.name}.${tool}`,
+        )
+        if (isNamed) log.warn(goneTool(tool, connector.name))
+      }
+    },
+  }
+}
+
+const byDefault = (tool: string, server: string) =>
+  `Tool '${tool}' from MCP '${server}' not explicitly configured, using default configuration`
+const newTool = (tool: string, server: string) =>
+  `New tool '${tool}' discovered from MCP server '${server}', registering with default configuration`
+const goneTool = (tool: string, server: string) =>
+  `Tool '${tool}' was configured but is no longer available from MCP server '${server}'`
+
+const placeOf = (setting: McpSetting): string =>
+  setting.url ?? [setting.command ?? '', ...setting.args].join(' ').trim()
+
+function strictBlock(toolbox: Toolbox, server: string, tool: string): string {
+  const names = toolbox.tools.map(({ name }) => name).join(', ')
+  return [
+    `Tool '${tool}' from MCP server '${server}' is not configured in the toolbox.`,
+    `MCP Server: ${server}`,
+    'Mode: strict',
+    `Missing Tool: ${tool}`,
+    `Configured tools: [${names}]`,
+    'To resolve:',
+    `  1. Name it under toolbox.tools:  - name: ${server}.${tool}`,
+    `  2. Or let the server bring its tools: set mode: dynamic with default_tool_config for '${server}'`,
+  ].join('\n')
+}
+
+const unreachableBlock = (setting: McpSetting, cause: string): string =>
+  [
+    `Failed to connect to MCP server '${setting.name}' at ${placeOf(setting)}`,
+    `Error: ${cause}`,
+    'The application cannot start without connecting to all configured MCP servers.',
+  ].join('\n')
+
+type Up = { setting: McpSetting; tools: string[] }
+
+/** A name with a server belongs to that one; a bare name to every server and built-in that has it. */
+function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
+  return toolbox.tools.flatMap(({ name }) => {
+    const owner = up.find(({ setting }) => name.startsWith(`${setting.name}.`))
+    if (owner) {
+      const tool = name.slice(owner.setting.name.length + 1)
+      return owner.tools.includes(tool) ? [] : [goneTool(tool, owner.setting.name)]
+    }
+    if (builtins.includes(name) || up.some(({ tools }) => tools.includes(name))) return []
+    return up.length === 0
+      ? [`Tool '${name}' was configured, and no MCP server is`]
+      : [goneTool(name, up.map(({ setting }) => setting.name).join("', '"))]
+  })
+}
+
+/** A bare name that several have applies to all of them, which may not be what was meant. */
+function shared(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
+  return toolbox.tools.flatMap(({ name }) => {
+    const holders = up.filter(({ tools }) => tools.includes(name)).map(({ setting }) => setting.name)
+    if (builtins.includes(name)) holders.push('the built-ins')
+    if (holders.length < 2) return []
+    return [
+      `Tool '${name}' is offered by ${holders.join(', ')}; its configuration applies to all of them. Use server.${name} to tell them apart`,
+    ]
+  })
+}
