@@ -33,6 +33,10 @@ try {
     await app.close()
   })
 } catch (failure) {
+  if (failure instanceof StartupError) {
+    process.stderr.write(`${failure.message}\n`)
+    process.exit(failure.exitCode)
+  }
   process.stderr.write(
     `Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`,
   )
