@@ -44,8 +44,9 @@ export function keepChannel(
     while (!stopped.signal.aborted && !end.isUnsupported) {
       const opened = Date.now()
       end = await open(stopped.signal, end).catch(() => end)
-      pause = Date.now() - opened > HEALTHY_MS ? FIRST_PAUSE_MS : Math.min(pause * 2, LONGEST_PAUSE_MS)
+      if (Date.now() - opened > HEALTHY_MS) pause = FIRST_PAUSE_MS
       const wait = Math.max(pause, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
+      pause = Math.min(pause * 2, LONGEST_PAUSE_MS)
       await sleep(wait, undefined, { signal: stopped.signal, ref: false }).catch(() => {})
     }
   }

@@ -20,18 +20,17 @@ export function readResult(raw: unknown): McpResult {
   return read
 }
 
-const READERS: Record<string, (block: Block) => ContentPart | null> = {
-  text: (block) => (typeof block.text === 'string' ? { type: 'text', text: block.text } : null),
-  image: (block) => media('image', block.data, block.mimeType),
-  audio: (block) => media('audio', block.data, block.mimeType),
-  resource: (block) => (isRecord(block.resource) ? embedded(block.resource) : null),
-  resource_link: link,
-}
+const READERS = new Map<unknown, (block: Block) => ContentPart | null>([
+  ['text', ({ text }) => (typeof text === 'string' ? { type: 'text', text } : null)],
+  ['image', ({ data, mimeType }) => media('image', data, mimeType)],
+  ['audio', ({ data, mimeType }) => media('audio', data, mimeType)],
+  ['resource', ({ resource }) => (isRecord(resource) ? embedded(resource) : null)],
+  ['resource_link', link],
+])
 
 function readBlock(block: unknown): ContentPart {
   if (typeof block === 'string') return { type: 'text', text: block }
-  const reader = isRecord(block) && typeof block.type === 'string' ? READERS[block.type] : undefined
-  return (reader && isRecord(block) && reader(block)) || note(block)
+  return (isRecord(block) && READERS.get(block.type)?.(block)) || note(block)
 }
 
 function media(type: MediaPart['type'], data: unknown, mimeType: unknown): MediaPart | null {

@@ -1,0 +1,278 @@
+/** The guarded fetch: which addresses it refuses, and that it dials nothing but what it has checked. */
+import type { LookupAddress } from 'node:dns'
+import { createServer, type RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { gzipSync } from 'node:zlib'
+import t, { type Test } from 'tap'
+import { isPublicAddress, parseOpenings } from '../../src/mcp/addresses.ts'
+import {
+  BodyTooLargeError,
+  createGuard,
+  type Guard,
+  type GuardOptions,
+  type Resolve,
+} from '../../src/mcp/guard.ts'
+
+const PUBLIC_V4 = '93.184.215.14'
+const PUBLIC_V6 = '2606:2800:21f:cb07:6820:80da:af6b:8b2c'
+const REFUSED = { name: 'BatonError', code: 'address_not_allowed' }
+
+/** No packet leaves: names resolve by this table, and nothing public is ever dialled in these tests. */
+const NAMES: Record<string, string[]> = {
+  'public.test': [PUBLIC_V4, PUBLIC_V6],
+  'inner.test': ['10.0.0.7'],
+  'mixed.test': [PUBLIC_V4, '127.0.0.1'],
+  'mapped.test': ['::ffff:169.254.169.254'],
+  'zoned.test': ['fe80::1%eth0'],
+}
+const addresses = (list: string[]): LookupAddress[] =>
+  list.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
+const resolve: Resolve = async (hostname) => {
+  const found = NAMES[hostname]
+  if (!found) throw Object.assign(new Error(`no ${hostname}`), { code: 'ENOTFOUND' })
+  return addresses(found)
+}
+
+function guard(t: Test, options: Partial<GuardOptions> = {}): Guard {
+  const made = createGuard({ allowPrivate: false, resolve, ...options })
+  t.teardown(() => made.close())
+  return made
+}
+
+/** A server on 127.0.0.1 that counts its connections. */
+async function serve(
+  t: Test,
+  listener: RequestListener,
+): Promise<{ origin: string; port: number; connections(): number }> {
+  const server = createServer(listener)
+  let connections = 0
+  server.on('connection', () => connections++)
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
+  t.teardown(() => {
+    server.closeAllConnections()
+    return new Promise((done) => server.close(done))
+  })
+  const { port } = server.address() as AddressInfo
+  return { origin: `http://127.0.0.1:${port}`, port, connections: () => connections }
+}
+
+t.test('special addresses are refused in every spelling', async (t) => {
+  const { assertUrl, fetch } = guard(t)
+  const hosts = [
+    '127.0.0.1',
+    '2130706433',
+    '0x7f.1',
+    '0177.0.0.1',
+    '127.1',
+    '0x7f000001',
+    '①②⑦.⓪.⓪.①',
+    '0',
+    '0.0.0.0',
+    '10.1.2.3',
+    '100.64.0.1',
+    '169.254.169.254',
+    '172.16.0.1',
+    '172.31.255.255',
+    '192.0.0.8',
+    '192.0.2.1',
+    '192.88.99.1',
+    '192.168.1.1',
+    '198.18.0.1',
+    '198.19.255.255',
+    '198.51.100.1',
+    '203.0.113.1',
+    '224.0.0.1',
+    '240.0.0.1',
+    '255.255.255.255',
+    '[::]',
+    '[::1]',
+    '[::127.0.0.1]',
+    '[::ffff:127.0.0.1]',
+    '[::ffff:7f00:1]',
+    '[::ffff:a00:1]',
+    '[64:ff9b::127.0.0.1]',
+    '[64:ff9b::a00:1]',
+    '[64:ff9b:1::7f00:1]',
+    '[100::1]',
+    '[2001::1]',
+    '[2001:db8::1]',
+    '[2002:7f00:1::]',
+    '[2002:a00:1::1]',
+    '[3fff::1]',
+    '[fc00::1]',
+    '[fd12:3456::1]',
+    '[fe80::1]',
+    '[fec0::1]',
+    '[ff02::1]',
+    'localhost',
+    'LOCALHOST.',
+    'api.localhost',
+    'inner.test',
+    'mixed.test',
+    'mapped.test',
+    'zoned.test',
+  ]
+  for (const host of hosts) {
+    await t.rejects(assertUrl(`http://${host}/mcp`), { ...REFUSED, param: 'url' }, host)
+    await t.rejects(fetch(`http://${host}/mcp`), REFUSED, `fetch of ${host}`)
+  }
+})
+
+t.test(
+  'public addresses pass, those inside IPv6 forms too, and so does a name that does not resolve',
+  async (t) => {
+    const { assertUrl } = guard(t)
+    for (const host of [
+      PUBLIC_V4,
+      `[${PUBLIC_V6}]`,
+      '[64:ff9b::5db8:d70e]',
+      '[2002:5db8:d70e::1]',
+      'public.test',
+      'nowhere.test',
+    ])
+      await t.resolves(assertUrl(`https://${host}/mcp`), host)
+    t.equal(isPublicAddress('no address'), false)
+  },
+)
+
+t.test('only http and https without user information are URLs to fetch', async (t) => {
+  const { assertUrl, fetch } = guard(t)
+  for (const url of [
+    'ftp://public.test/',
+    'file:///etc/passwd',
+    'data:text/plain,x',
+    'https://user:secret@public.test/',
+  ])
+    await t.rejects(assertUrl(url), REFUSED, url)
+  await t.rejects(fetch('file:///etc/passwd'), REFUSED)
+  await t.rejects(assertUrl('no url'), { code: 'invalid_request', param: 'url' })
+  await t.rejects(guard(t, { requireHttps: true }).assertUrl('http://public.test/'), REFUSED)
+  await t.resolves(guard(t, { requireHttps: true }).assertUrl('https://public.test/'))
+  const error = await assertUrl('https://user:secret@public.test/').catch((thrown) => thrown)
+  t.notMatch(error.message, /secret/)
+})
+
+t.test('an operator opens addresses by range, address, name or suffix, and nothing beyond', async (t) => {
+  const cases: [allow: string[], open: string[], shut: string[]][] = [
+    [
+      ['10.0.0.0/8'],
+      ['http://10.9.9.9/', 'http://[::ffff:10.0.0.1]/', 'http://inner.test/'],
+      ['http://192.168.0.1/', 'http://127.0.0.1/'],
+    ],
+    [
+      ['127.0.0.1'],
+      ['http://127.0.0.1:1/', 'http://0x7f.1/'],
+      ['http://127.0.0.2/', 'http://[::1]/', 'http://localhost/'],
+    ],
+    [['127.0.0.0/8', '::1'], ['http://localhost/', 'http://[::1]/'], ['http://10.0.0.1/']],
+    [['fd00::/8'], ['http://[fd00::1]/'], ['http://[fc00::1]/']],
+    [
+      ['Inner.Test'],
+      ['http://inner.test/', 'http://INNER.test./'],
+      ['http://mapped.test/', 'http://10.0.0.7/'],
+    ],
+    [['*.test'], ['http://mapped.test/', 'http://mixed.test/'], ['http://10.0.0.7/']],
+    [['localhost'], ['http://localhost:8080/'], ['http://127.0.0.1/']],
+  ]
+  for (const [allowPrivate, open, shut] of cases) {
+    const { assertUrl } = guard(t, { allowPrivate })
+    for (const url of open) await t.resolves(assertUrl(url), `${allowPrivate} opens ${url}`)
+    for (const url of shut) await t.rejects(assertUrl(url), REFUSED, `${allowPrivate} leaves ${url} shut`)
+  }
+  await t.resolves(guard(t, { allowPrivate: true }).assertUrl('http://169.254.169.254/'))
+  for (const entry of ['10.0.0.0/99', '10.0.0.0/8/8', 'a b', '', 'http://x/', '*', '10.0.0.0/-1'])
+    t.throws(
+      () => parseOpenings([entry]),
+      { code: 'invalid_request', param: 'allow_private' },
+      JSON.stringify(entry),
+    )
+})
+
+t.test('a name that is rebound between check and use is refused before anything is dialled', async (t) => {
+  const server = await serve(t, (_request, response) => response.end('inner'))
+  const answers = [[PUBLIC_V4], ['127.0.0.1']]
+  const { assertUrl, fetch } = guard(t, { resolve: async () => addresses(answers.shift() ?? ['127.0.0.1']) })
+  const url = `http://rebound.test:${server.port}/`
+  await t.resolves(assertUrl(url))
+  await t.rejects(fetch(url), REFUSED)
+  await t.rejects(fetch(`http://127.0.0.1:${server.port}/`), REFUSED)
+  t.equal(server.connections(), 0)
+})
+
+t.test('the socket uses exactly the addresses that were checked, resolved once', async (t) => {
+  const server = await serve(t, (request, response) => response.end(request.headers.host))
+  let lookups = 0
+  const { fetch } = guard(t, {
+    allowPrivate: ['127.0.0.0/8'],
+    resolve: async () => {
+      lookups++
+      // A second answer would lead nowhere.
+      return addresses([lookups === 1 ? '127.0.0.1' : '127.9.9.9'])
+    },
+  })
+  const response = await fetch(`http://named.test:${server.port}/`)
+  t.equal(await response.text(), `named.test:${server.port}`)
+  t.equal(lookups, 1)
+})
+
+t.test('redirects are followed within the origin only', async (t) => {
+  const inner = await serve(t, (_request, response) => response.end('inner'))
+  const server = await serve(t, (request, response) => {
+    const to = new URL(request.url ?? '/', 'http://x').searchParams.get('to')
+    if (to === null) return response.end(`${request.method} arrived`)
+    const status = Number(new URL(request.url ?? '/', 'http://x').searchParams.get('status') ?? 302)
+    response.writeHead(status, { location: to }).end()
+  })
+  const { fetch } = guard(t, { allowPrivate: true })
+  const at = (to: string, status = 302): string =>
+    `${server.origin}/?to=${encodeURIComponent(to)}&status=${status}`
+  t.equal(await (await fetch(at('/there'))).text(), 'GET arrived')
+  t.equal(await (await fetch(at('/there', 307), { method: 'POST', body: 'x' })).text(), 'POST arrived')
+  await t.rejects(
+    fetch(at('/there', 302), { method: 'POST', body: 'x' }),
+    REFUSED,
+    'a POST must not become a GET',
+  )
+  await t.rejects(fetch(at(`${inner.origin}/`)), REFUSED)
+  await t.rejects(fetch(at('//127.0.0.1:1/')), REFUSED)
+  await t.rejects(fetch(at('file:///etc/passwd')), REFUSED)
+  await t.rejects(fetch(at('/there'), { redirect: 'error' }), REFUSED)
+  await t.rejects(fetch(`${server.origin}/?to=${encodeURIComponent('?to=')}`), REFUSED, 'a loop ends')
+  t.equal((await fetch(at(`${inner.origin}/`), { redirect: 'manual' })).status, 302)
+  t.equal(inner.connections(), 0)
+})
+
+t.test(
+  'a body ends at the cap, compressed or not, and an event stream at the cap of one event',
+  async (t) => {
+    const server = await serve(t, (request, response) => {
+      if (request.url === '/plain') return response.end(Buffer.alloc(200_000, 'x'))
+      if (request.url === '/zipped')
+        return response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(5_000_000)))
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      if (request.url === '/events') {
+        for (let i = 0; i < 50; i++) response.write(`data: ${'x'.repeat(5_000)}\r\n\r\n`)
+        return response.end()
+      }
+      response.write('data: ')
+      response.end(Buffer.alloc(200_000, 'x'))
+    })
+    const { fetch } = guard(t, { allowPrivate: true, maxBytes: 100_000 })
+    for (const path of ['/plain', '/zipped', '/one-event'])
+      await t.rejects((await fetch(server.origin + path)).text(), BodyTooLargeError, path)
+    t.equal((await (await fetch(`${server.origin}/events`)).text()).length, 50 * 5_010)
+  },
+)
+
+t.test('the time limit covers the whole exchange', async (t) => {
+  const server = await serve(t, (request, response) => {
+    if (request.url === '/body') response.write('begun')
+  })
+  const { fetch } = guard(t, { allowPrivate: true, timeoutMs: 200 })
+  await t.rejects(fetch(server.origin), { name: 'TimeoutError' })
+  await t.rejects((await fetch(`${server.origin}/body`)).text(), { name: 'TimeoutError' })
+  const gone = new AbortController()
+  const patient = guard(t, { allowPrivate: true, timeoutMs: 0 }).fetch(server.origin, { signal: gone.signal })
+  gone.abort()
+  await t.rejects(patient, { name: 'AbortError' })
+})

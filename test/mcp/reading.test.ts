@@ -1,0 +1,382 @@
+/** The parts that touch no network: tool lists mended, results read, back-off, announcements, list cache. */
+import { readdirSync, readFileSync } from 'node:fs'
+import t from 'tap'
+import { createAnnouncer } from '../../src/mcp/announcer.ts'
+import { createBreaker } from '../../src/mcp/breaker.ts'
+import { keepChannel } from '../../src/mcp/channel.ts'
+import { assertStdioEnv } from '../../src/mcp/child-env.ts'
+import { readResult } from '../../src/mcp/content.ts'
+import type { McpServerSpec } from '../../src/mcp/contract.ts'
+import { retryAfterMs } from '../../src/mcp/http.ts'
+import { createListing } from '../../src/mcp/listing.ts'
+import { hashTools, mendTools } from '../../src/mcp/tools.ts'
+
+const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
+const object = { type: 'object' }
+const spec: McpServerSpec = { key: 'k', name: 'server', transport: 'streamable_http', allowPrivate: false }
+
+t.test('a malformed tool is mended or left out alone, each with its reason', (t) => {
+  const cases: [entry: unknown, outcome: object | null, problem: RegExp | null][] = [
+    [{ name: 'ok', inputSchema: object }, { name: 'ok', inputSchema: object }, null],
+    [{ name: 'a' }, { inputSchema: { type: 'object', properties: {} } }, /there was none/],
+    [{ name: 'a', inputSchema: true }, { inputSchema: { type: 'object', properties: {} } }, /there was none/],
+    [{ name: 'a', inputSchema: {} }, { inputSchema: object }, /type set to "object"/],
+    [
+      { name: 'a', inputSchema: { type: ['object', 'null'] } },
+      { inputSchema: object },
+      /type set to "object"/,
+    ],
+    [{ name: 'a', inputSchema: { type: 'string' } }, null, /left out: its inputSchema describes "string"/],
+    [{ name: 'a', inputSchema: [] }, null, /left out: its inputSchema is no JSON Schema object/],
+    [
+      { name: 'a', inputSchema: { ...object, properties: [] } },
+      { inputSchema: { properties: {} } },
+      /properties dropped/,
+    ],
+    [
+      { name: 'a', inputSchema: { ...object, properties: { x: null, y: true, z: object } } },
+      { inputSchema: { properties: { x: {}, y: true, z: object } } },
+      /no usable schema for "x"/,
+    ],
+    [
+      { name: 'a', inputSchema: { ...object, required: true } },
+      { inputSchema: { required: undefined } },
+      /required mended/,
+    ],
+    [
+      { name: 'a', inputSchema: { ...object, required: ['x', 1] } },
+      { inputSchema: { required: ['x'] } },
+      /required mended/,
+    ],
+    [{ name: 'a', inputSchema: object, description: null }, { description: undefined }, null],
+    [{ name: 'a', inputSchema: object, description: 7 }, { description: undefined }, /description dropped/],
+    [
+      { name: 'a', inputSchema: object, title: 'A', description: 'b' },
+      { title: 'A', description: 'b' },
+      null,
+    ],
+    [
+      { name: 'a', inputSchema: object, outputSchema: [] },
+      { outputSchema: undefined },
+      /outputSchema dropped/,
+    ],
+    [
+      { name: 'a', inputSchema: object, outputSchema: { type: 'array' } },
+      { outputSchema: { type: 'array' } },
+      null,
+    ],
+    [
+      { name: 'a', inputSchema: object, annotations: { readOnlyHint: 'yes', idempotentHint: true } },
+      { annotations: { idempotentHint: true } },
+      /readOnlyHint dropped/,
+    ],
+    [
+      { name: 'a', inputSchema: object, annotations: 'none' },
+      { annotations: undefined },
+      /annotations dropped/,
+    ],
+    [{ name: 'a', inputSchema: object, execution: { taskSupport: 'required' } }, null, /only runs as a task/],
+    [{ name: 'a', inputSchema: object, execution: { taskSupport: 'optional' } }, { name: 'a' }, null],
+    [{ name: 'n'.repeat(401), inputSchema: object }, null, /longer than 400/],
+    [{ name: 'a', inputSchema: object, description: 'd'.repeat(300_000) }, null, /larger than/],
+    [{ name: 'a', inputSchema: { ...object, properties: { x: nested(100) } } }, null, /nested more than 64/],
+    [{ name: '', inputSchema: object }, null, /no name/],
+    [{ inputSchema: object }, null, /no name/],
+    ['tool', null, /no name/],
+    [null, null, /no name/],
+  ]
+  for (const [entry, outcome, problem] of cases) {
+    const label = JSON.stringify(entry).slice(0, 90)
+    const { tools, repaired } = mendTools([entry, { name: 'bystander', inputSchema: object }])
+    t.ok(
+      tools.some(({ name }) => name === 'bystander'),
+      `the other tool stays beside ${label}`,
+    )
+    const tool = tools.find(({ name }) => name !== 'bystander')
+    if (outcome) t.match(tool, outcome, label)
+    else t.equal(tool, undefined, label)
+    if (problem) t.match(repaired.at(-1)?.problem, problem, label)
+    else t.same(repaired, [], label)
+  }
+  t.end()
+})
+
+t.test('names are unique and the number of tools is bounded', (t) => {
+  const many = Array.from({ length: 1_002 }, (_, index) => ({ name: `t${index}`, inputSchema: object }))
+  const { tools, repaired } = mendTools([
+    ...many,
+    { name: 't0', inputSchema: { ...object, title: 'second' } },
+  ])
+  t.equal(tools.length, 1_000)
+  t.equal(tools[0]?.inputSchema.title, undefined, 'the first definition of a name counts')
+  t.same(
+    repaired.map(({ tool }) => tool),
+    ['t1000', 't1001', 't0'],
+  )
+  t.end()
+})
+
+t.test('the lists of real servers come through whole, and tricky schemas lose no tool', (t) => {
+  for (const file of readdirSync(FIXTURES)) {
+    const content = JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8'))
+    const isTricky = Array.isArray(content)
+    const entries: { name: string; execution?: { taskSupport?: string } }[] = isTricky
+      ? content
+      : content.tools
+    const { tools, repaired } = mendTools(entries)
+    t.ok(tools.every(({ inputSchema }) => inputSchema.type === 'object'))
+    if (isTricky) {
+      const gone = repaired.filter(({ problem }) => problem.startsWith('left out'))
+      t.equal(tools.length + gone.length, entries.length, `${file}: every tool is offered or explained`)
+      t.ok(gone.length < 20, `${file}: ${gone.length} left out`)
+    } else {
+      const offered = entries.filter(({ execution }) => execution?.taskSupport !== 'required')
+      t.same(
+        tools.map(({ name }) => name),
+        offered.map(({ name }) => name),
+        file,
+      )
+    }
+  }
+  t.end()
+})
+
+t.test('the hash of a list ignores order and key order, and nothing else', (t) => {
+  const a = {
+    name: 'a',
+    description: 'x',
+    inputSchema: { type: 'object', properties: { p: { type: 'string' } } },
+  }
+  const b = { name: 'b', inputSchema: { type: 'object' } }
+  const reordered = {
+    inputSchema: { properties: { p: { type: 'string' } }, type: 'object' },
+    description: 'x',
+    name: 'a',
+  }
+  t.equal(hashTools([a, b]), hashTools([b, reordered]))
+  t.not(hashTools([a, b]), hashTools([{ ...a, description: 'y' }, b]))
+  t.not(hashTools([a, b]), hashTools([{ ...a, annotations: { readOnlyHint: true } }, b]))
+  t.not(hashTools([a]), hashTools([a, b]))
+  t.end()
+})
+
+t.test('every kind of content becomes a canonical part', (t) => {
+  const { content, is_error } = readResult({
+    content: [
+      { type: 'text', text: 'hello', annotations: { audience: ['user'] } },
+      { type: 'image', data: 'aGVs\nbG8=', mimeType: 'image/webp' },
+      { type: 'audio', data: 'aGVsbG8', mimeType: '' },
+      { type: 'resource', resource: { uri: 'file:///a.txt', text: 'inside' } },
+      { type: 'resource', resource: { uri: 'file:///a.gz', blob: 'aGVsbG8=', mimeType: 'application/gzip' } },
+      { type: 'resource_link', uri: 'https://example.com/x', name: 'x', description: 'an x' },
+    ],
+  })
+  t.same(content, [
+    { type: 'text', text: 'hello' },
+    { type: 'image', media_type: 'image/webp', data: 'aGVsbG8=' },
+    { type: 'audio', media_type: 'audio/wav', data: 'aGVsbG8' },
+    { type: 'text', text: '[file:///a.txt]\ninside' },
+    { type: 'file', media_type: 'application/gzip', data: 'aGVsbG8=', name: 'file:///a.gz' },
+    { type: 'text', text: '[link: https://example.com/x, x, an x]' },
+  ])
+  t.equal(is_error, false)
+  t.end()
+})
+
+t.test('what cannot be read becomes a note, since the tool has run', (t) => {
+  const bad = [
+    { type: 'video', data: 'x'.repeat(5_000), mimeType: 'video/mp4' },
+    { type: 'image', data: 'no base64!', mimeType: 'image/png' },
+    { type: 'image', data: 'abcde', mimeType: 'image/png' },
+    { type: 'text', text: null },
+    { type: 'resource' },
+    { type: 'resource_link' },
+    { type: 'constructor' },
+    7,
+    null,
+  ]
+  const { content } = readResult({ content: [...bad, { type: 'text', text: 'good' }], isError: true })
+  t.equal(content.length, bad.length + 1)
+  for (const part of content.slice(0, -1)) {
+    t.match(part, { type: 'text', text: /^\[unreadable content of type/ })
+    t.ok(part.type === 'text' && part.text.length < 2_200, 'a note is short')
+  }
+  t.same(content.at(-1), { type: 'text', text: 'good' })
+  t.end()
+})
+
+t.test('odd shapes of a result are read for what they hold', (t) => {
+  t.same(readResult({ content: { type: 'text', text: 'no list' } }).content, [
+    { type: 'text', text: 'no list' },
+  ])
+  t.same(readResult({ content: 'bare' }).content, [{ type: 'text', text: 'bare' }])
+  t.same(readResult({ toolResult: 'old' }).content, [{ type: 'text', text: 'old' }])
+  t.same(readResult({}), { content: [], is_error: false })
+  t.same(readResult(undefined), { content: [], is_error: false })
+  t.same(readResult({ structuredContent: [1], isError: 'yes' }), {
+    content: [],
+    structured: [1],
+    is_error: false,
+  })
+  t.same(readResult({ content: [], structuredContent: null, isError: true }), {
+    content: [],
+    structured: null,
+    is_error: true,
+  })
+  t.end()
+})
+
+t.test('after three failures in a row the pauses grow at random up to a minute', (t) => {
+  let clock = 0
+  const breaker = createBreaker(
+    () => 1,
+    () => clock,
+  )
+  breaker.failure()
+  breaker.failure()
+  t.equal(breaker.waitMs(), 0, 'two failures cost nothing')
+  breaker.failure()
+  t.equal(breaker.waitMs(), 4_000)
+  clock += 4_000
+  t.equal(breaker.waitMs(), 0, 'one attempt is allowed after the pause')
+  for (let i = 0; i < 30; i++) breaker.failure()
+  t.equal(breaker.waitMs(), 60_000)
+  breaker.success()
+  t.equal(breaker.waitMs(), 0)
+  t.end()
+})
+
+t.test('announcements: the first at once, one per interval, the last never lost', async (t) => {
+  const announcer = createAnnouncer(30)
+  t.teardown(() => announcer.stop())
+  const heard: string[] = []
+  let wake = (): void => {}
+  const unsubscribe = announcer.subscribe((key) => {
+    heard.push(key)
+    wake()
+  })
+  for (let i = 0; i < 1_000; i++) announcer.announce('a')
+  announcer.announce('b')
+  t.same(heard, ['a', 'b'])
+  // The announcer's timers keep no process alive, so something else has to.
+  const alive = setInterval(() => {}, 1_000)
+  t.teardown(() => clearInterval(alive))
+  await new Promise<void>((resolve) => {
+    wake = resolve
+  })
+  t.same(heard, ['a', 'b', 'a'], 'a trailing one for those that came meanwhile')
+  unsubscribe()
+  announcer.announce('c')
+  t.equal(heard.length, 3)
+})
+
+t.test(
+  'a tool list is asked for once for all, again after an announcement, and held still when it flickers',
+  async (t) => {
+    let clock = 1_000
+    let fetches = 0
+    let name = 'first'
+    let release = (): void => {}
+    const listing = createListing(
+      async () => {
+        fetches++
+        const seen = name
+        await new Promise<void>((resolve) => {
+          release = resolve
+        })
+        return {
+          server: { name: 's', version: '1', protocol_version: 'p' },
+          tools: [{ name: seen, inputSchema: object }],
+          repaired: [],
+        }
+      },
+      () => clock,
+    )
+    const both = [listing.get(spec, false), listing.get(spec, true)]
+    t.equal(fetches, 1, 'two callers share one request')
+    name = 'second'
+    listing.markChanged()
+    const later = listing.get(spec, true)
+    release()
+    for (const list of await Promise.all(both)) t.equal(list.tools[0]?.name, 'first')
+    await new Promise(setImmediate)
+    t.equal(fetches, 2, 'an announcement during the request makes one that follows it')
+    release()
+    t.equal((await later).tools[0]?.name, 'second')
+    t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'fresh: not asked again')
+    t.equal(fetches, 2)
+
+    const ask = async (as: string): Promise<string | undefined> => {
+      name = as
+      const asked = listing.get(spec, true)
+      release()
+      return (await asked).tools[0]?.name
+    }
+    for (let i = 0; i < 10; i++) t.equal(await ask(`change ${i}`), `change ${i}`)
+    t.equal(listing.isQuarantined(), true)
+    t.equal(await ask('one too many'), 'change 9', 'the list is held still')
+    clock += 11 * 60_000
+    t.equal(listing.isQuarantined(), false)
+    t.equal(await ask('calm again'), 'calm again')
+  },
+)
+
+t.test('a channel is reopened with growing pauses and ends with the interest or the server', async (t) => {
+  const alive = setInterval(() => {}, 1_000)
+  t.teardown(() => clearInterval(alive))
+  let opened = 0
+  let aborted: Promise<void> | undefined
+  const channel = keepChannel(async (signal) => {
+    opened++
+    aborted = new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
+    await aborted
+    return {}
+  }, Date.now() + 20)
+  channel.extend(Date.now() + 60)
+  await aborted
+  t.equal(opened, 1, 'aborted when nobody is interested any more')
+
+  let asked = 0
+  await new Promise<void>((resolve) => {
+    keepChannel(async () => {
+      asked++
+      resolve()
+      return { isUnsupported: true }
+    }, Date.now() + 60_000)
+  })
+  await new Promise(setImmediate)
+  t.equal(asked, 1, 'a server without such a channel is asked once')
+})
+
+t.test('Retry-After is read as seconds and as a date', (t) => {
+  t.equal(retryAfterMs('2'), 2_000)
+  t.equal(retryAfterMs('0'), 0)
+  t.equal(retryAfterMs(null), undefined)
+  t.equal(retryAfterMs('soon'), undefined)
+  const inAMinute = retryAfterMs(new Date(Date.now() + 60_000).toUTCString())
+  t.ok(inAMinute !== undefined && inAMinute > 50_000 && inAMinute <= 60_000)
+  t.equal(retryAfterMs(new Date(0).toUTCString()), 0)
+  t.end()
+})
+
+t.test('variables that make a program run other code are refused by name', (t) => {
+  for (const name of [
+    'NODE_OPTIONS',
+    'LD_PRELOAD',
+    'DYLD_INSERT_LIBRARIES',
+    'PYTHONSTARTUP',
+    'BASH_ENV',
+    'ld_preload',
+  ])
+    t.throws(() => assertStdioEnv({ [name]: 'x' }), { code: 'invalid_request', param: `env.${name}` })
+  t.throws(() => assertStdioEnv({ 'A=B': 'x' }), { code: 'invalid_request' })
+  t.throws(() => assertStdioEnv({ A: 'x\0y' }), { code: 'invalid_request', param: 'env.A' })
+  t.doesNotThrow(() => assertStdioEnv({ API_TOKEN: 'x', PATH: '/bin', NODE_ENV: 'production' }))
+  t.end()
+})
+
+function nested(levels: number): object {
+  let schema: object = { type: 'string' }
+  for (let i = 0; i < levels; i++) schema = { type: 'object', properties: { p: schema } }
+  return schema
+}

@@ -1,0 +1,166 @@
+/**
+ * A raw MCP server over HTTP whose every answer a test can replace, in the revision of 2025-11-25 or of
+ * 2026-07-28. It records what it was asked and believes nothing.
+ */
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Test } from 'tap'
+
+export interface Rpc {
+  id?: number | string
+  method: string
+  // biome-ignore lint/suspicious/noExplicitAny: whatever the client sent, read by assertions only
+  params?: any
+}
+
+export interface Asked {
+  http: string
+  rpc: Rpc | null
+  headers: IncomingHttpHeaders
+}
+
+export interface Exchange {
+  rpc: Rpc
+  request: IncomingMessage
+  response: ServerResponse
+  /** Answers with a JSON body. */
+  reply(result: unknown): void
+  fail(code: number, message: string, status?: number, data?: unknown): void
+  /** Begins an event stream; the functions write single messages to it. */
+  stream(): {
+    send(message: object, id?: string): void
+    reply(result: unknown): void
+    raw(text: string): void
+  }
+  status(code: number, headers?: Record<string, string>, body?: string): void
+}
+
+type Answer = (exchange: Exchange) => void
+
+export interface Rig {
+  url: string
+  origin: string
+  asked: Asked[]
+  connections(): number
+  /** How often a JSON-RPC method, or an HTTP method by its name, has been asked for */
+  count(method: string): number
+  /** Settles once the method has been asked for so often in all. */
+  arrival(method: string, count?: number): Promise<Asked>
+  /** Replaces the answer to a JSON-RPC method, or to `GET` and `DELETE`. */
+  on(method: string, answer: Answer): void
+  tools: unknown[]
+}
+
+export const TOOL = { name: 'tool', description: 'A tool', inputSchema: { type: 'object' } }
+const CAPABILITIES = { tools: { listChanged: true } }
+const SERVER_INFO = { name: 'rig', version: '1.2.3' }
+
+const legacyAnswers = (rig: Rig, session: string | undefined): Record<string, Answer> => ({
+  'server/discover': ({ fail }) => fail(-32601, 'Method not found'),
+  initialize: ({ rpc, reply, response }) => {
+    if (session) response.setHeader('mcp-session-id', session)
+    reply({
+      protocolVersion: rpc.params.protocolVersion,
+      capabilities: CAPABILITIES,
+      serverInfo: SERVER_INFO,
+    })
+  },
+  'tools/list': ({ reply }) => reply({ tools: rig.tools }),
+  'tools/call': ({ reply }) => reply({ content: [{ type: 'text', text: 'ran' }] }),
+})
+
+const modernAnswers = (rig: Rig): Record<string, Answer> => ({
+  'server/discover': ({ reply }) =>
+    reply({
+      resultType: 'complete',
+      supportedVersions: ['2026-07-28'],
+      capabilities: CAPABILITIES,
+      ttlMs: 0,
+      cacheScope: 'private',
+      _meta: { 'io.modelcontextprotocol/serverInfo': SERVER_INFO },
+    }),
+  'tools/list': ({ reply }) =>
+    reply({ resultType: 'complete', ttlMs: 0, cacheScope: 'private', tools: rig.tools }),
+  'tools/call': ({ reply }) => reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] }),
+})
+
+export async function startRig(t: Test, era: 'legacy' | 'modern' = 'legacy', session?: string): Promise<Rig> {
+  const waiting: { method: string; count: number; resolve: (asked: Asked) => void }[] = []
+  const replaced = new Map<string, Answer>()
+  let connections = 0
+  const matches = ({ http, rpc }: Asked, method: string): boolean => http === method || rpc?.method === method
+  const server = createServer((request, response) => {
+    request.setEncoding('utf8')
+    let text = ''
+    request.on('data', (chunk: string) => {
+      text += chunk
+    })
+    request.on('end', () => {
+      const http = request.method ?? ''
+      const asked: Asked = { http, rpc: http === 'POST' ? JSON.parse(text) : null, headers: request.headers }
+      rig.asked.push(asked)
+      for (const wait of waiting)
+        if (matches(asked, wait.method) && rig.count(wait.method) >= wait.count) wait.resolve(asked)
+      const name = asked.rpc?.method ?? http
+      const answer = replaced.get(name) ?? answers[name] ?? (http === 'POST' ? accept : refuse)
+      answer(exchange(asked.rpc ?? { method: http }, request, response))
+    })
+  })
+  server.on('connection', () => connections++)
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
+  t.teardown(() => {
+    server.closeAllConnections()
+    return new Promise((done) => server.close(done))
+  })
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const rig: Rig = {
+    url: `${origin}/mcp`,
+    origin,
+    asked: [],
+    tools: [TOOL],
+    connections: () => connections,
+    count: (method) => rig.asked.filter((asked) => matches(asked, method)).length,
+    arrival(method, count = 1) {
+      const seen = rig.asked.filter((asked) => matches(asked, method))
+      const last = seen.at(-1)
+      if (last && seen.length >= count) return Promise.resolve(last)
+      return new Promise((resolve) => waiting.push({ method, count, resolve }))
+    },
+    on: (method, answer) => void replaced.set(method, answer),
+  }
+  const answers = era === 'legacy' ? legacyAnswers(rig, session) : modernAnswers(rig)
+  return rig
+}
+
+/** Notifications, and answers of the client */
+const accept: Answer = ({ status }) => status(202)
+const refuse: Answer = ({ status }) => status(405)
+
+function exchange(rpc: Rpc, request: IncomingMessage, response: ServerResponse): Exchange {
+  const json = (status: number, body: object): void => {
+    response
+      .writeHead(status, { 'content-type': 'application/json' })
+      .end(JSON.stringify({ jsonrpc: '2.0', id: rpc.id, ...body }))
+  }
+  return {
+    rpc,
+    request,
+    response,
+    reply: (result) => json(200, { result }),
+    fail: (code, message, status = 200, data) => json(status, { error: { code, message, data } }),
+    status: (code, headers, body) => void response.writeHead(code, headers).end(body),
+    stream() {
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      response.flushHeaders()
+      const send = (message: object, id?: string): void =>
+        void response.write(
+          `${id ? `id: ${id}\n` : ''}data: ${JSON.stringify({ jsonrpc: '2.0', ...message })}\n\n`,
+        )
+      return {
+        send,
+        reply: (result) => send({ id: rpc.id, result }),
+        raw: (text) => void response.write(text),
+      }
+    },
+  }
+}
