@@ -1,0 +1,79 @@
+/** What the documents name exists: settings, metrics, files, scripts. */
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import t from 'tap'
+import { SETTINGS } from '../src/config/settings.ts'
+import { METRICS } from '../src/telemetry.ts'
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..')
+const read = (path: string) => readFileSync(join(root, path), 'utf8')
+const pages = [
+  ...['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md'],
+  ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`),
+].filter((path) => path.endsWith('.md'))
+
+t.test('every setting that a document names exists', async (t) => {
+  const known = new Set<string>([...Object.values(SETTINGS).map(({ name }) => name), 'BATON_CONFIG'])
+  for (const page of pages) {
+    const named = [...read(page).matchAll(/\bBATON_[A-Z][A-Z_]*[A-Z]\b/g)].map(([name]) => name)
+    t.same(
+      named.filter((name) => !known.has(name)),
+      [],
+      page,
+    )
+  }
+})
+
+t.test('the settings page is made from the settings', async (t) => {
+  const { status, stderr } = spawnSync(process.execPath, ['scripts/settings-page.mjs', '--check'], {
+    cwd: root,
+    encoding: 'utf8',
+  })
+  t.equal(status, 0, stderr)
+})
+
+t.test('every metric that a document names exists', async (t) => {
+  for (const page of pages) {
+    const named = [...read(page).matchAll(/\bbaton_[a-z_]+\b/g)].map(([name]) =>
+      name.replace(/_(bucket|sum|count)$/, ''),
+    )
+    t.same(
+      named.filter((name) => !(name in METRICS)),
+      [],
+      page,
+    )
+  }
+})
+
+t.test('every file that a document links to or names in code exists', async (t) => {
+  for (const page of pages) {
+    const text = read(page)
+    const links = [...text.matchAll(/\]\(([^)#:]+)\)/g)].map(([, link = '']) => join(dirname(page), link))
+    const named = [
+      ...text.matchAll(
+        /`((?:src|test|routes|providers|scripts|migrations|docs|demo|bench)\/[\w./-]*\w)\/?`/g,
+      ),
+    ]
+      .map(([, path = '']) => path)
+      .filter((path) => !/NNNN|<|\*/.test(path))
+    t.same(
+      [...links, ...named].filter((path) => !existsSync(join(root, path))),
+      [],
+      page,
+    )
+  }
+})
+
+t.test('every npm script that a document names exists', async (t) => {
+  const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> }
+  for (const page of pages) {
+    const named = [...read(page).matchAll(/npm run (?:-s )?([a-z:]+)/g)].map(([, name = '']) => name)
+    t.same(
+      named.filter((name) => !(name in scripts)),
+      [],
+      page,
+    )
+  }
+})
