@@ -6,7 +6,7 @@ import { newId } from './chat/ids.ts'
 import type { Config, McpSetting } from './config/config.ts'
 import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
-import type { Vault } from './credentials/credentials.ts'
+import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTools } from './ports.ts'
@@ -62,7 +62,7 @@ export interface Connectors {
 
 export interface ConnectorDeps {
   store: Pick<Store, 'connectors' | 'audit'>
-  vault: Vault
+  vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/mcp/guard.ts) */
   assertUrl(url: string): Promise<void>
@@ -251,7 +251,7 @@ function assertHttpUrl(text: string | undefined, transport: string): void {
 
 /** A row from what was asked for, defaults filled in. */
 function stored(
-  vault: Vault,
+  vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
   input: ConnectorInput,
 ): NewConnector {
@@ -283,7 +283,7 @@ function stored(
 }
 
 /** The way back, so that a patch is checked as a whole. */
-function inputOf(vault: Vault, row: Connector): ConnectorInput {
+function inputOf(vault: Pick<Vault, 'open'>, row: Connector): ConnectorInput {
   const { headers, env, bearer } = openConnector(vault, row)
   const isStdio = row.transport === 'stdio'
   return {
@@ -306,7 +306,7 @@ function inputOf(vault: Vault, row: Connector): ConnectorInput {
   }
 }
 
-export function connectorView(vault: Vault, row: Connector): ConnectorView {
+export function connectorView(vault: Pick<Vault, 'open'>, row: Connector): ConnectorView {
   const { secret, config_revision, ...shown } = row
   let names: { header_names: string[] | null; env_names: string[] | null }
   try {
@@ -320,7 +320,10 @@ export function connectorView(vault: Vault, row: Connector): ConnectorView {
 }
 
 /** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */
-export function configConnectors(settings: readonly McpSetting[], vault: Vault): NewConnector[] {
+export function configConnectors(
+  settings: readonly McpSetting[],
+  vault: Pick<Vault, 'seal'>,
+): NewConnector[] {
   return settings.map((mcp) =>
     stored(
       vault,

@@ -23,10 +23,14 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     },
     transformObject: (document) => named('openapiObject' in document ? document.openapiObject : {}),
   })
-  app.addHook('onRoute', ({ schema, url, config }) => {
-    if (!schema || schema.hide) return
+  app.addHook('onRoute', ({ schema, method, url, config }) => {
+    if (!schema || schema.hide || method === 'HEAD') return
     const response = (schema.response ?? {}) as Record<string, unknown>
     schema.response = { ...response, default: ErrorShape }
+    schema.operationId = [method, ...(url.match(/\w+/g) ?? [])]
+      .filter((word) => word !== 'v1')
+      .join('_')
+      .toLowerCase()
     if (url.startsWith('/v1/') && !config?.open) schema.security = [{ bearer: [] }, { header: [] }]
   })
   await app.register(swaggerUi, {
@@ -35,16 +39,30 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })
-  app.get('/openapi.json', { schema: { hide: true } }, () => app.swagger())
+  app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger())
 }
 
-/** Moves every schema with a title to `components.schemas`, a reference in its place. */
+/** What a status says where its route says no more. */
+const STATUSES: Record<string, string> = {
+  200: 'Done',
+  201: 'Made',
+  202: 'Accepted; it goes on',
+  204: 'Done; there is nothing to show',
+  503: 'Not now',
+  default: 'What went wrong',
+}
+
+/**
+ * Moves every schema with a title to `components.schemas`, a reference in its place; says in words what the
+ * generator leaves out.
+ */
 function named<D extends object>(document: D): D {
   const schemas: Record<string, unknown> = {}
-  const moved = (value: unknown): unknown => {
-    if (Array.isArray(value)) return value.map(moved)
+  const moved = (value: unknown, at = ''): unknown => {
+    if (Array.isArray(value)) return value.map((item) => moved(item))
     if (typeof value !== 'object' || value === null) return value
-    const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item)]))
+    const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
+    if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
     const { title: _, ...schema } = copy

@@ -4,7 +4,7 @@
  */
 import cors from '@fastify/cors'
 import helmet from '@fastify/helmet'
-import Fastify, { type FastifyBaseLogger, type FastifyRequest } from 'fastify'
+import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
 import { credentialRoutes } from '../routes/credentials.ts'
@@ -50,7 +50,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   const log: FastifyBaseLogger = deps.log
   const app: App = Fastify({
     loggerInstance: log,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: deps.config.bodyLimit,
     routerOptions: { maxParamLength: 512 },
     exposeHeadRoutes: false,

@@ -64,11 +64,14 @@ export function fieldPath(pointer: string, field?: string): string {
   }, '')
 }
 
-/** The error that says most: the one deepest in the value; of a union that nothing fits, the union's own. */
+/**
+ * The error that says most: the one deepest in the value. Of a union, what a branch of the right type found
+ * wrong, else the union's own words, before one branch's wish for another type.
+ */
 export function deepest(errors: readonly ErrorObject[]): ErrorObject | undefined {
   const depth = (error: ErrorObject) => problemOf(error).path.split(/[.[]/).length
-  const inUnion = (error: ErrorObject) => (error.keyword === 'anyOf' || error.keyword === 'oneOf' ? 1 : 0)
-  return [...errors].sort((a, b) => depth(b) - depth(a) || inUnion(b) - inUnion(a))[0]
+  const vague = ({ keyword }: ErrorObject) => (keyword === 'type' ? 2 : keyword === 'anyOf' ? 1 : 0)
+  return [...errors].sort((a, b) => depth(b) - depth(a) || vague(a) - vague(b))[0]
 }
 
 export function problemOf(error: ErrorObject): Problem {

@@ -1,10 +1,10 @@
 /**
  * What of a connector is secret: header values, variables of a started program, its bearer token. Sealed
- * as one piece under `owner/id`, opened where a connection is made.
+ * as one piece under owner and id, opened where a connection is made.
  */
 import type { McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
-import type { Vault } from './credentials.ts'
+import { secretContext, type Vault } from './vault.ts'
 
 export interface ConnectorSecret {
   headers: Record<string, string>
@@ -15,7 +15,7 @@ export interface ConnectorSecret {
 
 /** Null when there is nothing to hide. */
 export function sealConnector(
-  vault: Vault,
+  vault: Pick<Vault, 'seal'>,
   { owner, id }: Pick<Connector, 'owner' | 'id'>,
   secret: ConnectorSecret,
 ): Uint8Array | null {
@@ -23,16 +23,18 @@ export function sealConnector(
     Object.keys(secret.headers).length === 0 &&
     Object.keys(secret.env).length === 0 &&
     secret.bearer === undefined
-  return isEmpty ? null : vault.seal(JSON.stringify(secret), `${owner}/${id}`)
+  return isEmpty ? null : vault.seal(JSON.stringify(secret), secretContext(owner, id))
 }
 
 export function openConnector(
-  vault: Vault,
+  vault: Pick<Vault, 'open'>,
   connector: Pick<Connector, 'owner' | 'id' | 'secret'>,
 ): ConnectorSecret {
   if (!connector.secret) return { headers: {}, env: {} }
   // Sealed by the function above, and the seal proves that nobody else wrote it.
-  return JSON.parse(vault.open(connector.secret, `${connector.owner}/${connector.id}`)) as ConnectorSecret
+  return JSON.parse(
+    vault.open(connector.secret, secretContext(connector.owner, connector.id)),
+  ) as ConnectorSecret
 }
 
 /**
@@ -41,7 +43,7 @@ export function openConnector(
  */
 export function connectorSpec(
   connector: Connector,
-  vault: Vault,
+  vault: Pick<Vault, 'open'>,
   allowPrivate: boolean | readonly string[],
 ): McpServerSpec {
   const { headers, env, bearer } = openConnector(vault, connector)

@@ -1,6 +1,6 @@
 /**
  * Credentials: written once, shown never, chosen for a turn. The secret is sealed with the vault under
- * `owner/id`, so that a row put in another's place opens nothing. Keys from the environment appear as
+ * its owner and id, so that a row put in another's place opens nothing. Keys from the environment appear as
  * read-only credentials that every owner may use.
  */
 import { newId } from '../chat/ids.ts'
@@ -8,12 +8,7 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
-
-/** Seals text under a context; opening it under another one fails. */
-export interface Vault {
-  seal(plain: string, context: string): Uint8Array
-  open(sealed: Uint8Array, context: string): string
-}
+import { secretContext, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
 export interface ChosenCredential {
@@ -80,7 +75,7 @@ export interface Credentials extends ChooseCredential {
 
 export interface CredentialDeps {
   store: Pick<Store, 'credentials' | 'audit'>
-  vault: Vault
+  vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'envCredentials' | 'enableOauth'>
   deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
 }
@@ -124,7 +119,7 @@ export function createCredentials({ store, vault, config, deployments }: Credent
       hint: hintOf(input.kind === 'api_key' ? input.api_key : input.access_token),
       facts: input.kind === 'oauth' ? factsOf(input, pathOf(input.provider, input.path)) : {},
       expires_at: input.kind === 'oauth' ? (input.expires_at ?? null) : null,
-      secret: vault.seal(JSON.stringify(secretOf(input)), `${owner}/${id}`),
+      secret: vault.seal(JSON.stringify(secretOf(input)), secretContext(owner, id)),
     })
     const details = { provider: row.provider, kind: row.kind }
     await store.audit.write({ owner, act: 'credential.create', subject: id, details })
@@ -186,7 +181,8 @@ export function createCredentials({ store, vault, config, deployments }: Credent
     }
     const preferred = await store.credentials.preferred(owner, provider)
     // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
-    if (preferred && preferred.state !== 'disabled') return chosen(preferred)
+    const isMeant = preferred?.state === 'active' || (preferred?.is_default && preferred.state !== 'disabled')
+    if (preferred && isMeant) return chosen(preferred)
     const own = await ofProvider(owner, provider)
     const active = own.filter((row) => row.state === 'active')
     if (active.length === 1 && active[0]) return chosen(active[0])
@@ -240,7 +236,7 @@ export function createCredentials({ store, vault, config, deployments }: Credent
       kind: row.kind,
       ...(path === 'code_assist' || path === 'public' ? { path } : {}),
       origin: 'api',
-      secret: async () => opened(vault.open(row.secret, `${row.owner}/${row.id}`)),
+      secret: async () => opened(vault.open(row.secret, secretContext(row.owner, row.id))),
     }
   }
 
