@@ -180,35 +180,28 @@ export function createCredentials({ store, vault, config, deployments }: Credent
       return chosen(named)
     }
     const preferred = await store.credentials.preferred(owner, provider)
+    if (preferred?.state === 'active') return chosen(preferred)
     // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
-    const isMeant = preferred?.state === 'active' || (preferred?.is_default && preferred.state !== 'disabled')
-    if (preferred && isMeant) return chosen(preferred)
-    const own = await ofProvider(owner, provider)
-    const active = own.filter((row) => row.state === 'active')
-    if (active.length === 1 && active[0]) return chosen(active[0])
+    if (preferred?.is_default && preferred.state === 'needs_reauth') return chosen(preferred)
+    const instead = preferred?.state === 'disabled' ? await onlyActive(owner, provider) : null
+    if (instead) return chosen(instead)
     if (keyOf(provider) !== undefined) return fromEnv(provider)
-    const waiting = own.find((row) => row.state === 'needs_reauth')
-    if (waiting && active.length === 0) return chosen(waiting)
-    throw refusal(
-      provider,
-      active.length > 1
-        ? `There are ${active.length} active credentials for ${provider} and none is the default`
-        : `There is no active credential for ${provider}`,
-    )
+    if (preferred?.state === 'needs_reauth') return chosen(preferred)
+    throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
   }
 
-  async function ofProvider(owner: string, provider: string): Promise<Credential[]> {
-    const rows: Credential[] = []
+  async function onlyActive(owner: string, provider: string): Promise<Credential | null> {
+    const active: Credential[] = []
     let cursor: string | null = null
     do {
       const page: Page<Credential> = await store.credentials.list(
         { owner, admin: false },
         { limit: 200, ...(cursor === null ? {} : { cursor }) },
       )
-      rows.push(...page.data.filter((row) => row.provider === provider))
+      active.push(...page.data.filter((row) => row.provider === provider && row.state === 'active'))
       cursor = page.next_cursor
-    } while (cursor !== null)
-    return rows
+    } while (cursor !== null && active.length < 2)
+    return active.length === 1 ? (active[0] ?? null) : null
   }
 
   function fromEnv(provider: string): ChosenCredential {

@@ -367,8 +367,27 @@ const LOCAL = { host: 'localhost:8787' }
 
 // ---------------------------------------------------------------- answers against the document
 
-export type Document = {
-  paths: Record<string, Record<string, { responses: Record<string, { content?: Record<string, unknown> }> }>>
+interface Operation {
+  summary?: string
+  tags?: string[]
+  operationId: string
+  parameters?: { name: string; in: 'path' | 'query' | 'header'; schema: Schema }[]
+  requestBody?: { content: { 'application/json': { schema: Schema; example?: unknown; examples?: unknown } } }
+  responses: Record<string, { content?: Record<string, unknown> }>
+}
+/** What the tests read of a schema. */
+export interface Schema {
+  $ref?: string
+  type?: string | string[]
+  properties?: Record<string, Schema>
+  required?: string[]
+  items?: Schema
+  oneOf?: Schema[]
+  anyOf?: Schema[]
+  enum?: unknown[]
+}
+export interface Document {
+  paths: Record<string, Record<string, Operation>>
   components: { schemas: Record<string, Record<string, unknown>> }
 }
 

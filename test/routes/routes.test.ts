@@ -2,7 +2,7 @@ import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Fence, Turn } from '../../src/store/store.ts'
-import { gateway } from './gateway.ts'
+import { type Document, gateway } from './gateway.ts'
 
 const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
 const g = await gateway(store, { OPENAI_API_KEY: 'sk-env-9876', BATON_ENABLE_OAUTH: 'gemini' })
@@ -54,9 +54,9 @@ t.test('readiness names the dependency that is not ready', async (t) => {
 
 t.test('every operation is documented: summary, tag, id, examples of its body', async (t) => {
   const { body } = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
-  const document = JSON.parse(body)
+  const document = JSON.parse(body) as Document
   const ids = new Set<string>()
-  for (const [path, operations] of Object.entries<Record<string, any>>(document.paths)) {
+  for (const [path, operations] of Object.entries(document.paths)) {
     for (const [method, operation] of Object.entries(operations)) {
       const name = `${method} ${path}`
       t.ok(operation.summary && operation.tags?.length === 1, `${name} has a summary and a tag`)
