@@ -101,12 +101,17 @@ export class BatonError extends Error {
     this.retryAfter = options.retryAfter
   }
 
+  /** `retry_after` is among the details, since a stored error is answered later, with its header. */
   toBody(): ErrorBody {
+    const details = {
+      ...this.details,
+      ...(this.retryAfter === undefined ? {} : { retry_after: this.retryAfter }),
+    }
     return {
       code: this.code,
       message: this.message,
       param: this.param,
-      ...(this.details ? { details: this.details } : {}),
+      ...(Object.keys(details).length > 0 ? { details } : {}),
     }
   }
 }

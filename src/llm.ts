@@ -168,7 +168,8 @@ export function createLlm(deps: LlmDeps): Llm {
     call.signal.throwIfAborted()
     if (thrown instanceof Refused) {
       const { failure } = thrown
-      if (failure.status === 401 && call.onUnauthorized && !progress.isRefreshed) {
+      // By meaning, not by status: a revoked login may come as 403 (wire/anthropic.md 1.6).
+      if (thrown.error.code === 'upstream_auth' && call.onUnauthorized && !progress.isRefreshed) {
         progress.isRefreshed = true
         if (await call.onUnauthorized()) return progress.request
       }
