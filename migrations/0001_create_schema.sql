@@ -77,23 +77,39 @@ create table message (
   session_id identifier not null references session on delete cascade,
   turn_id identifier,
   seq bigint not null,
-  role text not null,
-  parts json not null,
   -- Ids of the tool calls made and answered here: parts may be sealed
   calls text[] not null,
   results text[] not null,
-  incomplete boolean not null default false,
-  created_at timestamptz not null default clock_timestamp()
+  created_at timestamptz not null,
+  -- The message as it is read, made once: a long history is read far more often than it is written
+  body json not null
 );
 create unique index message_seq on message (session_id, seq);
 create index message_turn on message (turn_id, seq) where turn_id is not null;
 
-create function message_json(m message) returns json
+create function message_body(
+  id text, session_id text, turn_id text, seq bigint, role text, parts json, incomplete boolean,
+  created_at timestamptz
+) returns json
 language sql stable as $$
-  select json_build_object(
-    'id', m.id, 'session_id', m.session_id, 'turn_id', m.turn_id, 'seq', m.seq, 'role', m.role,
-    'parts', m.parts, 'incomplete', m.incomplete, 'created_at', rfc3339(m.created_at)
-  )
+  select case when incomplete then json_build_object(
+    'id', id, 'session_id', session_id, 'turn_id', turn_id, 'seq', seq, 'role', role, 'parts', parts,
+    'incomplete', true, 'created_at', rfc3339(created_at)
+  ) else json_build_object(
+    'id', id, 'session_id', session_id, 'turn_id', turn_id, 'seq', seq, 'role', role, 'parts', parts,
+    'created_at', rfc3339(created_at)
+  ) end
+$$;
+
+-- A session's messages after a seq, in order.
+create function history(the_session text, after_seq bigint) returns json
+language plpgsql stable as $$
+begin
+  return (
+    select coalesce(json_agg(body), '[]')
+      from (select body from message where session_id = the_session and seq > after_seq order by seq) m
+  );
+end
 $$;
 
 -- ---------------------------------------------------------------- turns
@@ -474,29 +490,26 @@ end
 $$;
 
 -- Appends messages in order and counts the session on; the caller has the session locked.
--- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers [{id, seq, created_at}].
+-- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers {after, created_at}: the
+-- seq before the first one's, and the time of all.
 create function add_messages(the_session text, messages jsonb) returns json
 language plpgsql as $$
 declare
   before bigint;
-  added json;
+  at timestamptz := clock_timestamp();
 begin
   update session
-     set last_seq = last_seq + jsonb_array_length(messages), updated_at = clock_timestamp()
+     set last_seq = last_seq + jsonb_array_length(messages), updated_at = at
    where id = the_session
   returning last_seq - jsonb_array_length(messages) into before;
-  with stored as (
-    insert into message (id, session_id, turn_id, seq, role, parts, calls, results, incomplete)
-    select m ->> 'id', the_session, m ->> 'turn_id', before + n, m ->> 'role', (m ->> 'parts')::json,
-           array(select jsonb_array_elements_text(m -> 'calls')),
-           array(select jsonb_array_elements_text(m -> 'results')),
-           (m ->> 'incomplete')::boolean
-      from jsonb_array_elements(messages) with ordinality as given (m, n)
-    returning id, seq, created_at
-  )
-  select json_agg(json_build_object('id', id, 'seq', seq, 'created_at', rfc3339(created_at)) order by seq)
-    into added from stored;
-  return coalesce(added, '[]');
+  insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
+  select m ->> 'id', the_session, m ->> 'turn_id', before + n,
+         array(select jsonb_array_elements_text(m -> 'calls')),
+         array(select jsonb_array_elements_text(m -> 'results')), at,
+         message_body(m ->> 'id', the_session, m ->> 'turn_id', before + n, m ->> 'role',
+                      (m ->> 'parts')::json, (m ->> 'incomplete')::boolean, at)
+    from jsonb_array_elements(messages) with ordinality as given (m, n);
+  return json_build_object('after', before, 'created_at', rfc3339(at));
 end
 $$;
 
@@ -596,7 +609,7 @@ begin
   if is_busy(the_session) then
     return json_build_object('busy', true);
   end if;
-  return json_build_object('messages', add_messages(the_session, messages));
+  return json_build_object('placed', add_messages(the_session, messages));
 end
 $$;
 
@@ -617,20 +630,21 @@ begin
     return json_build_object('busy', true);
   end if;
   update message
-     set role = m ->> 'role', parts = (m ->> 'parts')::json, incomplete = false,
+     set body = message_body(id, session_id, turn_id, seq, m ->> 'role', (m ->> 'parts')::json, false,
+                             created_at),
          calls = array(select jsonb_array_elements_text(m -> 'calls')),
          results = array(select jsonb_array_elements_text(m -> 'results'))
    where id = the_message
   returning * into changed;
   update session set updated_at = clock_timestamp() where id = the_session;
-  return json_build_object('message', message_json(changed));
+  return json_build_object('message', changed.body);
 end
 $$;
 
 -- ---------------------------------------------------------------- verbs: turns
 
 -- Accepts a turn, queues it, or says why not: one of the contract's Opened, with the lease's `epoch` for
--- the fence and the stored message as {id, seq, created_at}. Null: no such session to see.
+-- the fence and the message's {after, created_at}. Null: no such session to see.
 create function open_turn(visible_to text, request jsonb) returns json
 language plpgsql as $$
 declare
@@ -686,21 +700,21 @@ begin
   return json_build_object(
     'kind', 'running',
     'turn', turn_json(made),
-    'message', add_messages(place.id, jsonb_build_array(request -> 'message')) -> 0,
+    'message', add_messages(place.id, jsonb_build_array(request -> 'message')),
     'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8)
   );
 end
 $$;
 
 -- One write of the engine, whole or not at all. Null: the lease was lost, nothing is written.
--- A turn that ends or waits for input gives the lease back. Answers the messages' [{id, seq, created_at}].
+-- A turn that ends or waits for input gives the lease back. Answers {placed: what add_messages says, if there were any}.
 create function commit_turn(fence jsonb, change jsonb) returns json
 language plpgsql as $$
 declare
   place text := fence ->> 'session_id';
   target turn;
   spent token_usage := row(0, 0, 0, 0);
-  added json := '[]';
+  added json;
   ending jsonb := change -> 'end';
 begin
   if not lock_fence(fence) then
@@ -746,7 +760,7 @@ begin
   if ending is not null or change ->> 'state' = 'awaiting_input' then
     update lease set owner = null where session_id = place;
   end if;
-  return added;
+  return json_build_object('placed', added);
 end
 $$;
 
@@ -762,10 +776,7 @@ begin
     return null;
   end if;
   return json_build_object(
-    'messages', (
-      select coalesce(json_agg(message_json(m) order by m.seq), '[]')
-        from message m where m.session_id = place and m.seq > after_seq
-    ),
+    'messages', history(place, after_seq),
     'registry', (
       select registry_json(r) from registry r where r.session_id = place and r.revision <> known_revision
     ),
@@ -774,7 +785,7 @@ begin
 end
 $$;
 
--- {turn, epoch, message: {id, seq, created_at}}, or null where a turn is active or none is queued.
+-- {turn, epoch, message: {after, created_at}}, or null where a turn is active or none is queued.
 create function start_queued(the_session text, message_id text, new_owner text, seconds float8) returns json
 language plpgsql as $$
 declare
@@ -800,7 +811,7 @@ begin
     'message', add_messages(the_session, jsonb_build_array(jsonb_build_object(
       'id', message_id, 'turn_id', next.id, 'role', 'user', 'parts', next.input::text,
       'calls', '[]'::jsonb, 'results', '[]'::jsonb, 'incomplete', false
-    ))) -> 0,
+    ))),
     'epoch', take_lease(the_session, new_owner, seconds)
   );
 end

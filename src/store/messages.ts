@@ -6,8 +6,11 @@ import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import type { Messages, NewMessage } from './store.ts'
 
-/** What SQL adds to a new message: add_messages in the schema. */
-export type Placed = Pick<Message, 'id' | 'seq' | 'created_at'>
+/** Where SQL put new messages: the seq before the first one's, and their time (add_messages in the schema). */
+export interface Placed {
+  after: number
+  created_at: string
+}
 
 export function createMessages(db: Db, parts: Parts): Messages {
   return {
@@ -15,9 +18,9 @@ export function createMessages(db: Db, parts: Parts): Messages {
       const after = readCursor('messages', page, SEQ)
       const rows = await values<StoredMessage | null>(
         db,
-        `select case when m.id is not null then message_json(m) end
+        `select m.body
            from session s left join lateral (
-             select * from message where session_id = s.id and seq > $3::bigint order by seq limit $4
+             select body, seq from message where session_id = s.id and seq > $3::bigint order by seq limit $4
            ) m on true
           where s.id = $1 and ($2::text is null or s.owner = $2) order by m.seq`,
         [session, visibleTo(scope), Number(after ?? 0), page.limit + 1],
@@ -27,31 +30,26 @@ export function createMessages(db: Db, parts: Parts): Messages {
       return toPage('messages', page, messages, (message) => message.seq)
     },
     after: async (session, seq) => {
-      const found = await value<StoredMessage[]>(
-        db,
-        `select coalesce(json_agg(message_json(m) order by seq), '[]') from message m
-          where session_id = $1 and seq > $2`,
-        [session, seq],
-      )
+      const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
       return (found ?? []).map(parts.message)
     },
     ofTurn: async (turn) => {
       const found = await values<StoredMessage>(
         db,
-        'select message_json(m) from message m where turn_id = $1 order by seq',
+        'select body from message where turn_id = $1 order by seq',
         [turn],
       )
       return found.map(parts.message)
     },
     async append(scope, session, messages) {
       const given = record(messages.map((message) => parts.newMessage(message, session)))
-      const done = await value<{ busy?: true; messages?: Placed[] }>(
-        db,
-        'select append_messages($1, $2, $3)',
-        [visibleTo(scope), session, given],
-      )
+      const done = await value<{ busy?: true; placed?: Placed }>(db, 'select append_messages($1, $2, $3)', [
+        visibleTo(scope),
+        session,
+        given,
+      ])
       if (done === null) return null
-      return done.messages ? asStored(session, messages, done.messages) : 'busy'
+      return done.placed ? allAsStored(session, messages, done.placed) : 'busy'
     },
     async replace(scope, session, id, message) {
       const done = await value<{ busy?: true; message?: StoredMessage }>(
@@ -84,17 +82,16 @@ export function createMessages(db: Db, parts: Parts): Messages {
   }
 }
 
-/** What was handed in, as it is stored now. */
-export const asStored = (
-  session: string,
-  messages: readonly NewMessage[],
-  placed: readonly Placed[],
-): Message[] =>
-  messages.map((message, i) => {
-    const place = placed[i]
-    if (!place) throw new Error('a message was stored but not returned')
-    return { ...message, ...place, session_id: session }
-  })
+/** What was handed in, as it is stored now; `i` is its place among those handed in together. */
+export const asStored = (session: string, message: NewMessage, placed: Placed, i = 0): Message => ({
+  ...message,
+  session_id: session,
+  seq: placed.after + i + 1,
+  created_at: placed.created_at,
+})
+
+export const allAsStored = (session: string, messages: readonly NewMessage[], placed: Placed): Message[] =>
+  messages.map((message, i) => asStored(session, message, placed, i))
 
 /** Takes the calls' results out of the messages after theirs; ids of those messages that hold nothing else. */
 async function dropResults(
@@ -105,7 +102,7 @@ async function dropResults(
 ): Promise<string[]> {
   const answering = await values<StoredMessage>(
     queries,
-    `select message_json(m) from message m
+    `select body from message
       where session_id = $1 and seq > $2 and results && $3::text[] order by seq`,
     [session, target.seq, target.calls],
   )
@@ -118,11 +115,13 @@ async function dropResults(
       continue
     }
     const content = parts.content({ role: message.role, parts: rest }, session)
-    await queries.query('update message set parts = $2::json, results = $3::text[] where id = $1', [
-      message.id,
-      content.parts,
-      content.results,
-    ])
+    await queries.query(
+      `update message
+          set results = $2::text[],
+              body = message_body(id, session_id, turn_id, seq, $3, $4::json, $5, created_at)
+        where id = $1`,
+      [message.id, content.results, content.role, content.parts, message.incomplete ?? false],
+    )
   }
   return empty
 }

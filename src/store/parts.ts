@@ -19,10 +19,9 @@ export const PLAIN_PARTS: PartsCodec = {
   open: (stored) => stored as Part[],
 }
 
-/** A message as SQL gives it: message_json in the schema. */
-export interface StoredMessage extends Omit<Message, 'parts' | 'incomplete'> {
+/** A message as SQL gives it: message_body in the schema. */
+export interface StoredMessage extends Omit<Message, 'parts'> {
   parts: unknown
-  incomplete: boolean
 }
 /** A turn as SQL gives it: turn_json in the schema. */
 export interface StoredTurn extends Omit<Turn, 'input' | 'context' | 'steps'> {
@@ -66,10 +65,8 @@ export function createParts(codec: PartsCodec): Parts {
       incomplete: message.incomplete ?? false,
       ...content(message, session),
     }),
-    message({ incomplete, ...stored }) {
-      const message = { ...stored, parts: codec.open(stored.parts, stored.session_id) }
-      return incomplete ? { ...message, incomplete } : message
-    },
+    // In place: a history may be thousands of them.
+    message: (stored) => Object.assign(stored, { parts: codec.open(stored.parts, stored.session_id) }),
     edits: (edits, session) =>
       document(
         edits.map((edit) => {

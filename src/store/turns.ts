@@ -1,7 +1,6 @@
-import type { Message } from '../chat/message.ts'
 import { type Db, value, values } from './db.ts'
 import { document, record } from './json.ts'
-import { asStored, type Placed } from './messages.ts'
+import { allAsStored, asStored, type Placed } from './messages.ts'
 import { readCursor, toPage } from './page.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
 import { visibleTo } from './sql.ts'
@@ -99,9 +98,12 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     },
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
-      const placed = await value<Placed[]>(db, 'select commit_turn($1, $2)', [record(fence), change])
-      if (!placed) throw new StaleOwner()
-      return asStored(fence.session_id, commit.messages ?? [], placed)
+      const answer = await value<{ placed: Placed | null }>(db, 'select commit_turn($1, $2)', [
+        record(fence),
+        change,
+      ])
+      if (!answer) throw new StaleOwner()
+      return answer.placed ? allAsStored(fence.session_id, commit.messages ?? [], answer.placed) : []
     },
     heartbeat: (owner, sessions, seconds) =>
       values<string>(
@@ -154,14 +156,8 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
       )
       if (!answer) return null
       const { turn, fence } = taken(answer, owner)
-      const input: Message = {
-        ...answer.message,
-        session_id: session,
-        turn_id: turn.id,
-        role: 'user',
-        parts: turn.input,
-      }
-      return { turn, fence, message: input }
+      const input = { id: message.id, turn_id: turn.id, role: 'user' as const, parts: turn.input }
+      return { turn, fence, message: asStored(session, input, answer.message) }
     },
     async resumeAwaiting(turn, { owner, seconds }) {
       const answer = await value<TakenAnswer>(db, 'select resume_awaiting($1, $2, $3)', [
@@ -221,7 +217,7 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
     kind: 'running',
     turn,
     fence,
-    message: { ...request.message, ...answer.message, session_id },
+    message: asStored(session_id, request.message, answer.message),
   }
 }
 
