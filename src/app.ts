@@ -141,20 +141,22 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
       log,
     })
     await rules.check()
-    const tools: EngineTools = createSessionTools({
-      store,
-      mcp,
-      specFor,
-      builtins: BUILTINS,
-      policy,
-      autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
-      viewOf,
-      providers: PROVIDERS,
-      emit,
-      onMoved: rules.note,
-      takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
-      log,
-    })
+    const tools: EngineTools = owned(
+      createSessionTools({
+        store,
+        mcp,
+        specFor,
+        builtins: BUILTINS,
+        policy,
+        autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
+        viewOf,
+        providers: PROVIDERS,
+        emit,
+        onMoved: rules.note,
+        takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
+        log,
+      }),
+    )
     const engine: Engine = createEngine({
       store,
       bus,

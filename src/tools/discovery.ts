@@ -1,11 +1,12 @@
 /**
- * What is known of a session's servers, in parallel and within a deadline: a fresh list, an older one, or
- * none. A server that is late goes on in the background and reports itself when it is there.
+ * What is known of servers, in parallel and within a deadline: a fresh list, an older one, or none. A
+ * server that is late or away is asked again behind the callers, for as long as a session uses it, and
+ * `onArrival` says when it is there.
  */
 import type { Logger } from 'pino'
-import { type Mcp, McpError, type McpServerSpec, type McpTool, type ToolList } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
-import { definitionHash, type KnownServer } from './registry.ts'
+import { hashOf, type KnownServer } from './registry.ts'
 
 export interface DiscoveryDeps {
   store: Pick<Store, 'connectors'>
@@ -17,141 +18,241 @@ export interface DiscoveryDeps {
 }
 
 export interface Discovery {
-  /** Settles within the deadline; `late` is called when a server comes in after it. */
+  /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
   known(
     bindings: readonly Binding[],
     options: { deadlineMs: number; refresh: boolean },
-    late: () => void,
   ): Promise<KnownServer[]>
-  /** Nothing would be asked: every list is fresh. */
-  isFresh(bindings: readonly Binding[]): boolean
-  /** The connectors that announced a changed list, by connection key. */
-  connectorOf(key: string): Connector | undefined
+  /**
+   * What a registry made of these bindings' present lists is made of; null where a list is missing or old.
+   * Equal marks: nothing to do.
+   */
+  mark(bindings: readonly Binding[]): string | null
+  /** A server came in, or its list changed: the sessions that bind it have something to take over. */
+  onArrival(fn: (connector: Connector) => void): void
+  /** A connector was changed or deleted: nothing known of it holds any more. */
+  forget(connector: string): void
+  close(): void
 }
 
 /** A list is asked for again after this, unless the server says that it changed. */
 const FRESH_MS = 5 * 60_000
 /** In these states the last list is a memory, not the present. */
 const DOWN: ReadonlySet<string> = new Set(['down', 'auth_required', 'quarantined'])
-/** How long a connection's notifications stay open after its last use. */
+/** How long after its last use a server is followed: its notifications, and attempts to reach it again. */
 const INTEREST_MS = 10 * 60_000
+const MOST_WATCHED = 1_000
+/** Between attempts to reach a server again: doubled from the first to the last. */
+const RETRY_MS = { first: 1_000, last: 60_000 }
 /** Longest that a server may take to be reached and to list, whoever still waits. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
   transport === 'stdio' ? 15_000 : 5_000
 
+/** One connection key, for as long as the process lives. */
+interface Watch {
+  connector: Connector
+  spec: McpServerSpec
+  /** The last list that came from the server */
+  list: ToolList | null
+  /** The last attempt's failure in words; null after a success */
+  failure: string | null
+  failures: number
+  retry: NodeJS.Timeout | null
+  asking: Promise<Answer> | null
+  wantedUntil: number
+}
+type Answer = { list: ToolList } | { failure: string }
+
 export function createDiscovery({ store, mcp, specFor, onMoved, log }: DiscoveryDeps): Discovery {
-  const byKey = new Map<string, Connector>()
-  /** The list that the store has, by key */
-  const saved = new Map<string, ToolList>()
+  const watches = new Map<string, Watch>()
+  const listeners = new Set<(connector: Connector) => void>()
+  let isClosed = false
+
+  function watchOf(connector: Connector): Watch {
+    const spec = specFor(connector)
+    if (watches.size > MOST_WATCHED) forget(({ wantedUntil }) => wantedUntil < Date.now())
+    const wantedUntil = Date.now() + INTEREST_MS
+    const known = watches.get(spec.key)
+    if (known) return Object.assign(known, { connector, spec, wantedUntil })
+    const fresh = { connector, spec, list: null, failure: null, failures: 0, retry: null, asking: null }
+    const watch: Watch = { ...fresh, wantedUntil }
+    watches.set(spec.key, watch)
+    return watch
+  }
+
+  function forget(isOver: (watch: Watch) => boolean): void {
+    for (const [key, watch] of watches) {
+      if (!isOver(watch)) continue
+      if (watch.retry) clearTimeout(watch.retry)
+      watches.delete(key)
+    }
+  }
 
   /** The last list of a server that is not known to be away. */
-  const usable = (key: string): ToolList | null => (DOWN.has(mcp.status(key).state) ? null : mcp.cached(key))
-  const isRecent = (key: string): boolean => Date.now() - (usable(key)?.fetched_at ?? 0) < FRESH_MS
+  const usable = ({ key }: McpServerSpec): ToolList | null =>
+    DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
+  const isRecent = (list: ToolList): boolean => Date.now() - list.fetched_at < FRESH_MS
+
+  /** One attempt at a time for a server; who comes meanwhile shares it, unless he wants it newer. */
+  function ask(watch: Watch, refresh: boolean): Promise<Answer> {
+    if (watch.asking && !refresh) return watch.asking
+    const { spec, connector } = watch
+    if (watch.retry) clearTimeout(watch.retry)
+    watch.retry = null
+    const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh }).then(
+      (list) => came(watch, list),
+      (thrown: unknown) => failed(watch, thrown),
+    )
+    watch.asking = asking
+    void asking.finally(() => {
+      if (watch.asking === asking) watch.asking = null
+    })
+    return asking
+  }
+
+  async function came(watch: Watch, list: ToolList): Promise<Answer> {
+    const { list: before, connector, failure } = watch
+    Object.assign(watch, { failure: null, failures: 0, list })
+    const isNew = before?.hash !== list.hash && (await remember(watch, before, list))
+    if (before && isNew) onMoved?.(connector, namesOf(before), namesOf(list))
+    if (isNew || failure !== null) for (const tell of listeners) tell(connector)
+    return { list }
+  }
+
+  function failed(watch: Watch, thrown: unknown): Answer {
+    const failure = inWords(watch.connector, thrown)
+    const isNews = watch.failure === null && watch.list !== null
+    watch.failure = failure
+    const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
+    const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
+    if (!isClosed && !watch.retry) {
+      watch.retry = setTimeout(() => again(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
+      watch.retry.unref()
+    }
+    if (isNews) for (const tell of listeners) tell(watch.connector)
+    return { failure }
+  }
+
+  /** Only while a session has use for it: a server that nobody wants is left alone. */
+  function again(watch: Watch): void {
+    watch.retry = null
+    if (Date.now() < watch.wantedUntil) void ask(watch, false)
+  }
 
   async function one(
     { connector, alias }: Binding,
-    options: { deadlineMs: number; refresh: boolean },
-    late: () => void,
+    { deadlineMs, refresh }: { deadlineMs: number; refresh: boolean },
   ): Promise<KnownServer> {
-    const spec = specFor(connector)
-    byKey.set(spec.key, connector)
-    mcp.interest(spec.key, spec, Date.now() + INTEREST_MS)
-    const [pins, found] = await Promise.all([
+    const watch = watchOf(connector)
+    const { spec } = watch
+    mcp.interest(spec.key, spec, watch.wantedUntil)
+    const [pins, answer] = await Promise.all([
       store.connectors.pins(connector.id),
-      options.refresh
-        ? ask(connector, spec, options, late)
-        : (reuse(connector, spec, late) ?? ask(connector, spec, options, late)),
+      within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh)),
     ])
-    const common = {
-      connector,
-      server: alias ?? connector.name,
-      pins: new Map(pins.map(({ tool, hash }) => [tool, hash])),
-    }
-    if (!('failure' in found)) {
-      await remember(connector, spec.key, found, common.pins)
-      return { ...common, tools: found.tools, isLive: true, reason: null }
-    }
+    const hashes = new Map(pins.map(({ tool, hash }) => [tool, hash]))
+    const common = { connector, server: alias ?? connector.name, pins: hashes }
+    if (answer && 'list' in answer)
+      return { ...common, tools: answer.list.tools, state: 'live', reason: null }
     const older = mcp.cached(spec.key) ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
     return {
       ...common,
       tools: older?.tools ?? null,
-      isLive: false,
-      reason: found?.failure ?? 'not ready yet',
+      state: answer ? 'away' : 'pending',
+      reason: answer?.failure ?? `${connector.name} is not ready yet`,
     }
   }
 
   /** A list that is there, at once; an old one is asked for again behind it. */
-  function reuse(connector: Connector, spec: McpServerSpec, late: () => void): ToolList | null {
-    const list = usable(spec.key)
-    if (!list || isRecent(spec.key)) return list
-    void mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: true }).then(
-      (newer) => newer.hash !== list.hash && late(),
-      () => late(),
-    )
-    return list
+  function reuse(watch: Watch, refresh: boolean): Promise<Answer> | null {
+    const list = refresh ? null : usable(watch.spec)
+    if (!list) return null
+    if (!isRecent(list)) void ask(watch, true)
+    return Promise.resolve({ list })
   }
 
-  /** The server's list; or, in words, why it is not there within the deadline. */
-  async function ask(
-    connector: Connector,
-    spec: McpServerSpec,
-    options: { deadlineMs: number; refresh: boolean },
-    late: () => void,
-  ): Promise<ToolList | { failure: string }> {
-    const budget = connectBudgetMs(connector)
-    let isOver = false
-    const asked = mcp.list(spec, { timeoutMs: budget, refresh: options.refresh }).then(
-      (list) => {
-        if (isOver) late()
-        return list
-      },
-      (thrown: unknown) => ({ failure: inWords(connector, thrown) }),
-    )
-    if (options.deadlineMs >= budget) return asked
-    let timer: NodeJS.Timeout | undefined
-    const over = new Promise<{ failure: string }>((resolve) => {
-      timer = setTimeout(() => {
-        isOver = true
-        resolve({ failure: `${connector.name} is not ready yet` })
-      }, options.deadlineMs)
-    })
-    return Promise.race([asked, over]).finally(() => clearTimeout(timer))
+  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon anyway. */
+  function attempt(watch: Watch, deadlineMs: number, refresh: boolean): Promise<Answer> {
+    const { failure, connector } = watch
+    if (failure !== null && watch.retry && deadlineMs < connectBudgetMs(connector)) {
+      return Promise.resolve({ failure })
+    }
+    return ask(watch, refresh)
   }
 
-  /** Keeps the list for a cold start, and the hash of each definition seen for the first time. */
+  /**
+   * Keeps the list for a cold start, and the hash of each definition seen for the first time. False when
+   * the store had this very list: another replica, or this one before its start, told the sessions.
+   */
   async function remember(
-    connector: Connector,
-    key: string,
+    { connector, spec }: Watch,
+    before: ToolList | null,
     list: ToolList,
-    pins: ReadonlyMap<string, string>,
-  ): Promise<void> {
-    const before = saved.get(key)
-    if (before?.hash === list.hash) return
-    if (before) onMoved?.(connector, namesOf(before), namesOf(list))
-    saved.set(key, list)
+  ): Promise<boolean> {
     try {
-      await store.connectors.saveList(key, connector.id, list)
-      for (const tool of list.tools) {
-        if (pins.has(tool.name)) continue
-        await store.connectors.pin(connector.id, tool.name, hashOf(tool), tool, 'first use')
-      }
+      const stored = before ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
+      if (stored?.hash === list.hash) return false
+      await store.connectors.saveList(spec.key, connector.id, list)
+      const pinned = new Set((await store.connectors.pins(connector.id)).map(({ tool }) => tool))
+      const unknown = list.tools.filter(({ name }) => !pinned.has(name))
+      await Promise.all(
+        unknown.map((tool) => store.connectors.pin(connector.id, tool.name, hashOf(tool), tool, 'first use')),
+      )
     } catch (err) {
       log.warn({ err, connector: connector.name }, 'tool list was not kept')
+    }
+    return true
+  }
+
+  const unsubscribe = mcp.onListChanged((key) => {
+    const watch = watches.get(key)
+    if (watch) void ask(watch, true)
+  })
+
+  /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
+  async function safely(binding: Binding, options: Parameters<typeof one>[1]): Promise<KnownServer> {
+    try {
+      return await one(binding, options)
+    } catch (thrown) {
+      const { connector, alias } = binding
+      log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
+      const reason = `${connector.name} is not available: it could not be asked`
+      const server = alias ?? connector.name
+      return { connector, server, tools: null, state: 'away', reason, pins: new Map() }
     }
   }
 
   return {
-    known: (bindings, options, late) => Promise.all(bindings.map((binding) => one(binding, options, late))),
-    isFresh: (bindings) => bindings.every(({ connector }) => isRecent(specFor(connector).key)),
-    connectorOf: (key) => byKey.get(key),
+    known: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
+    forget: (id) => forget(({ connector }) => connector.id === id),
+    mark(bindings) {
+      const marks = bindings.map(({ connector, alias }) => {
+        const watch = [...watches.values()].find((one) => one.connector.id === connector.id)
+        const list =
+          watch?.connector.config_revision === connector.config_revision ? usable(watch.spec) : null
+        return watch && list && isRecent(list) ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
+      })
+      return marks.includes(null) ? null : marks.join('\n')
+    },
+    onArrival: (fn) => void listeners.add(fn),
+    close() {
+      isClosed = true
+      unsubscribe()
+      for (const { retry } of watches.values()) if (retry) clearTimeout(retry)
+    },
   }
 }
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 
-/** The same hash as the registry's, so that a pin compares with what a session shows. */
-export const hashOf = (tool: McpTool): string =>
-  definitionHash(tool.name, tool.description ?? '', tool.inputSchema, tool.annotations ?? {})
+/** The answer, or null when it takes longer; leaves no timer behind. */
+export async function within<T>(ms: number, answer: Promise<T>): Promise<T | null> {
+  let timer: NodeJS.Timeout | undefined
+  const over = new Promise<null>((resolve) => {
+    timer = setTimeout(() => resolve(null), ms)
+  })
+  return Promise.race([answer, over]).finally(() => clearTimeout(timer))
+}
 
 function inWords(connector: Connector, thrown: unknown): string {
   const why = thrown instanceof McpError || thrown instanceof Error ? thrown.message : String(thrown)

@@ -2,12 +2,13 @@
  * The session's tool registry as a pure function: from what it was, what the bound servers list now, and
  * the operator's rules, to what it is next. Effects are session-tools.ts.
  */
+import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
 import type { McpTool } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { canonicalJson, sha256 } from './json.ts'
-import { normalise } from './schema.ts'
+import { type Normalised, normalise } from './schema.ts'
 import { visibleText } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
@@ -16,20 +17,21 @@ export interface KnownServer {
   connector: Connector
   /** The alias, else the connector's name: canonical names start with it */
   server: string
-  /** Null: no list was ever seen. The tools of the registry stay, as unavailable. */
+  /** The last list seen; null: none was */
   tools: readonly McpTool[] | null
-  /** The list is the server's present one; otherwise `reason` says why it is not */
-  isLive: boolean
+  /**
+   * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet,
+   * so what the registry says of its tools stays, and only tools that it does not have come in.
+   */
+  state: 'live' | 'away' | 'pending'
+  /** Why it is not live, in words */
   reason: string | null
   /** Accepted definition hashes by tool; a tool without one is trusted on first use */
   pins: ReadonlyMap<string, string>
 }
 
-export interface NextRegistry {
+export interface NextRegistry extends Pick<ToolsDelta, 'added' | 'removed' | 'changed'> {
   tools: RegistryTool[]
-  added: string[]
-  removed: string[]
-  changed: string[]
 }
 
 const MOST_TOOLS = 256
@@ -38,7 +40,10 @@ const DESCRIPTION_BYTES = 4096
 
 type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
 
-/** `now` is RFC 3339. Order: what stays keeps its place; what is new, or comes back, is appended by name. */
+/**
+ * `now` is RFC 3339. Order: what stays keeps its place; what is new, or comes back, is appended by name. A
+ * definition that did not change keeps its bytes, so that the declarations before and after are the same.
+ */
 export function nextRegistry(
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
@@ -52,36 +57,66 @@ export function nextRegistry(
     if (policy.admitBuiltin(builtin.name).ok) candidates.set(builtin.name, builtinTool(builtin, now))
   }
   for (const server of servers) {
-    const list = server.tools ? listed(server, server.tools, policy, now) : remembered(server, before)
-    for (const tool of list)
+    const own = before.filter((tool) => belongsTo(tool, server))
+    const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
+    const list = isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy, now)
+    for (const tool of list) {
       if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
+    }
   }
   const stays = before.flatMap((tool) => {
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
   })
-  const added = [...candidates.keys()].filter((name) => !known.has(name)).sort()
-  let order = before.reduce((most, tool) => Math.max(most, tool.order), 0)
-  const fresh = added.flatMap((name) => {
-    const next = candidates.get(name)
-    return next ? [{ ...next, enabled: true, order: ++order }] : []
-  })
-  const tools = withoutCollisions([...stays, ...fresh])
+  const fresh = [...candidates.values()]
+    .filter(({ canonical_name }) => !known.has(canonical_name))
+    .map((tool) => ({ ...tool, enabled: true, order: 0 }))
+  const isBack = (tool: RegistryTool) => isDeclarable(tool) && !isDeclarable(known.get(tool.canonical_name))
+  const joining = [...stays.filter(isBack), ...fresh]
+  const tools = withoutCollisions([...stays.filter((tool) => !isBack(tool)), ...appended(before, joining)])
+  return { tools, ...difference(before, tools) }
+}
+
+/** What became of the tools between two revisions, by canonical name. */
+export function difference(
+  before: readonly RegistryTool[],
+  after: readonly RegistryTool[],
+): Pick<ToolsDelta, 'added' | 'removed' | 'changed'> {
+  const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
+  const there = new Set(after.map((tool) => tool.canonical_name))
+  const namesOf = (tools: readonly RegistryTool[]) => tools.map((tool) => tool.canonical_name).sort()
   return {
-    tools,
-    added,
-    removed: before.filter((tool) => !candidates.has(tool.canonical_name)).map((tool) => tool.canonical_name),
-    changed: tools
-      .filter((tool) => hasChanged(known.get(tool.canonical_name), tool))
-      .map((tool) => tool.canonical_name),
+    added: namesOf(after.filter((tool) => !known.has(tool.canonical_name))),
+    removed: namesOf(before.filter((tool) => !there.has(tool.canonical_name))),
+    changed: namesOf(after.filter((tool) => hasChanged(known.get(tool.canonical_name), tool))),
   }
+}
+
+/** A model may get it, as far as the registry knows. */
+const isDeclarable = (tool: RegistryTool | undefined): boolean =>
+  tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
+
+/** These tools behind all others, by name: whatever was declared before keeps its place (rule 3). */
+export function appended(before: readonly RegistryTool[], joining: readonly RegistryTool[]): RegistryTool[] {
+  const last = before.reduce((most, { order }) => Math.max(most, order), 0)
+  return [...joining]
+    .sort((a, b) => (a.canonical_name < b.canonical_name ? -1 : 1))
+    .map((tool, i) => ({ ...tool, order: last + 1 + i }))
 }
 
 const merged = (before: RegistryTool, next: Candidate): RegistryTool => ({
   ...next,
+  ...(before.hash === next.hash ? bytesOf(before) : {}),
   enabled: before.enabled,
   order: before.order,
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
+})
+
+const bytesOf = ({ description, parameters, input_schema, annotations }: RegistryTool) => ({
+  description,
+  parameters,
+  input_schema,
+  annotations,
 })
 
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
@@ -119,29 +154,62 @@ function listed(
   now: string,
 ): Candidate[] {
   let bytes = 0
+  // By name: the same tools stay within the limits whatever order the server lists them in.
   return tools
     .filter(({ name }) => isOffered(server.connector, name))
+    .sort((a, b) => (a.name < b.name ? -1 : 1))
     .map((tool, i) => {
-      const candidate = mcpTool(server, tool, policy, now)
-      bytes += JSON.stringify(candidate.parameters).length + candidate.description.length
+      const definition = definitionOf(tool)
+      const candidate = mcpTool(server, tool, definition, policy, now)
+      bytes += definition.bytes
       if (i < MOST_TOOLS && bytes <= MOST_LIST_BYTES) return candidate
       const reason = `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`
       return undeclarable(candidate, reason)
     })
 }
 
+/** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
+export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
+  const isAllowed = allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, tool))
+  return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
+}
+
+/** What one definition comes to, wherever it is bound. */
+interface Definition {
+  hash: string
+  description: string
+  schema: Normalised
+  bytes: number
+}
+
+/** A list's tools are the same objects for as long as the door keeps it, and sessions share lists. */
+const definitions = new WeakMap<McpTool, Definition>()
+
+function definitionOf(tool: McpTool): Definition {
+  const known = definitions.get(tool)
+  if (known) return known
+  const description = visibleText(tool.description ?? tool.title ?? '', DESCRIPTION_BYTES)
+  const schema = normalise(tool.inputSchema)
+  const parameters = 'schema' in schema ? JSON.stringify(schema.schema).length : 0
+  const made = { hash: hashOf(tool), description, schema, bytes: parameters + description.length }
+  definitions.set(tool, made)
+  return made
+}
+
+/** What pins and registries compare: everything that the server says of the tool to a model. */
+export const hashOf = (tool: McpTool): string =>
+  definitionHash(tool.name, tool.description ?? tool.title ?? '', tool.inputSchema, tool.annotations ?? {})
+
 function mcpTool(
   server: KnownServer,
   tool: McpTool,
+  { hash, description, schema }: Definition,
   policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): Candidate {
   const { connector } = server
   const canonical = `${server.server}.${tool.name}`
-  const description = visibleText(tool.description ?? tool.title ?? '', DESCRIPTION_BYTES)
-  const annotations = tool.annotations ?? {}
-  const hash = definitionHash(tool.name, tool.description ?? '', tool.inputSchema, annotations)
-  const schema = normalise(tool.inputSchema)
+  const isLive = server.state === 'live'
   const pinned = server.pins.get(tool.name)
   const isChanged = pinned !== undefined && pinned !== hash
   const candidate: Candidate = {
@@ -154,11 +222,11 @@ function mcpTool(
     description,
     parameters: 'schema' in schema ? schema.schema : { type: 'object', properties: {} },
     input_schema: tool.inputSchema,
-    annotations,
-    status: isChanged ? 'changed' : server.isLive ? 'available' : 'unavailable',
-    reason: isChanged ? changedReason(connector) : server.isLive ? null : server.reason,
+    annotations: tool.annotations ?? {},
+    status: isChanged ? 'changed' : isLive ? 'available' : 'unavailable',
+    reason: isChanged ? changedReason(connector) : isLive ? null : server.reason,
     is_blocked: isChanged && connector.pin === 'block',
-    last_seen_at: server.isLive ? now : null,
+    last_seen_at: isLive ? now : null,
     hash,
   }
   const admitted = policy.admit(connector, tool.name)
@@ -177,11 +245,18 @@ const undeclarable = (tool: Candidate, reason: string): Candidate => ({
   reason,
 })
 
-/** A server that was never heard since: its tools of the last revision stay in their places. */
-const remembered = (server: KnownServer, before: readonly RegistryTool[]): Candidate[] =>
-  before
-    .filter((tool) => tool.connector_id === server.connector.id && tool.server === server.server)
-    .map((tool) => ({ ...tool, status: 'unavailable', reason: server.reason, last_seen_at: null }))
+const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
+  tool.connector_id === connector.id && tool.server === server
+
+/** The registry's own tools of a server: as they were while nobody knows, else as unavailable. */
+const remembered = ({ connector, state, reason }: KnownServer, own: readonly RegistryTool[]): Candidate[] =>
+  own
+    .filter(({ mcp_tool_name }) => mcp_tool_name !== null && isOffered(connector, mcp_tool_name))
+    .map((tool) =>
+      state === 'pending' || tool.status === 'undeclarable'
+        ? tool
+        : { ...tool, status: 'unavailable', reason },
+    )
 
 /** Two names may be exposed alike after cutting: the earlier keeps it, the later is left out with a reason. */
 function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
@@ -207,12 +282,6 @@ export const definitionHash = (
   schema: unknown,
   annotations: unknown,
 ): string => sha256(canonicalJson({ name, description, schema, annotations }))
-
-/** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
-export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
-  const isAllowed = allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, tool))
-  return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
-}
 
 /** `*` stands for any run of characters; everything else for itself. */
 function matches(glob: string, name: string): boolean {

@@ -10,9 +10,9 @@ import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsCh
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { connectBudgetMs, createDiscovery, hashOf } from './discovery.ts'
+import { connectBudgetMs, createDiscovery, within } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
-import { nextRegistry } from './registry.ts'
+import { appended, difference, hashOf, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 export interface SessionToolsDeps {
@@ -52,6 +52,7 @@ export interface EngineTools extends SessionTools {
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
   /** Another replica wrote this revision. */
   noteRevision(session: string, revision: number): void
+  close(): Promise<void>
 }
 
 interface Change {
@@ -60,7 +61,10 @@ interface Change {
   delta: ToolsDelta
 }
 
-const MOST_CACHED = 5_000
+/** Tools in all cached registries together: each holds its schemas. */
+const MOST_CACHED = 20_000
+/** Sessions whose newest revision is known by number. */
+const MOST_NOTED = 50_000
 /** Sessions that follow one server's announcement at once; the others see it at their next turn. */
 const FOLLOWERS = 1_000
 /** Another writer may come first; more often than this it is no race but a defect. */
@@ -72,23 +76,41 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const rows = new Map<string, RegistryRow>()
   /** The newest revision known of, which may be newer than the cached row */
   const newest = new Map<string, number>()
+  let held = 0
+  /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
+  const marks = new Map<string, string>()
+  /** The last change of a session that is under way here: they go one after the other */
+  const lines = new Map<string, Promise<unknown>>()
 
   function keep(row: RegistryRow): RegistryRow {
     const cached = rows.get(row.session_id)
     if (cached && cached.revision >= row.revision) return cached
-    rows.delete(row.session_id)
+    drop(row.session_id)
     rows.set(row.session_id, row)
-    noteRevision(row.session_id, row.revision)
-    if (rows.size > MOST_CACHED) {
-      const [oldest = ''] = rows.keys()
-      rows.delete(oldest)
-      newest.delete(oldest)
+    held += weightOf(row)
+    for (const oldest of rows.keys()) {
+      if (held <= MOST_CACHED || oldest === row.session_id) break
+      drop(oldest)
     }
+    noteRevision(row.session_id, row.revision)
     return row
   }
 
+  const weightOf = (row: RegistryRow) => row.tools.length + 1
+
+  function drop(session: string): void {
+    const row = rows.get(session)
+    if (!row) return
+    rows.delete(session)
+    held -= weightOf(row)
+  }
+
   function noteRevision(session: string, revision: number): void {
-    if (revision > (newest.get(session) ?? 0)) newest.set(session, revision)
+    if (revision <= (newest.get(session) ?? 0)) return
+    newest.delete(session)
+    newest.set(session, revision)
+    const [oldest = ''] = newest.size > MOST_NOTED ? newest.keys() : []
+    newest.delete(oldest)
   }
 
   async function current(session: string): Promise<RegistryRow> {
@@ -125,42 +147,51 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     })
   }
 
+  /** One change of a session at a time in this process; the compare-and-swap guards against the others. */
+  function inLine<T>(session: string, work: () => Promise<T>): Promise<T> {
+    const before = lines.get(session) ?? Promise.resolve()
+    const mine = before.then(work, work)
+    const settled = mine.catch(() => {})
+    lines.set(session, settled)
+    void settled.then(() => {
+      if (lines.get(session) === settled) lines.delete(session)
+    })
+    return mine
+  }
+
   /** One look at the bound servers, and one revision if anything moved. */
   async function update(session: string, options: { deadlineMs: number; refresh: boolean }): Promise<Change> {
     const bindings = await store.connectors.bindings(session)
-    const late = () => void follow(session)
-    const servers = await discovery.known(bindings, options, late)
-    return change(session, (before) => {
+    const servers = await discovery.known(bindings, options)
+    const mark = discovery.mark(bindings)
+    const written = await change(session, (before) => {
       const next = nextRegistry(before.tools, servers, deps.builtins, deps.policy, new Date().toISOString())
       const { added, removed, changed } = next
       return { tools: next.tools, delta: { tools_revision: before.revision, added, removed, changed } }
     })
+    marks.delete(session)
+    if (mark !== null && servers.every(({ state }) => state === 'live')) marks.set(session, mark)
+    const [oldest = ''] = marks.size > MOST_NOTED ? marks.keys() : []
+    marks.delete(oldest)
+    return written
   }
 
-  async function follow(session: string): Promise<void> {
-    await update(session, { deadlineMs: 0, refresh: false }).catch((err: unknown) =>
+  /** Takes over what is known now, without waiting for any server. */
+  const follow = (session: string): Promise<unknown> =>
+    inLine(session, () => update(session, { deadlineMs: 0, refresh: false })).catch((err: unknown) =>
       log.warn({ err, session_id: session }, 'tools could not be brought up to date'),
     )
-  }
 
-  mcp.onListChanged((key) => {
-    const connector = discovery.connectorOf(key)
-    if (connector)
-      void announced(connector).catch((err: unknown) => log.warn({ err }, 'tool list was not followed'))
+  discovery.onArrival((connector) => {
+    void followers(connector).catch((err: unknown) => log.warn({ err }, 'tool list was not followed'))
   })
 
-  async function announced(connector: Connector): Promise<void> {
-    const sessions = await store.connectors.sessionsOf(connector.id, FOLLOWERS)
-    if (sessions.length === 0) return
-    const spec = deps.specFor(connector)
-    const hash = mcp.cached(spec.key)?.hash
-    const list = await mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: true })
-    // A server may announce what did not change; only a change of the canonical hash is one.
-    if (list.hash !== hash) for (const session of sessions) await follow(session)
+  async function followers(connector: Connector): Promise<void> {
+    for (const session of await store.connectors.sessionsOf(connector.id, FOLLOWERS)) await follow(session)
   }
 
-  async function finish(session: Session, made: Change, apply: Apply): Promise<ToolsChange> {
-    const { delta, before, row } = made
+  async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
+    const { delta, before, row } = change
     const isMoved = row.revision !== before.revision
     const isKept = !isMoved || (await isPrefixKept(session, before, row))
     const effect = await deps.takeEffect(session, delta, isMoved ? apply : 'next')
@@ -177,9 +208,22 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const budgetOf = (bindings: readonly Binding[]) =>
     bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
 
-  async function updateFully(session: string, refresh: boolean): Promise<Change> {
+  const updateFully = async (session: string, refresh: boolean): Promise<Change> => {
     const bindings = await store.connectors.bindings(session)
     return update(session, { deadlineMs: budgetOf(bindings), refresh })
+  }
+
+  /**
+   * A caller's change: the answer tells all that became of the tools meanwhile, also where a server's
+   * arrival, here or on another replica, wrote a part of it first.
+   */
+  async function made(session: Session, apply: Apply, work: () => Promise<Change>): Promise<ToolsChange> {
+    const change = await inLine(session.id, async () => {
+      const before = await store.registry.get(session.id)
+      const { row } = await work()
+      return { before, row, delta: { tools_revision: row.revision, ...difference(before.tools, row.tools) } }
+    })
+    return finish(session, change, apply)
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {
@@ -210,17 +254,20 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     overlay: (row, deployment, toolLimit) => overlayOf(row, deployment, toolLimit),
     async settle(session, _owner, deadlineMs) {
       const bindings = await store.connectors.bindings(session)
-      if (discovery.isFresh(bindings)) return
-      await update(session, { deadlineMs, refresh: false }).catch((err: unknown) =>
-        log.warn({ err, session_id: session }, 'tools could not be brought up to date'),
-      )
+      const mark = discovery.mark(bindings)
+      if (mark !== null && marks.get(session) === mark) return
+      const work = inLine(session, () => update(session, { deadlineMs, refresh: false }))
+      const failed = (err: unknown) =>
+        log.warn({ err, session_id: session }, 'tools could not be brought up to date')
+      // A bind that waits for its server may be first in line: the turn goes on without it.
+      await within(deadlineMs, work.catch(failed))
     },
     async open(session, connectors) {
       const scope = { owner: session.owner, admin: false }
       const auto = await Promise.all(deps.autoBound().map((name) => store.connectors.find(scope, name)))
       const all = [...auto.filter((one) => one !== null), ...connectors]
       for (const one of all) await store.connectors.bind(session.id, one.id, null)
-      await updateFully(session.id, false)
+      await inLine(session.id, () => updateFully(session.id, false))
     },
     async list(session, provider) {
       const row = await current(session.id)
@@ -231,47 +278,58 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const found = await connector(session, idOrName)
       const bindings = await store.connectors.bindings(session.id)
       assertFree(bindings, found.id, alias ?? found.name)
-      await store.connectors.bind(session.id, found.id, alias)
-      return finish(session, await updateFully(session.id, false), apply)
+      return made(session, apply, async () => {
+        await store.connectors.bind(session.id, found.id, alias)
+        return updateFully(session.id, false)
+      })
     },
     async unbind(session, idOrName, apply) {
       const bindings = await store.connectors.bindings(session.id)
       const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
       if (!bound)
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
-      await store.connectors.unbind(session.id, bound.connector.id)
-      // What stays is not asked again: taking tools away must be quick.
-      return finish(session, await update(session.id, { deadlineMs: 0, refresh: false }), apply)
+      return made(session, apply, async () => {
+        await store.connectors.unbind(session.id, bound.connector.id)
+        // What stays is not waited for: taking tools away must be quick.
+        return update(session.id, { deadlineMs: 0, refresh: false })
+      })
     },
     async setEnabled(session, name, enabled, apply) {
-      const made = await change(session.id, (before) => {
+      const switched = await change(session.id, (before) => {
         const tool = before.tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
-        const tools = before.tools.map((one) => (one === tool ? { ...one, enabled } : one))
+        const others = before.tools.filter((one) => one !== tool)
+        // One that comes back is declared behind the others, so that what the model has seen stays.
+        const tools = enabled
+          ? [...others, ...appended(before.tools, [{ ...tool, enabled }])]
+          : before.tools.map((one) => (one === tool ? { ...one, enabled } : one))
         const changed = tool.enabled === enabled ? [] : [name]
         return { tools, delta: { tools_revision: before.revision, added: [], removed: [], changed } }
       })
-      return finish(session, made, apply)
+      return finish(session, switched, apply)
     },
     async refresh(session, apply) {
-      return finish(session, await updateFully(session.id, true), apply)
+      return made(session, apply, () => updateFully(session.id, true))
     },
     async accept(caller: Caller, from, tool) {
-      const list =
-        mcp.cached(deps.specFor(from).key) ??
-        (await mcp.list(deps.specFor(from), { timeoutMs: connectBudgetMs(from) }))
+      const spec = deps.specFor(from)
+      const list = mcp.cached(spec.key) ?? (await mcp.list(spec, { timeoutMs: connectBudgetMs(from) }))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)
       await store.connectors.pin(from.id, tool, hash, found, caller.key_id ?? caller.owner)
-      for (const session of await store.connectors.sessionsOf(from.id, FOLLOWERS)) await follow(session)
+      await followers(from)
       return { tool, hash }
     },
-    connectorChanged(_connector, sessions) {
+    connectorChanged(connector, sessions) {
+      discovery.forget(connector.id)
       const all = async () => {
         for (const session of sessions) await follow(session)
       }
       void all()
+    },
+    async close() {
+      discovery.close()
     },
   }
 }
