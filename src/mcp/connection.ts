@@ -64,6 +64,10 @@ export async function openConnection(
 ): Promise<Connection> {
   try {
     const wire = await negotiate(spec, context, verdict, budgetMs)
+    // The transport may have gone in the moment after the handshake.
+    if (!wire.client.transport)
+      throw new McpError('disconnected', `${spec.name} closed the connection at once.`, { sent: false })
+    wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
     const { kind, message, retryAfterMs, rpcCode, cause } = toMcpError(error, spec.name)

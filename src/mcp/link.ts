@@ -136,12 +136,10 @@ export class Link {
     const { openConnection } = await import('./connection.ts')
     const known = this.#verdict && this.#verdict.until > Date.now() ? this.#verdict.value : null
     let held: Held | null = null
-    let isGone = false
     const context: ConnectionContext = {
       ...this.#options.context(spec),
       onListChanged: () => this.onListChanged(),
       onClose: () => {
-        isGone = true
         if (held && held === this.#held) this.#letGo()
       },
       closing: (work) => this.#track(work),
@@ -149,9 +147,9 @@ export class Link {
     const connection = await openConnection(spec, context, known, this.#options.connectMs(spec))
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
-    if (!isGone && !this.#isClosed) return held
+    if (!this.#isClosed) return held
     this.#close(held)
-    throw new McpError('unavailable', `${spec.name} closed the connection at once.`, { sent: false })
+    throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
   }
 
   /** The next user gets a new connection; running calls keep the old one until they end. */

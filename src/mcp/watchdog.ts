@@ -22,7 +22,7 @@ while read -r verb group; do
     stop) exit 0 ;;
   esac
 done
-for g in $groups; do kill -KILL -- "-$g" 2>/dev/null; done
+for g in $groups; do kill -s KILL -- "-$g" 2>/dev/null; done
 `
 
 /** Started with the first group. */

@@ -151,7 +151,6 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
     stdio.onoversize = (id) =>
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
   const client = createClient(context, mode)
-  client.onclose = () => context.onClose()
   client.onerror = (error) => {
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
     if (error instanceof SseError) void client.close().catch(() => {})

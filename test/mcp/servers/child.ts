@@ -1,0 +1,99 @@
+/**
+ * A raw MCP server over stdio. Its tools show what it is and misbehave on demand; the first argument
+ * names how it misbehaves by itself: `silent`, `stubborn`, `noisy`, `modern`, `dead`, `flaky` (dies with
+ * its first call), or anything else for none.
+ */
+import { spawn } from 'node:child_process'
+import { existsSync, writeFileSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+
+const [, , mode = 'good', scratch = ''] = process.argv
+
+type Params = {
+  name?: string
+  arguments?: Record<string, unknown>
+  protocolVersion?: string
+  _meta?: Record<string, unknown>
+}
+type Rpc = { id?: number | string; method: string; params?: Params }
+
+const write = (message: object): void =>
+  void process.stdout.write(`${JSON.stringify({ jsonrpc: '2.0', ...message })}\n`)
+const text = (value: unknown): object => ({
+  content: [{ type: 'text', text: JSON.stringify(value) }],
+  ...(mode === 'modern' && { resultType: 'complete' }),
+})
+
+/** Sleeps for ever, also through SIGTERM and the end of its stdin. */
+const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
+
+const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = {
+  env: () => text(process.env),
+  pid: () => text(process.pid),
+  echo: (args) => text(args),
+  /** A descendant that holds the server's stdout open */
+  grandchild: () =>
+    text(spawn(process.execPath, ['-e', SLEEPER], { stdio: ['ignore', 'inherit', 'inherit'] }).pid),
+  crash: () => {
+    process.stderr.write('last words\n')
+    process.exit(3)
+  },
+  /** Dies with the first call of all its lives, which `scratch` remembers */
+  once: () => {
+    if (existsSync(scratch)) return text('second life')
+    writeFileSync(scratch, '')
+    process.exit(1)
+  },
+  hang: () => null,
+  big: (args) => text('x'.repeat(Number(args.bytes))),
+  /** More than a pipe holds: a server whose stderr nobody reads stops here */
+  complain: () => {
+    for (let i = 0; i < 1_500; i++) process.stderr.write('e'.repeat(1_000))
+    return text('still here')
+  },
+}
+
+const names = Object.keys(TOOLS)
+const tools = names.map((name) => ({ name, inputSchema: { type: 'object' } }))
+const serverInfo = { name: 'child', version: '1.0.0' }
+
+const ANSWERS: Record<string, (rpc: Rpc) => object | null> = {
+  initialize: ({ params }) =>
+    mode === 'silent'
+      ? null
+      : { protocolVersion: params?.protocolVersion, capabilities: { tools: {} }, serverInfo },
+  'tools/list': () => ({
+    tools,
+    ...(mode === 'modern' && { resultType: 'complete', ttlMs: 0, cacheScope: 'private' }),
+  }),
+  'tools/call': ({ params }) => TOOLS[params?.name ?? '']?.(params?.arguments ?? {}) ?? null,
+  'server/discover': () => ({
+    resultType: 'complete',
+    supportedVersions: ['2026-07-28'],
+    capabilities: { tools: {} },
+    ttlMs: 0,
+    cacheScope: 'private',
+  }),
+}
+
+if (mode === 'dead') {
+  process.stderr.write('cannot find my config\n')
+  process.exit(7)
+}
+if (mode === 'stubborn') {
+  process.on('SIGTERM', () => {})
+  setInterval(() => {}, 1_000)
+}
+if (mode === 'noisy') process.stdout.write('Server starting...\n{"not": "json-rpc"}\n\n\u0000\u0001\n')
+
+createInterface({ input: process.stdin }).on('line', (line) => {
+  const rpc = JSON.parse(line) as Rpc
+  if (rpc.id === undefined) return
+  // A modern server knows no `initialize`; a legacy one no `server/discover`.
+  const isForeign = (mode === 'modern') === (rpc.method === 'initialize')
+  if (isForeign && (mode === 'modern' || rpc.method === 'server/discover'))
+    return write({ id: rpc.id, error: { code: -32601, message: 'Method not found' } })
+  if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
+  const result = ANSWERS[rpc.method]?.(rpc)
+  if (result) write({ id: rpc.id, result })
+})

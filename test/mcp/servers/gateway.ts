@@ -1,0 +1,25 @@
+/**
+ * A process that holds the MCP door, to be killed by a test: starts the stdio server that its arguments
+ * name, prints the ids of the server and of its grandchild, and waits.
+ */
+import { createMcp, type McpServerSpec } from '../../../src/mcp/mcp.ts'
+
+const [, , ...args] = process.argv
+const mcp = createMcp({ version: '0.0.0' })
+const spec: McpServerSpec = {
+  key: 'k',
+  name: 'child',
+  transport: 'stdio',
+  command: process.execPath,
+  args,
+  allowPrivate: false,
+}
+const pids: number[] = []
+for (const tool of ['pid', 'grandchild']) {
+  const signal = new AbortController().signal
+  const { content } = await mcp.call(spec, tool, {}, { timeoutMs: 60_000, maxTotalMs: 60_000, signal })
+  const [part] = content
+  if (part?.type === 'text') pids.push(JSON.parse(part.text) as number)
+}
+process.stdout.write(`${JSON.stringify(pids)}\n`)
+setInterval(() => {}, 1_000)

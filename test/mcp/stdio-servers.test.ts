@@ -1,0 +1,365 @@
+/** Servers as processes: hygiene (servers/child.ts misbehaves on demand), and the real servers of the MCP project. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import t, { type Test } from 'tap'
+import type { ContentPart } from '../../src/chat/message.ts'
+import {
+  createMcp,
+  type Mcp,
+  McpError,
+  type McpOptions,
+  type McpResult,
+  type McpServerSpec,
+} from '../../src/mcp/mcp.ts'
+
+t.setTimeout(120_000)
+
+const CHILD = fileURLToPath(new URL('./servers/child.js', import.meta.url))
+const GATEWAY = fileURLToPath(new URL('./servers/gateway.js', import.meta.url))
+const PATIENCE = 60_000
+
+function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
+  const mcp = createMcp({
+    version: '0.1.0',
+    drainMs: 500,
+    connectMs: { http: PATIENCE, stdio: PATIENCE },
+    ...options,
+  })
+  t.teardown(() => mcp.close())
+  return mcp
+}
+
+const child = (mode: string, more: Partial<McpServerSpec> = {}): McpServerSpec => ({
+  key: mode,
+  name: 'child',
+  transport: 'stdio',
+  command: process.execPath,
+  args: [CHILD, mode],
+  allowPrivate: false,
+  ...more,
+})
+
+function call(
+  mcp: Mcp,
+  spec: McpServerSpec,
+  tool: string,
+  args: Record<string, unknown> = {},
+  timeoutMs = PATIENCE,
+): Promise<McpResult> {
+  return mcp.call(spec, tool, args, { timeoutMs, maxTotalMs: PATIENCE, signal: new AbortController().signal })
+}
+
+const list = (mcp: Mcp, spec: McpServerSpec): ReturnType<Mcp['list']> =>
+  mcp.list(spec, { timeoutMs: PATIENCE })
+
+/** What a tool of servers/child.ts says, parsed. */
+async function told<T>(result: Promise<McpResult>): Promise<T> {
+  const [part] = (await result).content
+  return JSON.parse(part?.type === 'text' ? part.text : 'null') as T
+}
+
+async function fails(t: Test, work: Promise<unknown>, expected: object, message = 'fails'): Promise<void> {
+  const failure = await work.then(
+    () => 'it succeeded',
+    (error: unknown) => error,
+  )
+  t.type(failure, McpError, message)
+  t.match(failure, expected, message)
+}
+
+/** Settles when the process is gone, or only waits for a parent that never reaps. */
+async function ended(pid: number): Promise<void> {
+  for (;;) {
+    try {
+      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+      if (/^\d+ \(.*\) Z/s.test(stat)) return
+    } catch {
+      return
+    }
+    await sleep(20)
+  }
+}
+
+t.test('a process gets the declared variables and harmless defaults, nothing of the gateway', async (t) => {
+  process.env.GATEWAY_SECRET = 'do not leak'
+  t.teardown(() => {
+    delete process.env.GATEWAY_SECRET
+  })
+  const mcp = door(t)
+  const env = await told<Record<string, string>>(
+    call(mcp, child('good', { env: { API_TOKEN: 'x', HOME: '/srv' } }), 'env'),
+  )
+  t.same(Object.keys(env).sort(), ['API_TOKEN', 'HOME', 'LOGNAME', 'PATH', 'SHELL', 'TERM', 'USER'])
+  t.match(env, {
+    API_TOKEN: 'x',
+    HOME: '/srv',
+    USER: 'baton',
+    LOGNAME: 'baton',
+    TERM: 'dumb',
+    SHELL: '/bin/sh',
+  })
+  await fails(t, list(mcp, child('other', { env: { LD_PRELOAD: '/tmp/x.so' } })), {
+    kind: 'unavailable',
+    message: /LD_PRELOAD/,
+  })
+})
+
+t.test('a server is one process for all callers, and ends when nobody uses it', async (t) => {
+  const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
+  const pids = await Promise.all([1, 2, 3].map(() => told<number>(call(mcp, child('good'), 'pid'))))
+  t.equal(new Set(pids).size, 1)
+  await ended(pids[0] ?? 0)
+  t.same(mcp.status('good'), { state: 'idle' })
+  t.not(await told<number>(call(mcp, child('good'), 'pid')), pids[0], 'started again when needed')
+})
+
+t.test('interest keeps a process beyond its idle time', async (t) => {
+  const mcp = door(t, { idleMs: { http: 50, stdio: 50 } })
+  const pid = await told<number>(call(mcp, child('good'), 'pid'))
+  mcp.interest('good', child('good'), Date.now() + 60_000)
+  await sleep(300)
+  t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
+t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
+  const mcp = door(t)
+  t.equal((await list(mcp, child('noisy'))).server.name, 'child')
+  t.equal(await told(call(mcp, child('noisy'), 'complain')), 'still here')
+  t.same(await told(call(mcp, child('noisy'), 'echo', { a: 'ä€🙂' })), { a: 'ä€🙂' })
+})
+
+t.test('a server that cannot start says why', async (t) => {
+  const mcp = door(t)
+  await fails(t, list(mcp, child('dead')), {
+    kind: 'unavailable',
+    sent: false,
+    message: /exited with code 7; stderr: cannot find my config/,
+  })
+  await fails(t, list(mcp, child('missing', { command: '/no/such/program' })), {
+    kind: 'unavailable',
+    message: /ENOENT/,
+  })
+  t.match(mcp.status('dead'), { state: 'down', error: /cannot find my config/ })
+})
+
+t.test('a crash fails the call at once, and the next call starts a new process', async (t) => {
+  const scratch = mkdtempSync(join(tmpdir(), 'baton-child-'))
+  t.teardown(() => rmSync(scratch, { recursive: true }))
+  const mcp = door(t)
+  const grandchild = await told<number>(call(mcp, child('good'), 'grandchild'))
+  await fails(t, call(mcp, child('good'), 'crash'), {
+    kind: 'disconnected',
+    sent: true,
+    message: /exited with code 3; stderr: last words/,
+  })
+  await ended(grandchild)
+  t.pass('what the process had started went with it')
+  const spec = child('good', { key: 'once', args: [CHILD, 'good', join(scratch, 'died')] })
+  await fails(
+    t,
+    call(mcp, spec, 'once'),
+    { kind: 'disconnected', sent: true },
+    'a call that may have run is not repeated',
+  )
+  t.equal(await told(call(mcp, spec, 'once')), 'second life')
+})
+
+t.test('a hung call times out alone', async (t) => {
+  const mcp = door(t)
+  const pid = await told<number>(call(mcp, child('good'), 'pid'))
+  await fails(t, call(mcp, child('good'), 'hang', {}, 50), { kind: 'timeout', sent: true })
+  t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
+t.test('an answer above the cap fails its call and no other', async (t) => {
+  const mcp = door(t, { maxBytes: 300_000 })
+  const pid = await told<number>(call(mcp, child('good'), 'pid'))
+  await fails(t, call(mcp, child('good'), 'big', { bytes: 3_000_000 }), { kind: 'too_large', sent: true })
+  t.equal((await told<string>(call(mcp, child('good'), 'big', { bytes: 200_000 }))).length, 200_000)
+  t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
+t.test('a server that never answers is given up, and its process ended', async (t) => {
+  const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
+  await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })
+  await mcp.close()
+  t.pass('close waits for the process to end')
+})
+
+t.test('a process that ignores EOF and SIGTERM is killed, and its descendants with it', async (t) => {
+  const mcp = door(t)
+  const pids = [
+    await told<number>(call(mcp, child('stubborn'), 'pid')),
+    await told<number>(call(mcp, child('stubborn'), 'grandchild')),
+  ]
+  await mcp.close('stubborn')
+  for (const pid of pids) await ended(pid)
+  t.pass('both are gone')
+})
+
+t.test('when the gateway is killed, servers and their descendants go too', async (t) => {
+  const gateway: ChildProcess = spawn(process.execPath, [GATEWAY, CHILD, 'stubborn'], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  t.teardown(() => gateway.kill('SIGKILL'))
+  if (!gateway.stdout) throw new Error('no stdout')
+  const [line] = (await once(createInterface({ input: gateway.stdout }), 'line')) as [string]
+  const pids = JSON.parse(line) as number[]
+  t.equal(pids.length, 2)
+  for (const pid of pids) t.doesNotThrow(() => process.kill(pid, 0), 'runs')
+  gateway.kill('SIGKILL')
+  for (const pid of pids) await ended(pid)
+})
+
+t.test('the number of processes is capped: an idle one makes room, a busy one does not', async (t) => {
+  const mcp = door(t, { maxProcesses: 1 })
+  const first = await told<number>(call(mcp, child('good', { key: 'a' }), 'pid'))
+  t.ok(await told<number>(call(mcp, child('good', { key: 'b' }), 'pid')))
+  await ended(first)
+  const leaving = new AbortController()
+  const busy = mcp.call(
+    child('good', { key: 'b' }),
+    'hang',
+    {},
+    { timeoutMs: PATIENCE, maxTotalMs: PATIENCE, signal: leaving.signal },
+  )
+  await fails(t, list(mcp, child('good', { key: 'c' })), {
+    kind: 'unavailable',
+    sent: false,
+    message: /1 server processes are busy/,
+  })
+  leaving.abort()
+  await fails(t, busy, { kind: 'cancelled' })
+  t.equal((await list(mcp, child('good', { key: 'c' }))).server.name, 'child')
+  t.ok(mcp.cached('a') === null)
+})
+
+t.test('a server that knows only the new revision is found out', async (t) => {
+  const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
+  const { server, tools } = await list(mcp, child('modern'))
+  t.equal(server.protocol_version, '2026-07-28')
+  t.ok(tools.length > 5)
+  const pid = await told<number>(call(mcp, child('modern'), 'pid'))
+  await ended(pid)
+  t.ok((await told<number>(call(mcp, child('modern'), 'pid'))) > 0, 'and remembered for the next process')
+})
+
+// ---------------------------------------------------------------- the real servers
+
+const bin = (path: string): string => fileURLToPath(import.meta.resolve(`@modelcontextprotocol/${path}`))
+const EVERYTHING = bin('server-everything/dist/index.js')
+
+async function checkEverything(t: Test, mcp: Mcp, spec: McpServerSpec): Promise<void> {
+  const { tools, server, repaired } = await list(mcp, spec)
+  t.match(server, { name: 'mcp-servers/everything', protocol_version: '2025-11-25' })
+  const names = tools.map(({ name }) => name)
+  for (const name of ['echo', 'get-sum', 'get-tiny-image', 'get-structured-content'])
+    t.ok(names.includes(name), name)
+  for (const name of ['trigger-sampling-request', 'get-roots-list', 'trigger-elicitation-request'])
+    t.notOk(names.includes(name), `${name} needs a capability that is not declared`)
+  t.match(repaired, [{ tool: 'simulate-research-query', problem: /task/ }])
+  const answer = (tool: string, args: Record<string, unknown> = {}): Promise<ContentPart[]> =>
+    call(mcp, spec, tool, args).then(({ content }) => content)
+  t.same(await answer('echo', { message: 'hi' }), [{ type: 'text', text: 'Echo: hi' }])
+  t.match(await answer('get-tiny-image'), [
+    { type: 'text' },
+    { type: 'image', media_type: 'image/png', data: /^iVBOR/ },
+    { type: 'text' },
+  ])
+  t.match(await answer('get-resource-links', { count: 2 }), [
+    {},
+    { text: /^\[link: / },
+    { text: /^\[link: / },
+  ])
+  t.match(await answer('get-resource-reference', { resourceType: 'Text', resourceId: 1 }), [
+    {},
+    { text: /^\[demo:\/\/resource/ },
+    {},
+  ])
+  const weather = await call(mcp, spec, 'get-structured-content', { location: 'New York' })
+  t.match(weather, { structured: { temperature: Number, conditions: String }, is_error: false })
+  t.match(await call(mcp, spec, 'get-sum', { a: 'no number' }), {
+    is_error: true,
+    content: [{ type: 'text', text: /number/ }],
+  })
+  const progress: number[] = []
+  await mcp.call(
+    spec,
+    'trigger-long-running-operation',
+    { duration: 0.4, steps: 4 },
+    {
+      timeoutMs: PATIENCE,
+      maxTotalMs: PATIENCE,
+      signal: new AbortController().signal,
+      onProgress: ({ progress: step }) => void progress.push(step),
+    },
+  )
+  t.same(progress.slice(0, 3), [1, 2, 3])
+}
+
+t.test('server-everything over stdio', async (t) => {
+  const mcp = door(t)
+  await checkEverything(t, mcp, child('everything', { args: [EVERYTHING, 'stdio'] }))
+})
+
+for (const transport of ['streamable_http', 'sse'] as const)
+  t.test(`server-everything over ${transport}`, async (t) => {
+    const port = await freePort()
+    const kind = transport === 'sse' ? 'sse' : 'streamableHttp'
+    const server = spawn(process.execPath, [EVERYTHING, kind], {
+      env: { PORT: String(port) },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    t.teardown(() => server.kill('SIGKILL'))
+    await once(createInterface({ input: server.stderr }), 'line')
+    const url = `http://127.0.0.1:${port}/${transport === 'sse' ? 'sse' : 'mcp'}`
+    const spec: McpServerSpec = { key: kind, name: kind, transport, url, allowPrivate: true }
+    const mcp = door(t)
+    // The server says that it starts before it listens.
+    await listening(port)
+    await checkEverything(t, mcp, spec)
+    const lost = call(mcp, spec, 'trigger-long-running-operation', { duration: 30, steps: 1 })
+    await sleep(100)
+    server.kill('SIGKILL')
+    await fails(t, lost, { kind: 'disconnected', sent: true })
+    await fails(t, call(mcp, spec, 'echo', { message: 'x' }), { kind: 'unavailable', sent: false })
+  })
+
+t.test('server-memory keeps what it is told', async (t) => {
+  const scratch = mkdtempSync(join(tmpdir(), 'baton-memory-'))
+  t.teardown(() => rmSync(scratch, { recursive: true }))
+  const args = [bin('server-memory/dist/index.js')]
+  const spec = child('memory', { args, env: { MEMORY_FILE_PATH: join(scratch, 'memory.jsonl') } })
+  const mcp = door(t)
+  const { tools } = await list(mcp, spec)
+  t.equal(tools.length, 9)
+  t.ok(tools.every(({ annotations, outputSchema }) => annotations && outputSchema))
+  const entity = { name: 'Baton', entityType: 'gateway', observations: ['hands over'] }
+  t.equal((await call(mcp, spec, 'create_entities', { entities: [entity] })).is_error, false)
+  await mcp.close('memory')
+  t.match(await call(mcp, spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
+})
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
+  const { port } = server.address() as AddressInfo
+  await new Promise((done) => server.close(done))
+  return port
+}
+
+async function listening(port: number): Promise<void> {
+  for (;;) {
+    const answer = await fetch(`http://127.0.0.1:${port}/`).catch(() => null)
+    if (answer) return void (await answer.body?.cancel())
+    await sleep(50)
+  }
+}
