@@ -22,6 +22,7 @@ import {
 import type { EngineDeps } from './deps.ts'
 import { startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
+import { patientStore } from './patience.ts'
 import { renderPreview } from './preview.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
@@ -59,6 +60,7 @@ type Control =
 
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
+  const patientDeps: EngineDeps = { ...deps, store: patientStore(store, log) }
   const active = new Map<string, ActiveTurn>()
   const slots = createSlots(settings.concurrentTurns)
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
@@ -95,7 +97,7 @@ export function createEngine(deps: EngineDeps): Engine {
     try {
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
-      await runTurn(deps, mine, entry)
+      await runTurn(patientDeps, mine, entry)
     } finally {
       giveBack()
       active.delete(session.id)

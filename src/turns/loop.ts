@@ -12,6 +12,7 @@ import { StaleOwner } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
 import type { EngineDeps } from './deps.ts'
+import { patiently } from './patience.ts'
 import { commit, event, hydrate, type Run, say } from './run.ts'
 import { modelStep } from './step.ts'
 
@@ -83,7 +84,7 @@ async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promi
   const model = turn.model ?? session.model
   const ownCredential = provider === session.provider ? session.credential_id : null
   const [credential, history] = await Promise.all([
-    deps.credentials.resolve(turn.owner, ownCredential, provider),
+    patiently(deps.log, () => deps.credentials.resolve(turn.owner, ownCredential, provider)),
     deps.store.messages.after(session.id, 0),
     deps.tools.settle(session.id, turn.owner, 400),
   ])

@@ -1,0 +1,49 @@
+/**
+ * A store that is away for some seconds costs a running turn nothing but time. Only the loop waits like
+ * this: its reads and writes may be repeated (a commit knows itself by its messages' ids), and nobody but
+ * the turn waits for them. New requests are refused at once instead.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import { BatonError } from '../errors.ts'
+import type { Store } from '../store/store.ts'
+
+/** Longer than a failover; after it the turn is left to whoever recovers it. */
+const PATIENCE_MS = 90_000
+const LONGEST_PAUSE_MS = 2_000
+
+/** Repeats the work while the store is away. */
+export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise<T> {
+  const until = Date.now() + PATIENCE_MS
+  for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+    try {
+      return await work()
+    } catch (thrown) {
+      const isAway = thrown instanceof BatonError && thrown.code === 'unavailable'
+      if (!isAway || Date.now() > until) throw thrown
+      log.warn({ err: thrown }, 'the store is away; the turn waits')
+      await sleep(pause)
+    }
+  }
+}
+
+/** The verbs of the loop, each of them patient. */
+export function patientStore(store: Store, log: Logger): Store {
+  const patient =
+    <A extends unknown[], R>(verb: (...args: A) => Promise<R>) =>
+    (...args: A): Promise<R> =>
+      patiently(log, () => verb(...args))
+  const { turns, messages, executions, connectors } = store
+  return {
+    ...store,
+    turns: { ...turns, commit: patient(turns.commit), readStep: patient(turns.readStep) },
+    messages: { ...messages, after: patient(messages.after) },
+    executions: {
+      ...executions,
+      begin: patient(executions.begin),
+      settle: patient(executions.settle),
+      ofTurn: patient(executions.ofTurn),
+    },
+    connectors: { ...connectors, bindings: patient(connectors.bindings) },
+  }
+}
