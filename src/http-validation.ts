@@ -4,7 +4,8 @@
  * optional, whatever content type was announced.
  */
 
-import type { ErrorObject } from 'ajv'
+import { setImmediate } from 'node:timers/promises'
+import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import type { TSchema } from 'typebox'
 import type { App } from '../routes/app.ts'
@@ -18,9 +19,27 @@ const DEEPEST = 200
 export function useValidation(app: App): void {
   const strict = createAjv({})
   const coercing = createAjv({ coerceTypes: true })
-  app.setValidatorCompiler(({ schema, httpPart }) =>
-    (httpPart === 'body' ? strict : coercing).compile(schema as TSchema),
-  )
+  const compiled: (() => ValidateFunction)[] = []
+  // Compiling all schemas takes most of a second: it is done by the first request, or after the start.
+  app.setValidatorCompiler(({ schema, httpPart }) => {
+    const ajv = httpPart === 'body' ? strict : coercing
+    let validate: ValidateFunction | undefined
+    const ready = () => {
+      validate ??= ajv.compile(shared(ajv, schema as TSchema))
+      return validate
+    }
+    compiled.push(ready)
+    return (data: unknown) => {
+      const check = ready()
+      return check(data) || { error: check.errors ?? [] }
+    }
+  })
+  app.addHook('onListen', async () => {
+    for (const ready of compiled) {
+      ready()
+      await setImmediate()
+    }
+  })
   app.setSchemaErrorFormatter((errors, part) => invalidRequest(errors as Failure[], part))
   // Response schemas document; the code's types hold them, and tests check every answer against them.
   app.setSerializerCompiler(() => JSON.stringify)
@@ -28,6 +47,23 @@ export function useValidation(app: App): void {
 }
 
 type Failure = FastifySchemaValidationError & ErrorObject
+
+/** Schemas with a title stand in many routes; each is compiled once, with a reference in its place. */
+function shared(ajv: Ajv, root: object): AnySchemaObject {
+  const referred = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(referred)
+    if (typeof value !== 'object' || value === null) return value
+    const copy = { ...value, ...mapped(value) }
+    if (!('title' in copy) || typeof copy.title !== 'string') return copy
+    if (!ajv.getSchema(copy.title)) ajv.addSchema(copy, copy.title)
+    return { $ref: copy.title }
+  }
+  const mapped = (value: object) =>
+    Object.fromEntries(
+      Object.entries(value).map(([key, item]) => [key, key === 'examples' ? item : referred(item)]),
+    )
+  return mapped(root)
+}
 
 function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const error = deepest(errors)

@@ -90,7 +90,9 @@ function applyOverrides(file: Record<string, unknown>, env: Env, problems: Probl
   return origins
 }
 
-function checkFile(file: unknown, origins: Map<string, string>, problems: Problem[]): FileContent {
+function checkFile(file: object, origins: Map<string, string>, problems: Problem[]): FileContent {
+  // Most installations have no file: they need not wait for its schema.
+  if (Object.keys(file).length === 0) return {}
   const check = createAjv({ allErrors: true }).compile(FileSchema)
   const found = check(file) ? [] : (check.errors ?? []).map(problemOf)
   const content = found.length === 0 ? (file as FileContent) : {}
