@@ -489,17 +489,20 @@ begin
 end
 $$;
 
--- Appends messages in order and counts the session on; the caller has the session locked.
+-- Appends messages in order, and counts the session and what it spent on; the caller has it locked.
 -- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers {after, created_at}: the
 -- seq before the first one's, and the time of all.
-create function add_messages(the_session text, messages jsonb) returns json
+create function add_messages(
+  the_session text, messages jsonb, spent token_usage default row(0, 0, 0, 0)::token_usage
+) returns json
 language plpgsql as $$
 declare
   before bigint;
   at timestamptz := clock_timestamp();
 begin
   update session
-     set last_seq = last_seq + jsonb_array_length(messages), updated_at = at
+     set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
+         updated_at = at
    where id = the_session
   returning last_seq - jsonb_array_length(messages) into before;
   insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
@@ -523,16 +526,16 @@ begin
   delete from step
    where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
   returning (usage).* into former;
-  if not found then
-    former := row(0, 0, 0, 0);
+  if found then
+    current := minus_usage(current, former);
   end if;
   insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
                     usage, started_at, ended_at, discarded)
   values (the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
           (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason',
-          current, (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
-          coalesce((s ->> 'discarded')::boolean, false));
-  return minus_usage(current, former);
+          jsonb_populate_record(null::token_usage, s -> 'usage'), (s ->> 'started_at')::timestamptz,
+          (s ->> 'ended_at')::timestamptz, coalesce((s ->> 'discarded')::boolean, false));
+  return current;
 end
 $$;
 
@@ -661,12 +664,14 @@ begin
     return null;
   end if;
 
-  select * into known from turn
-   where session_id = place.id
-     and idempotency_key = given ->> 'idempotency_key'
-     and created_at > clock_timestamp() - interval '24 hours'
-   order by created_at desc limit 1;
-  if found then
+  if given ->> 'idempotency_key' is not null then
+    select * into known from turn
+     where session_id = place.id
+       and idempotency_key = given ->> 'idempotency_key'
+       and created_at > clock_timestamp() - interval '24 hours'
+     order by created_at desc limit 1;
+  end if;
+  if known.id is not null then
     if known.body_hash <> given ->> 'body_hash' then
       return json_build_object('kind', 'mismatch');
     end if;
@@ -706,7 +711,8 @@ begin
 end
 $$;
 
--- One write of the engine, whole or not at all. Null: the lease was lost, nothing is written.
+-- One write of the engine, whole or not at all: a Commit, with the ids of the calls that its messages
+-- answer in `answered`. Null: the lease was lost, nothing is written.
 -- A turn that ends or waits for input gives the lease back. Answers {placed: what add_messages says, if there were any}.
 create function commit_turn(fence jsonb, change jsonb) returns json
 language plpgsql as $$
@@ -745,16 +751,13 @@ begin
   if change ? 'settlements' then
     perform settle_executions(place, change -> 'settlements');
   end if;
-  if change ? 'messages' then
-    added := add_messages(place, change -> 'messages');
-    -- The conversation holds these results now.
-    update execution e set result = null
-     where e.turn_id = target.id and e.result is not null and exists (
-       select from jsonb_array_elements(change -> 'messages') m where m -> 'results' ? e.call_id
-     );
+  if change ? 'messages' or spent <> row(0, 0, 0, 0)::token_usage then
+    added := add_messages(place, coalesce(change -> 'messages', '[]'), spent);
   end if;
-  if spent <> row(0, 0, 0, 0)::token_usage then
-    update session set usage = add_usage(usage, spent), updated_at = clock_timestamp() where id = place;
+  if change ? 'answered' then
+    -- The conversation holds these results now.
+    update execution set result = null
+     where turn_id = target.id and call_id in (select jsonb_array_elements_text(change -> 'answered'));
   end if;
   update turn
      set usage = add_usage(usage, spent),

@@ -1,13 +1,11 @@
 // Leaves a fresh embedded database in dist/, so that a first start need not make one (a few seconds and
 // several hundred MB). Made again only when PGlite's version has changed. No migration is applied to it.
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { PGlite } from '@electric-sql/pglite'
 
 const target = 'dist/pglite-template.tar.gz'
 const versionFile = 'dist/pglite-template.version'
-const require = createRequire(import.meta.url)
-const manifest = new URL('../package.json', `file://${require.resolve('@electric-sql/pglite')}`)
+const manifest = new URL('../package.json', import.meta.resolve('@electric-sql/pglite'))
 const { version } = JSON.parse(readFileSync(manifest, 'utf8'))
 
 const isCurrent =

@@ -47,13 +47,17 @@ export interface Parts {
   openEvents(stored: unknown, session: string): AnnouncedEvent[]
 }
 
+/** Ids of the calls whose results a message holds. */
+export const answeredCalls = (message: MessageInput): string[] =>
+  message.parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
+
 export function createParts(codec: PartsCodec): Parts {
   const seal = (parts: Part[], session: string) => document(codec.seal(parts, session))
   const content: Parts['content'] = (message, session) => ({
     role: message.role,
     parts: seal(message.parts, session),
     calls: toolCalls(message).map((call) => call.call_id),
-    results: message.parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : [])),
+    results: answeredCalls(message),
   })
   return {
     seal,

@@ -2,7 +2,7 @@ import { type Db, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, asStored, type Placed } from './messages.ts'
 import { readCursor, toPage } from './page.ts'
-import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
+import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import {
   type Commit,
@@ -234,7 +234,11 @@ export const settlementRecord = (settlement: Settlement, session: string, parts:
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
   const { messages, executions, settlements, end, announce, ...rest } = commit
   const change: Record<string, unknown> = { ...rest }
-  if (messages) change.messages = messages.map((message) => parts.newMessage(message, session))
+  if (messages) {
+    change.messages = messages.map((message) => parts.newMessage(message, session))
+    const answered = messages.flatMap((message) => answeredCalls(message))
+    if (answered.length > 0) change.answered = answered
+  }
   if (executions) {
     change.executions = executions.map((execution) => ({
       ...execution,

@@ -23,7 +23,6 @@ import {
   id,
   LEASE,
   message,
-  newSession,
   openRequest,
   owner,
   rejection,
