@@ -2,10 +2,14 @@
  * The table of deployments, and the only list of vendors outside of their folders' own: a provider that
  * speaks a known protocol is one more row.
  */
+import type { OAuthVendor } from '../src/oauth-vendor.ts'
 import type { Deployment } from '../src/provider.ts'
 import { anthropic, anthropicOauth } from './anthropic/index.ts'
+import { anthropicLogins } from './anthropic/oauth.ts'
 import { codeAssist, gemini, geminiOauth } from './gemini/index.ts'
+import { googleLogins } from './gemini/oauth.ts'
 import { chatgpt, openai } from './openai/index.ts'
+import { openaiLogins } from './openai/oauth.ts'
 
 /** `base` names the setting that holds the deployment's upstream root (src/config/config.ts `baseUrls`). */
 export interface Row {
@@ -21,4 +25,11 @@ export const DEPLOYMENTS: readonly Row[] = [
   { deployment: gemini, base: 'gemini' },
   { deployment: codeAssist, base: 'code_assist' },
   { deployment: geminiOauth, base: 'gemini' },
+]
+
+/** Who can be logged in to; `base` names the API root that the logins are for. */
+export const LOGINS: readonly { vendor: OAuthVendor; base: Row['base'] }[] = [
+  { vendor: openaiLogins, base: 'chatgpt' },
+  { vendor: anthropicLogins, base: 'anthropic' },
+  { vendor: googleLogins, base: 'code_assist' },
 ]

@@ -497,6 +497,44 @@ export interface Credentials {
   reseal(table: 'credential' | 'connector', id: string, version: number, secret: Uint8Array): Promise<boolean>
 }
 
+// ---------------------------------------------------------------- logins on their way
+
+export interface NewOAuthLogin {
+  /** SHA-256 of the state, in hex: the state itself is nowhere stored */
+  state_hash: string
+  owner: string
+  provider: string
+  mode: 'loopback' | 'paste' | 'device'
+  redirect_uri: string
+  /** The PKCE verifier and what else only the login's end needs */
+  sealed: Uint8Array
+  /** How long it may take */
+  seconds: number
+}
+export interface OAuthLogin extends Omit<NewOAuthLogin, 'seconds'> {
+  /** `taken`: its one answer has come and is being redeemed */
+  state: 'pending' | 'taken' | 'done' | 'failed'
+  credential_id: string | null
+  /** In words; never a secret */
+  error: string | null
+  expires_at: string
+  is_expired: boolean
+}
+export interface OAuthLogins {
+  /** Null where the owner has `most` pending ones already. */
+  create(login: NewOAuthLogin, most: number): Promise<OAuthLogin | null>
+  get(stateHash: string): Promise<OAuthLogin | null>
+  /** Single use: the first caller gets it; null for everybody else, another provider, or after its time. */
+  take(stateHash: string, provider: string): Promise<OAuthLogin | null>
+  finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
+  /** The place to ask the vendor whether a device login was granted, for some seconds; null while taken. */
+  poll(stateHash: string, seconds: number): Promise<OAuthLogin | null>
+  /** Forgets those that ended this long ago. */
+  prune(seconds: number): Promise<void>
+  /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
+  due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
+}
+
 export interface ApiKey {
   id: string
   owner: string
@@ -543,6 +581,7 @@ export interface Store {
   registry: Registry
   executions: Executions
   credentials: Credentials
+  logins: OAuthLogins
   keys: Keys
   audit: Audit
   settings: Settings

@@ -1,0 +1,187 @@
+/**
+ * Bearer credentials of Anthropic: logins with the operator's own client, Console profiles, workload
+ * identity federation, and Claude Code's login file, which is read and never renewed. Pure; the source of
+ * every fact is wire/anthropic.md section 1, and section 10 says what the vendor permits.
+ */
+import { BatonError } from '../../src/errors.ts'
+import type {
+  ImportedLogin,
+  OAuthAnswer,
+  OAuthCall,
+  OAuthSettings,
+  OAuthVendor,
+  TokenAnswer,
+  TokenFailure,
+} from '../../src/oauth-vendor.ts'
+import { type Json, number, object, parseObject, string } from './json.ts'
+import { OAUTH_BETA } from './render.ts'
+
+const FEDERATION_BETA = 'oidc-federation-2026-04-01'
+/** `renewed_by` of what the API's own token endpoint issued (1.7). */
+const CONSOLE = 'console'
+/** Inference, and the account's name (1.2). */
+const SCOPE = 'user:inference user:profile'
+
+function client({ clientId }: OAuthSettings): { id: string } {
+  if (clientId !== null) return { id: clientId }
+  throw new BatonError(
+    'invalid_request',
+    'Anthropic logins need an OAuth client of your own: set BATON_ANTHROPIC_OAUTH_CLIENT_ID. Baton brings none and presents itself as no other program.',
+    { param: 'provider' },
+  )
+}
+
+export const anthropicLogins: OAuthVendor = {
+  provider: 'anthropic',
+  modes: ['loopback', 'paste'],
+  remoteMode: 'paste',
+  client,
+  issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
+  // Any port is taken; the path is not known to be free (1.3).
+  loopback: { host: 'localhost', ports: [], path: '/callback', anyPath: false },
+  pasteRedirect: 'https://platform.claude.com/oauth/code/callback',
+  authorization: ({ authorizeUrl = '' }) => ({
+    url: authorizeUrl,
+    // `code`: the page shows the code for pasting where nothing listens (1.2).
+    parameters: { code: 'true', scope: SCOPE },
+  }),
+  // JSON, and the state is part of it (1.4).
+  exchange: (settings, { code, state, redirect_uri, verifier }) => ({
+    ...tokenCall(settings),
+    json: {
+      grant_type: 'authorization_code',
+      client_id: client(settings).id,
+      code,
+      state,
+      redirect_uri,
+      code_verifier: verifier,
+    },
+  }),
+  renew(settings, secret) {
+    if (secret.federation) return federationCall(settings, secret.federation)
+    const { refresh_token, renewed_by } = secret
+    if (refresh_token === undefined) return null
+    const call = renewed_by === CONSOLE ? consoleCall(settings, OAUTH_BETA) : tokenCall(settings)
+    const client_id = secret.client_id ?? client(settings).id
+    return { ...call, json: { grant_type: 'refresh_token', refresh_token, client_id } }
+  },
+  readTokens,
+  readFailure,
+  // Opaque tokens: they say nothing.
+  identify: () => ({ facts: {} }),
+  renewAheadSeconds: 300,
+  renewAfterSeconds: null,
+  keepAlive: true,
+  imports: { claude: readClaudeFile, 'anthropic-profile': readProfile },
+}
+
+const tokenCall = ({ tokenUrl = '' }: OAuthSettings): OAuthCall => ({ method: 'POST', url: tokenUrl })
+
+const consoleCall = ({ baseUrl }: OAuthSettings, betas: string): OAuthCall => ({
+  method: 'POST',
+  url: `${baseUrl}/v1/oauth/token`,
+  headers: { 'anthropic-beta': betas },
+})
+
+/** Larger assertions are refused by the endpoint. */
+const LONGEST_ASSERTION = 16 * 1024
+
+/** RFC 7523 (1.7). The answer has no refresh token: the assertion is exchanged again, for as long as it lives. */
+function federationCall(settings: OAuthSettings, federation: Json): OAuthCall {
+  const json: Record<string, string> = { grant_type: 'urn:ietf:params:oauth:grant-type:jwt-bearer' }
+  for (const name of ['assertion', 'federation_rule_id', 'organization_id']) {
+    const value = string(federation[name])
+    if (!value) throw unfit(name, 'is required')
+    json[name] = value
+  }
+  if ((json.assertion?.length ?? 0) > LONGEST_ASSERTION) throw unfit('assertion', 'is longer than 16 KiB')
+  for (const name of ['service_account_id', 'workspace_id']) {
+    const value = string(federation[name])
+    if (value) json[name] = value
+  }
+  return { ...consoleCall(settings, `${OAUTH_BETA},${FEDERATION_BETA}`), json }
+}
+
+const unfit = (name: string, problem: string) =>
+  new BatonError('invalid_request', `federation.${name} ${problem}.`, { param: `federation.${name}` })
+
+function readTokens(body: string): TokenAnswer | null {
+  const answer = parseObject(body)
+  const access_token = string(answer?.access_token)
+  if (!answer || !access_token) return null
+  const refresh_token = string(answer.refresh_token)
+  const expires_in = number(answer.expires_in)
+  const name = string(object(answer.account).email_address) ?? string(object(answer.organization).name)
+  return {
+    access_token,
+    ...(refresh_token ? { refresh_token } : {}),
+    ...(expires_in === undefined ? {} : { expires_in }),
+    ...(name ? { name } : {}),
+  }
+}
+
+/**
+ * An OAuth error, or the API's own error object (1.6). A wrong client is the operator's setting, not the
+ * login's end; a 401 says nothing of its cause and is final (federation).
+ */
+function readFailure({ status, body }: OAuthAnswer): TokenFailure {
+  const answer = parseObject(body) ?? {}
+  const error = object(answer.error)
+  const code = string(answer.error) ?? string(error.type) ?? `http_${status}`
+  const words = string(answer.error_description) ?? string(error.message) ?? ''
+  const isClient = code === 'invalid_client' || code === 'unauthorized_client'
+  return {
+    isLasting: !isClient && (code === 'invalid_grant' || status === 401),
+    code,
+    message: code === 'invalid_grant' ? `${words}${/[.!?]$/.test(words) ? '' : '.'} ${GONE}`.trim() : words,
+  }
+}
+
+const GONE = 'It was revoked, another program used it first, or its successor was lost before it was stored.'
+
+/** `.credentials.json` of Claude Code (1.8): its refresh token is left there, so that it stays logged in. */
+function readClaudeFile(file: Json): ImportedLogin {
+  const login = object(file.claudeAiOauth)
+  const access_token = string(login.accessToken)
+  if (!access_token) throw noLogin('It has no claudeAiOauth.accessToken.')
+  const expires_at = instant(number(login.expiresAt))
+  return {
+    secret: { access_token },
+    facts: {},
+    ...(expires_at === undefined ? {} : { expires_at }),
+    warning:
+      'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never refreshed; Claude Code keeps its login.',
+  }
+}
+
+/**
+ * A Console profile: `credentials/<profile>.json`. What `configs/<profile>.json` adds may stand beside it:
+ * `authentication.client_id`, without which nobody can renew it, and `workspace_id`.
+ */
+function readProfile(file: Json): ImportedLogin {
+  const access_token = string(file.access_token)
+  if (!access_token) throw noLogin('It has no access_token; give the file below credentials/.')
+  const refresh_token = string(file.refresh_token)
+  const client_id = string(object(file.authentication).client_id) ?? string(file.client_id)
+  const workspace_id = string(file.workspace_id)
+  const seconds = number(file.expires_at)
+  const expires_at = seconds === undefined ? undefined : instant(seconds * 1000)
+  return {
+    secret: {
+      access_token,
+      ...(refresh_token ? { refresh_token } : {}),
+      ...(client_id ? { client_id } : {}),
+      renewed_by: CONSOLE,
+    },
+    facts: workspace_id ? { workspace_id } : {},
+    ...(expires_at === undefined ? {} : { expires_at }),
+    warning:
+      'Refresh tokens are used once: from its first refresh on, this login belongs to Baton, and the profile must log in again.',
+  }
+}
+
+const noLogin = (why: string) =>
+  new BatonError('invalid_request', `content is no login file of this format. ${why}`, { param: 'content' })
+
+const instant = (ms: number | undefined): string | undefined =>
+  ms !== undefined && ms > 0 && ms < 8.64e15 ? new Date(ms).toISOString() : undefined

@@ -1,0 +1,170 @@
+/**
+ * Google logins with the operator's own OAuth client, for Code Assist or for the public API, and gemini-cli's
+ * login file. Pure; wire/gemini.md 1 is the source of every fact here, and 11 says what the vendor permits.
+ */
+import { BatonError } from '../../src/errors.ts'
+import type {
+  ImportedLogin,
+  LoginIdentity,
+  LoginSecret,
+  LoginWish,
+  OAuthAnswer,
+  OAuthSettings,
+  OAuthVendor,
+  TokenAnswer,
+  TokenFailure,
+} from '../../src/oauth-vendor.ts'
+import { claimsOf } from '../jwt.ts'
+import { count, type Fields, record, text } from './json.ts'
+import { isSetupNeeded, setUpCodeAssist } from './setup.ts'
+
+const USER_SCOPES = [
+  'https://www.googleapis.com/auth/cloud-platform',
+  'https://www.googleapis.com/auth/userinfo.email',
+  'https://www.googleapis.com/auth/userinfo.profile',
+]
+/** The public API's own scope; the Code Assist ones alone do not open it (9.1). */
+const PUBLIC_SCOPE = 'https://www.googleapis.com/auth/generative-language.retriever'
+const LOOPBACK_PATH = '/oauth2callback'
+
+/** The token endpoint refuses every call without the client's secret (1.1). */
+function client({ clientId, clientSecret }: OAuthSettings): { id: string; secret: string } {
+  if (clientId !== null && clientSecret) return { id: clientId, secret: clientSecret }
+  throw new BatonError(
+    'invalid_request',
+    'Google logins need an OAuth client of your own: set BATON_GOOGLE_OAUTH_CLIENT_ID and BATON_GOOGLE_OAUTH_CLIENT_SECRET. Baton brings none and presents itself as no other program.',
+    { param: 'provider' },
+  )
+}
+
+const clientFields = (settings: OAuthSettings) => {
+  const { id, secret } = client(settings)
+  return { client_id: id, client_secret: secret }
+}
+
+export const googleLogins: OAuthVendor = {
+  provider: 'gemini',
+  modes: ['loopback', 'paste'],
+  remoteMode: 'paste',
+  client,
+  // https://accounts.google.com names itself as its issuer, and the login begins there.
+  issuer: ({ authorizeUrl = '' }) => new URL(authorizeUrl).origin,
+  // A desktop client takes any port and path; a web client the one that is registered (1.2).
+  loopback: { host: '127.0.0.1', ports: [], path: LOOPBACK_PATH, anyPath: true },
+  // Nothing needs to listen there: the person copies the address that the browser could not open.
+  pasteRedirect: `http://127.0.0.1:8085${LOOPBACK_PATH}`,
+  authorization: ({ authorizeUrl = '' }, wish) => ({
+    url: authorizeUrl,
+    // Without `prompt=consent` only a person's first login brings a refresh token (1.2).
+    parameters: { scope: scopeOf(wish), access_type: 'offline', prompt: 'consent' },
+  }),
+  exchange: (settings, { code, redirect_uri, verifier }) => ({
+    method: 'POST',
+    url: settings.tokenUrl ?? '',
+    form: {
+      grant_type: 'authorization_code',
+      code,
+      redirect_uri,
+      code_verifier: verifier,
+      ...clientFields(settings),
+    },
+  }),
+  renew(settings, { refresh_token, client_id }) {
+    if (refresh_token === undefined) return null
+    const own = clientFields(settings)
+    if (client_id !== undefined && client_id !== own.client_id) {
+      throw new BatonError(
+        'upstream_auth',
+        'The login was made with another OAuth client than BATON_GOOGLE_OAUTH_CLIENT_ID names now.',
+      )
+    }
+    return {
+      method: 'POST',
+      url: settings.tokenUrl ?? '',
+      form: { grant_type: 'refresh_token', refresh_token, ...own },
+    }
+  },
+  readTokens,
+  readFailure,
+  identify,
+  renewAheadSeconds: 300,
+  renewAfterSeconds: 3300,
+  // The refresh token stays the same and outlives months without use (1.3).
+  keepAlive: false,
+  setup: { isNeeded: isSetupNeeded, steps: setUpCodeAssist },
+  imports: { 'gemini-cli': readCliFile },
+}
+
+const scopeOf = ({ path }: LoginWish): string =>
+  (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
+
+function readTokens(body: string): TokenAnswer | null {
+  const answer = parse(body)
+  const access_token = text(answer.access_token)
+  if (access_token === undefined) return null
+  const refresh_token = text(answer.refresh_token)
+  const id_token = text(answer.id_token)
+  const expires_in = count(answer.expires_in)
+  return {
+    access_token,
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+    ...(expires_in === undefined ? {} : { expires_in }),
+  }
+}
+
+/** Dead grants by code; a client that is refused is the operator's setting and no login's end (1.3). */
+function readFailure({ status, body }: OAuthAnswer): TokenFailure {
+  const answer = parse(body)
+  const code = text(answer.error) ?? `http_${status}`
+  const words = text(answer.error_description) ?? ''
+  const isRapt = answer.error_subtype === 'invalid_rapt'
+  return {
+    isLasting: code === 'invalid_grant',
+    code: isRapt ? 'invalid_rapt' : code,
+    message: isRapt ? 'The organisation asks for a new sign-in from time to time.' : words,
+  }
+}
+
+/** Access tokens are opaque; the id token names the account and ends with the access token's own hour. */
+function identify({ id_token }: LoginSecret): LoginIdentity {
+  const email = text(claimsOf(id_token).email)
+  return { facts: {}, ...(email === undefined ? {} : { name: email }) }
+}
+
+/** `oauth_creds.json` (1.4). It names no client: the configured one must be the one that made it. */
+function readCliFile(file: Fields): ImportedLogin {
+  const access_token = text(file.access_token)
+  const refresh_token = text(file.refresh_token)
+  if (access_token === undefined && refresh_token === undefined) {
+    const why =
+      'It has neither access_token nor refresh_token; gemini-cli may keep its login in the keychain instead.'
+    throw new BatonError('invalid_request', `content is no gemini-cli login. ${why}`, { param: 'content' })
+  }
+  const id_token = text(file.id_token)
+  const secret: LoginSecret = {
+    ...(access_token === undefined ? {} : { access_token }),
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+  }
+  const expiry = count(file.expiry_date)
+  const { facts, name } = identify(secret)
+  return {
+    secret,
+    facts: { ...facts, path: 'code_assist' },
+    ...(name === undefined ? {} : { name }),
+    ...(expiry === undefined || expiry <= 0 || expiry > 8.64e15
+      ? {}
+      : { expires_at: new Date(expiry).toISOString() }),
+    warning:
+      "Google forbids other software to use gemini-cli's login and may suspend the account for it (docs/provider-logins.md). Renewing it needs the OAuth client that made it in BATON_GOOGLE_OAUTH_CLIENT_ID and _SECRET.",
+  }
+}
+
+function parse(body: string): Fields {
+  try {
+    return record(JSON.parse(body))
+  } catch {
+    return {}
+  }
+}

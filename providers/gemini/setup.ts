@@ -1,0 +1,166 @@
+/**
+ * From a Google login to a Code Assist project: loadCodeAssist, and onboarding where the account has none
+ * yet (wire/gemini.md 2). A generator yields the calls and is given their answers.
+ */
+import { BatonError } from '../../src/errors.ts'
+import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
+import { classify } from './classify.ts'
+import { type Fields, list, record, text } from './json.ts'
+
+type Facts = Readonly<Record<string, string>>
+
+export const isSetupNeeded = ({ path, project_id }: Facts): boolean =>
+  path === 'code_assist' && project_id === undefined
+
+/** Nothing is claimed here: Baton is none of the programs that these enums can name. */
+const CLIENT = {
+  ideType: 'IDE_UNSPECIFIED',
+  platform: 'PLATFORM_UNSPECIFIED',
+  pluginType: 'PLUGIN_UNSPECIFIED',
+}
+const POLL_MS = 5000
+/** Two minutes; the vendor's own client waits without end (2.3). */
+const MOST_POLLS = 24
+
+/** The project that requests must name, as `{project_id}`; `{}` where the login is for the public API. */
+export function* setUpCodeAssist(
+  { baseUrl }: OAuthSettings,
+  token: string,
+  facts: Facts,
+): Generator<SetupStep, Record<string, string>, OAuthAnswer> {
+  if (facts.path === 'public') return {}
+  const wanted = facts.project_id
+  if (wanted !== undefined && /^\d+$/.test(wanted)) {
+    throw new BatonError('invalid_request', `project_id ${wanted} is a project's number; give its id.`, {
+      param: 'project_id',
+    })
+  }
+  const headers = { authorization: `Bearer ${token}` }
+  const post = (method: string, json: Fields): SetupStep => ({
+    call: { method: 'POST', url: `${baseUrl}:${method}`, headers, json },
+    afterMs: 0,
+  })
+  const account = readAccount(yield post('loadCodeAssist', about(wanted)))
+  if (account.isMember) return { project_id: account.project ?? wanted ?? refuse(account.ineligible) }
+  // Google's free tier brings a project of its own and refuses any other (2.3).
+  const asked = account.tier === 'free-tier' ? undefined : wanted
+  let operation = readOperation(yield post('onboardUser', { tierId: account.tier, ...about(asked) }))
+  for (let polls = 0; !operation.isDone; polls++) {
+    if (polls === MOST_POLLS || operation.name === undefined) {
+      throw new BatonError('upstream_timeout', 'Google did not finish setting up Code Assist; try again.')
+    }
+    const url = `${baseUrl}/${operation.name}`
+    operation = readOperation(yield { call: { method: 'GET', url, headers }, afterMs: POLL_MS })
+  }
+  // The backend may choose another project than the one asked for; its own is the one that works (2.3).
+  return { project_id: operation.project ?? asked ?? refuse(account.ineligible) }
+}
+
+const about = (project: string | undefined): Fields => ({
+  ...(project === undefined ? {} : { cloudaicompanionProject: project }),
+  metadata: { ...CLIENT, ...(project === undefined ? {} : { duetProject: project }) },
+})
+
+interface Account {
+  /** It has a tier already */
+  isMember: boolean
+  project: string | undefined
+  /** To onboard with */
+  tier: string
+  ineligible: Fields[]
+}
+
+/** Throws for an account that cannot go on: refused by the vendor, or to be verified first (2.2). */
+function readAccount(answer: OAuthAnswer): Account {
+  if (answer.status >= 400) {
+    const failed = classify(answer)
+    // VPC Service Controls hide the tier from us; it is the paid one (2.2).
+    if (!JSON.stringify(failed.details ?? {}).includes('SECURITY_POLICY_VIOLATED')) throw failed
+    return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
+  }
+  const body = parse(answer)
+  const ineligible = list(body.ineligibleTiers).map(record)
+  const isMember = text(record(body.currentTier).id) !== undefined
+  if (!isMember) {
+    for (const tier of ineligible) {
+      if (tier.reasonCode === 'UNSUPPORTED_CLIENT') throw retired(tier)
+      if (tier.reasonCode === 'VALIDATION_REQUIRED' && text(tier.validationUrl)) throw unverified(tier)
+    }
+  }
+  const tiers = list(body.allowedTiers).map(record)
+  return {
+    isMember,
+    project: projectOf(body.cloudaicompanionProject),
+    tier: text(tiers.find(({ isDefault }) => isDefault === true)?.id) ?? 'legacy-tier',
+    ineligible,
+  }
+}
+
+const projectOf = (value: unknown): string | undefined => text(value) ?? text(record(value).id)
+
+function readOperation(answer: OAuthAnswer): {
+  isDone: boolean
+  name: string | undefined
+  project: string | undefined
+} {
+  if (answer.status >= 400) throw classify(answer)
+  const { done, name, response } = parse(answer)
+  return {
+    isDone: done === true,
+    name: text(name),
+    project: projectOf(record(response).cloudaicompanionProject),
+  }
+}
+
+const upstream = (tier: Fields): Record<string, unknown> => ({
+  reason: tier.reasonCode,
+  message: text(tier.reasonMessage) ?? '',
+})
+
+/** Terminal: no retry, no other client, no disguise (0.4). */
+const retired = (tier: Fields) =>
+  new BatonError(
+    'upstream_auth',
+    `Google does not serve this account through Code Assist with this client. Use a Gemini API key instead. It said: ${text(tier.reasonMessage) ?? 'UNSUPPORTED_CLIENT'}`,
+    { details: { upstream: upstream(tier) } },
+  )
+
+const unverified = (tier: Fields) =>
+  new BatonError(
+    'upstream_auth',
+    `Google wants the account to be verified first: open ${tier.validationUrl} and log in again.`,
+    {
+      details: {
+        upstream: {
+          ...upstream(tier),
+          links: [
+            { text: text(tier.validationUrlLinkText) ?? 'Verify the account', url: tier.validationUrl },
+          ],
+        },
+      },
+    },
+  )
+
+function refuse(ineligible: readonly Fields[]): never {
+  const reasons = ineligible.flatMap(({ reasonMessage }) => text(reasonMessage) ?? [])
+  if (ineligible.length > 0) {
+    throw new BatonError(
+      'upstream_auth',
+      `The Google account cannot use Code Assist. It said: ${reasons.join(' ')}`,
+      { details: { upstream: ineligible.map(upstream) } },
+    )
+  }
+  throw new BatonError(
+    'invalid_request',
+    'This Google account needs a Google Cloud project: give the id of one as project_id.',
+    { param: 'project_id' },
+  )
+}
+
+function parse({ body }: OAuthAnswer): Fields {
+  try {
+    return record(JSON.parse(body))
+  } catch {
+    return {}
+  }
+}

@@ -1,0 +1,229 @@
+/**
+ * ChatGPT logins: browser, paste and device code, refresh, and Codex CLI's login file. Pure; wire/openai.md
+ * section 1 is the source of every fact here.
+ */
+import { BatonError } from '../../src/errors.ts'
+import type {
+  DeviceFlow,
+  ImportedLogin,
+  LoginIdentity,
+  LoginSecret,
+  OAuthAnswer,
+  OAuthSettings,
+  OAuthVendor,
+  TokenAnswer,
+  TokenFailure,
+} from '../../src/oauth-vendor.ts'
+import { claimsOf, expiryOf } from '../jwt.ts'
+import { ORIGINATOR } from './render.ts'
+import { type Wire, wireJson, wireNumber, wireObject, wireText } from './wire.ts'
+
+/** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
+const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+/** What inference needs; scopes for connectors are the vendor's own tools' (1.1). */
+const SCOPE = 'openid profile email offline_access'
+const LOOPBACK = { host: 'localhost', ports: [1455, 1457], path: '/auth/callback', anyPath: false } as const
+
+const endpoint = (settings: OAuthSettings, path: string): string => `${settings.issuer ?? ''}${path}`
+const client = ({ clientId }: OAuthSettings) => ({ id: clientId ?? PUBLIC_CLIENT })
+
+export const openaiLogins: OAuthVendor = {
+  provider: 'openai',
+  modes: ['loopback', 'paste', 'device'],
+  remoteMode: 'device',
+  client,
+  issuer: ({ issuer = '' }) => issuer,
+  loopback: LOOPBACK,
+  pasteRedirect: `http://${LOOPBACK.host}:${LOOPBACK.ports[0]}${LOOPBACK.path}`,
+  authorization: (settings) => ({
+    url: endpoint(settings, '/oauth/authorize'),
+    parameters: {
+      scope: SCOPE,
+      id_token_add_organizations: 'true',
+      codex_cli_simplified_flow: 'true',
+      ...ORIGINATOR,
+    },
+  }),
+  // `.onboarding_entrypoint=…` may come behind it (1.2); the state itself holds no dot.
+  stateOf: (returned) => returned.split('.', 1)[0] ?? '',
+  exchange: (settings, { code, redirect_uri, verifier }) => ({
+    method: 'POST',
+    url: endpoint(settings, '/oauth/token'),
+    form: {
+      grant_type: 'authorization_code',
+      code,
+      redirect_uri,
+      client_id: client(settings).id,
+      code_verifier: verifier,
+    },
+  }),
+  renew: (settings, { refresh_token, client_id }) =>
+    refresh_token === undefined
+      ? null
+      : {
+          method: 'POST',
+          url: endpoint(settings, '/oauth/token'),
+          json: {
+            client_id: client_id ?? client(settings).id,
+            grant_type: 'refresh_token',
+            refresh_token,
+          },
+        },
+  readTokens,
+  readFailure,
+  identify,
+  renewAheadSeconds: 300,
+  renewAfterSeconds: 8 * 86_400,
+  keepAlive: true,
+  device: deviceFlow(),
+  imports: { codex: readCodexFile },
+}
+
+function readTokens(body: string): TokenAnswer | null {
+  const answer = wireJson(body)
+  if (!answer) return null
+  const tokens = tokensOf(answer)
+  if (Object.keys(tokens).length === 0) return null
+  const expires_in = wireNumber(answer.expires_in)
+  return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
+}
+
+function tokensOf(wire: Wire): Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'> {
+  const tokens: LoginSecret = {}
+  for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
+    const token = wireText(wire[name])
+    if (token !== '') tokens[name] = token
+  }
+  return tokens
+}
+
+const AUTH_CLAIM = 'https://api.openai.com/auth'
+
+/** Both tokens carry the claims; the id token is the vendor's own source (1.5). */
+function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
+  const claims = claimsOf(access_token)
+  const identity = claimsOf(id_token)
+  const accounts = [identity, claims].map((held) => wireText(wireObject(held[AUTH_CLAIM]).chatgpt_account_id))
+  // An organisation is no workspace, and some valid tokens name neither.
+  const account_id = accounts.find((id) => id !== '' && !id.startsWith('org-'))
+  const name = wireText(identity.email) || wireText(claims.email)
+  const expires_at = expiryOf(claims)
+  return {
+    facts: account_id === undefined ? {} : { account_id },
+    ...(name === '' ? {} : { name }),
+    ...(expires_at === undefined ? {} : { expires_at }),
+  }
+}
+
+const LASTING = new Set([
+  'refresh_token_expired',
+  'refresh_token_reused',
+  'refresh_token_invalidated',
+  'invalid_grant',
+  'invalid_refresh_token',
+  'app_session_terminated',
+  'invalid_client',
+  'unauthorized_client',
+  'access_denied',
+])
+const REUSED =
+  'The refresh token was already used: another program shares this login, or its successor was lost before it was stored.'
+
+/** By code, not by status: the same failure comes as 400 and as 401 (1.6). */
+function readFailure({ status, body }: OAuthAnswer): TokenFailure {
+  const answer = wireJson(body) ?? {}
+  const error = wireObject(answer.error)
+  const code = wireText(error.code) || wireText(answer.error) || wireText(answer.code)
+  const words = wireText(error.message) || wireText(answer.error_description) || wireText(answer.message)
+  return {
+    isLasting: LASTING.has(code) || status === 401,
+    code: code || `http_${status}`,
+    message: code === 'refresh_token_reused' ? REUSED : words,
+  }
+}
+
+/** wire/openai.md 1.4 */
+function deviceFlow(): DeviceFlow {
+  const accounts = (settings: OAuthSettings, path: string) =>
+    endpoint(settings, `/api/accounts/deviceauth/${path}`)
+  return {
+    lifetimeSeconds: 900,
+    verificationUrl: (settings) => endpoint(settings, '/codex/device'),
+    redirectUri: (settings) => endpoint(settings, '/deviceauth/callback'),
+    start: (settings) => ({
+      method: 'POST',
+      url: accounts(settings, 'usercode'),
+      json: { client_id: client(settings).id },
+    }),
+    readStart(answer) {
+      const { device_auth_id, user_code, usercode, interval } = wireJson(answer.body) ?? {}
+      const device = wireText(device_auth_id)
+      const code = wireText(user_code) || wireText(usercode)
+      if (answer.status === 200 && device !== '' && code !== '') {
+        return { device, user_code: code, intervalSeconds: secondsOf(interval) }
+      }
+      throw deviceRefused(answer)
+    },
+    poll: (settings, { device, user_code }) => ({
+      method: 'POST',
+      url: accounts(settings, 'token'),
+      json: { device_auth_id: device, user_code },
+    }),
+    readPoll(answer) {
+      const { authorization_code, code_verifier } = wireJson(answer.body) ?? {}
+      const code = wireText(authorization_code)
+      if (answer.status === 200 && code !== '') {
+        return { state: 'granted', code, verifier: wireText(code_verifier) }
+      }
+      const failure = readFailure(answer)
+      const isTooFast = failure.code === 'slow_down' || answer.status === 429
+      const isPending = answer.status === 403 || answer.status === 404 || answer.status >= 500
+      if (isPending || isTooFast || failure.code.endsWith('authorization_pending')) {
+        return { state: 'pending', isTooFast }
+      }
+      throw deviceRefused(answer)
+    },
+  }
+}
+
+/** It is a number in a text; never faster than one in a second. */
+function secondsOf(interval: unknown): number {
+  const seconds = Number(interval)
+  return Number.isFinite(seconds) ? Math.min(Math.max(seconds, 1), 60) : 5
+}
+
+function deviceRefused(answer: OAuthAnswer): BatonError {
+  if (answer.status === 404) {
+    return new BatonError(
+      'invalid_request',
+      'OpenAI does not offer device logins here. Switch them on in the security settings of ChatGPT, or log in with mode paste.',
+      { param: 'mode' },
+    )
+  }
+  const { code, message } = readFailure(answer)
+  return new BatonError('upstream_rejected', `OpenAI refused the device login (${code}).`, {
+    details: { upstream: { status: answer.status, code, message } },
+  })
+}
+
+/** Codex CLI's `auth.json` (1.8). */
+function readCodexFile(file: Wire): ImportedLogin {
+  const tokens = wireObject(file.tokens)
+  const secret = tokensOf(tokens)
+  if (secret.access_token === undefined) {
+    const held =
+      wireText(file.OPENAI_API_KEY) === ''
+        ? 'It has no tokens.access_token. Log in with Codex CLI first, with its credentials stored in a file.'
+        : 'It holds an API key and no login. Store that with POST /v1/credentials, kind api_key.'
+    throw new BatonError('invalid_request', `content is no Codex login. ${held}`, { param: 'content' })
+  }
+  const { facts, ...identity } = identify(secret)
+  const account = wireText(tokens.account_id)
+  return {
+    secret,
+    facts: account === '' || account.startsWith('org-') ? facts : { ...facts, account_id: account },
+    ...identity,
+    warning:
+      'Refresh tokens are used once: from its first refresh on, this login belongs to Baton, and Codex CLI must log in again. Do not use the file in both.',
+  }
+}

@@ -1,0 +1,50 @@
+/** Who can be logged in to: each vendor's description with the operator's settings for it. */
+import type { Config } from '../config/config.ts'
+import { BatonError } from '../errors.ts'
+import type { OAuthSettings, OAuthVendor } from '../oauth-vendor.ts'
+
+export interface LoginRow {
+  vendor: OAuthVendor
+  settings: OAuthSettings
+}
+export interface LoginTable {
+  /** Where logins of this provider are switched on */
+  isEnabled(provider: string): boolean
+  /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
+  row(provider: string): LoginRow
+  /** Null for a provider without logins; switched on or not. */
+  find(provider: string): LoginRow | null
+}
+
+export function createLoginTable(
+  vendors: readonly { vendor: OAuthVendor; base: keyof Config['baseUrls'] }[],
+  config: Pick<Config, 'oauth' | 'baseUrls' | 'enableOauth'>,
+): LoginTable {
+  const settings: Readonly<Record<string, Omit<OAuthSettings, 'baseUrl'>>> = config.oauth
+  const rows = new Map(
+    vendors.map(({ vendor, base }): [string, LoginRow] => [
+      vendor.provider,
+      {
+        vendor,
+        settings: { ...(settings[vendor.provider] ?? { clientId: null }), baseUrl: config.baseUrls[base] },
+      },
+    ]),
+  )
+  const isEnabled = (provider: string) => config.enableOauth.includes(provider)
+  return {
+    isEnabled,
+    find: (provider) => rows.get(provider) ?? null,
+    row(provider) {
+      const row = rows.get(provider)
+      if (!row) {
+        const known = [...rows.keys()].join(', ')
+        throw new BatonError('invalid_request', `provider must be one of: ${known}.`, { param: 'provider' })
+      }
+      if (isEnabled(provider)) return row
+      throw new BatonError(
+        'oauth_not_enabled',
+        `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
+      )
+    },
+  }
+}

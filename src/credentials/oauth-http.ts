@@ -1,0 +1,110 @@
+/**
+ * The door to the vendors' token endpoints and to what a login is set up with: one small request, one
+ * small answer, no redirects, a time limit for the whole. No retries: a refresh token may be spent by the
+ * first try, whatever came of it.
+ */
+import { Agent, type Dispatcher, request } from 'undici'
+import { BatonError } from '../errors.ts'
+import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
+
+export interface OAuthHttp {
+  /**
+   * Any status is an answer. Throws upstream_timeout, upstream_disconnected. In the body of a failure
+   * every secret that was sent is `***`: vendors quote them.
+   */
+  send(call: OAuthCall): Promise<OAuthAnswer>
+  close(): Promise<void>
+}
+
+export interface OAuthHttpDeps {
+  version: string
+  /** Absent: an own pool of connections */
+  dispatcher?: Dispatcher
+  timeoutMs?: number
+}
+
+/** Token answers are a few KiB. */
+const MAX_BODY = 1 << 20
+
+export function createOAuthHttp({ version, dispatcher, timeoutMs = 15_000 }: OAuthHttpDeps): OAuthHttp {
+  const pool = dispatcher ?? new Agent({ connections: 8, keepAliveTimeout: 30_000 })
+  return {
+    async send(call) {
+      try {
+        const { statusCode, headers, body } = await request(call.url, {
+          dispatcher: pool,
+          method: call.method,
+          headers: {
+            accept: 'application/json',
+            'user-agent': `baton/${version}`,
+            ...call.headers,
+            ...typeOf(call),
+          },
+          body: bodyOf(call),
+          signal: AbortSignal.timeout(timeoutMs),
+        })
+        const text = await read(body)
+        return {
+          status: statusCode,
+          headers: flat(headers),
+          body: statusCode < 400 ? text : withoutSecrets(text, call),
+        }
+      } catch (thrown) {
+        throw broken(thrown, timeoutMs)
+      }
+    },
+    close: () => (dispatcher ? Promise.resolve() : pool.destroy()),
+  }
+}
+
+function typeOf({ form, json }: OAuthCall): Record<string, string> {
+  if (form) return { 'content-type': 'application/x-www-form-urlencoded' }
+  return json ? { 'content-type': 'application/json' } : {}
+}
+
+function bodyOf({ form, json }: OAuthCall): string | null {
+  if (form) return new URLSearchParams(form).toString()
+  return json ? JSON.stringify(json) : null
+}
+
+async function read(body: AsyncIterable<Uint8Array>): Promise<string> {
+  const chunks: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of body) {
+    size += chunk.length
+    if (size > MAX_BODY) throw new Error(`more than ${MAX_BODY} bytes`)
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+const flat = (headers: Readonly<Record<string, string | string[] | undefined>>): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(headers).map(([name, value]) => [
+      name,
+      Array.isArray(value) ? value.join(', ') : (value ?? ''),
+    ]),
+  )
+
+const PUBLIC_FIELDS = new Set(['grant_type', 'client_id', 'redirect_uri', 'tierId'])
+/** Shorter values stand in many an innocent text. */
+const SHORTEST_SECRET = 8
+
+function withoutSecrets(text: string, { form, json, headers }: OAuthCall): string {
+  const sent = Object.entries({ ...form, ...json }).flatMap(([name, value]) =>
+    typeof value === 'string' && !PUBLIC_FIELDS.has(name) ? [value] : [],
+  )
+  const token = headers?.authorization?.replace(/^Bearer /, '')
+  const secrets = [...sent, ...(token ? [token] : [])].filter((value) => value.length >= SHORTEST_SECRET)
+  return secrets.reduce((rest, secret) => rest.replaceAll(secret, '***'), text)
+}
+
+/** The cause may hold the request's address, never its body. */
+function broken(thrown: unknown, timeoutMs: number): BatonError {
+  const isLate = thrown instanceof Error && thrown.name === 'TimeoutError'
+  return isLate
+    ? new BatonError('upstream_timeout', `The provider's login service did not answer within ${timeoutMs} ms.`)
+    : new BatonError('upstream_disconnected', "The provider's login service cannot be reached.", {
+        cause: thrown,
+      })
+}

@@ -1,0 +1,71 @@
+import { type Db, value, values } from './db.ts'
+import { bytesOf } from './json.ts'
+import type { OAuthLogin, OAuthLogins } from './store.ts'
+
+/** As SQL gives it: oauth_login_json in the schema. */
+interface StoredLogin extends Omit<OAuthLogin, 'sealed'> {
+  sealed: string
+}
+const toLogin = (stored: StoredLogin): OAuthLogin => ({
+  ...stored,
+  sealed: bytesOf(stored.sealed) ?? new Uint8Array(),
+})
+
+export function createLoginRows(db: Db): OAuthLogins {
+  const one = async (text: string, params: (string | number)[]): Promise<OAuthLogin | null> => {
+    const found = await value<StoredLogin>(db, text, params)
+    return found && toLogin(found)
+  }
+  return {
+    async create({ state_hash, owner, provider, mode, redirect_uri, sealed, seconds }, most) {
+      const [made] = await values<StoredLogin>(
+        db,
+        `insert into oauth_login as l (state_hash, owner, provider, mode, redirect_uri, sealed, expires_at)
+         select $1, $2, $3, $4, $5, $6, seconds_from_now($7)
+          where $8 > (select count(*) from oauth_login
+                       where owner = $2 and state = 'pending' and expires_at > clock_timestamp())
+         returning oauth_login_json(l)`,
+        [state_hash, owner, provider, mode, redirect_uri, sealed, seconds, most],
+      )
+      return made ? toLogin(made) : null
+    },
+    get: (hash) => one('select oauth_login_json(l) from oauth_login l where state_hash = $1', [hash]),
+    take: (hash, provider) =>
+      one(
+        `update oauth_login l set state = 'taken'
+          where state_hash = $1 and provider = $2 and state = 'pending' and expires_at > clock_timestamp()
+         returning oauth_login_json(l)`,
+        [hash, provider],
+      ),
+    async finish(hash, result) {
+      const [credential, error] = 'error' in result ? [null, result.error] : [result.credential_id, null]
+      await db.query(
+        `update oauth_login set state = case when $2::text is null then 'failed' else 'done' end,
+                credential_id = $2, error = $3
+          where state_hash = $1 and state in ('pending', 'taken')`,
+        [hash, credential, error],
+      )
+    },
+    poll: (hash, seconds) =>
+      one(
+        `update oauth_login l set polled_until = seconds_from_now($2)
+          where state_hash = $1 and state = 'pending' and expires_at > clock_timestamp()
+            and (polled_until is null or polled_until < clock_timestamp())
+         returning oauth_login_json(l)`,
+        [hash, seconds],
+      ),
+    async prune(seconds) {
+      await db.query('delete from oauth_login where expires_at < seconds_from_now($1)', [-seconds])
+    },
+    due: (providers, seconds, limit) =>
+      values<{ id: string; owner: string }>(
+        db,
+        `select json_build_object('id', id, 'owner', owner) from credential
+          where kind = 'oauth' and state = 'active' and provider = any($1)
+            and expires_at < seconds_from_now($2)
+            and (claimed_until is null or claimed_until < clock_timestamp())
+          order by expires_at limit $3`,
+        [providers, seconds, limit],
+      ),
+  }
+}
