@@ -23,7 +23,18 @@ const Secret = Type.String({
   pattern: '^[\\x21-\\x7e]+$',
   description: 'Printable ASCII without spaces',
 })
-const Fact = Type.String({ minLength: 1, maxLength: 256, pattern: '^[\\x21-\\x7e]+$' })
+export const Fact = Type.String({ minLength: 1, maxLength: 256, pattern: '^[\\x21-\\x7e]+$' })
+/** Anthropic: what a workload proves itself with, in place of a refresh token. */
+const Federation = Type.Object(
+  {
+    assertion: Secret,
+    federation_rule_id: Fact,
+    organization_id: Fact,
+    service_account_id: Type.Optional(Fact),
+    workspace_id: Type.Optional(Fact),
+  },
+  { ...closed, description: 'Workload identity federation: fetches access tokens by itself' },
+)
 const common = {
   provider: Provider,
   name: Type.Optional(text(1, 200)),
@@ -38,7 +49,7 @@ const NewCredential = {
       {
         ...common,
         kind: Type.Literal('oauth'),
-        access_token: Secret,
+        access_token: Type.Optional(Secret),
         refresh_token: Type.Optional(Secret),
         id_token: Type.Optional(Secret),
         expires_at: Type.Optional(Instant),
@@ -47,9 +58,7 @@ const NewCredential = {
         path: Type.Optional(Type.Enum(['code_assist', 'public'])),
         quota_project: Type.Optional(Fact),
         workspace_id: Type.Optional(Fact),
-        federation: Type.Optional(
-          Type.Unsafe<Record<string, unknown>>({ type: 'object', maxProperties: 50 }),
-        ),
+        federation: Type.Optional(Federation),
       },
       closed,
     ),

@@ -1,13 +1,24 @@
 import { type Static, Type } from 'typebox'
+import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
 import { BatonError } from '../src/errors.ts'
 import type { Logins } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
-import { CredentialView } from './credentials.ts'
+import { CredentialView, Fact } from './credentials.ts'
 import { closed, Id, Instant, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
-const Authorize = Type.Object({ mode: Type.Optional(Mode) }, { ...closed, examples: [{ mode: 'paste' }] })
+const Authorize = Type.Object(
+  {
+    mode: Type.Optional(Mode),
+    path: Type.Optional(
+      Type.Enum(['code_assist', 'public'], { description: 'Gemini: which API the login is for' }),
+    ),
+    project_id: Type.Optional(Fact),
+    quota_project: Type.Optional(Fact),
+  },
+  { ...closed, examples: [{ mode: 'paste' }] },
+)
 const Login = Type.Object(
   {
     authorization_url: Type.String(),
@@ -45,9 +56,17 @@ const Import = Type.Object(
       type: ['string', 'object'],
       description: "The login file's text, or its JSON",
     }),
+    project_id: Type.Optional(Fact),
   },
   { ...closed, examples: [{ provider: 'openai', format: 'codex', content: '{"tokens":{}}' }] },
 )
+
+const Imported = Type.Object(
+  { ...CredentialView.properties, warning: Type.String() },
+  { title: 'ImportedCredential' },
+)
+
+const PAGE = { description: 'A page for people', content: { 'text/html': { schema: { type: 'string' } } } }
 
 const tags = ['logins']
 
@@ -75,7 +94,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     (request) => {
       const { provider } = request.params
-      return flows(provider).authorize(request.caller, provider, request.body.mode ?? null)
+      const { mode = null, ...wish } = request.body
+      return flows(provider).authorize(request.caller, provider, mode, wish)
     },
   )
   app.get(
@@ -88,17 +108,13 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
         querystring: Type.Record(Type.String(), Type.String({ maxLength: 16_384 })),
-        response: {
-          200: { description: 'A page for people', content: { 'text/html': { schema: { type: 'string' } } } },
-        },
+        response: { 200: PAGE, 400: PAGE },
       },
     },
     async (request, reply) => {
       const { provider } = request.params
-      const { state } = await flows(provider).callback(provider, request.query)
-      const words =
-        state === 'done' ? 'You are logged in. This page can be closed.' : 'The login did not succeed.'
-      return reply.type('text/html; charset=utf-8').send(`<!doctype html><title>Baton</title><p>${words}</p>`)
+      const { status, html } = await flows(provider).callbackPage(provider, request.query)
+      return reply.code(status).headers(PAGE_HEADERS).send(html)
     },
   )
   app.post(
@@ -112,10 +128,9 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
         response: { 200: CredentialView },
       },
     },
-    async (request) => {
+    (request) => {
       const { provider } = request.params
-      const credential = await flows(provider).exchange(request.caller, provider, answerOf(request.body))
-      return credentials.get(request.caller, credential.id)
+      return flows(provider).exchange(request.caller, provider, answerOf(request.body))
     },
   )
   app.get(
@@ -141,12 +156,12 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
         tags,
         summary: "Take over a login file of a provider's own tool",
         body: Import,
-        response: { 201: CredentialView },
+        response: { 201: Imported },
       },
     },
     async (request, reply) => {
       const credential = await flows(request.body.provider).importFile(request.caller, request.body)
-      return reply.code(201).send(await credentials.get(request.caller, credential.id))
+      return reply.code(201).header('location', `/v1/credentials/${credential.id}`).send(credential)
     },
   )
 }

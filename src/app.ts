@@ -3,16 +3,22 @@
  * place that knows them all; parts know each other's contracts.
  */
 import { readFileSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
-import { DEPLOYMENTS } from '../providers/index.ts'
+import { DEPLOYMENTS, LOGINS } from '../providers/index.ts'
 import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
 import type { ToolsDelta, TurnEvent } from './chat/event.ts'
 import type { Config } from './config/config.ts'
+import { isLoopback } from './config/settings.ts'
 import { configConnectors, createConnectors } from './connectors.ts'
 import { connectorSpec } from './credentials/connector-secret.ts'
 import { createCredentials } from './credentials/credentials.ts'
+import { createLoginTable } from './credentials/login-table.ts'
+import { createLogins } from './credentials/logins.ts'
+import { createOAuthHttp } from './credentials/oauth-http.ts'
+import { createRefresher } from './credentials/refresh.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { buildHttp } from './http.ts'
@@ -75,12 +81,27 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
     )
     const mcp = owned(createMcp({ version: VERSION }))
     const specFor = (connector: Connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate)
+    const table = createLoginTable(LOGINS, config)
+    const oauth = owned(createOAuthHttp({ version: VERSION }))
+    const refresher = owned(createRefresher({ store, vault, table, http: oauth, log }))
     const credentials = createCredentials({
       store,
       vault,
       config,
       deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+      logins: { table, refresher },
     })
+    const logins = owned(
+      createLogins({
+        store,
+        vault,
+        table,
+        http: oauth,
+        credentials,
+        log,
+        ownUrl: () => ownUrl(config.host, http.server.address()),
+      }),
+    )
     const policy = createToolboxPolicy(config.toolbox)
     const gate = createGate({
       maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
@@ -201,7 +222,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         tools,
       }),
       credentials,
-      logins: null,
+      logins,
       assertUrl: guard.assertUrl,
       metrics,
       isDraining: engine.isDraining,
@@ -247,6 +268,12 @@ function anyDeploymentOf(provider: string): Deployment {
   throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, {
     param: 'provider',
   })
+}
+
+/** Where a browser on this machine reaches the gateway; null where it serves other machines, or is no socket. */
+function ownUrl(host: string, address: AddressInfo | string | null): string | null {
+  if (!isLoopback(host) || typeof address === 'string') return null
+  return address && `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
 }
 
 const baseUrlIn = (config: Config) => (deployment: Deployment) => {

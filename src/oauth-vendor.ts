@@ -58,9 +58,11 @@ export interface TokenAnswer {
 export interface TokenFailure {
   /** Only a new login helps; otherwise the same call may succeed later */
   isLasting: boolean
+  /** The refresh token was spent or revoked before this call */
+  wasSpent?: true
   /** The vendor's own code, or `http_<status>` */
   code: string
-  /** For people: the vendor's words and, where it is not obvious, what to do */
+  /** The vendor's words; may be empty */
   message: string
 }
 

@@ -7,7 +7,7 @@ import type { ContextEdit } from './chat/edits.ts'
 import type { ToolsDelta } from './chat/event.ts'
 import type { Part } from './chat/message.ts'
 import type { JsonSchema } from './provider.ts'
-import type { Connector, Credential, Scope, Session, Turn } from './store/store.ts'
+import type { Connector, Scope, Session, Turn } from './store/store.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
 export interface Caller extends Scope {
@@ -144,35 +144,4 @@ export interface SessionTools {
 
 export type { ChooseCredential, ChosenCredential } from './credentials/credentials.ts'
 
-/** An OAuth login on its way (api.md "Credentials"). */
-export interface Login {
-  authorization_url: string
-  state: string
-  expires_at: string
-  mode: LoginMode
-  user_code?: string
-}
-export type LoginMode = 'loopback' | 'paste' | 'device'
-export interface LoginStatus {
-  state: 'pending' | 'done' | 'failed' | 'expired'
-  credential_id?: string
-  error?: string
-}
-/** Routes have checked that the provider's logins are enabled. Every verb throws invalid_request for a wrong state or code. */
-export interface Logins {
-  /** `mode` null: the default of the deployment */
-  authorize(caller: Caller, provider: string, mode: LoginMode | null): Promise<Login>
-  /** The vendor's redirect; its single-use `state` stands for the caller. */
-  callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginStatus>
-  exchange(
-    caller: Caller,
-    provider: string,
-    answer: { state: string } & ({ code: string } | { pasted: string }),
-  ): Promise<Credential>
-  status(caller: Caller, provider: string, state: string): Promise<LoginStatus>
-  /** Takes over a login file of the vendor's own tool. */
-  importFile(
-    caller: Caller,
-    file: { provider: string; format: string; content: unknown },
-  ): Promise<Credential>
-}
+export type { Login, LoginMode, LoginStatus, Logins } from './credentials/logins.ts'

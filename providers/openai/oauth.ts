@@ -126,9 +126,6 @@ const LASTING = new Set([
   'unauthorized_client',
   'access_denied',
 ])
-const REUSED =
-  'The refresh token was already used: another program shares this login, or its successor was lost before it was stored.'
-
 /** By code, not by status: the same failure comes as 400 and as 401 (1.6). */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = wireJson(body) ?? {}
@@ -137,8 +134,9 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const words = wireText(error.message) || wireText(answer.error_description) || wireText(answer.message)
   return {
     isLasting: LASTING.has(code) || status === 401,
+    ...(code === 'refresh_token_reused' ? { wasSpent: true } : {}),
     code: code || `http_${status}`,
-    message: code === 'refresh_token_reused' ? REUSED : words,
+    message: words,
   }
 }
 

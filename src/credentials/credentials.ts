@@ -6,8 +6,11 @@
 import { newId } from '../chat/ids.ts'
 import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
+import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
+import type { LoginTable } from './login-table.ts'
+import type { Refresher } from './refresh.ts'
 import { secretContext, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
@@ -18,7 +21,12 @@ export interface ChosenCredential {
   /** Where a provider's logins have several APIs: which one they are for */
   path?: 'code_assist' | 'public'
   origin: 'api' | 'env'
+  /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
   secret(): Promise<CredentialSecret>
+  /** Logins: after a 401, whether there is another token to try with */
+  onUnauthorized?(): Promise<boolean>
+  /** Logins: the facts with what the login's first use finds; it may ask the vendor. */
+  complete?(): Promise<CredentialFacts>
 }
 export interface ChooseCredential {
   /**
@@ -38,7 +46,8 @@ const FACTS = ['account_id', 'project_id', 'path', 'quota_project', 'workspace_i
 
 export interface NewLogin {
   kind: 'oauth'
-  access_token: string
+  /** Only a federated login may come without one */
+  access_token?: string
   refresh_token?: string
   id_token?: string
   federation?: Record<string, unknown>
@@ -53,6 +62,15 @@ export type CreateCredential = { provider: string; name?: string; default?: bool
   | { kind: 'api_key'; api_key: string }
   | NewLogin
 )
+/** A login with its tokens, as flows and imported files bring it. */
+export interface AddLogin {
+  provider: string
+  secret: LoginSecret
+  facts: Readonly<Record<string, string>>
+  expires_at: string | null
+  name: string | null
+  default: boolean
+}
 export interface PatchCredential {
   name?: string
   state?: 'active' | 'disabled'
@@ -62,6 +80,8 @@ export interface PatchCredential {
 export interface Credentials extends ChooseCredential {
   /** Throws oauth_not_enabled, invalid_request. */
   create(owner: string, input: CreateCredential): Promise<CredentialView>
+  /** Stores a login that was just made. */
+  add(owner: string, login: AddLogin): Promise<CredentialView>
   /** Null for an unknown id or another owner's. */
   get(scope: Scope, id: string): Promise<CredentialView | null>
   /** Stored ones newest first, then the environment's. */
@@ -78,9 +98,12 @@ export interface CredentialDeps {
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'envCredentials' | 'enableOauth'>
   deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
+  /** Keeps logins alive; null: they are used as they were given */
+  logins?: { table: LoginTable; refresher: Pick<Refresher, 'open'> } | null
 }
 
-export function createCredentials({ store, vault, config, deployments }: CredentialDeps): Credentials {
+export function createCredentials(deps: CredentialDeps): Credentials {
+  const { store, vault, config, deployments, logins = null } = deps
   const env = envViews(config.envCredentials)
   const keyOf = (provider: string) =>
     config.envCredentials.find((known) => known.provider === provider)?.apiKey
@@ -105,25 +128,68 @@ export function createCredentials({ store, vault, config, deployments }: Credent
   }
 
   async function create(owner: string, input: CreateCredential): Promise<CredentialView> {
-    if (input.kind === 'oauth') assertOauth(input.provider)
+    const { provider, name = null, default: is_default = false } = input
+    if (input.kind === 'oauth') {
+      return add(owner, { provider, name, default: is_default, ...givenLogin(provider, input) })
+    }
+    const { api_key } = input
+    const row = { provider, kind: 'api_key' as const, name, is_default, facts: {}, expires_at: null }
+    return put(owner, row, { api_key }, hintOf(api_key))
+  }
+
+  function add(owner: string, { default: is_default, secret, ...login }: AddLogin): Promise<CredentialView> {
+    const row = { ...login, kind: 'oauth' as const, is_default }
+    return put(owner, row, secret, hintOf(secret.access_token ?? ''))
+  }
+
+  async function put(
+    owner: string,
+    row: Pick<Credential, 'provider' | 'kind' | 'name' | 'is_default' | 'expires_at'> & {
+      facts: Readonly<Record<string, string>>
+    },
+    secret: CredentialSecret | LoginSecret,
+    hint: string,
+  ): Promise<CredentialView> {
     const id = newId('cred')
-    const row = await store.credentials.create({
+    const made = await store.credentials.create({
+      ...row,
       id,
       owner,
-      provider: input.provider,
-      kind: input.kind,
-      name: input.name ?? null,
       state: 'active',
       reason: null,
-      is_default: input.default ?? false,
-      hint: hintOf(input.kind === 'api_key' ? input.api_key : input.access_token),
-      facts: input.kind === 'oauth' ? factsOf(input, pathOf(input.provider, input.path)) : {},
-      expires_at: input.kind === 'oauth' ? (input.expires_at ?? null) : null,
-      secret: vault.seal(JSON.stringify(secretOf(input)), secretContext(owner, id)),
+      hint,
+      facts: { ...row.facts },
+      secret: vault.seal(JSON.stringify(secret), secretContext(owner, id)),
     })
     const details = { provider: row.provider, kind: row.kind }
     await store.audit.write({ owner, act: 'credential.create', subject: id, details })
-    return credentialView(row)
+    return credentialView(made)
+  }
+
+  /** What a caller gave, with what the tokens say of themselves. */
+  function givenLogin(provider: string, input: NewLogin): Pick<AddLogin, 'secret' | 'facts' | 'expires_at'> {
+    assertOauth(provider)
+    const secret = loginSecretOf(input)
+    const row = logins?.table.find(provider)
+    // Says what is wrong with it; null: this provider has no such thing.
+    if (
+      secret.federation &&
+      row &&
+      row.vendor.renew(row.settings, { federation: secret.federation }) === null
+    ) {
+      throw new BatonError('invalid_request', `${provider} takes no federation.`, { param: 'federation' })
+    }
+    if (secret.access_token === undefined && !secret.federation) {
+      throw new BatonError('invalid_request', 'access_token is required.', { param: 'access_token' })
+    }
+    const own = row?.vendor.identify(secret)
+    // Without a token it is to be fetched at the first use.
+    const end = secret.access_token === undefined ? new Date().toISOString() : null
+    return {
+      secret,
+      facts: { ...own?.facts, ...factsOf(input, pathOf(provider, input.path)) },
+      expires_at: input.expires_at ?? own?.expires_at ?? end,
+    }
   }
 
   async function list(scope: Scope, page: PageRequest): Promise<Page<CredentialView>> {
@@ -223,13 +289,14 @@ export function createCredentials({ store, vault, config, deployments }: Credent
       )
     }
     const { path, ...facts } = row.facts
+    const login = row.kind === 'oauth' && logins ? logins.refresher.open(row) : null
     return {
       facts: { id: row.id, ...facts },
       provider: row.provider,
       kind: row.kind,
       ...(path === 'code_assist' || path === 'public' ? { path } : {}),
       origin: 'api',
-      secret: async () => opened(vault.open(row.secret, secretContext(row.owner, row.id))),
+      ...(login ?? { secret: async () => opened(vault.open(row.secret, secretContext(row.owner, row.id))) }),
     }
   }
 
@@ -240,7 +307,7 @@ export function createCredentials({ store, vault, config, deployments }: Credent
     return row && credentialView(row)
   }
 
-  return { create, get, list, update, delete: remove, resolve, assertOauth }
+  return { create, add, get, list, update, delete: remove, resolve, assertOauth }
 }
 
 const envId = (provider: string): string => `cred_env_${provider}`
@@ -283,12 +350,10 @@ function picked(from: Readonly<Record<string, unknown>>): Facts {
 const factsOf = (input: NewLogin, path: string | undefined): Record<string, string> =>
   picked({ ...input, path })
 
-/** What is sealed: exactly what was given as secret. */
-function secretOf(input: CreateCredential): Record<string, unknown> {
-  if (input.kind === 'api_key') return { api_key: input.api_key }
-  const { access_token, refresh_token, id_token, federation } = input
+/** What is sealed of a login: exactly what was given as secret. */
+function loginSecretOf({ access_token, refresh_token, id_token, federation }: NewLogin): LoginSecret {
   return {
-    access_token,
+    ...(access_token === undefined ? {} : { access_token }),
     ...(refresh_token === undefined ? {} : { refresh_token }),
     ...(id_token === undefined ? {} : { id_token }),
     ...(federation === undefined ? {} : { federation }),

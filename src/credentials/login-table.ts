@@ -14,6 +14,8 @@ export interface LoginTable {
   row(provider: string): LoginRow
   /** Null for a provider without logins; switched on or not. */
   find(provider: string): LoginRow | null
+  /** Whose idle logins are renewed, and how far ahead of a token's end. */
+  keptAlive(): { providers: string[]; aheadSeconds: number }
 }
 
 export function createLoginTable(
@@ -34,6 +36,15 @@ export function createLoginTable(
   return {
     isEnabled,
     find: (provider) => rows.get(provider) ?? null,
+    keptAlive() {
+      const kept = [...rows.values()]
+        .map(({ vendor }) => vendor)
+        .filter(({ keepAlive, provider }) => keepAlive && isEnabled(provider))
+      return {
+        providers: kept.map(({ provider }) => provider),
+        aheadSeconds: Math.max(0, ...kept.map(({ renewAheadSeconds }) => renewAheadSeconds)),
+      }
+    },
     row(provider) {
       const row = rows.get(provider)
       if (!row) {

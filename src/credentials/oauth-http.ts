@@ -103,7 +103,10 @@ function withoutSecrets(text: string, { form, json, headers }: OAuthCall): strin
 function broken(thrown: unknown, timeoutMs: number): BatonError {
   const isLate = thrown instanceof Error && thrown.name === 'TimeoutError'
   return isLate
-    ? new BatonError('upstream_timeout', `The provider's login service did not answer within ${timeoutMs} ms.`)
+    ? new BatonError(
+        'upstream_timeout',
+        `The provider's login service did not answer within ${timeoutMs} ms.`,
+      )
     : new BatonError('upstream_disconnected', "The provider's login service cannot be reached.", {
         cause: thrown,
       })

@@ -8,27 +8,27 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { BatonError } from '../errors.ts'
-import type { LoginSecret, OAuthAnswer, TokenAnswer, TokenFailure } from '../oauth-vendor.ts'
-import type { CredentialSecret } from '../provider.ts'
+import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
+import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential, Store } from '../store/store.ts'
-import { type Breaker, createBreaker } from './breaker.ts'
-import type { Vault } from './credentials.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
+import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
 import { setUp } from './setup.ts'
+import { secretContext, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */
 export interface OpenLogin {
-  /** Complete: what a login's setup finds is among them */
-  facts: Readonly<Record<string, string>>
+  /** The facts with what the login's setup finds; one call to the vendor if it was never set up. */
+  complete(): Promise<CredentialFacts>
   /** Fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
   secret(): Promise<CredentialSecret>
-  /** After a 401: whether there is another token to try with. */
+  /** After a 401: whether there is another token to try with. Throws as `secret`. */
   onUnauthorized(): Promise<boolean>
 }
 export interface Refresher {
-  /** Throws credential_needs_reauth, oauth_not_enabled, what a setup throws. */
-  open(row: Credential): Promise<OpenLogin>
+  /** Throws oauth_not_enabled. */
+  open(row: Credential): OpenLogin
   /** Renews what ends soon although nobody uses it; how many. The timer's work. */
   tend(): Promise<number>
   /** Stops the timer and waits for renewals under way, so that no new token is lost. */
@@ -37,13 +37,13 @@ export interface Refresher {
 
 export interface RefresherDeps {
   store: Pick<Store, 'credentials' | 'logins'>
-  vault: Vault
+  vault: Pick<Vault, 'seal' | 'open'>
   table: LoginTable
   http: OAuthHttp
   log: Logger
   /** Milliseconds between two rounds of `tend`; 0: no timer */
   tendMs?: number
-  /** How long a claim holds when its owner dies. Longer than a call to a token endpoint may take. */
+  /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. */
   claimSeconds?: number
   now?(): number
   sleep?(ms: number): Promise<unknown>
@@ -51,204 +51,120 @@ export interface RefresherDeps {
 
 /** A token that still lasts this long serves while its renewal has to wait. */
 const SPARE_MS = 10_000
-/** The vendor is left alone this long after it failed for one login, unless it names another time. */
-const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
-/** A token that was refused right after a forced renewal is not renewed again so soon. */
+/** A token that was refused right after a forced renewal is not renewed again so soon: that is no cure. */
 const FORCED_MS = 300_000
+/** A setup that failed is not tried again with every turn. */
+const SETUP_PAUSE_MS = 30_000
 const MOST_PER_ROUND = 200
-
-/** The vendor's final word on a login. */
-class Refused extends Error {
-  readonly failure: TokenFailure
-  constructor(failure: TokenFailure) {
-    super(failure.code)
-    this.failure = failure
-  }
-}
 
 export function createRefresher(deps: RefresherDeps): Refresher {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? ((ms) => sleepFor(ms, undefined, { ref: false }))
+  const sleep = deps.sleep ?? ((ms) => sleepFor(ms))
   const claimSeconds = deps.claimSeconds ?? 30
-  const renewals = new Map<string, Promise<Credential>>()
+  const renewals = createRenewals({ http, now })
+  const running = new Map<string, Promise<Credential>>()
   const setups = new Map<string, Promise<Credential>>()
-  const breakers = new Map<string, Breaker>()
-  /** Logins whose last renewal failed: not before that time, and with what it failed */
-  const paused = new Map<string, { until: number; error: BatonError }>()
-  /** Tokens that the vendor issued and the store did not take yet: they are the only ones left */
-  const unsaved = new Map<string, { version: number; secret: LoginSecret; expires_at: string | null }>()
+  /** Tokens that a vendor issued and the store has not taken yet: there are no others */
+  const unsaved = new Map<string, { version: number; renewed: Renewed }>()
   const forced = new Map<string, { version: number; at: number }>()
 
-  const endOf = (row: Credential) => (row.expires_at === null ? null : Date.parse(row.expires_at))
-  const isSpent = (row: Credential, spareMs: number) => {
-    const end = endOf(row)
-    return end !== null && end - now() <= spareMs
-  }
+  const isSpent = (row: Credential, spareMs: number) =>
+    row.expires_at !== null && Date.parse(row.expires_at) - now() <= spareMs
   function isDue(row: Credential, { vendor }: LoginRow): boolean {
-    const { renewAheadSeconds, renewAfterSeconds } = vendor
-    if (endOf(row) !== null) return isSpent(row, renewAheadSeconds * 1000)
+    if (row.expires_at !== null) return isSpent(row, vendor.renewAheadSeconds * 1000)
+    const { renewAfterSeconds } = vendor
     return renewAfterSeconds !== null && now() - Date.parse(row.updated_at) > renewAfterSeconds * 1000
   }
-  // Sealed by this module or at creation; the seal proves that nobody else wrote it.
+  // Sealed here or at the credential's making, and the seal proves that nobody else wrote it.
   const secretOf = (row: Credential) =>
-    JSON.parse(vault.open(row.secret, `${row.owner}/${row.id}`)) as LoginSecret
+    JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as LoginSecret
+  const reread = async ({ id, owner }: Pick<Credential, 'id' | 'owner'>) =>
+    usable(await store.credentials.get({ owner, admin: false }, id), id)
 
   /** One renewal of a login at a time in this process; who comes meanwhile shares its outcome. */
-  function renewed(row: Credential, isForced: boolean): Promise<Credential> {
-    const running = renewals.get(row.id)
-    if (running) return running
-    const renewal = claimed(row, isForced).finally(() => renewals.delete(row.id))
-    renewals.set(row.id, renewal)
-    return renewal
+  function renew(row: Credential, isForced: boolean): Promise<Credential> {
+    return shared(running, row.id, () => claimed(row, isForced))
   }
 
-  /** Gets the claim, or the result of whoever has it. */
+  /** Gets the claim and renews, or gets the result of whoever has it. */
   async function claimed(row: Credential, isForced: boolean): Promise<Credential> {
     const patience = now() + (claimSeconds + 10) * 1000
-    const scope = { owner: row.owner, admin: false }
     for (let pause = 50; ; pause = Math.min(pause * 2, 1000)) {
       const claimant = randomUUID()
       const held = await store.credentials.claim(row.id, claimant, claimSeconds)
       if (held) {
         try {
-          return await renew(usable(held, row.id), row.version, isForced)
+          return await underClaim(held, row.version, isForced)
         } finally {
           // If this fails, the claim lapses.
           await store.credentials.release(row.id, claimant).catch(() => {})
         }
       }
-      const seen = usable(await store.credentials.get(scope, row.id), row.id)
-      if (seen.version !== row.version) return seen
-      if (!isForced && !isSpent(seen, SPARE_MS)) return seen
+      const seen = await reread(row)
+      if (seen.version !== row.version || (!isForced && !isSpent(seen, SPARE_MS))) return seen
       if (now() > patience) {
-        throw new BatonError('unavailable', `Credential ${row.id} is being renewed by another process.`, {
-          retryAfter: 2,
-        })
+        const words = `Credential ${row.id} is being renewed by another process.`
+        throw new BatonError('unavailable', words, { retryAfter: 2 })
       }
       await sleep(pause)
     }
   }
 
-  /** Under the claim: `row` was read after it was made. */
-  async function renew(row: Credential, knownVersion: number, isForced: boolean): Promise<Credential> {
+  /** `row` was read as the claim was made; `known` is the version that the caller had. */
+  async function underClaim(row: Credential, known: number, isForced: boolean): Promise<Credential> {
     const login = table.row(row.provider)
     const late = unsaved.get(row.id)
-    if (late?.version === row.version) return save(row, late.secret, late.expires_at)
-    unsaved.delete(row.id)
-    const isOthers = row.version !== knownVersion
-    if (!isDue(row, login) && (isOthers || !isForced)) return row
+    // Before all else: a sibling that tried the spent token has found it dead.
+    if (late?.version === row.version) return save(row, late.renewed)
+    usable(row, row.id)
+    const isRefused = isForced && row.version === known
+    if (!isRefused && !isDue(row, login)) return row
     try {
-      return await ask(row, login, isForced && !isOthers)
+      return await ask(row, login, isRefused)
     } catch (thrown) {
-      if (thrown instanceof Refused) return giveUp(row, thrown.failure)
+      if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
-      if (isForced || isSpent(row, SPARE_MS)) throw thrown
+      if (isRefused || isSpent(row, SPARE_MS)) throw thrown
       return row
     }
   }
 
-  async function ask(row: Credential, login: LoginRow, isForced: boolean): Promise<Credential> {
-    const { vendor, settings } = login
+  async function ask(row: Credential, login: LoginRow, isRefused: boolean): Promise<Credential> {
     const secret = secretOf(row)
-    const call = vendor.renew(settings, secret)
-    if (!call) return withoutRenewal(row)
-    assertNotPaused(row)
-    const answer = await http.send(call).catch((thrown) => failed(row, thrown, 0))
-    const tokens = answer.status < 300 ? vendor.readTokens(answer.body) : null
-    if (!tokens?.access_token && !secret.access_token) throw refusalOf(row, login, answer)
-    if (!tokens) throw refusalOf(row, login, answer)
-    breakerOf(row).succeeded()
-    paused.delete(row.id)
-    const next = { ...secret, ...named(tokens) }
-    const saved = await save(row, next, expiryOf(login, next, tokens, now()))
-    if (isForced) forced.set(row.id, { version: saved.version, at: now() })
+    const call = login.vendor.renew(login.settings, secret)
+    if (!call) {
+      if (isSpent(row, 0)) throw new LoginRefused(SPENT)
+      return row
+    }
+    const saved = await save(row, await renewals.ask(login, row.id, secret, call))
+    if (isRefused) forced.set(row.id, { version: saved.version, at: now() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved
   }
 
-  /** A Refused, or what is worth another try later. */
-  function refusalOf(row: Credential, { vendor }: LoginRow, answer: OAuthAnswer): Error {
-    const failure: TokenFailure =
-      answer.status < 300
-        ? { isLasting: false, code: 'no_tokens', message: 'The answer held no tokens.' }
-        : vendor.readFailure(answer)
-    if (failure.isLasting) {
-      breakerOf(row).succeeded()
-      return new Refused(failure)
-    }
-    const { code, message } = failure
-    const retryMs = retryAfterMs(answer, now())
-    const error = new BatonError(
-      answer.status === 429 ? 'upstream_rate_limited' : answer.status >= 500 ? 'upstream_overloaded' : 'upstream_rejected',
-      `The provider did not renew the login (${code}). ${message}`.trim(),
-      {
-        details: { credential_id: row.id, upstream: { status: answer.status, code, message } },
-        retryAfter: Math.ceil(retryMs / 1000),
-      },
-    )
-    note(row, error, retryMs)
-    return error
-  }
-
-  function failed(row: Credential, thrown: unknown, retryMs: number): never {
-    if (thrown instanceof BatonError) note(row, thrown, retryMs)
-    throw thrown
-  }
-
-  function note(row: Credential, error: BatonError, retryMs: number): void {
-    breakerOf(row).failed(retryMs)
-    paused.set(row.id, { until: now() + Math.max(retryMs, SHORTEST_PAUSE_MS), error })
-  }
-
-  function assertNotPaused(row: Credential): void {
-    const pause = paused.get(row.id)
-    if (pause && pause.until > now()) throw pause.error
-    const waitMs = breakerOf(row).waitMs()
-    if (waitMs === 0) return
-    throw new BatonError(
-      'upstream_overloaded',
-      "The provider's login service failed several times in a row and is left alone for a while.",
-      { retryAfter: Math.ceil(waitMs / 1000) },
-    )
-  }
-
-  function breakerOf({ provider }: Credential): Breaker {
-    const known = breakers.get(provider) ?? createBreaker({ now })
-    breakers.set(provider, known)
-    return known
-  }
-
-  /** The login has no refresh token: it serves until it ends. */
-  async function withoutRenewal(row: Credential): Promise<Credential> {
-    if (!isSpent(row, 0)) return row
-    return giveUp(row, {
-      isLasting: true,
-      code: 'expired',
-      message: 'The access token has ended and there is nothing to renew it with.',
-    })
-  }
-
-  /** Before the new token is used it is stored: a rotated refresh token exists nowhere else. */
-  async function save(row: Credential, secret: LoginSecret, expires_at: string | null): Promise<Credential> {
-    unsaved.set(row.id, { version: row.version, secret, expires_at })
+  async function save(row: Credential, renewed: Renewed): Promise<Credential> {
+    unsaved.set(row.id, { version: row.version, renewed })
+    const { secret, expires_at } = renewed
     const next = {
-      secret: vault.seal(JSON.stringify(secret), `${row.owner}/${row.id}`),
-      hint: (secret.access_token ?? '').slice(-4),
+      secret: vault.seal(JSON.stringify(secret), secretContext(row.owner, row.id)),
+      hint: secret.access_token?.slice(-4) ?? row.hint,
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
     }
-    const isStored = await insisting(() => store.credentials.rotate(row.id, row.version, next))
+    const isStored = await insist(() => store.credentials.rotate(row.id, row.version, next))
     unsaved.delete(row.id)
-    if (isStored) return { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
-    // Somebody wrote it meanwhile; theirs holds.
-    return usable(await store.credentials.get({ owner: row.owner, admin: false }, row.id), row.id)
+    // Otherwise somebody wrote it meanwhile, and theirs holds.
+    return isStored
+      ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
+      : reread(row)
   }
 
-  async function insisting<T>(work: () => Promise<T>): Promise<T> {
+  /** The store's bad moment must not cost a login. */
+  async function insist<T>(write: () => Promise<T>): Promise<T> {
     for (let tries = 1; ; tries++) {
       try {
-        return await work()
+        return await write()
       } catch (thrown) {
         if (tries === 4) throw thrown
         await sleep(100 * 2 ** tries)
@@ -256,78 +172,146 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     }
   }
 
-  /** Unless another replica won: then its tokens are the ones. */
-  async function giveUp(row: Credential, { code, message }: TokenFailure): Promise<Credential> {
-    const reason = `${code}: ${message || 'The provider refuses to renew this login.'}`.slice(0, 500)
+  /** Unless a sibling won meanwhile: then its tokens are the ones. */
+  async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
+    const { code } = failure
+    const reason = reasonOf(failure)
     await store.credentials.fail(row.id, row.version, reason)
     log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
-    return usable(await store.credentials.get({ owner: row.owner, admin: false }, row.id), row.id)
+    return reread(row)
   }
 
-  /** The first use of a login whose setup was not run: one call for everybody who waits. */
+  /** The first use of a login that was never set up: one call for everybody who waits for it. */
   function complete(row: Credential, login: LoginRow): Promise<Credential> {
     if (!login.vendor.setup?.isNeeded(row.facts)) return Promise.resolve(row)
-    const running = setups.get(row.id)
-    if (running) return running
-    const setup = setUpRow(row, login).finally(() => setups.delete(row.id))
-    setups.set(row.id, setup)
-    return setup
+    return shared(setups, row.id, () => setUpRow(row, login), SETUP_PAUSE_MS)
   }
 
   async function setUpRow(row: Credential, login: LoginRow): Promise<Credential> {
-    const fresh = isDue(row, login) ? await renewed(row, false) : row
+    const stored = await reread(row)
+    if (!login.vendor.setup?.isNeeded(stored.facts)) return stored
+    const fresh = isDue(stored, login) ? await renew(stored, false) : stored
     const accessToken = secretOf(fresh).access_token ?? ''
     const found = await setUp(login, { accessToken, facts: fresh.facts }, { http, sleep })
     const next = { ...fresh, facts: { ...fresh.facts, ...found } }
     const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
-    if (isStored) return { ...next, version: fresh.version + 1 }
-    // A renewal came between; the next use finds the same facts again.
-    return { ...next, version: fresh.version }
+    // Not stored: a renewal came between, and the next use finds the same facts once more.
+    return isStored ? { ...next, version: fresh.version + 1 } : next
   }
 
-  async function open(row: Credential): Promise<OpenLogin> {
+  function open(row: Credential): OpenLogin {
     const login = table.row(row.provider)
-    let current = await complete(usable(row, row.id), login)
+    let current = row
     return {
-      facts: current.facts,
+      async complete() {
+        current = await complete(current, login)
+        const { path: _, ...facts } = current.facts
+        return { id: current.id, ...facts }
+      },
       async secret() {
-        if (isDue(current, login)) current = await renewed(current, false)
+        if (isDue(current, login)) current = await renew(current, false)
         const { access_token } = secretOf(current)
         return access_token === undefined ? {} : { access_token }
       },
       async onUnauthorized() {
         const last = forced.get(current.id)
         if (last?.version === current.version && now() - last.at < FORCED_MS) return false
-        const next = await renewed(current, true)
-        const isOther = next.version !== current.version
-        current = next
-        return isOther
+        const { version } = current
+        current = await renew(current, true)
+        return current.version !== version
       },
     }
   }
 
   async function tend(): Promise<number> {
-    const kept = table.keptAlive()
-    if (kept.providers.length === 0) return 0
-    const due = await store.logins.due(kept.providers, kept.aheadSeconds, MOST_PER_ROUND)
+    const { providers, aheadSeconds } = table.keptAlive()
+    if (providers.length === 0) return 0
     let count = 0
-    for (const { id, owner } of due) {
+    for (const { id, owner } of await store.logins.due(providers, aheadSeconds, MOST_PER_ROUND)) {
       const row = await store.credentials.get({ owner, admin: false }, id)
-      if (row?.state !== 'active' || (paused.get(id)?.until ?? 0) > now()) continue
-      // What fails is logged where it fails, and tried again when its pause is over.
-      const next = await renewed(row, false).catch(() => row)
+      if (row?.state !== 'active' || renewals.isPaused(id)) continue
+      // A failure is logged where it happens, and tried again once its pause is over.
+      const next = await renew(row, false).catch(() => row)
       if (next.version !== row.version) count++
     }
     return count
   }
 
-  const tending = createTimer(deps.tendMs ?? 60_000, tend, log)
+  const timer = repeat(deps.tendMs ?? 60_000, tend, log)
   return {
     open,
     tend,
     async close() {
-      await tending.stop()
-      await Promise.allSettled([...renewals.values()])
+      await timer.stop()
+      await Promise.allSettled([...running.values(), ...setups.values()])
+    },
+  }
+}
+
+const SPENT: TokenFailure = {
+  isLasting: true,
+  code: 'expired',
+  message: 'The access token has ended and there is nothing to renew it with.',
+}
+
+function reasonOf({ code, message, wasSpent }: TokenFailure): string {
+  const words = (message || 'The provider refuses to renew this login').replace(/[.\s]+$/, '').slice(0, 300)
+  const cause = wasSpent
+    ? ' Its refresh token was used already: by another program that shares the login, or by a renewal that was lost before it was stored.'
+    : ''
+  return `${code}: ${words}.${cause}`
+}
+
+/** The credential, if a turn may use it. */
+export function usable(row: Credential | null, id: string): Credential {
+  if (row?.state === 'active') return row
+  if (row?.state === 'needs_reauth') {
+    throw new BatonError(
+      'credential_needs_reauth',
+      `Credential ${id} needs a new login${row.reason ? ` (${row.reason})` : ''}.`,
+      { details: { credential_id: id } },
+    )
+  }
+  throw new BatonError(
+    'no_credential',
+    `Credential ${id} ${row ? 'is disabled' : 'does not exist any more'}.`,
+    {
+      details: { credential_id: id },
+    },
+  )
+}
+
+/** Joins the work under way for a key, or begins it; a failure is kept for `failureMs`. */
+function shared<T>(
+  works: Map<string, Promise<T>>,
+  key: string,
+  begin: () => Promise<T>,
+  failureMs = 0,
+): Promise<T> {
+  const found = works.get(key)
+  if (found) return found
+  const work = begin()
+  works.set(key, work)
+  const forget = () => void (works.get(key) === work && works.delete(key))
+  work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
+  return work
+}
+
+/** Does the work again and again, never twice at once; keeps no process alive. */
+function repeat(ms: number, work: () => Promise<unknown>, log: Logger): { stop(): Promise<void> } {
+  if (ms === 0) return { stop: async () => {} }
+  let round: Promise<unknown> | null = null
+  const timer = setInterval(() => {
+    round ??= work()
+      .catch((err: unknown) => log.warn({ err }, 'logins could not be tended'))
+      .finally(() => {
+        round = null
+      })
+  }, ms).unref()
+  return {
+    async stop() {
+      clearInterval(timer)
+      await round
     },
   }
 }

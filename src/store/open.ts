@@ -5,6 +5,7 @@ import type { Db } from './db.ts'
 import { openEmbedded } from './embedded.ts'
 import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
+import { createLoginRows } from './logins.ts'
 import { createMessages } from './messages.ts'
 import { assertCurrent, migrate, readMigrations } from './migrate.ts'
 import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
@@ -57,6 +58,7 @@ function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'clos
     registry: createRegistry(db),
     executions: createExecutions(db, parts),
     credentials: createCredentials(db),
+    logins: createLoginRows(db),
     keys: createKeys(db),
     audit: createAudit(db),
     settings: createSettings(db),

@@ -19,7 +19,8 @@ import type { EngineTools } from '../tools/session-tools.ts'
 export type { Overlay } from '../tools/overlay.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export interface ResolvedCredential extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret'> {
+export interface ResolvedCredential
+  extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret' | 'complete'> {
   /** After a 401: refreshes once; false when that cannot help. */
   onUnauthorized?(): Promise<boolean>
 }

@@ -11,7 +11,7 @@ import type { AnnouncedEvent, NewMessage, TurnEnd } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
-import type { EngineDeps } from './deps.ts'
+import type { EngineDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
 import { commit, event, hydrate, type Run, say } from './run.ts'
 import { modelStep } from './step.ts'
@@ -78,13 +78,18 @@ function announce(
   })
 }
 
+/** With the facts that only the vendor knows, asked for at the login's first use. */
+async function completed(credential: ResolvedCredential): Promise<ResolvedCredential> {
+  return credential.complete ? { ...credential, facts: await credential.complete() } : credential
+}
+
 async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
   const model = turn.model ?? session.model
   const ownCredential = provider === session.provider ? session.credential_id : null
   const [credential, history] = await Promise.all([
-    patiently(deps.log, () => deps.credentials.resolve(turn.owner, ownCredential, provider)),
+    patiently(deps.log, () => deps.credentials.resolve(turn.owner, ownCredential, provider)).then(completed),
     deps.store.messages.after(session.id, 0),
     deps.tools.settle(session.id, turn.owner, 400),
   ])

@@ -1,0 +1,86 @@
+/**
+ * Device logins: asks the vendor every few seconds whether a person has granted them. Whichever replica
+ * started one, or is asked for its status, takes part; a place in the row keeps the vendor's pace for all
+ * of them together, and lapses with a replica that dies.
+ */
+import type { Logger } from 'pino'
+import { BatonError } from '../errors.ts'
+import type { DeviceGrant } from '../oauth-vendor.ts'
+import type { OAuthLogin, OAuthLogins } from '../store/store.ts'
+import type { LoginTable } from './login-table.ts'
+import type { OAuthHttp } from './oauth-http.ts'
+
+export interface Devices {
+  /** Until it is granted, refused or expired. Does nothing for one that is watched already. */
+  watch(login: OAuthLogin, grant: DeviceGrant): void
+  close(): Promise<void>
+}
+export interface DevicesDeps {
+  rows: OAuthLogins
+  table: LoginTable
+  http: OAuthHttp
+  log: Logger
+  /** Rejects when the signal is aborted */
+  sleep(ms: number, signal: AbortSignal): Promise<unknown>
+  granted(login: OAuthLogin, answer: { code: string; verifier: string }): Promise<void>
+}
+
+/** What a poll that is too fast is slowed down by (RFC 8628 section 3.5). */
+const SLOWER_SECONDS = 5
+
+export function createDevices({ rows, table, http, log, sleep, granted }: DevicesDeps): Devices {
+  const watched = new Map<string, Promise<void>>()
+  const closing = new AbortController()
+
+  async function run(hash: string, grant: DeviceGrant): Promise<void> {
+    let seconds = grant.intervalSeconds
+    while (!closing.signal.aborted) {
+      await sleep(seconds * 1000, closing.signal)
+      // A little less, so that this replica's own next round finds the place free.
+      const login = await rows.poll(hash, seconds * 0.9)
+      if (login) {
+        const poll = await ask(login, grant)
+        if (poll === 'over') return
+        if (poll === 'too_fast') seconds += SLOWER_SECONDS
+      } else {
+        const seen = await rows.get(hash)
+        if (seen?.state !== 'pending' || seen.is_expired) return
+      }
+    }
+  }
+
+  async function ask(login: OAuthLogin, grant: DeviceGrant): Promise<'pending' | 'too_fast' | 'over'> {
+    const { vendor, settings } = table.row(login.provider)
+    if (!vendor.device) return 'over'
+    const answer = await http.send(vendor.device.poll(settings, grant)).catch((err: unknown) => {
+      log.debug({ err, provider: login.provider }, 'device login not asked for')
+      return null
+    })
+    if (!answer) return 'pending'
+    try {
+      const poll = vendor.device.readPoll(answer)
+      if (poll.state === 'pending') return poll.isTooFast ? 'too_fast' : 'pending'
+      await granted(login, poll)
+    } catch (thrown) {
+      if (!(thrown instanceof BatonError)) throw thrown
+      await rows.finish(login.state_hash, { error: thrown.message })
+    }
+    return 'over'
+  }
+
+  return {
+    watch({ state_hash, provider }, grant) {
+      if (watched.has(state_hash) || closing.signal.aborted) return
+      const watch = run(state_hash, grant)
+        .catch((err: unknown) => {
+          if (!closing.signal.aborted) log.warn({ err, provider }, 'a device login is no longer watched')
+        })
+        .finally(() => watched.delete(state_hash))
+      watched.set(state_hash, watch)
+    },
+    async close() {
+      closing.abort()
+      await Promise.all(watched.values())
+    },
+  }
+}

@@ -1,0 +1,36 @@
+/** What a person sees in the browser at the end of a login. */
+import { BatonError } from '../errors.ts'
+import type { LoginStatus } from './logins.ts'
+import type { LoginPage } from './loopback.ts'
+
+export function pageOf(status: LoginStatus): LoginPage {
+  if (status.state === 'done') return page(200, 'You are logged in', 'This page can be closed.')
+  return page(400, 'The login did not succeed', status.error ?? 'It has expired. Start it again.')
+}
+
+/** For a wrong or used state; throws everything else on. */
+export function errorPageOf(thrown: unknown): LoginPage {
+  if (thrown instanceof BatonError && thrown.code === 'invalid_request') {
+    return page(400, 'The login did not succeed', thrown.message)
+  }
+  throw thrown
+}
+
+const page = (status: LoginPage['status'], title: string, words: string): LoginPage => ({
+  status,
+  html: `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Baton: ${escaped(title)}</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:4em auto;padding:0 1em}</style>
+<h1>${escaped(title)}</h1><p>${escaped(words)}</p></html>
+`,
+})
+
+const ENTITIES: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+const escaped = (text: string): string => text.replace(/[&<>"']/g, (character) => ENTITIES[character] ?? '')

@@ -1,0 +1,159 @@
+/**
+ * Asks a vendor to renew a login and says what came of it. It keeps a failing endpoint from being hammered:
+ * a pause for the login that failed, a circuit breaker for the vendor. It stores nothing.
+ */
+import { BatonError, type ErrorCode } from '../errors.ts'
+import type { LoginSecret, OAuthAnswer, OAuthCall, TokenAnswer, TokenFailure } from '../oauth-vendor.ts'
+import { type Breaker, createBreaker } from './breaker.ts'
+import type { LoginRow } from './login-table.ts'
+import type { OAuthHttp } from './oauth-http.ts'
+
+/** The vendor's final word on a login: only a new one helps. */
+export class LoginRefused extends Error {
+  readonly failure: TokenFailure
+  constructor(failure: TokenFailure) {
+    super(failure.code)
+    this.name = 'LoginRefused'
+    this.failure = failure
+  }
+}
+
+export interface Renewed {
+  secret: LoginSecret
+  /** RFC 3339; null: the vendor does not say */
+  expires_at: string | null
+}
+export interface Renewals {
+  /** Throws LoginRefused, or a BatonError: then it may succeed later. */
+  ask(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
+  /** Its last renewal failed a moment ago. */
+  isPaused(id: string): boolean
+}
+
+/** Left alone this long after a failure, unless the vendor names another time. */
+const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
+/** Logins come and go in a long-lived process. */
+const MOST_PAUSES = 1000
+
+export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }): Renewals {
+  const pauses = new Map<string, { until: number; error: BatonError }>()
+  const breakers = new Map<string, Breaker>()
+
+  function breakerOf(provider: string): Breaker {
+    const breaker = breakers.get(provider) ?? createBreaker({ now })
+    breakers.set(provider, breaker)
+    return breaker
+  }
+
+  function pause(id: string, error: BatonError, ms: number): void {
+    pauses.delete(id)
+    pauses.set(id, { until: now() + Math.max(ms, SHORTEST_PAUSE_MS), error })
+    const [oldest] = pauses.keys()
+    if (pauses.size > MOST_PAUSES && oldest !== undefined) pauses.delete(oldest)
+  }
+
+  function assertFree(id: string, breaker: Breaker): void {
+    const paused = pauses.get(id)
+    if (paused && paused.until > now()) throw paused.error
+    const waitMs = breaker.waitMs()
+    if (waitMs === 0) return
+    throw new BatonError(
+      'upstream_overloaded',
+      "The provider's login service failed several times in a row and is left alone for a while.",
+      { retryAfter: Math.ceil(waitMs / 1000) },
+    )
+  }
+
+  /** The vendor's refusal; its word is final, or it is noted. */
+  function refusal(id: string, { vendor }: LoginRow, answer: OAuthAnswer): Error {
+    const breaker = breakerOf(vendor.provider)
+    const isAnswer = answer.status >= 200 && answer.status < 300
+    const failure = isAnswer ? NO_TOKENS : vendor.readFailure(answer)
+    if (failure.isLasting) {
+      breaker.succeeded()
+      return new LoginRefused(failure)
+    }
+    const retryMs = retryAfterMs(answer, now())
+    const error = passing(answer.status, failure, retryMs)
+    breaker.failed(retryMs)
+    pause(id, error, retryMs)
+    return error
+  }
+
+  return {
+    isPaused: (id) => (pauses.get(id)?.until ?? 0) > now(),
+    async ask(login, id, secret, call) {
+      const breaker = breakerOf(login.vendor.provider)
+      assertFree(id, breaker)
+      let answer: OAuthAnswer
+      try {
+        answer = await http.send(call)
+      } catch (thrown) {
+        breaker.failed(0)
+        if (thrown instanceof BatonError) pause(id, thrown, 0)
+        throw thrown
+      }
+      const tokens = readTokens(login, answer)
+      if (!tokens) throw refusal(id, login, answer)
+      breaker.succeeded()
+      pauses.delete(id)
+      // What else came is stored, since a rotated refresh token is the only one left; but not at once again.
+      if (tokens.access_token === undefined) pause(id, passing(answer.status, NO_TOKENS, 0), 60_000)
+      const next = merged(secret, tokens)
+      return { secret: next, expires_at: endOf(login, next, tokens, now()) }
+    },
+  }
+}
+
+const NO_TOKENS: TokenFailure = {
+  isLasting: false,
+  code: 'no_tokens',
+  message: 'Its answer held no access token.',
+}
+
+export function readTokens({ vendor }: LoginRow, { status, body }: OAuthAnswer): TokenAnswer | null {
+  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
+}
+
+/** What the vendor left out keeps its old value. */
+export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
+  const { access_token, refresh_token, id_token } = tokens
+  return {
+    ...secret,
+    ...(access_token === undefined ? {} : { access_token }),
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+  }
+}
+
+/** When the access token ends: by its own word before the answer's, which knows no clock but ours. */
+export function endOf(
+  { vendor }: LoginRow,
+  secret: LoginSecret,
+  { expires_in }: TokenAnswer,
+  now: number,
+): string | null {
+  const own = vendor.identify(secret).expires_at
+  if (own !== undefined) return own
+  const isPlain = expires_in !== undefined && expires_in >= 0 && expires_in < 1e10
+  return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
+}
+
+const byStatus = (status: number): ErrorCode => {
+  if (status === 429) return 'upstream_rate_limited'
+  return status >= 500 ? 'upstream_overloaded' : 'upstream_rejected'
+}
+
+const passing = (status: number, { code, message }: TokenFailure, retryMs: number): BatonError =>
+  new BatonError(byStatus(status), `The provider did not renew the login (${code}). ${message}`.trim(), {
+    details: { upstream: { status, code, message } },
+    retryAfter: Math.ceil(Math.max(retryMs, SHORTEST_PAUSE_MS) / 1000),
+  })
+
+/** Retry-After in seconds or as a date; 0 where there is none. */
+function retryAfterMs({ headers }: OAuthAnswer, now: number): number {
+  const told = headers['retry-after']
+  if (told === undefined) return 0
+  const ms = /^\d+$/.test(told) ? Number(told) * 1000 : Date.parse(told) - now
+  return Number.isFinite(ms) ? Math.min(Math.max(ms, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS) : 0
+}
