@@ -1,4 +1,5 @@
 import t from 'tap'
+import { credentialView } from '../../src/credentials/credentials.ts'
 import { BatonError } from '../../src/errors.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Fence, Turn } from '../../src/store/store.ts'
@@ -818,19 +819,21 @@ t.test('login flows, where there are any', async (t) => {
         mode: 'paste' as const,
       }
     },
-    callback: async (provider: string, query: unknown) => {
+    callback: async () => ({ state: 'done' as const, credential_id: made.id }),
+    callbackPage: async (provider: string, query: unknown) => {
       seen.push(['callback', provider, query])
-      return { state: 'done' as const, credential_id: made.id }
+      return { status: 200 as const, html: '<p>You are logged in' }
     },
     exchange: async (_: unknown, provider: string, answer: unknown) => {
       seen.push(['exchange', provider, answer])
-      return made
+      return credentialView(made)
     },
     status: async () => ({ state: 'pending' as const }),
     importFile: async (_: unknown, file: unknown) => {
       seen.push(['import', file])
-      return made
+      return { ...credentialView(made), warning: 'It is ours now.' }
     },
+    close: async () => {},
   }
   const other = await gateway(store, { BATON_ENABLE_OAUTH: 'openai' }, { logins })
   t.teardown(() => other.close())
@@ -840,6 +843,7 @@ t.test('login flows, where there are any', async (t) => {
   })
   const page = await other.call('GET', '/v1/oauth/callback/openai?code=c&state=s')
   t.match(page, { status: 200, text: /You are logged in/ })
+  t.match(page.headers['content-security-policy'], "default-src 'none'", 'nothing else is loaded there')
   t.match(await other.call('POST', '/v1/oauth/openai/exchange', { state: 's', code: 'c' }), {
     status: 200,
     body: { id: made.id },
@@ -855,7 +859,10 @@ t.test('login flows, where there are any', async (t) => {
     body: { state: 'pending' },
   })
   const file = { provider: 'openai', format: 'codex', content: { tokens: {} } }
-  t.match(await other.call('POST', '/v1/credentials/import', file), { status: 201, body: { id: made.id } })
+  t.match(await other.call('POST', '/v1/credentials/import', file), {
+    status: 201,
+    body: { id: made.id, warning: 'It is ours now.' },
+  })
   t.same(seen, [
     ['authorize', 'openai', 'paste'],
     ['callback', 'openai', { code: 'c', state: 's' }],
