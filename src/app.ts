@@ -19,6 +19,7 @@ import { createLoginTable } from './credentials/login-table.ts'
 import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
 import { createRefresher } from './credentials/refresh.ts'
+import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { buildHttp } from './http.ts'
@@ -32,6 +33,7 @@ import type { Connector, Session } from './store/store.ts'
 import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
+import { hasSecret } from './tools/redact.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
@@ -72,6 +74,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         databaseUrl: config.databaseUrl,
         dataDir: config.dataDir,
         poolSize: config.limits.databasePool,
+        codec: sealParts(vault, hasSecret),
       }),
     )
     await verifyKeys(store.settings, vault)

@@ -39,6 +39,10 @@ const OWN = new RegExp(
 const SECRET_NAME =
   /^(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|access[_-]?token|refresh[_-]?token|authorization)$/i
 
+/** The same in JSON text: such a name with a text that is not empty. */
+const NAMED_SECRET =
+  /"(?:[^"]{0,200}[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|access[_-]?token|refresh[_-]?token|authorization)"\s*:\s*"[^"]/i
+
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut. */
 const OVERLAP = 25_000
@@ -47,6 +51,15 @@ export interface Redacted<T> {
   value: T
   /** True when something was replaced */
   found: boolean
+}
+
+/**
+ * Whether JSON text holds a secret, at once and by our own patterns alone: what decides that a part is
+ * sealed at rest, where a false alarm costs nothing.
+ */
+export function hasSecret(json: string): boolean {
+  OWN.lastIndex = 0
+  return OWN.test(json) || NAMED_SECRET.test(json)
 }
 
 /** Replaces the secrets of a text. */

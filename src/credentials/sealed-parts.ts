@@ -1,0 +1,31 @@
+/**
+ * A conversation keeps what was said, secrets included: calls run with their real arguments, and signed
+ * turns replay. At rest a part in which a secret is found is sealed whole; the others stay readable.
+ */
+import type { Part } from '../chat/message.ts'
+import type { Vault } from './vault.ts'
+
+interface SealedPart {
+  type: 'sealed'
+  /** Base64 of the vault's bytes, bound to the session */
+  sealed: string
+}
+
+/** For openStore's `codec`. `hasSecret` is asked about each part's JSON text. */
+export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text: string) => boolean) {
+  return {
+    seal: (parts: Part[], session: string): (Part | SealedPart)[] =>
+      parts.map((part) => {
+        const text = JSON.stringify(part)
+        if (!hasSecret(text)) return part
+        return { type: 'sealed', sealed: Buffer.from(vault.seal(text, session)).toString('base64') }
+      }),
+    open: (stored: unknown, session: string): Part[] =>
+      // Written by `seal`, and read back only from our own store.
+      (stored as (Part | SealedPart)[]).map((part) =>
+        part.type === 'sealed'
+          ? (JSON.parse(vault.open(Buffer.from(part.sealed, 'base64'), session)) as Part)
+          : part,
+      ),
+  }
+}
