@@ -266,6 +266,11 @@ export interface Turns {
   idleQueues(limit: number): Promise<string[]>
   /** Turns in `awaiting_input` with an approval that has lapsed. */
   lapsedApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
+  /**
+   * Turns in `awaiting_input` that nothing holds up any more (every call is decided, or a cancel was
+   * requested): whoever decided may have died before it could resume them.
+   */
+  resumable(limit: number): Promise<string[]>
   /** Gives the lease back without ending the turn: another replica takes it at once. */
   handOver(fence: Fence): Promise<void>
   /** Events of this turn are in the stream: forget them. */

@@ -140,7 +140,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
   }
 }
 
-type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals'
+type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals' | 'resumable'
 
 function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
   const taken = ({ turn, epoch }: TakenAnswer, owner: string): { turn: Turn; fence: Fence } => ({
@@ -185,6 +185,17 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
           where state = 'queued' and not exists (
             select from turn a where a.session_id = q.session_id and a.state in ('running', 'awaiting_input')
           ) limit $1`,
+        [limit],
+      ),
+    resumable: (limit) =>
+      values<string>(
+        db,
+        `select id from turn t
+          where state = 'awaiting_input' and (cancel_requested or not exists (
+            select from execution e
+             where e.turn_id = t.id and e.state = 'awaiting_approval' and e.decision is null
+          ))
+          order by id limit $1`,
         [limit],
       ),
     lapsedApprovals: (limit) =>

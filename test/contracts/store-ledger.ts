@@ -144,8 +144,11 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       store.executions.decide(scope, turn.id, one.call_id, { ...approve, sealed_arguments }),
     ])
     t.strictSame(both.sort(), ['decided', 'not_awaiting'])
+    const resumable = async () => (await store.turns.resumable(1000)).includes(turn.id)
     t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'one is still open')
+    t.notOk(await resumable())
     t.equal(await store.executions.decide(ADMIN, turn.id, two.call_id, deny), 'decided')
+    t.ok(await resumable(), 'should whoever decided die now, a scan finds it')
     const [approved, denied] = await store.executions.ofTurn(turn.id)
     t.match(approved, {
       approved_by: 'ann',
@@ -181,6 +184,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await lapsed(), [])
     t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null)
     await store.turns.requestCancel(scope, turn.id)
+    t.ok((await store.turns.resumable(1000)).includes(turn.id))
     const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
     t.match(resumed, { turn: { cancel_requested: true } })
     if (resumed) await endTurn(store, resumed.fence, turn.id)
