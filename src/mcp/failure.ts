@@ -4,6 +4,7 @@ import {
   SdkError,
   SdkErrorCode,
   SdkHttpError,
+  SseError,
   UnauthorizedError,
 } from '@modelcontextprotocol/client'
 import { BatonError } from '../errors.ts'
@@ -68,6 +69,8 @@ function fromKnownError(error: unknown, server: string, exchange?: Exchange): Mc
     return new McpError('too_large', `${server}: ${error.message}`, { sent: true, cause: error })
   if (error instanceof UnauthorizedError || error instanceof SdkHttpError)
     return fromHttp(error instanceof SdkHttpError ? error.status : 401, error, server, exchange)
+  const status = sseStatus(error)
+  if (status !== undefined) return fromHttp(status, error as Error, server, exchange)
   if (error instanceof ProtocolError) return fromProtocol(error, server)
   if (error instanceof SdkError) return fromSdk(error, server)
   const code = error instanceof Error && 'code' in error ? error.code : undefined
@@ -77,6 +80,14 @@ function fromKnownError(error: unknown, server: string, exchange?: Exchange): Mc
       cause: error,
     })
   return null
+}
+
+/** The legacy SSE transport tells a status in a code, or only in words. */
+function sseStatus(error: unknown): number | undefined {
+  if (error instanceof SseError) return error.code
+  const told =
+    error instanceof Error ? /^Error POSTing to endpoint \(HTTP (\d{3})\)/.exec(error.message) : null
+  return told ? Number(told[1]) : undefined
 }
 
 function fromHttp(status: number, cause: Error, server: string, exchange?: Exchange): McpError {

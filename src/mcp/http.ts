@@ -23,6 +23,9 @@ export interface Exchange {
 /** Set around each call and each connection attempt; the SDK passes no context to its fetch. */
 export const exchanges = new AsyncLocalStorage<Exchange>()
 
+/** The authorization that a 401 refused, as it was sent; the SDK does not tell which token that was. */
+export const refusedAuthorization = new WeakMap<Response, string | null>()
+
 const LONGEST_PATIENCE_MS = 2_000
 
 export interface McpFetchOptions {
@@ -60,6 +63,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
       return new Response(null, { status: 405 })
     const request = { ...init, headers }
     const response = await send(url, request)
+    if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))
     const patience = response.status === 429 ? retryAfterMs(response.headers.get('retry-after')) : undefined
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // A request that was refused by a rate limit has not been run.

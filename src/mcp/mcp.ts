@@ -106,7 +106,9 @@ export function createMcp(options: McpOptions): Mcp {
     cached: (key) => servers.get(key)?.cached() ?? null,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
     onListChanged: announcer.subscribe,
-    interest: (_key, spec, untilMs) => serverFor(spec).link.interest(spec, untilMs),
+    interest(_key, spec, untilMs) {
+      if (!isClosed) serverFor(spec).link.interest(spec, untilMs)
+    },
     async close(key) {
       if (key !== undefined) {
         const server = servers.get(key)

@@ -3,6 +3,7 @@
  * connection comes to stand; what is done with it is connection.ts.
  */
 import {
+  type AuthProvider,
   Client,
   type ClientOptions,
   type PriorDiscovery,
@@ -14,9 +15,9 @@ import {
   type StreamableHTTPClientTransportOptions,
   type Transport,
 } from '@modelcontextprotocol/client'
-import { type ElicitHandler, McpError, type McpServerSpec } from './contract.ts'
+import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { createMcpFetch, type Exchange, exchanges } from './http.ts'
+import { createMcpFetch, type Exchange, exchanges, refusedAuthorization } from './http.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
 import { mendTools } from './tools.ts'
@@ -194,7 +195,7 @@ function createTransport(
       keepsGetStream: spec.transport === 'sse',
     }),
     ...(spec.headers && { requestInit: { headers: spec.headers } }),
-    ...(spec.auth && { authProvider: spec.auth }),
+    ...(spec.auth && { authProvider: renewingOnce(spec.auth) }),
     redirectPolicy: 'same-origin' as const,
   }
   const url = new URL(spec.url ?? '')
@@ -206,6 +207,27 @@ function createTransport(
     reconnectionScheduler: resumptionPacer(hasPending),
   })
   return { transport: http, stdio: null, http }
+}
+
+/** Parallel calls that are refused together renew the credential once: a rotating one breaks otherwise. */
+function renewingOnce(auth: McpAuth): AuthProvider {
+  const renew = auth.onUnauthorized?.bind(auth)
+  const token = (): Promise<string | undefined> => auth.token()
+  if (!renew) return { token }
+  let renewing: Promise<void> | null = null
+  const renewUnlessNewer = async (refused: string | null | undefined): Promise<void> => {
+    const current = await auth.token()
+    if (!current || refused === `Bearer ${current}`) await renew()
+  }
+  return {
+    token,
+    onUnauthorized: ({ response }) => {
+      renewing ??= renewUnlessNewer(refusedAuthorization.get(response)).finally(() => {
+        renewing = null
+      })
+      return renewing
+    },
+  }
 }
 
 export const userAgent = ({ client }: Pick<ConnectionContext, 'client'>): string =>

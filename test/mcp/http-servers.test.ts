@@ -481,6 +481,43 @@ t.test(
   },
 )
 
+t.test('calls that are refused together renew the credential once', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let token = 'old'
+  let renewals = 0
+  const auth = {
+    token: async () => token,
+    onUnauthorized: async () => {
+      renewals++
+      await rig.arrival('tools/call', 8)
+      token = 'new'
+    },
+  }
+  await list(mcp, specOf(rig, { auth }))
+  rig.on('tools/call', ({ request, reply, status }) =>
+    request.headers.authorization === 'Bearer new' ? reply({ content: [] }) : status(401),
+  )
+  await Promise.all(Array.from({ length: 8 }, () => call(mcp, specOf(rig, { auth }))))
+  t.equal(renewals, 1)
+})
+
+t.test('the old SSE transport tells a refused credential from a server that is away', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('GET', ({ status }) => status(401))
+  const spec = specOf(rig, { transport: 'sse' })
+  await fails(t, list(mcp, spec), { kind: 'auth_required', sent: false })
+  rig.on('GET', ({ status }) => status(404))
+  await fails(t, list(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', message: /HTTP 404/ })
+  rig.on('GET', ({ stream }) => stream().raw('event: endpoint\ndata: /messages\n\n'))
+  rig.on('initialize', ({ status }) => status(401))
+  await fails(t, list(mcp, { ...spec, key: 'server:3' }), { kind: 'auth_required', sent: false })
+  rig.on('GET', () => {})
+  const hasty = door(t, { connectMs: { http: 100, stdio: 100 } })
+  await fails(t, list(hasty, { ...spec, key: 'server:4' }), { kind: 'timeout', sent: false })
+})
+
 t.test('many who ask at once make one connection and one list', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
