@@ -164,7 +164,10 @@ const notAllowed = (hostname: string): BatonError =>
       'An operator can open it with BATON_CONNECTORS_ALLOW_PRIVATE.',
   )
 
-/** Connects only to addresses that pass; the resolver is asked once and its answer is what gets dialled. */
+/**
+ * Connects only to addresses that pass; the resolver is asked once and its answer is what gets dialled. A
+ * literal address is not looked up: checkUrl has judged it before each request.
+ */
 function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.connector {
   const lookup: LookupFunction = (hostname, options, callback) => {
     resolve(hostname).then(
@@ -181,14 +184,7 @@ function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.
       (error: NodeJS.ErrnoException) => callback(error, ''),
     )
   }
-  const connect = buildConnector({ timeout: CONNECT_TIMEOUT_MS, lookup })
-  return (options, callback) => {
-    // No lookup happens for a literal address, so it is checked here.
-    const hostname = bareHostname(options.hostname)
-    if (isIP(hostname) !== 0 && !openings.name(hostname) && !allPass([{ address: hostname }], openings))
-      callback(notAllowed(hostname), null)
-    else connect(options, callback)
-  }
+  return buildConnector({ timeout: CONNECT_TIMEOUT_MS, lookup })
 }
 
 /** Follows redirects that keep origin and method; one that leads elsewhere is refused, not handed out. */

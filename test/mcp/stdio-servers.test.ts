@@ -77,7 +77,8 @@ async function fails(t: Test, work: Promise<unknown>, expected: object, message 
 
 /** Settles when the process is gone, or only waits for a parent that never reaps. */
 async function ended(pid: number): Promise<void> {
-  for (;;) {
+  for (const started = Date.now(); ; ) {
+    if (Date.now() - started > PATIENCE / 2) throw new Error(`process ${pid} still runs`)
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
       if (/^\d+ \(.*\) Z/s.test(stat)) return
