@@ -62,6 +62,8 @@ async function scan(state: EngineState): Promise<void> {
   }
   for (const session of await store.turns.idleQueues(SCAN_LIMIT)) await state.startNext(session)
   await expireApprovals(state)
+  // Decided, and whoever took the decision died before it could resume the turn.
+  for (const turn of await store.turns.resumable(SCAN_LIMIT)) await state.resume(turn)
   await announceLeftovers(state)
 }
 
