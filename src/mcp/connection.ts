@@ -54,6 +54,7 @@ export interface Connection {
 }
 
 const END_SESSION_MS = 1_000
+const STREAM_END_MS = 2_000
 
 /** Connects within `budgetMs`. `verdict` saves the probe. Rejects with an McpError whose `sent` is false. */
 export async function openConnection(
@@ -96,12 +97,15 @@ function createConnection(
   /** Runs one request in an exchange of its own, and turns what is thrown into ours. */
   const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
     const own = new AbortController()
-    const exchange: Exchange = { isStreaming: false, abort: () => own.abort() }
+    const exchange: Exchange = { isStreaming: false, abort: () => own.abort(), signal: own.signal }
     try {
       const result = await exchanges.run(exchange, () => run(AbortSignal.any([signal, own.signal])))
       isProven = true
+      // The stream of an answered request ends by itself, or is ended: it must not hold a socket.
+      setTimeout(() => own.abort(), STREAM_END_MS).unref()
       return result
     } catch (error) {
+      own.abort()
       const failure = explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire)
       throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure
     }

@@ -27,6 +27,8 @@ export interface GuardOptions {
   maxBytes?: number
   /** For the whole exchange, body included; 0: no limit of its own. Default 30 s */
   timeoutMs?: number
+  /** Most connections to one origin; further requests wait. Default 16 */
+  connections?: number
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
@@ -54,7 +56,7 @@ export function createGuard(options: GuardOptions): Guard {
   const timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS
   const agent = new Agent({
     connect: guardedConnector(openings, resolve),
-    connections: 16,
+    connections: options.connections ?? 16,
     // Streams stay silent for minutes (undici's default cuts them at 300 s); deadlines are the callers'.
     bodyTimeout: 0,
     headersTimeout: 0,

@@ -18,6 +18,8 @@ export interface Exchange {
   failure?: Error
   /** Ends the request at once: the SDK would wait, or fetch the same body again */
   abort(): void
+  /** Ends its sockets: an answer that nobody waits for any more must not hold one */
+  signal: AbortSignal
 }
 
 /** Set around each call and each connection attempt; the SDK passes no context to its fetch. */
@@ -38,9 +40,10 @@ export interface McpFetchOptions {
 
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
-    const response = await options.fetch(url, init)
     const exchange = exchanges.getStore()
-    if (!exchange) return capBody(response, options.maxBytes)
+    if (!exchange) return capBody(await options.fetch(url, init), options.maxBytes)
+    const signal = init.signal ? AbortSignal.any([init.signal, exchange.signal]) : exchange.signal
+    const response = await options.fetch(url, { ...init, signal })
     exchange.status = response.status
     exchange.isStreaming = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
     const retryAfter = retryAfterMs(response.headers.get('retry-after'))

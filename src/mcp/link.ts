@@ -27,8 +27,7 @@ interface Held {
 }
 
 const VERDICT_MS = 24 * 3_600_000
-const MINUTE_MS = 60_000
-/** A legacy server keeps the socket of every call that it never answers: after so many a new connection is made. */
+/** After so many calls without an answer, none answered in between, the server is taken for stuck. */
 const MAX_TIMEOUTS = 3
 
 export class Link {
@@ -44,7 +43,7 @@ export class Link {
   #channel: Channel | null = null
   #verdict: { value: Verdict; until: number } | null = null
   #lastError: McpError | null = null
-  #timeouts: number[] = []
+  #timeouts = 0
   #users = 0
   #interestUntil = 0
   #idleMs = 0
@@ -158,7 +157,7 @@ export class Link {
     this.#held = null
     this.#channel?.stop()
     this.#channel = null
-    this.#timeouts = []
+    this.#timeouts = 0
     clearTimeout(this.#idleTimer)
     if (!held) return
     held.isLetGo = true
@@ -176,6 +175,7 @@ export class Link {
 
   succeeded(): void {
     this.#breaker.success()
+    this.#timeouts = 0
     this.#lastError = null
   }
 
@@ -184,10 +184,7 @@ export class Link {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
     if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failure()
-    if (error.kind !== 'timeout') return
-    const now = Date.now()
-    this.#timeouts = [...this.#timeouts.filter((at) => now - at < MINUTE_MS), now]
-    if (this.#timeouts.length >= MAX_TIMEOUTS) this.#letGo()
+    if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
   }
 
   status(): McpStatus {

@@ -48,8 +48,9 @@ export function createMcp(options: McpOptions): Mcp {
     let guard = guards.get(name)
     if (!guard) {
       const { resolve } = options
-      // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts.
-      const unbounded = { maxBytes: Number.POSITIVE_INFINITY, timeoutMs: 0 }
+      // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts. Many
+      // users of one server share an origin, each with a stream of its own: none may starve the others.
+      const unbounded = { maxBytes: Number.POSITIVE_INFINITY, timeoutMs: 0, connections: 1_024 }
       guard = createGuard({ allowPrivate, ...unbounded, ...(resolve && { resolve }) })
       guards.set(name, guard)
     }

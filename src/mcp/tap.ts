@@ -76,7 +76,8 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     if (!('method' in message) || !('id' in message)) {
       if ('method' in message && message.method === 'notifications/cancelled')
         forget(message.params?.requestId)
-      return send(message, sendOptions)
+      // A notification is no part of the call whose end it may announce.
+      return exchanges.exit(() => send(message, sendOptions))
     }
     const { id } = message
     pending.set(id, message)

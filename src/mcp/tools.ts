@@ -6,6 +6,9 @@ import { createHash } from 'node:crypto'
 import type { JsonSchema, McpAnnotations, McpTool, ToolProblem } from './contract.ts'
 
 const MAX_TOOLS = 1_000
+/** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
+export const MAX_ENTRIES = 2_000
+const MAX_LIST_BYTES = 8 * 1024 * 1024
 const MAX_NAME = 400
 /** The largest real definition known is 76 kB (brave_place_search). */
 const MAX_TOOL_BYTES = 256 * 1024
@@ -20,16 +23,23 @@ export interface MendedTools {
 export function mendTools(entries: readonly unknown[]): MendedTools {
   const tools = new Map<string, McpTool>()
   const repaired: ToolProblem[] = []
-  for (const [index, entry] of entries.entries()) {
+  let bytes = 0
+  for (const [index, entry] of entries.slice(0, MAX_ENTRIES).entries()) {
     const problems: string[] = []
     const tool = mendTool(entry, problems)
-    const name = nameOf(entry) ?? `#${index + 1}`
+    const size = tool ? JSON.stringify(tool).length : 0
     if (tool && tools.has(tool.name)) problems.push('left out: another tool of this server has the same name')
-    else if (tool && tools.size >= MAX_TOOLS)
-      problems.push(`left out: the server offers more than ${MAX_TOOLS} tools`)
-    else if (tool) tools.set(tool.name, tool)
-    for (const problem of problems) repaired.push({ tool: name.slice(0, MAX_NAME), problem })
+    else if (tool && (tools.size >= MAX_TOOLS || bytes + size > MAX_LIST_BYTES))
+      problems.push(`left out: the list is longer than ${MAX_TOOLS} tools or ${MAX_LIST_BYTES} bytes`)
+    else if (tool) {
+      tools.set(tool.name, tool)
+      bytes += size
+    }
+    const name = nameOf(entry)?.slice(0, MAX_NAME) ?? `#${index + 1}`
+    for (const problem of problems) repaired.push({ tool: name, problem })
   }
+  if (entries.length > MAX_ENTRIES)
+    repaired.push({ tool: '*', problem: `left out: all entries after the first ${MAX_ENTRIES}` })
   return { tools: [...tools.values()], repaired }
 }
 

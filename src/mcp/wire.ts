@@ -20,7 +20,7 @@ import { toMcpError } from './failure.ts'
 import { createMcpFetch, type Exchange, exchanges, refusedAuthorization } from './http.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
-import { mendTools } from './tools.ts'
+import { MAX_ENTRIES, mendTools } from './tools.ts'
 import type { Watchdog } from './watchdog.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
@@ -95,7 +95,7 @@ async function openWire(
 ): Promise<Wire> {
   const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
   const given = new AbortController()
-  const exchange: Exchange = { isStreaming: false, abort: () => given.abort() }
+  const exchange: Exchange = { isStreaming: false, abort: () => given.abort(), signal: given.signal }
   const timer = setTimeout(() => {
     exchange.failure = new McpError('timeout', `${spec.name} did not connect in ${budgetMs} ms.`, {
       sent: false,
@@ -114,6 +114,7 @@ async function openWire(
     await Promise.race([connecting, abandoned])
     return wire
   } catch (error) {
+    given.abort()
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
@@ -262,16 +263,19 @@ function parcel(result: unknown): unknown {
 /** A page as the SDK accepts it in every revision: names and input schemas only. The rest is kept in `listed`. */
 function mendPage(result: unknown, listed: unknown[]): unknown {
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
-  listed.push(...result.tools)
+  const room = MAX_ENTRIES + 1 - listed.length
+  const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
+  listed.push(...entries)
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
+  // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
+  const hasNext = typeof nextCursor === 'string' && nextCursor !== '' && listed.length <= MAX_ENTRIES
   return {
     ...rest,
     resultType: 'complete',
-    // Some servers end with `nextCursor: null` or "".
-    ...(typeof nextCursor === 'string' && nextCursor !== '' && { nextCursor }),
+    ...(hasNext && { nextCursor }),
     ttlMs: Number.isInteger(ttlMs) && Number(ttlMs) >= 0 ? ttlMs : 0,
     cacheScope: cacheScope === 'public' ? 'public' : 'private',
-    tools: mendTools(result.tools).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
+    tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
   }
 }
 

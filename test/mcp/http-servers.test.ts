@@ -146,6 +146,17 @@ t.test('endless pages end with an error, not with an endless list', async (t) =>
   t.ok(page <= 33)
 })
 
+t.test('a flood of entries costs neither the stack nor more pages', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/list', ({ reply }) =>
+    reply({ tools: [TOOL, ...new Array(300_000).fill(0)], nextCursor: 'more' }),
+  )
+  const { tools, repaired } = await list(door(t), specOf(rig))
+  t.equal(tools.length, 1)
+  t.equal(repaired.length, 2_000)
+  t.equal(rig.count('tools/list'), 1)
+})
+
 t.test('a server without tools is asked for none', async (t) => {
   const rig = await startRig(t)
   rig.on('initialize', ({ reply }) =>
@@ -318,6 +329,28 @@ t.test('a hung call ends at its limits and with its caller, and the server is to
   await rig.arrival('notifications/cancelled', 3)
   await fails(t, call(mcp, spec, { signal: AbortSignal.abort() }), { kind: 'cancelled', sent: false })
   t.equal(rig.count('tools/call'), 3, 'a call given up beforehand is not sent')
+})
+
+t.test('a call that is over holds no socket, and hung calls do not starve others', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const closed: Promise<void>[] = []
+  rig.on('tools/call', ({ rpc, stream, response, reply }) => {
+    if (rpc.params.name === 'quick') return reply({ content: [{ type: 'text', text: 'ran' }] })
+    closed.push(new Promise((resolve) => response.once('close', resolve)))
+    const begun = stream()
+    if (rpc.params.name === 'answers and stays open') begun.reply({ content: [] })
+  })
+  const hung = Array.from({ length: 40 }, () =>
+    fails(t, call(mcp, specOf(rig), { timeoutMs: 1_500 }), { kind: 'timeout' }),
+  )
+  await rig.arrival('tools/call', 40)
+  t.same(await call(mcp, specOf(rig), {}, 'quick'), RAN)
+  await Promise.all(hung)
+  await Promise.all(closed)
+  t.equal(closed.length, 40)
+  await call(mcp, specOf(rig), {}, 'answers and stays open')
+  await closed.at(-1)
 })
 
 t.test('a modern server sees a cancelled call by the end of its stream', async (t) => {

@@ -113,6 +113,10 @@ t.test('names are unique and the number of tools is bounded', (t) => {
     repaired.map(({ tool }) => tool),
     ['t1000', 't1001', 't0'],
   )
+  const flood = mendTools(Array.from({ length: 500_000 }, () => 0))
+  t.equal(flood.repaired.length, 2_001, 'a flood of bad entries does not become a flood of reasons')
+  const big = Array.from({ length: 50 }, (_, index) => ({ ...many[index], description: 'd'.repeat(200_000) }))
+  t.equal(mendTools(big).tools.length, 41, 'nor do big ones add up without end')
   t.end()
 })
 
