@@ -117,6 +117,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         specFor,
         slot: (tool, connector, signal) =>
           gate.enter(tool.canonical_name, policy.limits(tool, connector).maxInstances, signal),
+        log,
         isTrusted: (connector) => connector?.trust_annotations ?? true,
       }),
     )

@@ -2,14 +2,16 @@
  * Runs one tool call and says truthfully what became of it. `run` never throws: an unknown tool, broken
  * arguments, a timeout, a lost server are results in words that a model can act on.
  */
+import type { Logger } from 'pino'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
 import { McpError, type McpResult, type McpServerSpec } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 import { type RawResult, shapeResult } from './results.ts'
 import { renameBack } from './schema-adapt.ts'
-import { createValidator } from './validate.ts'
+import { createValidator, type Problem } from './validate.ts'
 
 export interface DeclaredTool {
   tool: RegistryTool
@@ -58,6 +60,7 @@ export interface ExecutorDeps {
   }
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
+  log: Pick<Logger, 'error' | 'debug'>
   /** Waits for a free instance of the tool; throws `ToolBusy` when the queue's deadline passes. */
   slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
   isTrusted(connector: Connector | null): boolean
@@ -86,11 +89,10 @@ export function createExecutor(deps: ExecutorDeps) {
     }
     const args = renameBack(call.call.arguments, declared.rename)
     const problems = await validator.problems(declared.tool.input_schema, args)
-    if (problems.length > 0)
-      return said(
-        'error',
-        `The arguments do not fit the tool's schema: ${problems.join('; ')}. Nothing was called.`,
-      )
+    if (problems.length > 0) {
+      const words = problems.map((problem) => inWords(problem, declared.rename)).join('; ')
+      return said('error', `The arguments do not fit the tool's schema: ${words}. Nothing was called.`)
+    }
     if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
     return send(call, declared, args)
   }
@@ -112,8 +114,7 @@ export function createExecutor(deps: ExecutorDeps) {
     try {
       return { outcome: 'ok', raw: await invoke(call, declared.tool, args) }
     } catch (thrown) {
-      if (thrown instanceof McpError) return failure(thrown, call, declared.tool)
-      throw thrown
+      return failure(asMcpError(thrown, declared.tool, deps.log), call, declared.tool)
     } finally {
       giveBack()
     }
@@ -125,8 +126,10 @@ export function createExecutor(deps: ExecutorDeps) {
     args: Record<string, unknown>,
   ): Promise<RawResult> {
     const builtin = tool.source === 'builtin' ? builtins.get(tool.canonical_name) : undefined
-    if (builtin)
-      return builtin.run(args, { store: deps.store, scope: call.scope, session_id: call.session_id })
+    if (builtin) {
+      const context = { store: deps.store, scope: call.scope, session_id: call.session_id }
+      return bounded(builtin.run(args, context), call)
+    }
     if (!call.connector || tool.mcp_tool_name === null) {
       throw new McpError('unavailable', 'its server is no longer bound', { sent: false })
     }
@@ -165,9 +168,11 @@ export function createExecutor(deps: ExecutorDeps) {
       case 'auth_required':
         return said('error', `The server ${server} asks for a login first. ${effect}`)
       case 'unavailable':
-        return said('error', `The server ${server} cannot be reached: ${error.message}. ${effect}`)
+        return said(unknown, `The server ${server} is not available: ${error.message} ${effect}`)
       case 'protocol':
-        return said('error', `The server ${server} answered with an error: ${error.message}`)
+        return error.rpcCode === undefined
+          ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
+          : said('error', `The server ${server} answered with an error: ${error.message}`)
       default:
         return error.kind satisfies never
     }
@@ -176,13 +181,15 @@ export function createExecutor(deps: ExecutorDeps) {
   return {
     async run(call: ExecutorCall): Promise<Settled> {
       const started = performance.now()
-      const done = await attempt(call).catch((thrown: unknown) =>
-        said(
-          'error',
-          `The call failed inside the gateway: ${thrown instanceof Error ? thrown.message : 'unknown cause'}`,
-        ),
-      )
-      return settle(call.call, call.exec_id, done, Math.round(performance.now() - started), canInspect)
+      const duration = () => Math.round(performance.now() - started)
+      try {
+        const done = await attempt(call)
+        return await settle(call.call, call.exec_id, done, duration(), canInspect)
+      } catch (thrown) {
+        deps.log.error({ err: thrown, exec_id: call.exec_id, tool: call.call.name }, 'a tool call broke')
+        const broken = said('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
+        return settle(call.call, call.exec_id, broken, duration(), canInspect)
+      }
     },
     settleUnrun: (
       call: ToolCallPart,
@@ -193,6 +200,40 @@ export function createExecutor(deps: ExecutorDeps) {
     redactArguments: async (args: Record<string, unknown>) => (await redactJson(args)).value,
     close: () => validator.close(),
   }
+}
+
+const BROKEN = 'The call failed inside the gateway.'
+
+/** What is thrown beside the door's own errors is a defect of ours, and no words of it are for a model. */
+function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
+  if (thrown instanceof McpError) return thrown
+  if (thrown instanceof BatonError) return new McpError('unavailable', thrown.message, { sent: false })
+  log.error({ err: thrown, tool: tool.canonical_name }, 'a tool call broke')
+  return new McpError('protocol', BROKEN, { sent: true })
+}
+
+/** A built-in keeps no deadline of its own. */
+async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall): Promise<T> {
+  const over = new AbortController()
+  try {
+    const late = new Promise<never>((_, reject) => {
+      const fail = (kind: 'timeout' | 'cancelled') => () => reject(new McpError(kind, '', { sent: true }))
+      const timer = setTimeout(fail('timeout'), timeoutMs)
+      signal.addEventListener('abort', fail('cancelled'), { once: true, signal: over.signal })
+      over.signal.addEventListener('abort', () => clearTimeout(timer), { once: true })
+    })
+    return await Promise.race([work, late])
+  } finally {
+    over.abort()
+  }
+}
+
+/** A problem in the names that the model was given. */
+function inWords({ path, message, property }: Problem, rename: DeclaredTool['rename']): string {
+  const sent = new Map([...(rename ?? [])].map(([name, own]) => [own, name]))
+  const nameOf = (key: string) => sent.get(key) ?? key
+  const where = path.length === 0 ? 'the arguments' : path.map(nameOf).join('.')
+  return `${where} ${message}${property === undefined ? '' : ` '${nameOf(property)}'`}`.slice(0, 300)
 }
 
 interface Attempt {
@@ -213,7 +254,7 @@ async function settle(
   durationMs: number,
   canInspect: boolean,
 ): Promise<Settled> {
-  const shaped = shapeResult(raw, execId, canInspect)
+  const shaped = await shapeResult(raw, execId, canInspect)
   const told: Outcome = outcome === 'ok' && raw.is_error ? 'error' : outcome
   const is_error = told !== 'ok'
   const result: ToolResultPart = {
@@ -226,9 +267,6 @@ async function settle(
     outcome: told,
     ...(shaped.spill ? { spill: shaped.spill } : {}),
   }
-  const output = shaped.isStructured
-    ? JSON.stringify((await redactJson(raw.structured)).value)
-    : (await redactText(shaped.output)).value
   return {
     result,
     settlement: {
@@ -238,8 +276,8 @@ async function settle(
       error: is_error ? (await redactText(firstText(shaped.content))).value.slice(0, 2_000) : null,
       duration_ms: durationMs,
       bytes: shaped.bytes,
-      output,
-      structured: shaped.isStructured,
+      output: shaped.stored.output,
+      structured: shaped.stored.structured,
       result,
     },
   }

@@ -24,7 +24,8 @@ const OWN = new RegExp(
     /\bnpm_[A-Za-z0-9]{36}\b/,
     /\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/, // Stripe
     /\bbk_[A-Za-z0-9_-]{40,}/, // our own keys
-    /\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}/, // JWT
+    // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
+    /(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/,
     /-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----)){0,20000}(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|$)/,
     /\b[a-z][a-z0-9+.-]{1,20}:\/\/[^\s:@/'"]{1,200}:[^\s@/'"]{1,200}@(?=[^\s])/, // passwords in URLs
     /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/,
@@ -64,52 +65,80 @@ export function hasSecret(json: string): boolean {
 
 /** Replaces the secrets of a text. */
 export async function redactText(text: string): Promise<Redacted<string>> {
-  // Nothing shorter is a secret that a rule could know.
-  if (text.length < 12) return { value: text, found: false }
-  const ranges: Range[] = []
-  for (let at = 0; at < text.length; at += SLICE - OVERLAP) {
-    const slice = text.slice(at, at + SLICE)
-    for (const [from, to] of await secretsIn(slice)) ranges.push([at + from, at + to])
-    if (at + SLICE >= text.length) break
-    await breathe()
-  }
-  return { value: masked(text, ranges), found: ranges.length > 0 }
+  const ranges = await secretsIn(text)
+  return { value: masked(text, 0, ranges), found: ranges.length > 0 }
 }
 
-/** Replaces the secrets in every string of a JSON value, names of fields included. */
+/**
+ * Replaces the secrets in every string of a JSON value, names of fields included. All strings go through
+ * the rules as one text, a line each: a thousand small ones cost as much as one large one, and a key that
+ * was split into lines is still seen. For values of bounded depth.
+ */
 export async function redactJson<T>(value: T): Promise<Redacted<T>> {
-  let found = false
-  const walk = async (item: unknown, name = ''): Promise<unknown> => {
-    if (typeof item === 'string') {
-      if (item !== '' && SECRET_NAME.test(name)) {
-        found = true
-        return MASK
-      }
-      const result = await redactText(item)
-      found ||= result.found
-      return result.value
+  const texts: string[] = []
+  mapStrings(value, (text) => {
+    texts.push(text)
+    return text
+  })
+  const ranges = await secretsIn(texts.join('\n'))
+  let found = ranges.length > 0
+  let at = 0
+  let first = 0
+  const clean = mapStrings(value, (text, name) => {
+    const start = at
+    at += text.length + 1
+    // Ranges are sorted and come once each: those that ended before this string are done with.
+    while (first < ranges.length && (ranges[first]?.[1] ?? 0) <= start) first++
+    if (text !== '' && name !== null && SECRET_NAME.test(name)) {
+      found = true
+      return MASK
     }
-    if (Array.isArray(item)) {
-      const list: unknown[] = []
-      for (const one of item) list.push(await walk(one, name))
-      return list
-    }
-    if (typeof item !== 'object' || item === null) return item
-    const pairs: [string, unknown][] = []
-    for (const [key, one] of Object.entries(item)) pairs.push([String(await walk(key)), await walk(one, key)])
-    return Object.fromEntries(pairs)
-  }
+    return masked(text, start, ranges, first)
+  })
   // The walk keeps the shape: only strings change.
-  return { value: (await walk(value)) as T, found }
+  return { value: clean as T, found }
+}
+
+/** A copy whose strings went through `fn`, in one order: a field's name (null), then its value. */
+function mapStrings(value: unknown, fn: (text: string, name: string | null) => string, name = ''): unknown {
+  if (typeof value === 'string') return fn(value, name)
+  if (Array.isArray(value)) return value.map((item) => mapStrings(item, fn, name))
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => [fn(key, null), mapStrings(item, fn, key)]),
+  )
 }
 
 type Range = [from: number, to: number]
+
+/** Where secrets stand, sorted and apart. Between slices of a long text the event loop gets its turn. */
+async function secretsIn(text: string): Promise<Range[]> {
+  // Nothing shorter is a secret that a rule could know.
+  if (text.length < 12) return []
+  const ranges: Range[] = []
+  for (let at = 0; at < text.length; at += SLICE - OVERLAP) {
+    for (const [from, to] of await found(text.slice(at, at + SLICE))) ranges.push([at + from, at + to])
+    if (at + SLICE >= text.length) break
+    await breathe()
+  }
+  return joined(ranges)
+}
+
+function joined(ranges: Range[]): Range[] {
+  const apart: Range[] = []
+  for (const [from, to] of ranges.sort(([a], [b]) => a - b)) {
+    const last = apart.at(-1)
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to)
+    else apart.push([from, to])
+  }
+  return apart
+}
 
 const CONFIG = {
   rules: [{ id: '@secretlint/secretlint-rule-preset-recommend', rule: creator, options: {} }],
 }
 
-async function secretsIn(slice: string): Promise<Range[]> {
+async function found(slice: string): Promise<Range[]> {
   const own = [...slice.matchAll(OWN)].map((match): Range => [match.index, match.index + match[0].length])
   const linted = await lintSource({
     source: { filePath: 'text.txt', content: slice, contentType: 'text' },
@@ -118,13 +147,16 @@ async function secretsIn(slice: string): Promise<Range[]> {
   return [...own, ...linted.messages.map(({ range }): Range => [range[0], range[1]])]
 }
 
-function masked(text: string, ranges: Range[]): string {
+/** A text that stands at `start`, with the ranges that reach into it replaced, from the `first` one on. */
+function masked(text: string, start: number, ranges: readonly Range[], first = 0): string {
   let out = ''
   let at = 0
-  for (const [from, to] of ranges.sort(([a], [b]) => a - b)) {
-    if (to <= at) continue
-    out += from >= at ? text.slice(at, from) + MASK : ''
-    at = to
+  for (let i = first; i < ranges.length; i++) {
+    const [from, to] = ranges[i] ?? [0, 0]
+    if (from >= start + text.length) break
+    if (to <= start) continue
+    out += text.slice(at, Math.max(at, from - start)) + MASK
+    at = Math.min(to - start, text.length)
   }
   return out + text.slice(at)
 }

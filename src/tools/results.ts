@@ -2,8 +2,10 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
-import type { ContentPart, MediaPart } from '../chat/message.ts'
-import { cutUtf8, endUtf8 } from './text.ts'
+import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
+import { canonicalJson, isWithin } from './json.ts'
+import { redactJson, redactText } from './redact.ts'
+import { cutUtf8, endUtf8, storableText } from './text.ts'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 export const MODEL_LIMIT = 65_536
@@ -25,50 +27,97 @@ export interface ShapedResult {
   content: ContentPart[]
   structured?: unknown
   spill?: { exec_id: string; bytes: number }
-  /** The whole result as text: JSON when it is structured, else its texts with media named */
-  output: string
-  /** `output` is JSON that a pointer can walk */
-  isStructured: boolean
+  /** The whole result without its secrets: JSON that a pointer can walk, or its texts with media named */
+  stored: { output: string; structured: boolean }
+  /** Of the stored output */
   bytes: number
 }
 
+/** Nested deeper, it could not even be written down. */
+const STRUCTURE = { depth: 200, bytes: Number.POSITIVE_INFINITY }
+
 /** `canInspect`: the session has the built-in that reads a stored output. */
-export function shapeResult(raw: RawResult, execId: string, canInspect: boolean): ShapedResult {
-  const isStructured = raw.structured !== undefined
-  const output = isStructured ? JSON.stringify(raw.structured) : raw.content.map(asText).join('\n\n')
-  const bytes = Buffer.byteLength(output)
-  // Servers repeat structured content as text; it is the answer only where nothing else is (mcp: tools).
-  const given: ContentPart[] =
-    raw.content.length > 0 || !isStructured ? raw.content : [{ type: 'text', text: output }]
-  const content = given.slice(0, MOST_ITEMS).map(fitMedia)
-  if (given.length > MOST_ITEMS) {
-    content.push({ type: 'text', text: `[${given.length - MOST_ITEMS} more items are left out]` })
-  }
-  const texts = content.flatMap((part) => (part.type === 'text' ? [part.text] : []))
-  const length = texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
-  const structuredBytes = isStructured ? bytes : 0
-  if (Math.max(length, structuredBytes) <= MODEL_LIMIT) {
-    return { content, ...(isStructured ? { structured: raw.structured } : {}), output, isStructured, bytes }
-  }
-  const media = content.filter((part) => part.type !== 'text')
-  const whole = isStructured ? output : texts.join('\n\n')
+export async function shapeResult(
+  raw: RawResult,
+  execId: string,
+  canInspect: boolean,
+): Promise<ShapedResult> {
+  const { texts, media, structured } = sorted(raw)
+  const text = texts.map((one) => one.text).join('\n\n')
+  const json = structured === undefined ? null : JSON.stringify(structured)
+  // Servers repeat what is structured as text; one of them is enough (MCP, tools: structured content).
+  const isRepeated = json !== null && (text === '' || isSame(text, structured))
+  const isLongText = !isRepeated && Buffer.byteLength(text) > MODEL_LIMIT
+  const isLongJson = json !== null && Buffer.byteLength(json) > MODEL_LIMIT
+  // The model's abridgement is one of what is stored, so that it can read on at an offset.
+  const both = isLongText && isLongJson ? { text, structured } : undefined
+  const stored = await storedForm(
+    both ?? (isLongText ? undefined : structured),
+    [text, ...media.map(named)].filter((one) => one !== '').join('\n\n'),
+  )
+  const bytes = Buffer.byteLength(stored.output)
+  const whole = both ? JSON.stringify(both) : isLongText ? text : isLongJson && isRepeated ? json : null
+  const shown = whole === null ? texts : [part(await abridged(whole, bytes, execId, canInspect))]
+  if (whole === null && isLongJson) shown.push(part(elsewhere(bytes, execId, canInspect)))
+  if (shown.length === 0 && json !== null) shown.push(part(json))
   return {
-    content: [{ type: 'text', text: abridged(whole, bytes, execId, canInspect) }, ...media],
-    spill: { exec_id: execId, bytes },
-    output,
-    isStructured,
+    content: [...shown, ...media],
+    ...(structured === undefined || isLongJson ? {} : { structured }),
+    ...(isLongText || isLongJson ? { spill: { exec_id: execId, bytes } } : {}),
+    stored,
     bytes,
   }
 }
 
-function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): string {
-  const head = cutUtf8(whole, HEAD)
-  const tail = endUtf8(whole, TAIL)
-  const how = canInspect
-    ? `Read on with inspect_tool_output: {"exec_id": "${execId}", "offset": ${Buffer.byteLength(head)}}.`
-    : 'The rest is kept with the tool execution and cannot be read from here.'
-  return `${head}\n\n[The result is ${bytes} bytes long; its middle is left out here. ${how}]\n\n${tail}`
+const part = (text: string): TextPart => ({ type: 'text', text })
+
+/** A result's texts and media within their limits, and its structure where that can be written down. */
+function sorted(raw: RawResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
+  const given = raw.content.slice(0, MOST_ITEMS).map(fitMedia)
+  const texts = given.flatMap((one) => (one.type === 'text' ? [part(storableText(one.text))] : []))
+  if (raw.content.length > MOST_ITEMS) {
+    texts.push(part(`[${raw.content.length - MOST_ITEMS} more items are left out]`))
+  }
+  const media = given.filter((one): one is MediaPart => one.type !== 'text')
+  const isSound = isWithin(raw.structured, STRUCTURE)
+  if (!isSound)
+    texts.push(
+      part(`[The structured result is nested more than ${STRUCTURE.depth} levels deep and was left out]`),
+    )
+  return { texts, media, structured: isSound ? (raw.structured ?? undefined) : undefined }
 }
+
+function isSame(text: string, structured: unknown): boolean {
+  try {
+    return canonicalJson(JSON.parse(text)) === canonicalJson(structured)
+  } catch {
+    return false
+  }
+}
+
+async function storedForm(structured: unknown, text: string): Promise<ShapedResult['stored']> {
+  if (structured === undefined) {
+    return { output: (await redactText(text)).value, structured: false }
+  }
+  return { output: JSON.stringify((await redactJson(structured)).value), structured: true }
+}
+
+const readOn = (execId: string, canInspect: boolean, how: string): string =>
+  canInspect
+    ? `Read on with inspect_tool_output: {"exec_id": "${execId}", ${how}}.`
+    : 'The rest is kept with the tool execution and cannot be read from here.'
+
+async function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): Promise<string> {
+  const head = cutUtf8(whole, HEAD)
+  // Where the stored text goes on: its secrets are shorter or longer than what they stand for.
+  const offset = Buffer.byteLength((await redactText(head)).value)
+  const how = readOn(execId, canInspect, `"offset": ${offset}`)
+  const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
+  return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`
+}
+
+const elsewhere = (bytes: number, execId: string, canInspect: boolean): string =>
+  `[There is also a structured result of ${bytes} bytes. ${readOn(execId, canInspect, '"path": "/…", "offset": 0')}]`
 
 function fitMedia(part: ContentPart): ContentPart {
   if (part.type === 'text') return part
@@ -86,5 +135,4 @@ const note = (part: MediaPart, why: string): ContentPart => ({
 
 const mediaBytes = (part: MediaPart): number => Math.floor(((part.data?.length ?? 0) * 3) / 4)
 
-const asText = (part: ContentPart): string =>
-  part.type === 'text' ? part.text : `[${part.type}, ${part.media_type}, ${mediaBytes(part)} bytes]`
+const named = (part: MediaPart): string => `[${part.type}, ${part.media_type}, ${mediaBytes(part)} bytes]`

@@ -75,6 +75,16 @@ export const ANNOTATIONS: ReadonlySet<string> = new Set(['title', 'description',
 
 // ---------------------------------------------------------------- older drafts
 
+export const TYPES: ReadonlySet<string> = new Set([
+  'string',
+  'number',
+  'integer',
+  'boolean',
+  'object',
+  'array',
+  'null',
+])
+
 type Entries = [string, unknown][]
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
 
@@ -118,6 +128,8 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   // PHP writes an empty map as an empty list (mcp.md 4).
   ['properties', (value) => [['properties', Array.isArray(value) && value.length === 0 ? {} : value]]],
   ['required', (value) => [['required', Array.isArray(value) ? value.filter(isText) : value]]],
+  // Asked for not even once, `contains` says nothing.
+  ['contains', (value, { minContains }) => (minContains === 0 ? [] : [['contains', value]])],
   ['dependencies', (value) => (isRecord(value) ? splitDependencies(value) : [])],
 ])
 
@@ -149,6 +161,29 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
 }
 
 // ---------------------------------------------------------------- positions
+
+/**
+ * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. A
+ * reference that leads nowhere in the schema is dropped. Throws a RangeError beyond `maxNodes` subschemas.
+ */
+export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean {
+  const resolve = createResolver(raw, maxNodes)
+  let count = 0
+  const visit = (sub: unknown): JsonSchema | boolean => {
+    if (!isRecord(sub)) return sub !== false
+    if (++count > maxNodes) throw new RangeError(`more than ${maxNodes} subschemas`)
+    const node = modernNode(sub)
+    const types = [node.get('type') ?? []].flat() as string[]
+    // A type that JSON Schema does not know refuses nothing.
+    if (!types.every((type) => TYPES.has(type))) node.delete('type')
+    const ref = node.get('$ref')
+    const found = typeof ref === 'string' ? resolve(ref) : null
+    if (found) node.set('$ref', `#${encodeURI(found.pointer)}`)
+    else node.delete('$ref')
+    return mapSubschemas(Object.fromEntries(node), visit)
+  }
+  return visit(raw)
+}
 
 /** A copy of a 2020-12 node whose direct subschemas went through `fn`; undefined leaves one out. */
 export function mapSubschemas(node: JsonSchema, fn: (sub: unknown, keyword: string) => unknown): JsonSchema {

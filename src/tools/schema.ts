@@ -16,6 +16,7 @@ import {
   KEYWORD_ORDER,
   modernNode,
   type Resolved,
+  TYPES,
   withDefinitions,
 } from './schema-dialect.ts'
 import { intersect, typesOf } from './schema-merge.ts'
@@ -336,15 +337,6 @@ const GROUPS: ReadonlyMap<string, readonly string[]> = new Map([
 
 // ---------------------------------------------------------------- types
 
-const TYPES: ReadonlySet<string> = new Set([
-  'string',
-  'number',
-  'integer',
-  'boolean',
-  'object',
-  'array',
-  'null',
-])
 /** Names that people write for them. `any` says that every type will do. */
 const ALIASES: Readonly<Record<string, string>> = {
   str: 'string',

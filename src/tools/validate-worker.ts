@@ -3,10 +3,9 @@
  * for ever, or a pattern that backtracks for ever, blocks only this thread, and validate.ts ends it.
  */
 import { parentPort } from 'node:worker_threads'
-import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv'
-import { Ajv2019 } from 'ajv/dist/2019.js'
+import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import * as formats from 'ajv-formats'
+import { modernised } from './schema-dialect.ts'
 
 export interface Job {
   id: number
@@ -16,64 +15,90 @@ export interface Job {
   schema?: unknown
   value: unknown
 }
+/** What does not fit where, so that the caller can say it in the names that the model was given. */
+export interface Problem {
+  path: string[]
+  message: string
+  /** The property that is missing or not allowed */
+  property?: string
+}
+/** Id 0: the thread is ready. */
 export type Verdict = { id: number } & (
   | { valid: true }
-  | { valid: false; problems: string[] }
+  | { valid: false; problems: Problem[] }
   | { unusable: string }
 )
 
-const OPTIONS = {
-  strict: false,
-  allErrors: true,
-  validateSchema: false,
-  logger: false,
-  addUsedSchema: false,
-} as const
+const MOST_NODES = 20_000
 const MOST_COMPILED = 300
 const MOST_PROBLEMS = 5
+const MOST_NAMED = 20
 
 const compiled = new Map<string, ValidateFunction>()
 
+/** Every draft is read as 2020-12; a reference that leads out of the schema, or nowhere, allows anything. */
 function compile(schema: unknown): ValidateFunction {
-  const dialect =
-    typeof schema === 'object' && schema !== null ? String(Reflect.get(schema, '$schema') ?? '') : ''
-  // One instance a schema: two schemas may carry the same $id. Old drafts read as draft-07.
-  const ajv = /draft-0[467]/.test(dialect)
-    ? new Ajv(OPTIONS)
-    : /2019-09/.test(dialect)
-      ? new Ajv2019(OPTIONS)
-      : new Ajv2020(OPTIONS)
-  formats.default.default(ajv)
-  const plain = typeof schema === 'object' && schema !== null ? { ...schema } : {}
-  Reflect.deleteProperty(plain, '$schema')
-  return ajv.compile(plain)
+  // One instance a schema, so that nothing of one is kept for another. `format` only annotates (2020-12,
+  // validation 7.2.1): servers check what they mean by it.
+  const ajv = new Ajv2020({
+    strict: false,
+    allErrors: true,
+    validateSchema: false,
+    validateFormats: false,
+    logger: false,
+    code: { regExp: lenientPattern },
+  })
+  return ajv.compile(modernised(schema, MOST_NODES))
 }
+
+/** Many patterns are written for the older syntax without the `u` flag; a broken one refuses nothing. */
+function lenientPattern(pattern: string, flags: string): RegExp {
+  for (const tried of [flags, '']) {
+    try {
+      return new RegExp(pattern, tried)
+    } catch {
+      // The next one, or anything.
+    }
+  }
+  return /(?:)/
+}
+lenientPattern.code = 'lenientPattern'
 
 function judge({ id, key, schema, value }: Job): Verdict {
-  let validate = compiled.get(key)
-  if (!validate) {
-    try {
-      validate = compile(schema)
-    } catch (err) {
-      return { id, unusable: err instanceof Error ? err.message : String(err) }
-    }
+  try {
+    const validate = compiled.get(key) ?? compile(schema)
     if (compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
+    if (validate(value)) return { id, valid: true }
+    return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }
+  } catch (err) {
+    return { id, unusable: err instanceof Error ? err.message : String(err) }
   }
-  if (validate(value)) return { id, valid: true }
-  const problems = (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(inWords)
-  return { id, valid: false, problems }
 }
 
-function inWords({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): string {
-  const where = instancePath === '' ? 'the arguments' : instancePath.slice(1).replaceAll('/', '.')
-  const extra =
-    keyword === 'enum'
-      ? `: ${JSON.stringify(params.allowedValues)}`
-      : keyword === 'additionalProperties'
-        ? `: ${params.additionalProperty}`
-        : ''
-  return `${where} ${message}${extra}`.slice(0, 300)
+function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Problem {
+  const path = instancePath
+    .split('/')
+    .slice(1)
+    .map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'))
+  switch (keyword) {
+    case 'required':
+      return { path, message: 'must have the property', property: params.missingProperty }
+    case 'additionalProperties':
+    case 'unevaluatedProperties':
+      return {
+        path,
+        message: 'must not have the property',
+        property: params.additionalProperty ?? params.unevaluatedProperty,
+      }
+    case 'enum':
+      return { path, message: `must be one of ${JSON.stringify(params.allowedValues.slice(0, MOST_NAMED))}` }
+    case 'const':
+      return { path, message: `must be ${JSON.stringify(params.allowedValue)}` }
+    default:
+      return { path, message }
+  }
 }
 
 parentPort?.on('message', (job: Job) => parentPort?.postMessage(judge(job)))
+parentPort?.postMessage({ id: 0, valid: true } satisfies Verdict)

@@ -3,29 +3,40 @@
  * that is unusable or too slow is not held against the call: the server validates too.
  */
 import { Worker } from 'node:worker_threads'
-import { canonicalJson, sha256 } from './json.ts'
-import type { Job, Verdict } from './validate-worker.ts'
+import { canonicalJson, isWithin, sha256 } from './json.ts'
+import type { Job, Problem, Verdict } from './validate-worker.ts'
+
+export type { Problem } from './validate-worker.ts'
 
 export interface Validator {
-  /** Problems in words; none when the arguments fit, or when the schema could not be used in time. */
-  problems(schema: unknown, value: unknown): Promise<string[]>
+  /** What does not fit; nothing when the arguments fit, or when the schema could not be used in time. */
+  problems(schema: unknown, value: unknown): Promise<Problem[]>
   close(): Promise<void>
 }
 
 /** Generous on a loaded machine; what is slower is slow on purpose. */
 const BUDGET_MS = 1_000
-/** The first job also waits for the thread to load. */
-const START_BUDGET_MS = 10_000
+/** Before its first word a thread loads its code. */
+const START_BUDGET_MS = 15_000
+/** A schema whose compilation eats memory ends the thread, not the process. */
+const MEMORY = { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 32 }
+/** Beyond these nobody writes by hand, and the copy to the thread alone would be slow. */
+const LIMITS = { depth: 200, bytes: 8 * 1024 * 1024 }
+/** Calls that may wait for the thread; more of them are let through unread. */
+const MOST_WAITING = 256
+const MOST_REFUSED = 10_000
 
 interface Waiting {
   job: Job
   /** Kept for a thread that has not seen it */
   schema: unknown
-  settle(problems: string[]): void
+  settle(problems: Problem[]): void
 }
 
 export function createValidator(budgetMs = BUDGET_MS): Validator {
   let worker: Worker | null = null
+  let isReady = false
+  let isClosed = false
   let current: Waiting | null = null
   let timer: NodeJS.Timeout | undefined
   let count = 0
@@ -36,21 +47,36 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   const refused = new Set<string>()
   const keys = new WeakMap<object, string>()
 
-  function start(): Worker {
-    const fresh = new Worker(new URL('./validate-worker.js', import.meta.url))
+  function start(): void {
+    const fresh = new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
     fresh.unref()
     fresh.on('message', (verdict: Verdict) => {
-      if (current?.job.id !== verdict.id) return
-      if ('unusable' in verdict) refused.add(current.job.key)
-      else known.add(current.job.key)
-      done('problems' in verdict ? verdict.problems : [])
+      if (fresh === worker) heard(verdict)
     })
-    fresh.on('error', () => abandon())
+    const gone = () => {
+      if (fresh === worker) abandon()
+    }
+    fresh.on('error', gone)
+    fresh.on('exit', gone)
     known.clear()
-    return fresh
+    worker = fresh
+    isReady = false
+    timer = setTimeout(abandon, START_BUDGET_MS)
   }
 
-  function done(problems: string[]): void {
+  function heard(verdict: Verdict): void {
+    if (verdict.id === 0) {
+      isReady = true
+      clearTimeout(timer)
+      return send()
+    }
+    if (current?.job.id !== verdict.id) return
+    if ('unusable' in verdict) refuse(current.job.key)
+    else known.add(current.job.key)
+    done('problems' in verdict ? verdict.problems : [])
+  }
+
+  function done(problems: Problem[]): void {
     clearTimeout(timer)
     const finished = current
     current = null
@@ -58,22 +84,33 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     next()
   }
 
+  function refuse(key: string): void {
+    refused.add(key)
+    const [oldest = ''] = refused.size > MOST_REFUSED ? refused : []
+    refused.delete(oldest)
+  }
+
   /** The schema took too long, or killed the thread: it is not used again. */
   function abandon(): void {
-    if (current) refused.add(current.job.key)
-    void worker?.terminate()
+    if (current && isReady) refuse(current.job.key)
+    const late = worker
     worker = null
+    void late?.terminate()
     done([])
   }
 
   function next(): void {
-    if (current) return
+    if (current || isClosed) return
     current = queue.shift() ?? null
     if (!current) return
-    const isNew = worker === null
-    worker ??= start()
+    if (worker && isReady) send()
+    else if (!worker) start()
+  }
+
+  function send(): void {
+    if (!current || !worker) return
     const { job, schema } = current
-    timer = setTimeout(abandon, isNew ? START_BUDGET_MS : budgetMs)
+    timer = setTimeout(abandon, budgetMs)
     worker.postMessage(known.has(job.key) ? job : { ...job, schema })
   }
 
@@ -81,7 +118,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     if (typeof schema !== 'object' || schema === null) return ''
     const found = keys.get(schema)
     if (found !== undefined) return found
-    const key = sha256(canonicalJson(schema))
+    const key = isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''
     keys.set(schema, key)
     return key
   }
@@ -89,16 +126,21 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   return {
     problems(schema, value) {
       const key = keyOf(schema)
-      if (key === '' || refused.has(key)) return Promise.resolve([])
+      const isReadable = key !== '' && !refused.has(key) && isWithin(value, LIMITS)
+      if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
         queue.push({ job: { id: ++count, key, value }, schema, settle })
         next()
       })
     },
     async close() {
+      isClosed = true
       clearTimeout(timer)
-      await worker?.terminate()
+      const last = worker
       worker = null
+      for (const { settle } of [...(current ? [current] : []), ...queue.splice(0)]) settle([])
+      current = null
+      await last?.terminate()
     },
   }
 }

@@ -57,10 +57,40 @@ t.test('a secret across a slice of a long text is found', async (t) => {
 })
 
 t.test('texts made to be slow are not', async (t) => {
-  const hostile = ['-----BEGIN PRIVATE KEY-----'.repeat(4_000), 'a://b:'.repeat(40_000), 'eyJ'.repeat(60_000)]
+  const tokens = [
+    '-----BEGIN PRIVATE KEY-----',
+    'a://b:',
+    'eyJ',
+    'eyJ-',
+    'eyJ.',
+    'sk-',
+    '://',
+    'Bearer ',
+    'AKIA',
+    'xoxb-',
+    '-',
+    '_',
+    '\n',
+  ]
+  const hostile = tokens.map((token) => token.repeat(Math.ceil(100_000 / token.length)))
   for (const text of hostile) {
     const started = performance.now()
     await redactText(text)
     t.ok(performance.now() - started < 5_000)
   }
+})
+
+t.test('ten thousand strings of a value cost little more than one text of their length', async (t) => {
+  const secret = PLANTED['a GitLab token'] ?? ''
+  const items = Array.from({ length: 5_000 }, (_, i) => ({ id: `item number ${i}`, note: `some words ${i}` }))
+  const started = performance.now()
+  const { value } = await redactJson({ items, last: `a ${secret} b` })
+  t.ok(performance.now() - started < 5_000)
+  t.same(value, { items, last: `a ${MASK} b` })
+})
+
+t.test('a key that was split into lines is found, and each string keeps its own place', async (t) => {
+  const [begin = '', middle = '', end = ''] = (PLANTED['a PEM key'] ?? '').split('\n')
+  const { value } = await redactJson({ lines: ['first', begin, middle, end, 'last'], more: ['x', 'y'] })
+  t.same(value, { lines: ['first', MASK, MASK, MASK, 'last'], more: ['x', 'y'] })
 })
