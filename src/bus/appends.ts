@@ -1,14 +1,14 @@
 /**
- * A replica's appends to Redis: of each session one at a time, and those that come meanwhile go together.
- * An append whose answer was lost is repeated under the same number and takes effect once. Events that had
- * to be given up leave a mark: the session's log begins anew, so that its readers get a gap.
+ * A replica's appends to Redis, one script call at a time: what comes meanwhile, of whatever session, goes
+ * with the next one. A call whose answer was lost is repeated under the same number and takes effect once.
+ * Events that had to be given up leave a mark: their session's log begins anew, so that its readers get a
+ * gap and not a log that only looks whole.
  */
-
+import { BatonError } from '../errors.ts'
 import type { Bus, BusEvent } from './bus.ts'
-import { sessionTag } from './cursor.ts'
 import type { Link } from './link.ts'
 import type { RedisBusDeps } from './redis.ts'
-import type { Scripts } from './scripts.ts'
+import type { Group, Scripts } from './scripts.ts'
 
 /** Events of one script call: Redis serves nobody else meanwhile. */
 const MOST_AT_ONCE = 500
@@ -18,6 +18,9 @@ interface Job {
   resolve(cursors: string[]): void
   reject(error: unknown): void
 }
+interface Batch extends Group {
+  jobs: Job[]
+}
 
 export interface Appends {
   append: Bus['append']
@@ -26,47 +29,56 @@ export interface Appends {
 }
 
 export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDeps['metrics']): Appends {
-  const lines = new Map<string, Job[]>()
+  const waiting = new Map<string, Job[]>()
   const broken = new Set<string>()
+  let isSending = false
   let number = 0
 
   const append = (session: string, events: BusEvent[]): Promise<string[]> =>
     new Promise((resolve, reject) => {
+      const jobs = waiting.get(session)
       const job: Job = { events, resolve, reject }
-      const line = lines.get(session)
-      if (line) {
-        line.push(job)
-        return
-      }
-      const fresh = [job]
-      lines.set(session, fresh)
-      void drain(session, fresh)
+      if (jobs) jobs.push(job)
+      else waiting.set(session, [job])
+      if (isSending) return
+      isSending = true
+      // The other writers of this tick come along.
+      queueMicrotask(() => void send())
     })
 
   /** Never rejects. */
-  async function drain(session: string, line: Job[]): Promise<void> {
-    const tag = sessionTag(session)
-    while (line.length > 0) {
-      const jobs = takeSome(line)
-      const events = jobs.flatMap((job) => job.events)
+  async function send(): Promise<void> {
+    while (waiting.size > 0) {
+      const batches = takeSome(waiting, broken)
       const mine = ++number
-      const reset = broken.has(session)
       try {
-        const cursors = await link.persist(() => scripts.append(session, tag, mine, events, reset))
-        broken.delete(session)
-        metrics?.eventsAppended(events.length)
-        let at = 0
-        for (const job of jobs) {
-          job.resolve(cursors.slice(at, at + job.events.length))
-          at += job.events.length
-        }
+        const answers = await link.persist(() => scripts.append(mine, batches))
+        for (const [i, batch] of batches.entries()) settle(batch, answers[i] ?? new Error('no answer'))
       } catch (thrown) {
-        broken.add(session)
-        metrics?.eventsLost(events.length)
-        for (const job of jobs) job.reject(thrown)
+        for (const batch of batches) settle(batch, thrown)
       }
     }
-    lines.delete(session)
+    isSending = false
+  }
+
+  function settle({ session, events, jobs }: Batch, answer: unknown): void {
+    if (Array.isArray(answer)) {
+      broken.delete(session)
+      metrics?.eventsAppended(events.length)
+      let at = 0
+      for (const job of jobs) {
+        job.resolve(answer.slice(at, at + job.events.length))
+        at += job.events.length
+      }
+      return
+    }
+    broken.add(session)
+    metrics?.eventsLost(events.length)
+    const error =
+      answer instanceof BatonError
+        ? answer
+        : new BatonError('unavailable', 'The event bus refused events.', { retryAfter: 1, cause: answer })
+    for (const { reject } of jobs) reject(error)
   }
 
   return {
@@ -77,14 +89,22 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
   }
 }
 
-/** Whole jobs from the front, at least one. */
-function takeSome(line: Job[]): Job[] {
-  let size = 0
-  let count = 0
-  for (const { events } of line) {
-    size += events.length
-    if (count > 0 && size > MOST_AT_ONCE) break
-    count++
+/** Whole jobs, sessions in the order in which they came, at least one job. */
+function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Batch[] {
+  const batches: Batch[] = []
+  let room = MOST_AT_ONCE
+  for (const [session, jobs] of waiting) {
+    let count = 0
+    for (const { events } of jobs) {
+      if (room < events.length && room < MOST_AT_ONCE) break
+      room -= events.length
+      count++
+    }
+    if (count === 0) break
+    const taken = jobs.splice(0, count)
+    if (jobs.length === 0) waiting.delete(session)
+    const events = taken.length === 1 && taken[0] ? taken[0].events : taken.flatMap((job) => job.events)
+    batches.push({ session, events, reset: broken.has(session), jobs: taken })
   }
-  return line.splice(0, count)
+  return batches
 }

@@ -15,8 +15,18 @@ export interface Place {
 
 const DIGITS = 6
 
-export const sessionTag = (session: string): string =>
-  createHash('sha256').update(session).digest('hex').slice(0, DIGITS)
+/** Tags of the sessions met of late: hashing one costs more than all else of a cursor. */
+const tags = new Map<string, string>()
+const MOST_TAGS = 10_000
+
+export function sessionTag(session: string): string {
+  const known = tags.get(session)
+  if (known !== undefined) return known
+  if (tags.size >= MOST_TAGS) tags.clear()
+  const tag = createHash('sha256').update(session).digest('hex').slice(0, DIGITS)
+  tags.set(session, tag)
+  return tag
+}
 
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 

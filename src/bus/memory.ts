@@ -196,7 +196,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
 
   return {
     kind: 'memory',
-    async append(session, events) {
+    append(session, events) {
       const log = logOf(session)
       const before = log.total
       const cursors = events.map((event) => log.append(event, now()))
@@ -209,7 +209,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       for (const reader of log.readers) reader.wake()
       if (total > MAX_TOTAL_BYTES) evict()
       deps.metrics?.eventsAppended(events.length)
-      return cursors
+      return Promise.resolve(cursors)
     },
     read: (session, options) => follow(session, placeOf(session, options.after), options),
     async pastEnd(session, turn, cursor) {

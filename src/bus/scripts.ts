@@ -8,13 +8,12 @@
  * and answer of the writer's last append.
  */
 import type { BusEvent, LoggedEvent } from './bus.ts'
-import { newGeneration, type Place } from './cursor.ts'
+import { type Place, sessionTag } from './cursor.ts'
 import type { LogLimits } from './limits.ts'
 import { type Link, script } from './link.ts'
 
-/** Shared by the scripts: ids are `<ms>-<n>`, compared as numbers. */
+/** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
 const COMMON = `
-local log, meta = KEYS[1], KEYS[2]
 local function split(id)
   local ms, n = string.match(id, '^(%d+)%-(%d+)$')
   return tonumber(ms), tonumber(n)
@@ -27,137 +26,155 @@ end
 local function join(ms, n) return string.format('%.0f-%.0f', ms, n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local function begin(generation)
-  redis.call('DEL', log, meta)
-  local base = join(now - 1, 0)
-  redis.call('HSET', meta, 'gen', generation, 'last', base, 'floor', '0-0', 'added', 0, 'kept', 0, 'bytes', 0)
-  return generation, base, '0-0', 0, 0, 0
+local function open(log, meta, writer)
+  local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', writer)
+  local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
+    kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]), repeated = m[8] }
+  s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
+  return s
 end
-local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched')
-local gen, last, floor = m[1], m[2], m[3]
-local added, kept, bytes = tonumber(m[4]), tonumber(m[5]), tonumber(m[6])
-local lost = not gen or (added > 0 and redis.call('EXISTS', log) == 0)
+local function begin(s)
+  redis.call('DEL', s.log, s.meta)
+  s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
+  s.last, s.floor, s.added, s.kept, s.bytes = join(now - 1, 0), '0-0', 0, 0, 0
+  s.touched = nil
+  redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
+end
 `
 
 /**
- * ARGV: new generation, channel, most events, most bytes, idle ms, writer, its number, reset (1 or 0), then
- * type, turn, data, once of each event. Answers `<generation> <id> <id> …`.
- * Publishes lines: generation, id before (`-` after a log that was lost, `!` after events that were), and
- * id, type, turn, data of each event.
+ * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
+ * idle ms, writer, number; then of each session: channel, reset (1 or 0), count of events, and type, turn,
+ * data, once of each event. Answers `<generation> <id> <id> …` for each session, or
+ * `ERR <words>`. Publishes lines: generation, id before (`-` after a log that was lost, `!` after events
+ * that were), and id, type, turn, data of each event.
  */
 const APPEND = script(`${COMMON}
-local writer = 'w:' .. ARGV[6]
-local repeated = redis.call('HGET', meta, writer)
-if repeated and gen and not lost then
-  local number, answer = string.match(repeated, '^(%d+) (.*)$')
-  if number == ARGV[7] then return answer end
-end
-local prev = last
-if lost or ARGV[8] == '1' then
-  prev = ARGV[8] == '1' and '!' or '-'
-  gen, last, floor, added, kept, bytes = begin(ARGV[1])
-  m[7] = false
-end
-local lastMs, lastN = split(last)
-if now < lastMs then now = lastMs end
-local maxEvents, maxBytes = tonumber(ARGV[3]), tonumber(ARGV[4])
-local ids, said, set = { gen }, { gen, prev }, {}
-for i = 9, #ARGV, 4 do
-  local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local known = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
-  if known then
-    ids[#ids + 1] = known
-  else
-    if now == lastMs then lastN = lastN + 1 else lastMs, lastN = now, 0 end
-    local id = join(lastMs, lastN)
-    redis.call('XADD', log, id, 'e', kind, 't', turn, 'd', data)
-    added, kept, bytes = added + 1, kept + 1, bytes + #data + 200
-    ids[#ids + 1] = id
-    said[#said + 1] = id
-    said[#said + 1] = kind
-    said[#said + 1] = turn
-    said[#said + 1] = data
-    if once ~= '' then redis.call('HSET', meta, 'o:' .. once, id) end
-    if turn ~= '' then
-      redis.call('HSETNX', meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
-      if kind == 'turn.completed' or kind == 'turn.failed' or kind == 'turn.cancelled' then
-        redis.call('HSET', meta, 'e:' .. turn, id)
-      end
-    end
+local maxEvents, maxBytes, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local writer, number = 'w:' .. ARGV[4], ARGV[5]
+
+local function mark(s, id, kind, turn, once)
+  if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
+  if turn == '' then return end
+  redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
+  if kind == 'turn.completed' or kind == 'turn.failed' or kind == 'turn.cancelled' then
+    redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
 end
-if kept > maxEvents or bytes > maxBytes then
-  -- A tenth at once, so that not every event pays for it.
+
+-- A tenth at once, so that not every event pays for it.
+local function trim(s)
   local lowEvents, lowBytes = math.floor(maxEvents * 0.9), math.floor(maxBytes * 0.9)
-  while kept > 0 and (kept > lowEvents or bytes > lowBytes) do
-    local page = redis.call('XRANGE', log, '-', '+', 'COUNT', 100)
-    if #page == 0 then kept, bytes = 0, 0 end
+  while s.kept > 0 and (s.kept > lowEvents or s.bytes > lowBytes) do
+    local page = redis.call('XRANGE', s.log, '-', '+', 'COUNT', 100)
+    if #page == 0 then s.kept, s.bytes = 0, 0 end
     for _, entry in ipairs(page) do
-      if kept > lowEvents or bytes > lowBytes then
-        kept, bytes, floor = kept - 1, bytes - #entry[2][6] - 200, entry[1]
+      if s.kept > lowEvents or s.bytes > lowBytes then
+        s.kept, s.bytes, s.floor = s.kept - 1, s.bytes - #entry[2][6] - 200, entry[1]
       end
     end
-    redis.call('XTRIM', log, 'MAXLEN', kept)
+    redis.call('XTRIM', s.log, 'MAXLEN', s.kept)
   end
-  local all, ended = redis.call('HGETALL', meta), {}
-  local function gone(i, mark)
-    return string.sub(all[i], 1, 2) == mark and all[i + 1] ~= '?' and not before(floor, all[i + 1])
+  local all, ended = redis.call('HGETALL', s.meta), {}
+  local function gone(i, prefix)
+    return string.sub(all[i], 1, 2) == prefix and all[i + 1] ~= '?' and not before(s.floor, all[i + 1])
   end
   for i = 1, #all, 2 do
     if gone(i, 'e:') then ended[string.sub(all[i], 3)] = true end
-    if gone(i, 'e:') or gone(i, 'o:') then redis.call('HDEL', meta, all[i]) end
+    if gone(i, 'e:') or gone(i, 'o:') then redis.call('HDEL', s.meta, all[i]) end
   end
   for i = 1, #all, 2 do
-    local turn = string.sub(all[i], 3)
-    if string.sub(all[i], 1, 2) == 'f:' and ended[turn] then redis.call('HDEL', meta, all[i])
-    elseif gone(i, 'f:') then redis.call('HSET', meta, all[i], '?') end
+    if string.sub(all[i], 1, 2) == 'f:' and ended[string.sub(all[i], 3)] then
+      redis.call('HDEL', s.meta, all[i])
+    elseif gone(i, 'f:') then
+      redis.call('HSET', s.meta, all[i], '?')
+    end
   end
 end
-local answer = table.concat(ids, ' ')
-redis.call('HSET', meta, 'last', join(lastMs, lastN), 'floor', floor, 'added', added, 'kept', kept,
-  'bytes', bytes, writer, ARGV[7] .. ' ' .. answer)
-local idle = tonumber(ARGV[5])
-if not m[7] or now - tonumber(m[7]) > idle / 10 then
-  redis.call('PEXPIRE', log, idle)
-  redis.call('PEXPIRE', meta, idle)
-  redis.call('HSET', meta, 'touched', now)
+
+local function append(log, meta, at)
+  local s = open(log, meta, writer)
+  if s.repeated and not s.lost then
+    local done, answer = string.match(s.repeated, '^(%d+) (.*)$')
+    if done == number then return answer end
+  end
+  local prev = s.last
+  if s.lost or ARGV[at + 1] == '1' then
+    prev = ARGV[at + 1] == '1' and '!' or '-'
+    begin(s)
+  end
+  local ms, n = split(s.last)
+  local ids, said = { s.gen }, { s.gen, prev }
+  for i = at + 3, at + 4 * tonumber(ARGV[at + 2]), 4 do
+    local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+    local id = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
+    if not id then
+      if now > ms then ms, n = now, 0 else n = n + 1 end
+      id = join(ms, n)
+      redis.call('XADD', log, id, 'e', kind, 't', turn, 'd', data)
+      s.last, s.added, s.kept, s.bytes = id, s.added + 1, s.kept + 1, s.bytes + #data + 200
+      mark(s, id, kind, turn, once)
+      local end_ = #said
+      said[end_ + 1], said[end_ + 2], said[end_ + 3], said[end_ + 4] = id, kind, turn, data
+    end
+    ids[#ids + 1] = id
+  end
+  if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
+  local answer = table.concat(ids, ' ')
+  redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
+    writer, number .. ' ' .. answer)
+  if not s.touched or now - s.touched > idle / 10 then
+    redis.call('PEXPIRE', log, idle)
+    redis.call('PEXPIRE', meta, idle)
+    redis.call('HSET', meta, 'touched', now)
+  end
+  if #said > 2 or prev == '!' then redis.call('PUBLISH', ARGV[at], table.concat(said, '\\n')) end
+  return answer
 end
-if #said > 2 or prev == '!' then redis.call('PUBLISH', ARGV[2], table.concat(said, '\\n')) end
-return answer
+
+local answers, at = {}, 6
+for i = 1, #KEYS, 2 do
+  local ok, answer = pcall(append, KEYS[i], KEYS[i + 1], at)
+  if not ok then answer = 'ERR ' .. tostring(type(answer) == 'table' and answer.err or answer) end
+  answers[#answers + 1] = answer
+  at = at + 3 + 4 * tonumber(ARGV[at + 2])
+end
+return answers
 `)
 
 /**
- * ARGV: new generation, idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
+ * ARGV: idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
  * 0), most events, most bytes. Answers generation, `ok` | `gap` | `over` (the turn's end is reached), the id
  * reached, whether that is the newest (1 or 0), and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
-if lost then
-  gen, last, floor = begin(ARGV[1])
-  redis.call('PEXPIRE', meta, ARGV[2])
+local s = open(KEYS[1], KEYS[2], 'w:')
+if s.lost then
+  begin(s)
+  redis.call('PEXPIRE', s.meta, ARGV[1])
 end
-local kind, turn, from, first = ARGV[3], ARGV[6], nil, nil
+local kind, turn, from, first = ARGV[2], ARGV[5], nil, nil
 if kind == 'at' then
-  local id = ARGV[5]
-  if ARGV[4] == gen and not before(id, floor) and not before(last, id) then from = id end
+  local id = ARGV[4]
+  if ARGV[3] == s.gen and not before(id, s.floor) and not before(s.last, id) then from = id end
 elseif kind == 'now' then
-  from = last
+  from = s.last
 elseif turn == '' then
-  from = floor
+  from = s.floor
 else
-  first = redis.call('HGET', meta, 'f:' .. turn)
+  first = redis.call('HGET', s.meta, 'f:' .. turn)
   if first == '?' then first = nil
-  elseif not first and ARGV[7] == '0' then from = last end
+  elseif not first and ARGV[6] == '0' then from = s.last end
 end
-if not from and not first then return { gen, 'gap', last, '1' } end
+if not from and not first then return { s.gen, 'gap', s.last, '1' } end
 local reached = from
 if not first then
   local ms, n = split(from)
   first = join(ms, n + 1)
 end
-local out, size, limit = { gen, 'ok', '', '1' }, 0, tonumber(ARGV[9])
-local page = redis.call('XRANGE', log, first, '+', 'COUNT', ARGV[8])
-if #page == tonumber(ARGV[8]) then out[4] = '0' end
+local out, size, limit = { s.gen, 'ok', '', '1' }, 0, tonumber(ARGV[8])
+local page = redis.call('XRANGE', s.log, first, '+', 'COUNT', ARGV[7])
+if #page == tonumber(ARGV[7]) then out[4] = '0' end
 for _, entry in ipairs(page) do
   local event = entry[2]
   if size > 0 and size + #event[6] > limit then
@@ -166,13 +183,11 @@ for _, entry in ipairs(page) do
   end
   size = size + #event[6]
   reached = entry[1]
-  out[#out + 1] = reached
-  out[#out + 1] = event[2]
-  out[#out + 1] = event[4]
-  out[#out + 1] = event[6]
+  local end_ = #out
+  out[end_ + 1], out[end_ + 2], out[end_ + 3], out[end_ + 4] = reached, event[2], event[4], event[6]
 end
-out[3] = reached or last
-local ending = turn ~= '' and redis.call('HGET', meta, 'e:' .. turn)
+out[3] = reached or s.last
+local ending = turn ~= '' and redis.call('HGET', s.meta, 'e:' .. turn)
 if ending and not before(out[3], ending) then out[2] = 'over' end
 return out
 `)
@@ -187,6 +202,13 @@ return 1
 export interface Position {
   generation: string
   id: string
+}
+/** What goes into one session's log. */
+export interface Group {
+  session: string
+  events: readonly BusEvent[]
+  /** Events of this session were given up before: its log begins anew */
+  reset: boolean
 }
 export interface Page {
   /** What was asked for is lost; `position` is the log's newest place */
@@ -224,20 +246,25 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
   const channel = (session: string) => `baton:${link.database}:log:${session}`
   return {
     channel,
-    /** `number` grows with each append of this writer; the same one again answers as the first time did. */
-    async append(
-      session: string,
-      tag: string,
-      number: number,
-      events: BusEvent[],
-      reset: boolean,
-    ): Promise<string[]> {
-      const { maxEvents, maxBytes, idleMs } = limits
-      const args: (string | number)[] = [newGeneration(), channel(session), maxEvents, maxBytes, idleMs]
-      args.push(writer, number, reset ? 1 : 0)
-      for (const { type, turn_id, data, once } of events) args.push(type, turn_id ?? '', data, once ?? '')
-      const [generation = '', ...ids] = String(await link.run(APPEND, keysOf(session), args)).split(' ')
-      return ids.map((id) => cursorOf(tag, { generation, id }))
+    /**
+     * `number` grows with each append of this writer; the same one again answers as the first time did.
+     * An Error stands for a session whose append Redis refused.
+     */
+    async append(number: number, groups: readonly Group[]): Promise<(string[] | Error)[]> {
+      const keys: string[] = []
+      const args: (string | number)[] = [limits.maxEvents, limits.maxBytes, limits.idleMs, writer, number]
+      for (const { session, reset, events } of groups) {
+        keys.push(...keysOf(session))
+        args.push(channel(session), reset ? 1 : 0, events.length)
+        for (const { type, turn_id, data, once } of events) args.push(type, turn_id ?? '', data, once ?? '')
+      }
+      const answers = (await link.run(APPEND, keys, args)) as string[]
+      return groups.map(({ session }, i) => {
+        const [generation = '', ...ids] = (answers[i] ?? 'ERR').split(' ')
+        if (generation === 'ERR') return new Error(`Redis refused events: ${ids.join(' ')}`)
+        const tag = sessionTag(session)
+        return ids.map((id) => cursorOf(tag, { generation, id }))
+      })
     },
     async read(
       session: string,
@@ -247,7 +274,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
     ): Promise<Page> {
       const { turn = '', begun, events, bytes } = options
       const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
-      const args = [newGeneration(), limits.idleMs, ...at, turn, begun ? 1 : 0, events, bytes]
+      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, events, bytes]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
       const [generation = '', state, id = '', complete] = answer
       return {

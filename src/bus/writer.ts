@@ -1,7 +1,8 @@
 /**
  * A turn's writer: the only place where deltas are merged, and where events become JSON. The first delta
- * goes out with the present tick; those that come while an append is under way, or within `flushMs` of
- * the last one, travel together. Order is kept: a delta only ever joins the event right before it.
+ * of a part goes out with the present tick; later ones are held while an append is under way, and for as
+ * long as deltas of any turn on this bus went out less than `flushMs` ago, so that under load those of many
+ * turns travel together. Order is kept: a delta only ever joins the event right before it.
  */
 import type { TurnEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -26,6 +27,38 @@ interface Waiting {
   reject(error: unknown): void
 }
 
+/** When deltas may go out, for all writers on one bus; all that are held go in one tick. */
+interface Pace {
+  /** When deltas last did, on the monotonic clock */
+  sentAt: number
+  held: Set<() => void>
+  timer: NodeJS.Timeout | null
+}
+const paces = new WeakMap<Bus, Pace>()
+
+function paceOf(bus: Bus): Pace {
+  const pace = paces.get(bus) ?? { sentAt: Number.NEGATIVE_INFINITY, held: new Set(), timer: null }
+  paces.set(bus, pace)
+  return pace
+}
+
+function hold(pace: Pace, send: () => void, ms: number): void {
+  pace.held.add(send)
+  pace.timer ??= setTimeout(() => {
+    const { held } = pace
+    pace.held = new Set()
+    pace.timer = null
+    pace.sentAt = performance.now()
+    for (const go of held) go()
+  }, ms)
+}
+
+function release(pace: Pace, send: () => void): void {
+  if (!pace.held.delete(send) || pace.held.size > 0 || !pace.timer) return
+  clearTimeout(pace.timer)
+  pace.timer = null
+}
+
 /** `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing. */
 export function createWriter(
   bus: Bus,
@@ -38,8 +71,9 @@ export function createWriter(
   let isPlanned = false
   /** Something that is no delta waits: it is not held */
   let isUrgent = false
-  let timer: NodeJS.Timeout | null = null
-  let sentAt = Number.NEGATIVE_INFINITY
+  /** The next delta is the first of its part: somebody waits for it */
+  let isFirst = true
+  const pace = paceOf(bus)
   let isClosed = false
   let loss: unknown
 
@@ -48,35 +82,35 @@ export function createWriter(
   }
   const send = (): void => {
     isPlanned = false
-    if (timer) clearTimeout(timer)
-    timer = null
+    release(pace, send)
     if (sending || waiting.length === 0) return
     const batch = waiting
     waiting = []
     isUrgent = false
-    sentAt = performance.now()
-    sending = bus
-      .append(session, batch.map(encoded(turn)))
-      .then(
-        (cursors) => {
-          for (const [i, { resolve }] of batch.entries()) resolve(cursors[i] ?? '')
-        },
-        (error: unknown) => {
-          for (const { reject } of batch) reject(error)
-        },
-      )
-      .then(() => {
-        sending = null
-        if (waiting.length > 0) plan()
-      })
+    isFirst = !batch.at(-1)?.isDelta
+    const settled = () => {
+      sending = null
+      if (waiting.length > 0) plan()
+    }
+    sending = bus.append(session, encoded(batch, turn)).then(
+      (cursors) => {
+        for (let i = 0; i < batch.length; i++) batch[i]?.resolve(cursors[i] ?? '')
+        settled()
+      },
+      (error: unknown) => {
+        for (const { reject } of batch) reject(error)
+        settled()
+      },
+    )
   }
-  /** At the end of this tick, or for deltas alone when the last append is `flushMs` old. */
+  /** At the end of this tick, or for later deltas alone when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
-    const rest = isUrgent ? 0 : sentAt + flushMs - performance.now()
-    if (rest > 0) {
-      timer ??= setTimeout(send, rest)
-      return
+    if (flushMs > 0 && !isUrgent) {
+      const now = performance.now()
+      const rest = isFirst ? 0 : pace.sentAt + flushMs - now
+      if (rest > 0) return hold(pace, send, rest)
+      pace.sentAt = now
     }
     isPlanned = true
     queueMicrotask(send)
@@ -115,13 +149,11 @@ export function createWriter(
   }
 }
 
-const encoded =
-  (turn: string) =>
-  ({ event, once }: Waiting): BusEvent => ({
-    type: event.type,
-    turn_id: turn,
-    data: JSON.stringify(event),
-    ...(once === undefined ? {} : { once }),
+const encoded = (batch: readonly Waiting[], turn: string): BusEvent[] =>
+  batch.map(({ event, once }) => {
+    const said: BusEvent = { type: event.type, turn_id: turn, data: JSON.stringify(event) }
+    if (once !== undefined) said.once = once
+    return said
   })
 
 /** One delta for two of the same text or the same call's arguments; null where they do not belong together. */

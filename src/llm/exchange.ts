@@ -230,15 +230,17 @@ export class Exchange implements Dispatcher.DispatchHandler {
     wake?.()
   }
 
-  /** Returns when there is something new; throws once the exchange has failed. */
-  async #more(): Promise<void> {
-    if (this.#state !== 'failed') {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve
-      })
-    }
-    // What arrived before a failure is read first.
-    if (this.#state === 'failed' && this.#chunks.length === 0) throw this.#failure
+  /** Settles when there is something new; rejects once the exchange has failed and all that came is read. */
+  #more(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const settle = () => {
+        // What arrived before a failure is read first.
+        if (this.#state === 'failed' && this.#chunks.length === 0) reject(this.#failure)
+        else resolve()
+      }
+      if (this.#state === 'failed') settle()
+      else this.#wake = settle
+    })
   }
 
   #broken(error: Error & { code?: string }): BatonError {

@@ -87,7 +87,7 @@ t.test('what comes during an append goes with the next one; only like joins like
   t.equal(await said, 'cursor 2.6')
 })
 
-t.test('deltas are held for flushMs after the last append; anything else is not', async (t) => {
+t.test('later deltas are held for flushMs after the last ones; anything else is not', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000 })
@@ -113,6 +113,35 @@ t.test('deltas are held for flushMs after the last append; anything else is not'
   quick.delta(content('a'))
   while (appends.length < 4) await turnOfTheLoop()
   t.same(told(appends[3]?.events), ['content.delta:a'], 'until its time is over')
+})
+
+t.test('the first delta of a part waits for nobody; held ones of many turns go in one tick', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writers = [1, 2, 3].map((i) => createWriter(bus, `ses_${i}`, `turn_${i}`, { flushMs: 20 }))
+  for (const writer of writers) {
+    const said = appends.length
+    writer.delta(content('first'))
+    await turnOfTheLoop()
+    t.equal(appends.length, said + 1)
+    appends[said]?.done()
+    await turnOfTheLoop()
+  }
+  for (const writer of writers) writer.delta(content('later'))
+  await turnOfTheLoop()
+  t.equal(appends.length, 3)
+  while (appends.length === 3) await turnOfTheLoop()
+  t.equal(appends.length, 6)
+  for (const append of appends.slice(3)) append.done()
+  await turnOfTheLoop()
+  void writers[0]?.emit(started)
+  await turnOfTheLoop()
+  appends[6]?.done()
+  await turnOfTheLoop()
+  writers[0]?.delta(content('of the next part'))
+  await turnOfTheLoop()
+  t.equal(appends.length, 8)
+  for (const append of appends) append.done()
 })
 
 t.test('whatever the timing, nothing is lost, doubled or put out of order', async (t) => {
