@@ -135,6 +135,8 @@ create table turn (
   error json,
   base_seq bigint not null,
   cancel_requested boolean not null default false,
+  -- Came in by an interrupt: runs before those that merely wait
+  is_urgent boolean not null default false,
   -- Events of its last commit, until they are known to be in the stream
   announce json,
   created_at timestamptz not null default clock_timestamp(),
@@ -656,6 +658,8 @@ declare
   known turn;
   made turn;
   active_id text;
+  interrupted text;
+  urgent boolean := request ->> 'on_busy' = 'interrupt';
 begin
   select * into place from session
    where id = given ->> 'session_id' and (visible_to is null or owner = visible_to)
@@ -685,22 +689,26 @@ begin
     if request ->> 'on_busy' = 'reject' then
       return json_build_object('kind', 'busy', 'active_turn_id', active_id);
     end if;
-    if (select count(*) from turn where session_id = place.id and state = 'queued')
+    if (select count(*) from turn where session_id = place.id and state = 'queued' and is_urgent = urgent)
         >= (request ->> 'queue_limit')::integer then
       return json_build_object('kind', 'queue_full');
     end if;
   end if;
 
   insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
-                    idempotency_key, body_hash, base_seq, started_at)
+                    idempotency_key, body_hash, base_seq, is_urgent, started_at)
   values (given ->> 'id', place.id, place.owner,
           case when active_id is null then 'running' else 'queued' end,
           (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
           given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
-          place.last_seq, case when active_id is null then clock_timestamp() end)
+          place.last_seq, urgent, case when active_id is null then clock_timestamp() end)
   returning * into made;
   if active_id is not null then
-    return json_build_object('kind', 'queued', 'turn', turn_json(made));
+    if urgent then
+      update turn set cancel_requested = true where id = active_id and state <> 'queued'
+      returning id into interrupted;
+    end if;
+    return json_build_object('kind', 'queued', 'turn', turn_json(made), 'interrupted', interrupted);
   end if;
   return json_build_object(
     'kind', 'running',
@@ -812,7 +820,8 @@ begin
   end if;
   update turn set state = 'running', started_at = clock_timestamp()
    where id = (
-     select id from turn where session_id = the_session and state = 'queued' order by created_at limit 1
+     select id from turn where session_id = the_session and state = 'queued'
+      order by is_urgent desc, created_at limit 1
    )
   returning * into next;
   if not found then

@@ -144,14 +144,16 @@ export class StaleOwner extends Error {
 export interface OpenTurn {
   turn: NewTurn
   message: NewMessage
-  on_busy: 'reject' | 'enqueue'
-  /** Queued turns allowed in a session */
+  /** `interrupt`: marks the running turn as to be cancelled and queues this one before those that wait */
+  on_busy: 'reject' | 'enqueue' | 'interrupt'
+  /** Queued turns allowed in a session; those that interrupt are counted apart */
   queue_limit: number
   lease: { owner: string; seconds: number }
 }
 export type Opened =
   | { kind: 'running'; turn: Turn; fence: Fence; message: Message }
-  | { kind: 'queued'; turn: Turn }
+  /** `interrupted`: the turn that was marked, which its owner must be told */
+  | { kind: 'queued'; turn: Turn; interrupted: string | null }
   | { kind: 'busy'; active_turn_id: string }
   | { kind: 'queue_full' }
   /** The same Idempotency-Key and body */

@@ -20,7 +20,8 @@ import {
 /** What SQL answers; the functions of the same names are in the schema. */
 type OpenAnswer =
   | { kind: 'running'; turn: StoredTurn; message: Placed; epoch: number }
-  | { kind: 'queued' | 'replayed'; turn: StoredTurn }
+  | { kind: 'queued'; turn: StoredTurn; interrupted: string | null }
+  | { kind: 'replayed'; turn: StoredTurn }
   | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
 interface TakenAnswer {
   turn: StoredTurn
@@ -221,7 +222,8 @@ function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts): string 
 function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
   const turn = parts.turn(answer.turn)
-  if (answer.kind !== 'running') return { kind: answer.kind, turn }
+  if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
+  if (answer.kind === 'replayed') return { kind: answer.kind, turn }
   const { session_id } = turn
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
   return {

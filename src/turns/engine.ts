@@ -29,8 +29,10 @@ import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
 
 const ADMIN: Scope = { owner: '', admin: true }
-/** How long an interrupt or a waiting cancel gives the running turn to end. */
+/** How long a waiting cancel gives the running turn to end. */
 const CANCEL_WAIT_SECONDS = 30
+/** How long turns that were told to leave may take to let go. */
+const STOP_MS = 5_000
 /** A bus that is away must not leave a waiting caller behind. */
 const POLL_MS = 1_000
 
@@ -185,11 +187,6 @@ export function createEngine(deps: EngineDeps): Engine {
     else requestRestart(mine)
   }
 
-  async function interrupt(caller: Caller, session: string): Promise<void> {
-    const busy = await store.sessions.get(caller, session)
-    if (busy?.active_turn_id) await cancel(caller, busy.active_turn_id, true)
-  }
-
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
     const session = await store.sessions.get(caller, id)
@@ -209,21 +206,15 @@ export function createEngine(deps: EngineDeps): Engine {
         body_hash: request.body_hash,
       },
       message: { id: newId('msg'), turn_id: turn, role: 'user' as const, parts: request.input },
-      on_busy: request.on_busy === 'enqueue' ? ('enqueue' as const) : ('reject' as const),
+      on_busy: request.on_busy,
       queue_limit: settings.queueLimit,
       lease,
     }
-    for (let tries = 0; ; tries++) {
-      const opened = await store.turns.open(caller, open)
-      if (opened?.kind === 'busy' && request.on_busy === 'interrupt' && tries < settings.queueLimit + 1) {
-        await interrupt(caller, id)
-        continue
-      }
-      return accept(session, opened)
-    }
+    return accept(caller, session, await store.turns.open(caller, open))
   }
 
   async function accept(
+    caller: Caller,
     session: Session,
     opened: Awaited<ReturnType<typeof store.turns.open>>,
   ): Promise<StartedTurn> {
@@ -233,6 +224,7 @@ export function createEngine(deps: EngineDeps): Engine {
         return { turn: opened.turn, outcome: 'created' }
       case 'queued':
         await announceQueued(opened.turn)
+        if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
         return { turn: opened.turn, outcome: 'queued' }
       case 'replayed':
         return { turn: opened.turn, outcome: 'replayed' }
@@ -336,9 +328,9 @@ export function createEngine(deps: EngineDeps): Engine {
       draining = true
       for (const mine of active.values()) mine.leaveAtBorder = true
       const all = () => Promise.allSettled([...active.values()].map((mine) => mine.done))
-      await Promise.race([all(), pause(ms, new AbortController().signal)])
+      await within(ms, all())
       for (const mine of active.values()) requestStop(mine, DRAINING)
-      await Promise.race([all(), pause(5_000, new AbortController().signal)])
+      await within(STOP_MS, all())
       leases?.stop()
     },
     isDraining: () => draining,
@@ -378,6 +370,13 @@ async function record(
   })
   if (answer === 'decided') return
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
+}
+
+/** Resolves with the work, or after `ms` without it. */
+async function within(ms: number, work: Promise<unknown>): Promise<void> {
+  const over = new AbortController()
+  await Promise.race([work, pause(ms, over.signal)])
+  over.abort()
 }
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */

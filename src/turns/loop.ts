@@ -6,6 +6,7 @@ import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
+import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
@@ -13,7 +14,7 @@ import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
 import type { EngineDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
-import { commit, event, hydrate, type Run, say } from './run.ts'
+import { commit, endedStep, event, hydrate, type Run, say } from './run.ts'
 import { modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
@@ -54,7 +55,7 @@ async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry
     run = await load(deps, active, writer)
   } catch (thrown) {
     if (thrown instanceof StaleOwner) throw thrown
-    const failed = { active, deps, writer, index: turn.steps.length, textSoFar: () => '' }
+    const failed = { active, deps, writer, index: turn.steps.length, open: null }
     return finish(failed, { state: 'failed', finish_reason: null, error: asBatonError(thrown).toBody() })
   }
   try {
@@ -110,7 +111,7 @@ async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promi
     index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
     invalidCalls: 0,
     hint: null,
-    textSoFar: () => '',
+    open: null,
   }
   return run
 }
@@ -168,23 +169,26 @@ async function fail(run: Run, thrown: unknown): Promise<void> {
   await finish(run, { state: 'failed', finish_reason: null, error: error.toBody() })
 }
 
-/** Ends the turn on its own, without a step's commit: failed, or cancelled with the text so far. */
+/** Ends the turn and the step in flight: failed, or cancelled with the text so far. */
 async function finish(
-  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'textSoFar'>,
+  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'open'>,
   end: TurnEnd,
 ): Promise<void> {
-  const text = end.state === 'cancelled' ? run.textSoFar() : ''
+  const { turn } = run.active
+  const text = end.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
+  const step = run.open && endedStep(run.open, end.state === 'failed' ? 'error' : null)
+  if (step) turn.usage = addUsage(turn.usage, step.usage)
   const partial: NewMessage[] =
     text.trim() === ''
       ? []
       : [
           {
             id: newId('msg'),
-            turn_id: run.active.turn.id,
+            turn_id: turn.id,
             role: 'assistant',
             parts: [{ type: 'text', text }],
             incomplete: true,
           },
         ]
-  await commit(run, { messages: partial, end })
+  await commit(run, { messages: partial, end, ...(step ? { step } : {}) })
 }

@@ -4,6 +4,7 @@
  */
 import type { Writer } from '../bus/writer.ts'
 import { isTerminal, type TurnEvent, type TurnEventBody } from '../chat/event.ts'
+import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type {
@@ -39,9 +40,15 @@ export interface Run {
   invalidCalls: number
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
-  /** Text streamed by the step in flight, kept when the turn is cancelled */
-  textSoFar(): string
+  /** The step whose request has left and which is neither committed nor discarded */
+  open: { step: Step; folding: Fold } | null
 }
+
+/** The record of a step that is over, with what its model call used so far. */
+export const endedStep = (
+  { step, folding }: NonNullable<Run['open']>,
+  finish_reason: Step['finish_reason'],
+): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: new Date().toISOString() })
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {

@@ -13,7 +13,7 @@ import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { type Prepared, prepare } from './prepare.ts'
-import { commit, contextOf, event, type Run, say } from './run.ts'
+import { commit, contextOf, endedStep, event, type Run, say } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -24,11 +24,14 @@ export async function modelStep(run: Run): Promise<PendingCalls | null> {
     const prepared = await refresh(run)
     const step = newStep(run, prepared)
     const folding = createFold()
-    run.textSoFar = folding.textSoFar
-    const outcome = await streamStep(run, prepared, folding, step)
-    if (outcome === 'stale') continue
+    const outcome = await streamStep(run, prepared, { step, folding })
+    // A change that came before another attempt of a call that had left already: that step is over.
+    if (outcome === 'stale') {
+      if (run.open) await discard(run, 'retry')
+      continue
+    }
     if (outcome === 'restart') {
-      await discard(run, step, 'tools_changed')
+      await discard(run, 'tools_changed')
       continue
     }
     const finish = folding.finish()
@@ -82,10 +85,10 @@ function newStep(run: Run, prepared: Prepared): Step {
 async function streamStep(
   run: Run,
   prepared: Prepared,
-  folding: Fold,
-  step: Step,
+  open: NonNullable<Run['open']>,
 ): Promise<'done' | 'stale' | 'restart'> {
   const { active, deps } = run
+  const { step, folding } = open
   const abort = new AbortController()
   active.model = abort
   let isStarted = false
@@ -93,6 +96,7 @@ async function streamStep(
     if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
     if (isStarted) return true
     isStarted = true
+    run.open = open
     active.phase = 'model'
     const { provider, model, tools_revision, tool_count } = step
     say(run, { type: 'step.started', provider, model, tools_revision, tool_count })
@@ -155,15 +159,17 @@ function take(run: Run, folding: Fold, item: ModelEvent): void {
 }
 
 /** The step's attempt is over without a trace in the history; the turn keeps the record of it. */
-async function discard(run: Run, step: Step, reason: 'tools_changed' | 'retry'): Promise<void> {
+async function discard(run: Run, reason: 'tools_changed' | 'retry'): Promise<void> {
   const { active, deps } = run
   const { turn } = active
-  step.ended_at = new Date().toISOString()
-  step.discarded = true
+  if (!run.open) return
+  const step: Step = { ...endedStep(run.open, null), discarded: true }
+  run.open = null
   turn.steps.push(step)
+  // It was paid for all the same.
+  turn.usage = addUsage(turn.usage, step.usage)
   turn.attempt++
   if (reason === 'tools_changed') turn.restarts++
-  run.textSoFar = () => ''
   say(run, { type: 'step.discarded', reason })
   await deps.store.turns.commit(active.fence, {
     turn_id: turn.id,
@@ -184,10 +190,9 @@ async function discard(run: Run, step: Step, reason: 'tools_changed' | 'retry'):
  */
 async function retryInvalidCall(run: Run, step: Step, folding: Fold, words: string): Promise<boolean> {
   run.invalidCalls++
-  step.usage = folding.usage()
   if (run.invalidCalls <= INVALID_CALL_LIMIT) {
     run.hint = `Your last tool call could not be made: ${words}\nCall only tools that are declared, with arguments that fit their schema, or answer without a tool.`
-    await discard(run, step, 'retry')
+    await discard(run, 'retry')
     return false
   }
   const text = folding.textSoFar()
@@ -249,7 +254,7 @@ async function writeStep(
   active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
-  run.textSoFar = () => ''
+  run.open = null
   say(run, { type: 'usage', ...usage })
   const finish_reason = done.finish_reason ?? 'stop'
   const stored = await commit(run, {

@@ -198,6 +198,33 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     t.notOk((await store.turns.idleQueues(1000)).includes(session.id))
   })
 
+  await t.test(
+    'a turn that interrupts comes before those that wait, and the running one is marked',
+    async (t) => {
+      const scope = owner()
+      const { session, turn, fence } = await runningTurn(store, scope)
+      const open = (on_busy: 'enqueue' | 'interrupt', queue_limit = 1) =>
+        store.turns.open(scope, openRequest(session.id, { on_busy, queue_limit }))
+      const waits = await open('enqueue')
+      const urgent = await open('interrupt')
+      if (waits?.kind !== 'queued' || urgent?.kind !== 'queued')
+        return t.fail(`${waits?.kind} ${urgent?.kind}`)
+      t.equal(waits.interrupted, null)
+      t.equal(urgent.interrupted, turn.id)
+      t.match(await store.turns.get(scope, turn.id), { state: 'running', cancel_requested: true })
+      t.match(await store.turns.get(scope, waits.turn.id), { cancel_requested: false })
+      t.strictSame(await open('interrupt'), { kind: 'queue_full' }, 'a queue of its own, as long')
+      await endTurn(store, fence, turn.id)
+      const started = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+      t.equal(started?.turn.id, urgent.turn.id)
+      t.match(await open('interrupt'), { kind: 'queued', interrupted: urgent.turn.id })
+      const idle = await newSession(store, scope)
+      t.match(await store.turns.open(scope, openRequest(idle.id, { on_busy: 'interrupt' })), {
+        kind: 'running',
+      })
+    },
+  )
+
   await t.test('a queued turn that is cancelled ends without having run', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)

@@ -1,0 +1,170 @@
+/** A client of Baton for tests: JSON with its status and headers, event streams with every frame as it came. */
+
+// biome-ignore lint/suspicious/noExplicitAny: a test's view of JSON answers; the contract is the API's
+export type Json = any
+
+export interface Answer {
+  status: number
+  headers: Headers
+  body: Json
+}
+
+export interface Frame {
+  id: string
+  type: string
+  data: Json
+  /** The frame as it was sent, without its closing blank line */
+  raw: string
+}
+
+export interface EventStream {
+  status: number
+  headers: Headers
+  /** Grows while the stream is read; an error answer's body is in `body` */
+  frames: Frame[]
+  comments: string[]
+  body: Json
+  /** The first frame that fits, once it is there; rejects when the stream ends without one. */
+  until(fits: string | ((frame: Frame) => boolean)): Promise<Frame>
+  /** All frames, once the stream has ended. */
+  done: Promise<Frame[]>
+  /** Leaves, as a client that closes its connection does. */
+  leave(): void
+}
+
+export interface Client {
+  url: string
+  call(method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<Answer>
+  /** These throw unless the answer is a 2xx, and give its body. */
+  get(path: string): Promise<Json>
+  post(path: string, body?: unknown): Promise<Json>
+  put(path: string, body?: unknown): Promise<Json>
+  patch(path: string, body: unknown): Promise<Json>
+  delete(path: string): Promise<Json>
+  /** A streamed turn; resolves with the response's head. */
+  turn(session: string, input: string | Json, headers?: Record<string, string>): Promise<EventStream>
+  follow(path: string, headers?: Record<string, string>): Promise<EventStream>
+}
+
+export function createClient(url: string): Client {
+  const send = (
+    method: string,
+    path: string,
+    body: unknown,
+    headers: Record<string, string>,
+    signal?: AbortSignal,
+  ) =>
+    fetch(url + path, {
+      method,
+      headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(signal ? { signal } : {}),
+    })
+
+  async function call(method: string, path: string, body?: unknown, headers = {}): Promise<Answer> {
+    const response = await send(method, path, body, headers)
+    const text = await response.text()
+    return { status: response.status, headers: response.headers, body: text === '' ? null : JSON.parse(text) }
+  }
+  const good = async (method: string, path: string, body?: unknown): Promise<Json> => {
+    const answer = await call(method, path, body)
+    if (answer.status < 300) return answer.body
+    throw new Error(`${method} ${path}: ${answer.status} ${JSON.stringify(answer.body)}`)
+  }
+  async function stream(method: string, path: string, body: unknown, headers = {}): Promise<EventStream> {
+    const abort = new AbortController()
+    const response = await send(method, path, body, headers, abort.signal)
+    return read(response, () => abort.abort())
+  }
+  return {
+    url,
+    call,
+    get: (path) => good('GET', path),
+    post: (path, body) => good('POST', path, body),
+    put: (path, body) => good('PUT', path, body),
+    patch: (path, body) => good('PATCH', path, body),
+    delete: (path) => good('DELETE', path),
+    turn: (session, input, headers) =>
+      stream('POST', `/v1/sessions/${session}/turns`, typeof input === 'string' ? { input } : input, headers),
+    follow: (path, headers) => stream('GET', path, undefined, headers),
+  }
+}
+
+async function read(response: Response, leave: () => void): Promise<EventStream> {
+  const { status, headers } = response
+  const frames: Frame[] = []
+  const comments: string[] = []
+  const isStream = headers.get('content-type')?.startsWith('text/event-stream') ?? false
+  const text = isStream ? '' : await response.text()
+  let wake = () => {}
+  let isOver = !isStream
+  const take = (raw: string) => {
+    if (raw.startsWith(':')) comments.push(raw.slice(1).trim())
+    else if (raw !== '') frames.push(frameOf(raw))
+  }
+  async function consume(): Promise<Frame[]> {
+    if (!isStream || !response.body) return frames
+    const utf8 = new TextDecoder()
+    let rest = ''
+    try {
+      for await (const chunk of response.body) {
+        const pieces = (rest + utf8.decode(chunk, { stream: true })).split('\n\n')
+        rest = pieces.pop() ?? ''
+        for (const piece of pieces) take(piece)
+        wake()
+      }
+    } catch (thrown) {
+      if (!(thrown instanceof Error) || thrown.name !== 'AbortError') throw thrown
+    } finally {
+      isOver = true
+      wake()
+    }
+    return frames
+  }
+  const done = consume()
+  // A test that only waits for a frame sees the failure there.
+  done.catch(() => {})
+  return {
+    status,
+    headers,
+    frames,
+    comments,
+    body: text === '' ? null : JSON.parse(text),
+    done,
+    leave,
+    async until(fits) {
+      const test = typeof fits === 'string' ? ({ type }: Frame) => type === fits : fits
+      while (true) {
+        const found = frames.find(test)
+        if (found) return found
+        if (isOver) {
+          const seen = frames.map(({ type }) => type).join(' ')
+          throw new Error(`the stream (${status}) ended without the frame ${fits}: ${seen} ${text}`)
+        }
+        await new Promise<void>((resolve) => {
+          const before = wake
+          wake = () => {
+            before()
+            resolve()
+          }
+        })
+      }
+    },
+  }
+}
+
+function frameOf(raw: string): Frame {
+  const field = (name: string) =>
+    raw
+      .split('\n')
+      .find((line) => line.startsWith(`${name}: `))
+      ?.slice(name.length + 2) ?? ''
+  return { id: field('id'), type: field('event'), data: JSON.parse(field('data')), raw }
+}
+
+export const typesOf = (frames: readonly Frame[]): string[] => frames.map(({ type }) => type)
+/** Types with runs of one type as one: deltas are merged as the clock will have it. */
+export const outline = (frames: readonly Frame[]): string[] =>
+  typesOf(frames).filter((type, i, all) => type !== all[i - 1])
+export const ofType = (frames: readonly Frame[], type: string): Json[] =>
+  frames.filter((frame) => frame.type === type).map(({ data }) => data)

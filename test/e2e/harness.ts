@@ -1,0 +1,247 @@
+/**
+ * A whole gateway in one process: the three emulated vendors, test tool servers, and the app on a free
+ * port, over the embedded store with the bus in memory, and over PostgreSQL with Redis where
+ * TEST_DATABASE_URL and TEST_REDIS_URL name servers. Under CI=true both must.
+ */
+import { randomBytes } from 'node:crypto'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import pg from 'pg'
+import { pino } from 'pino'
+import type { Test } from 'tap'
+import { type App, createApp } from '../../src/app.ts'
+import type { Config } from '../../src/config/config.ts'
+import { loadConfig } from '../../src/config/load.ts'
+import { type AnthropicEmulator, createAnthropicEmulator } from '../emulators/anthropic.ts'
+import { createGeminiEmulator, type GeminiEmulator } from '../emulators/gemini.ts'
+import type { Recorded } from '../emulators/http.ts'
+import { createOpenAiEmulator, type OpenAiEmulator } from '../emulators/openai.ts'
+import type { Script } from '../emulators/scene.ts'
+import { type Client, createClient, type Json } from './client.ts'
+import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
+
+/** The six ways to a model: a provider and a kind of credential. */
+export const PATHS = {
+  'openai key': { provider: 'openai', model: 'gpt-5.6-sol' },
+  'chatgpt login': { provider: 'openai', model: 'gpt-5.6-sol' },
+  'anthropic key': { provider: 'anthropic', model: 'claude-opus-5-5' },
+  'anthropic bearer': { provider: 'anthropic', model: 'claude-opus-5-5' },
+  'gemini key': { provider: 'gemini', model: 'gemini-3.8-flash' },
+  'code assist login': { provider: 'gemini', model: 'gemini-3-flash-preview' },
+} as const
+export type Path = keyof typeof PATHS
+export const PATH_NAMES = Object.keys(PATHS) as Path[]
+
+const CREDENTIALS: Record<Path, Json> = {
+  'openai key': { provider: 'openai', kind: 'api_key', api_key: 'sk-test-openai' },
+  'chatgpt login': {
+    provider: 'openai',
+    kind: 'oauth',
+    access_token: 'test-chatgpt',
+    account_id: 'acct-test',
+  },
+  'anthropic key': { provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-api03-test' },
+  'anthropic bearer': { provider: 'anthropic', kind: 'oauth', access_token: 'sk-ant-oat01-test' },
+  'gemini key': { provider: 'gemini', kind: 'api_key', api_key: 'test-gemini' },
+  'code assist login': {
+    provider: 'gemini',
+    kind: 'oauth',
+    access_token: 'ya29.test',
+    project_id: 'test-project',
+  },
+}
+
+export type Backend = 'embedded' | 'servers'
+
+export interface World {
+  backend: Backend
+  api: Client
+  app: App
+  emulators: { openai: OpenAiEmulator; anthropic: AnthropicEmulator; gemini: GeminiEmulator }
+  /** Credential ids by path */
+  credentials: Record<Path, string>
+  /** A new session on a path; the rest as `POST /v1/sessions` takes it. */
+  session(path: Path, more?: Json): Promise<string>
+  /** A tool server and its connector, named like this, closed with the world. */
+  tools(name: string, tools?: Record<string, TestTool>): Promise<ToolServer & { id: string }>
+  /** Stands in for the default scenes on every vendor; null: the default again. */
+  script(play: Script | null): void
+  /** Requests for answers of models that a session's vendor got, oldest first. */
+  sent(path: Path): Recorded[]
+  /** Closes the app and starts it again on the same store: a process restart. */
+  restart(): Promise<void>
+  get(session: string): Promise<Json>
+  messages(session: string): Promise<Json[]>
+  /** A turn that is waited for; throws unless it answers 200. */
+  run(session: string, input: string | Json): Promise<Json>
+}
+
+export interface WorldOptions {
+  env?: Record<string, string>
+  config?: Partial<Omit<Config, 'limits'>> & { limits?: Partial<Config['limits']> }
+}
+
+const { TEST_DATABASE_URL, TEST_REDIS_URL, CI } = process.env
+
+/** Runs the tests on every backend, each in a world of its own. */
+export async function everyBackend(
+  t: Test,
+  tests: (t: Test, world: World) => Promise<void>,
+  options: WorldOptions = {},
+): Promise<void> {
+  await t.test('embedded store, bus in memory', async (t) =>
+    tests(t, await openWorld(t, 'embedded', options)),
+  )
+  const hasServers = Boolean(TEST_DATABASE_URL && TEST_REDIS_URL)
+  if (!hasServers && CI === 'true') t.fail('TEST_DATABASE_URL and TEST_REDIS_URL are needed')
+  const skip = hasServers ? false : 'TEST_DATABASE_URL and TEST_REDIS_URL name no servers'
+  await t.test('PostgreSQL, bus in Redis', { skip }, async (t) =>
+    tests(t, await openWorld(t, 'servers', options)),
+  )
+}
+
+export async function openWorld(t: Test, backend: Backend, options: WorldOptions = {}): Promise<World> {
+  const folder = mkdtempSync(join(tmpdir(), 'baton-e2e-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const emulators = {
+    openai: await createOpenAiEmulator(),
+    anthropic: await createAnthropicEmulator(),
+    gemini: await createGeminiEmulator(),
+  }
+  t.teardown(() => Promise.all(Object.values(emulators).map((emulator) => emulator.close())))
+  const env = {
+    BATON_DATA_DIR: join(folder, 'data'),
+    BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
+    BATON_DRAIN_SECONDS: '0',
+    ...upstreams(emulators),
+    ...(backend === 'servers' ? await servers(t) : {}),
+    ...options.env,
+  }
+  const { config: loaded } = loadConfig(env, folder)
+  const config: Config = {
+    ...loaded,
+    ...options.config,
+    limits: { ...loaded.limits, ...options.config?.limits },
+  }
+  const world = await createWorld(t, backend, emulators, () => createApp(config, { log: silent }))
+  t.teardown(() => world.app.close())
+  return world
+}
+
+/** E2E_LOG=debug shows what the gateway says. */
+const silent = pino({ level: process.env.E2E_LOG ?? 'silent' }, pino.destination(2))
+
+export const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
+  BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
+  BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
+  BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
+  BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
+  BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
+})
+
+/** A database of this run's own, dropped afterwards. */
+async function servers(t: Test): Promise<Record<string, string>> {
+  const name = `baton_e2e_${randomBytes(6).toString('hex')}`
+  const url = new URL(TEST_DATABASE_URL ?? '')
+  await asAdmin(`create database ${name}`)
+  t.teardown(() => asAdmin(`drop database if exists ${name} with (force)`))
+  url.pathname = `/${name}`
+  return {
+    DATABASE_URL: url.href,
+    REDIS_URL: TEST_REDIS_URL ?? '',
+    BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
+  }
+}
+
+async function asAdmin(sql: string): Promise<void> {
+  const client = new pg.Client({ connectionString: TEST_DATABASE_URL })
+  await client.connect()
+  await client.query(sql).finally(() => client.end())
+}
+
+async function createWorld(
+  t: Test,
+  backend: Backend,
+  emulators: World['emulators'],
+  start: () => Promise<App>,
+): Promise<World> {
+  const listen = async () => {
+    const app = await start()
+    return { app, api: createClient(await app.http.listen({ host: '127.0.0.1', port: 0 })) }
+  }
+  const credentials = {} as World['credentials']
+  const world: World = {
+    backend,
+    ...(await listen()),
+    emulators,
+    credentials,
+    async session(path, more = {}) {
+      const body = { ...PATHS[path], credential_id: credentials[path], ...more }
+      return (await world.api.post('/v1/sessions', body)).id
+    },
+    async tools(name, tools) {
+      const server = await startToolServer(tools)
+      t.teardown(() => server.close())
+      const body = { name, transport: 'streamable_http', url: server.url }
+      const { id } = await world.api.post('/v1/connectors', body)
+      return { ...server, id }
+    },
+    script(play) {
+      for (const emulator of Object.values(emulators)) emulator.script(play)
+    },
+    sent: (path) => requestsOf(emulators, path),
+    async restart() {
+      await world.app.close()
+      Object.assign(world, await listen())
+    },
+    get: (session) => world.api.get(`/v1/sessions/${session}`),
+    messages: async (session) => (await world.api.get(`/v1/sessions/${session}/messages?limit=1000`)).data,
+    run: (session, input) =>
+      world.api.post(`/v1/sessions/${session}/turns`, {
+        ...(typeof input === 'string' ? { input } : input),
+        stream: false,
+      }),
+  }
+  for (const path of PATH_NAMES) {
+    const body = { ...CREDENTIALS[path], name: path, default: CREDENTIALS[path].kind === 'api_key' }
+    credentials[path] = (await world.api.post('/v1/credentials', body)).id
+  }
+  return world
+}
+
+/** The doors of the six paths, told apart by what a request shows. */
+const DOORS: Record<Path, { vendor: keyof World['emulators']; is(request: Recorded): boolean }> = {
+  'openai key': { vendor: 'openai', is: ({ path }) => path.startsWith('/v1/responses') },
+  'chatgpt login': { vendor: 'openai', is: ({ path }) => path.startsWith('/backend-api/codex/responses') },
+  'anthropic key': {
+    vendor: 'anthropic',
+    is: ({ path, headers }) => path.startsWith('/v1/messages') && 'x-api-key' in headers,
+  },
+  'anthropic bearer': {
+    vendor: 'anthropic',
+    is: ({ path, headers }) => path.startsWith('/v1/messages') && 'authorization' in headers,
+  },
+  'gemini key': {
+    vendor: 'gemini',
+    is: ({ path }) => path.startsWith('/v1beta') && path.includes('enerateContent'),
+  },
+  'code assist login': {
+    vendor: 'gemini',
+    is: ({ path }) => path.startsWith('/v1internal') && path.includes('enerateContent'),
+  },
+}
+
+const requestsOf = (emulators: World['emulators'], path: Path): Recorded[] =>
+  emulators[DOORS[path].vendor].requests.filter(DOORS[path].is)
+
+/** Names of the tools that a request declares, in order, whatever the vendor. */
+export function declaredIn({ body }: Recorded): string[] {
+  const whole = body as Json
+  const request = whole.request ?? whole
+  const tools: Json[] = request.tools ?? []
+  return tools.flatMap((tool) => {
+    const group = tool.functionDeclarations ?? tool.function_declarations
+    return group ? group.map(({ name }: Json) => name) : [tool.name]
+  })
+}
