@@ -116,7 +116,12 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
         builtins: BUILTINS,
         specFor,
         slot: (tool, connector, signal) =>
-          gate.enter(tool.canonical_name, policy.limits(tool, connector).maxInstances, signal),
+          gate.enter(
+            `${connector?.id}/${tool.mcp_tool_name ?? tool.canonical_name}`,
+            policy.limits(tool, connector).maxInstances,
+            signal,
+            tool.canonical_name,
+          ),
         log,
         isTrusted: (connector) => connector?.trust_annotations ?? true,
       }),

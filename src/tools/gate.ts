@@ -5,8 +5,11 @@
 import { ToolBusy } from './execute.ts'
 
 export interface Gate {
-  /** Resolves with the function that gives the place back. Throws ToolBusy, or the signal's reason. */
-  enter(tool: string, most: number, signal: AbortSignal): Promise<() => void>
+  /**
+   * Resolves with the function that gives the place back. Throws ToolBusy, or the signal's reason. `tool`
+   * says whose places they are; `name` is what the model calls it.
+   */
+  enter(tool: string, most: number, signal: AbortSignal, name?: string): Promise<() => void>
   waiting(): number
 }
 
@@ -60,7 +63,7 @@ export function createGate({
     }
   }
 
-  function wait(tool: string, most: number, signal: AbortSignal): Promise<() => void> {
+  function wait(tool: string, most: number, signal: AbortSignal, name: string): Promise<() => void> {
     const since = performance.now()
     return new Promise((resolve, reject) => {
       const leave = () => {
@@ -75,7 +78,7 @@ export function createGate({
       }
       const timer = setTimeout(() => {
         leave()
-        reject(new ToolBusy(`${tool} is busy: no place came free within ${queueMs / 1000} s.`))
+        reject(new ToolBusy(`${name} is busy: no place came free within ${queueMs / 1000} s.`))
       }, queueMs)
       const waiter: Waiter = {
         tool,
@@ -92,14 +95,14 @@ export function createGate({
 
   return {
     waiting: () => queue.length,
-    async enter(tool, most, signal) {
+    async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
       // Nobody of the same tool may be overtaken.
       if (hasPlace(tool, most) && !queue.some((waiter) => waiter.tool === tool)) return occupy(tool)
       if (queue.filter((waiter) => waiter.tool === tool).length >= queueLimit) {
-        throw new ToolBusy(`${tool} is busy: ${queueLimit} calls wait for it already.`)
+        throw new ToolBusy(`${name} is busy: ${queueLimit} calls wait for it already.`)
       }
-      return wait(tool, most, signal)
+      return wait(tool, most, signal, name)
     },
   }
 }

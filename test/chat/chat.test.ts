@@ -520,6 +520,8 @@ t.test('ids sort by the time they were made', async (t) => {
 t.test('arguments are an object, or nothing with the text kept', async (t) => {
   t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
   t.strictSame(parseArguments('  '), { arguments: {} })
+  const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`
+  t.strictSame(parseArguments(deep), { arguments: {}, arguments_text: deep }, 'nested without end')
   for (const broken of ['{"a":', '[1]', 'null', '"x"', 'x']) {
     t.strictSame(parseArguments(broken), { arguments: {}, arguments_text: broken }, broken)
   }
