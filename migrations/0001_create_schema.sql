@@ -288,6 +288,31 @@ language sql stable as $$
   )
 $$;
 
+-- Null where it still has the revision that the caller knows.
+create function newer_registry(the_session text, known_revision bigint) returns json
+language plpgsql stable as $$
+begin
+  return (
+    select registry_json(r) from registry r where r.session_id = the_session and r.revision <> known_revision
+  );
+end
+$$;
+
+-- [{connector, alias}] in the order of binding.
+create function bindings_json(the_session text) returns json
+language plpgsql stable as $$
+begin
+  return (
+    select coalesce(
+             json_agg(json_build_object('connector', connector_json(c), 'alias', b.alias) order by b.place),
+             '[]'
+           )
+      from binding b join connector c on c.id = b.connector_id
+     where b.session_id = the_session
+  );
+end
+$$;
+
 -- A session's active turn is the one that runs or waits, else the oldest queued one.
 create function session_json(s session) returns json
 language plpgsql stable as $$
@@ -445,6 +470,53 @@ begin
   return exists (
     select from turn
      where session_id = the_session and state in ('queued', 'running', 'awaiting_input')
+  );
+end
+$$;
+
+create function has_queued(the_session text) returns boolean
+language plpgsql as $$
+begin
+  return exists (select from turn where session_id = the_session and state = 'queued');
+end
+$$;
+
+-- The owner's default for the provider, else the only active one. Where none is active, the newest login
+-- that needs one anew comes, so that a refusal can say so.
+create function preferred_credential(the_owner text, the_provider text) returns json
+language plpgsql stable as $$
+begin
+  return (
+    with mine as (
+      select c.*, count(*) filter (where state = 'active') over () as active
+        from credential c where owner = the_owner and provider = the_provider
+    )
+    select credential_json(c) from credential c join mine m on m.id = c.id
+     where m.is_default or (m.state = 'active' and m.active = 1)
+        or (m.state = 'needs_reauth' and m.active = 0)
+     order by m.is_default desc, m.id desc limit 1
+  );
+end
+$$;
+
+-- What must be known before a turn is opened: {session, named, preferred}, the last two the session's own
+-- credential and the one that stands in for it.
+create function turn_ground(visible_to text, the_session text, the_provider text) returns json
+language plpgsql stable as $$
+declare
+  place session;
+begin
+  select * into place from session
+   where id = the_session and (visible_to is null or owner = visible_to);
+  if not found then
+    return null;
+  end if;
+  return json_build_object(
+    'session', session_json(place),
+    'named', (
+      select credential_json(c) from credential c where c.id = place.credential_id and c.owner = place.owner
+    ),
+    'preferred', preferred_credential(place.owner, coalesce(the_provider, place.provider))
   );
 end
 $$;
@@ -660,6 +732,7 @@ declare
   active_id text;
   interrupted text;
   urgent boolean := request ->> 'on_busy' = 'interrupt';
+  placed json;
 begin
   select * into place from session
    where id = given ->> 'session_id' and (visible_to is null or owner = visible_to)
@@ -710,18 +783,25 @@ begin
     end if;
     return json_build_object('kind', 'queued', 'turn', turn_json(made), 'interrupted', interrupted);
   end if;
+  placed := add_messages(place.id, jsonb_build_array(request -> 'message'));
   return json_build_object(
     'kind', 'running',
     'turn', turn_json(made),
-    'message', add_messages(place.id, jsonb_build_array(request -> 'message')),
-    'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8)
+    'message', placed,
+    'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8),
+    'start', json_build_object(
+      'history', history(place.id, 0),
+      'registry', newer_registry(place.id, coalesce((request ->> 'known_revision')::bigint, -1)),
+      'bindings', bindings_json(place.id)
+    )
   );
 end
 $$;
 
 -- One write of the engine, whole or not at all: a Commit, with the ids of the calls that its messages
 -- answer in `answered`. Null: the lease was lost, nothing is written.
--- A turn that ends or waits for input gives the lease back. Answers {placed: what add_messages says, if there were any}.
+-- A turn that ends or waits for input gives the lease back. Answers {placed: what add_messages says, if
+-- there were any, has_queued: whether the session has a queued turn, where the commit ends one}.
 create function commit_turn(fence jsonb, change jsonb) returns json
 language plpgsql as $$
 declare
@@ -738,7 +818,7 @@ begin
      and m.id in (select given ->> 'id' from jsonb_array_elements(change -> 'messages') given)
   having count(*) > 0;
   if added is not null then
-    return json_build_object('placed', added);
+    return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
   end if;
   if not lock_fence(fence) then
     return null;
@@ -780,7 +860,7 @@ begin
   if ending is not null or change ->> 'state' = 'awaiting_input' then
     update lease set owner = null where session_id = place;
   end if;
-  return json_build_object('placed', added);
+  return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
 end
 $$;
 
@@ -797,9 +877,7 @@ begin
   end if;
   return json_build_object(
     'messages', history(place, after_seq),
-    'registry', (
-      select registry_json(r) from registry r where r.session_id = place and r.revision <> known_revision
-    ),
+    'registry', newer_registry(place, known_revision),
     'cancel_requested', coalesce((select cancel_requested from turn where id = the_turn), true)
   );
 end

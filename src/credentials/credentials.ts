@@ -8,7 +8,7 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
-import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
+import type { Credential, CredentialCandidates, Page, PageRequest, Scope, Store } from '../store/store.ts'
 import type { LoginTable } from './login-table.ts'
 import type { Refresher } from './refresh.ts'
 import { secretContext, type Vault } from './vault.ts'
@@ -31,9 +31,15 @@ export interface ChosenCredential {
 export interface ChooseCredential {
   /**
    * The session's credential where it is of the provider, else the owner's default, else the owner's only
-   * active one, else the environment's. Throws no_credential, credential_needs_reauth.
+   * active one, else the environment's. `known`: the rows, where they were read a moment ago. Throws
+   * no_credential, credential_needs_reauth.
    */
-  resolve(owner: string, credential: string | null, provider: string): Promise<ChosenCredential>
+  resolve(
+    owner: string,
+    credential: string | null,
+    provider: string,
+    known?: CredentialCandidates,
+  ): Promise<ChosenCredential>
 }
 
 /** As the API shows it. */
@@ -234,10 +240,16 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     throw new BatonError('read_only', `${id} comes from the environment; change it there.`)
   }
 
-  async function resolve(owner: string, id: string | null, provider: string): Promise<ChosenCredential> {
+  async function resolve(
+    owner: string,
+    id: string | null,
+    provider: string,
+    known?: CredentialCandidates,
+  ): Promise<ChosenCredential> {
     if (id !== null && env.some((view) => view.id === id && view.provider === provider))
       return fromEnv(provider)
-    const named = id === null ? null : await store.credentials.get({ owner, admin: false }, id)
+    const named =
+      id === null ? null : known ? known.named : await store.credentials.get({ owner, admin: false }, id)
     if (id !== null && !named && !env.some((view) => view.id === id)) {
       throw refusal(provider, `The session's credential ${id} does not exist any more`)
     }
@@ -245,7 +257,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
       if (named.state === 'disabled') throw refusal(provider, `The session's credential ${id} is disabled`)
       return chosen(named)
     }
-    const preferred = await store.credentials.preferred(owner, provider)
+    const preferred = known ? known.preferred : await store.credentials.preferred(owner, provider)
     if (preferred?.state === 'active') return chosen(preferred)
     // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
     if (preferred?.is_default && preferred.state === 'needs_reauth') return chosen(preferred)

@@ -11,6 +11,11 @@ interface StoredConnector extends Omit<Connector, 'secret'> {
 }
 const toConnector = (stored: StoredConnector): Connector => ({ ...stored, secret: bytesOf(stored.secret) })
 
+/** As SQL gives them: bindings_json in the schema. */
+export type StoredBindings = { connector: StoredConnector; alias: string | null }[]
+export const toBindings = (stored: StoredBindings): Binding[] =>
+  stored.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
+
 /** What a patch may write. */
 const PATCHABLE = {
   name: 'text',
@@ -141,15 +146,8 @@ type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'sessionsOf'
 
 function bindings(db: Db): Pick<Connectors, BindingVerb> {
   return {
-    async bindings(session) {
-      const found = await db.query<{ connector: StoredConnector; alias: string | null }>(
-        `select connector_json(c) as connector, b.alias
-           from binding b join connector c on c.id = b.connector_id
-          where b.session_id = $1 order by b.place`,
-        [session],
-      )
-      return found.map(({ connector, alias }): Binding => ({ connector: toConnector(connector), alias }))
-    },
+    bindings: async (session) =>
+      toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
     async bind(session, connector, alias) {
       try {
         await db.query(

@@ -5,10 +5,10 @@ import { setList, visibleTo } from './sql.ts'
 import type { Credential, Credentials } from './store.ts'
 
 /** As SQL gives it: credential_json in the schema. */
-interface StoredCredential extends Omit<Credential, 'secret'> {
+export interface StoredCredential extends Omit<Credential, 'secret'> {
   secret: string
 }
-const toCredential = (stored: StoredCredential): Credential => ({
+export const toCredential = (stored: StoredCredential): Credential => ({
   ...stored,
   secret: bytesOf(stored.secret) ?? new Uint8Array(),
 })
@@ -105,20 +105,7 @@ function rows(db: Db): Pick<Credentials, RowVerb> {
       const text = 'delete from credential where id = $1 and ($2::text is null or owner = $2) returning 1'
       return (await value(db, text, [id, visibleTo(scope)])) !== null
     },
-    preferred: (owner, provider) =>
-      one(
-        db,
-        // Where none is active, the newest login that needs one anew comes, so that the refusal can say so.
-        `with mine as (
-           select c.*, count(*) filter (where state = 'active') over () as active
-             from credential c where owner = $1 and provider = $2
-         )
-         select credential_json(c) from credential c join mine m on m.id = c.id
-          where m.is_default or (m.state = 'active' and m.active = 1)
-             or (m.state = 'needs_reauth' and m.active = 0)
-          order by m.is_default desc, m.id desc limit 1`,
-        [owner, provider],
-      ),
+    preferred: (owner, provider) => one(db, 'select preferred_credential($1, $2)', [owner, provider]),
   }
 }
 

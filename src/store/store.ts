@@ -149,9 +149,19 @@ export interface OpenTurn {
   /** Queued turns allowed in a session; those that interrupt are counted apart */
   queue_limit: number
   lease: { owner: string; seconds: number }
+  /** Of the session's registry: then it is not read again */
+  known_revision?: number
+}
+/** What a running turn begins with, read by the statement that opened it. */
+export interface TurnStart {
+  /** All of the session, the turn's input included, ascending */
+  history: Message[]
+  /** Null when the session's registry still has `known_revision` */
+  registry: RegistryRow | null
+  bindings: Binding[]
 }
 export type Opened =
-  | { kind: 'running'; turn: Turn; fence: Fence; message: Message }
+  | { kind: 'running'; turn: Turn; fence: Fence; message: Message; start: TurnStart }
   /** `interrupted`: the turn that was marked, which its owner must be told */
   | { kind: 'queued'; turn: Turn; interrupted: string | null }
   | { kind: 'busy'; active_turn_id: string }
@@ -230,7 +240,22 @@ export interface StepRead {
   cancel_requested: boolean
 }
 
+/** What must be known before a turn is opened. */
+export interface TurnGround {
+  session: Session
+  credentials: CredentialCandidates
+}
+
+export interface Committed {
+  /** As they are stored, with their seq */
+  messages: Message[]
+  /** The turn has ended and another one of its session waits */
+  has_queued: boolean
+}
+
 export interface Turns {
+  /** Null for an unknown session and another owner's. `provider` null: the session's. */
+  ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
   open(scope: Scope, open: OpenTurn): Promise<Opened | null>
   get(scope: Scope, id: string): Promise<Turn | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
@@ -241,8 +266,8 @@ export interface Turns {
 
   // The engine's verbs
   readStep(fence: Fence, turn: string, afterSeq: number, knownRevision: number): Promise<StepRead>
-  /** Returns the stored messages with their seq. Throws StaleOwner. */
-  commit(fence: Fence, commit: Commit): Promise<Message[]>
+  /** Throws StaleOwner. */
+  commit(fence: Fence, commit: Commit): Promise<Committed>
   /** The session's oldest queued turn becomes running under this owner; its input becomes a message. */
   startQueued(
     session: string,
@@ -468,6 +493,14 @@ export interface Credential {
   updated_at: string
 }
 export type NewCredential = Omit<Credential, 'version' | 'created_at' | 'updated_at'>
+/** The credentials that may serve a session's turn. */
+export interface CredentialCandidates {
+  /** The session's own, of its owner */
+  named: Credential | null
+  /** What `Credentials.preferred` finds */
+  preferred: Credential | null
+}
+
 export interface Credentials {
   create(credential: NewCredential): Promise<Credential>
   get(scope: Scope, id: string): Promise<Credential | null>

@@ -1,3 +1,5 @@
+import { type StoredBindings, toBindings } from './connectors.ts'
+import { type StoredCredential, toCredential } from './credentials.ts'
 import { type Db, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, asStored, type Placed } from './messages.ts'
@@ -10,6 +12,7 @@ import {
   type Opened,
   type OpenTurn,
   type RegistryRow,
+  type Session,
   type Settlement,
   StaleOwner,
   type Turn,
@@ -19,7 +22,13 @@ import {
 
 /** What SQL answers; the functions of the same names are in the schema. */
 type OpenAnswer =
-  | { kind: 'running'; turn: StoredTurn; message: Placed; epoch: number }
+  | {
+      kind: 'running'
+      turn: StoredTurn
+      message: Placed
+      epoch: number
+      start: { history: StoredMessage[]; registry: RegistryRow | null; bindings: StoredBindings }
+    }
   | { kind: 'queued'; turn: StoredTurn; interrupted: string | null }
   | { kind: 'replayed'; turn: StoredTurn }
   | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
@@ -32,10 +41,24 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-type PublicVerb = 'open' | 'get' | 'list' | 'requestCancel' | 'endQueued'
+type PublicVerb = 'ground' | 'open' | 'get' | 'list' | 'requestCancel' | 'endQueued'
 
 function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
   return {
+    async ground(scope, session, provider) {
+      const found = await value<{
+        session: Session
+        named: StoredCredential | null
+        preferred: StoredCredential | null
+      }>(db, 'select turn_ground($1, $2, $3)', [visibleTo(scope), session, provider])
+      if (!found) return null
+      const { named, preferred } = found
+      const credentials = {
+        named: named && toCredential(named),
+        preferred: preferred && toCredential(preferred),
+      }
+      return { session: found.session, credentials }
+    },
     async open(scope, request) {
       const answer = await value<OpenAnswer>(db, 'select open_turn($1, $2)', [
         visibleTo(scope),
@@ -99,12 +122,15 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     },
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
-      const answer = await value<{ placed: Placed | null }>(db, 'select commit_turn($1, $2)', [
-        record(fence),
-        change,
-      ])
+      const answer = await value<{ placed: Placed | null; has_queued: boolean }>(
+        db,
+        'select commit_turn($1, $2)',
+        [record(fence), change],
+      )
       if (!answer) throw new StaleOwner()
-      return answer.placed ? allAsStored(fence.session_id, commit.messages ?? [], answer.placed) : []
+      const { placed, has_queued } = answer
+      const messages = placed ? allAsStored(fence.session_id, commit.messages ?? [], placed) : []
+      return { messages, has_queued }
     },
     heartbeat: (owner, sessions, seconds) =>
       values<string>(
@@ -231,6 +257,11 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
     turn,
     fence,
     message: asStored(session_id, request.message, answer.message),
+    start: {
+      history: answer.start.history.map(parts.message),
+      registry: answer.start.registry,
+      bindings: toBindings(answer.start.bindings),
+    },
   }
 }
 

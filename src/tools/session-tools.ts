@@ -46,7 +46,12 @@ export interface View {
 
 /** What the engine needs beside what routes call. */
 export interface EngineTools extends SessionTools {
-  settle(session: string, owner: string, deadlineMs: number): Promise<void>
+  /** `bindings`: of the session, where they were read a moment ago. */
+  settle(session: string, owner: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<void>
+  /** The revision of the registry that is kept here; -1: none. */
+  keptRevision(session: string): number
+  /** Keeps a registry that was just read, so that it need not be read again; answers with the newest kept. */
+  keep(row: RegistryRow): RegistryRow
   current(session: string): Promise<RegistryRow>
   latestRevision(session: string): number
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
@@ -249,11 +254,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   return {
     current,
+    keep,
+    keptRevision: (session) => rows.get(session)?.revision ?? -1,
     noteRevision,
     latestRevision: (session) => newest.get(session) ?? 0,
     overlay: (row, deployment, toolLimit) => overlayOf(row, deployment, toolLimit),
-    async settle(session, _owner, deadlineMs) {
-      const bindings = await store.connectors.bindings(session)
+    async settle(session, _owner, deadlineMs, known) {
+      const bindings = known ?? (await store.connectors.bindings(session))
       const mark = discovery.mark(bindings)
       if (mark !== null && marks.get(session) === mark) return
       const work = inLine(session, () => update(session, { deadlineMs, refresh: false }))

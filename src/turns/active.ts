@@ -26,6 +26,8 @@ export interface ActiveTurn {
   restartPending: boolean
   /** Tool calls in flight by call id */
   readonly calls: Map<string, { tool: string; abort: AbortController }>
+  /** The turn has ended, and another one of its session waited then */
+  hasQueued: boolean
   /** Set while draining: leave at the next border between steps */
   leaveAtBorder: boolean
   /** Resolves when the loop has let go of the turn */
@@ -50,6 +52,7 @@ export function createActive(
     model: null,
     restartPending: false,
     calls: new Map(),
+    hasQueued: false,
     leaveAtBorder: false,
     done,
   }

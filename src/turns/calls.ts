@@ -18,7 +18,7 @@ import type {
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { CANCELLED, TOOL_REMOVED } from './active.ts'
 import { type Prepared, prepare } from './prepare.ts'
-import { commit, contextOf, event, type Run, say } from './run.ts'
+import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
 
 /** What a committed step leaves to do. */
 export interface PendingCalls {
@@ -330,9 +330,9 @@ async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
   const revision = run.registry?.revision ?? -1
   if (run.connectors?.revision === revision) return run.connectors.byId
   const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
-  const byId = new Map(bindings.map(({ connector }) => [connector.id, connector]))
-  run.connectors = { revision, byId }
-  return byId
+  const connectors = connectorsIn(bindings, revision)
+  run.connectors = connectors
+  return connectors.byId
 }
 
 const connectorOf = (

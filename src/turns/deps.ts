@@ -12,7 +12,7 @@ import type {
   ParseContext,
   ReportedModel,
 } from '../provider.ts'
-import type { Connector, RegistryTool, Store } from '../store/store.ts'
+import type { Connector, CredentialCandidates, RegistryTool, Store } from '../store/store.ts'
 import type { ExecutorCall, Settled } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 
@@ -27,7 +27,12 @@ export interface ResolvedCredential
 
 export interface Credentials {
   /** Throws `no_credential`, `credential_needs_reauth`, or `invalid_request` for a credential of another provider. */
-  resolve(owner: string, credential: string | null, provider: string): Promise<ResolvedCredential>
+  resolve(
+    owner: string,
+    credential: string | null,
+    provider: string,
+    known?: CredentialCandidates,
+  ): Promise<ResolvedCredential>
 }
 
 export interface Llm {
@@ -57,7 +62,7 @@ export interface Llm {
 
 export type SessionTools = Pick<
   EngineTools,
-  'settle' | 'current' | 'latestRevision' | 'overlay' | 'noteRevision'
+  'settle' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
 >
 
 export interface Policy {
@@ -87,6 +92,12 @@ export interface Metrics {
   turnEnded(state: string, ms: number): void
   stepEnded(provider: string, model: string, finish: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
+}
+
+/** What the engine gives its loops beside that. */
+export interface LoopDeps extends EngineDeps {
+  /** The end of this turn is in the stream. */
+  noteAnnounced(turn: string): void
 }
 
 export interface EngineDeps {

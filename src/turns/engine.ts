@@ -8,7 +8,7 @@ import { newId } from '../chat/ids.ts'
 import type { MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, Caller, Decision, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import type { Fence, Scope, Session, Turn } from '../store/store.ts'
+import type { Fence, Scope, Session, Turn, TurnGround } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -19,7 +19,8 @@ import {
   requestRestart,
   requestStop,
 } from './active.ts'
-import type { EngineDeps } from './deps.ts'
+import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
+import { gathering } from './gather.ts'
 import { startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
 import { patientStore } from './patience.ts'
@@ -35,6 +36,8 @@ const CANCEL_WAIT_SECONDS = 30
 const STOP_MS = 5_000
 /** A bus that is away must not leave a waiting caller behind. */
 const POLL_MS = 1_000
+/** Ends of turns that are noted together; what a crash leaves unnoted is said again, and dropped. */
+const GATHER_MS = 200
 
 export interface Engine extends Turns {
   /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
@@ -62,7 +65,14 @@ type Control =
 
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
-  const patientDeps: EngineDeps = { ...deps, store: patientStore(store, log) }
+  const announced = gathering(
+    (turns) =>
+      store.turns
+        .announced(turns)
+        .catch((err: unknown) => log.warn({ err, turns: turns.length }, 'announcements were not noted')),
+    GATHER_MS,
+  )
+  const loopDeps: LoopDeps = { ...deps, store: patientStore(store, log), noteAnnounced: announced.add }
   const active = new Map<string, ActiveTurn>()
   const slots = createSlots(settings.concurrentTurns)
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
@@ -97,16 +107,18 @@ export function createEngine(deps: EngineDeps): Engine {
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     let giveBack = () => {}
     try {
+      // What was read when it was opened is old for a turn that has to wait for a place.
+      const begins: Entry = entry.kind === 'fresh' && slots.isFull() ? { kind: 'fresh' } : entry
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
-      await runTurn(patientDeps, mine, entry)
+      await runTurn(loopDeps, mine, begins)
     } finally {
       giveBack()
       active.delete(session.id)
       finished()
     }
     if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) await store.turns.handOver(fence)
-    else if (turn.ended_at !== null) await state.startNext(session.id)
+    else if (mine.hasQueued) await state.startNext(session.id)
   }
 
   async function find(caller: Scope, id: string): Promise<Turn> {
@@ -189,9 +201,10 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
-    const session = await store.sessions.get(caller, id)
-    if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
-    await check(session, request)
+    const ground = await store.turns.ground(caller, id, request.provider)
+    if (!ground) throw new BatonError('session_not_found', `No session ${id} exists.`)
+    const { session } = ground
+    const credential = await check(ground, request)
     const turn = newId('turn')
     const open = {
       turn: {
@@ -209,18 +222,23 @@ export function createEngine(deps: EngineDeps): Engine {
       on_busy: request.on_busy,
       queue_limit: settings.queueLimit,
       lease,
+      known_revision: deps.tools.keptRevision(id),
     }
-    return accept(caller, session, await store.turns.open(caller, open))
+    return accept(caller, session, credential, await store.turns.open(caller, open))
   }
 
   async function accept(
     caller: Caller,
     session: Session,
+    credential: ResolvedCredential,
     opened: Awaited<ReturnType<typeof store.turns.open>>,
   ): Promise<StartedTurn> {
     switch (opened?.kind) {
       case 'running':
-        state.launch(opened.turn, opened.fence, session, { kind: 'fresh' })
+        state.launch(opened.turn, opened.fence, session, {
+          kind: 'fresh',
+          opening: { start: opened.start, credential },
+        })
         return { turn: opened.turn, outcome: 'created' }
       case 'queued':
         await announceQueued(opened.turn)
@@ -253,12 +271,14 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
-  async function check(session: Session, request: StartTurn): Promise<void> {
+  async function check({ session, credentials }: TurnGround, request: StartTurn) {
     const provider = request.provider ?? session.provider
     const own = provider === session.provider ? session.credential_id : null
-    await deps.credentials.resolve(session.owner, own, provider)
-    if (request.context.length === 0) return
-    applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
+    const credential = await deps.credentials.resolve(session.owner, own, provider, credentials)
+    if (request.context.length > 0) {
+      applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
+    }
+    return credential
   }
 
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[]): 'restart' | 'next_step' {
@@ -332,6 +352,7 @@ export function createEngine(deps: EngineDeps): Engine {
       for (const mine of active.values()) requestStop(mine, DRAINING)
       await within(STOP_MS, all())
       leases?.stop()
+      await announced.flush()
     },
     isDraining: () => draining,
     running: () => active.size,

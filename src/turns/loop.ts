@@ -8,23 +8,29 @@ import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
-import type { AnnouncedEvent, NewMessage, TurnEnd } from '../store/store.ts'
+import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
-import type { EngineDeps, ResolvedCredential } from './deps.ts'
+import type { LoopDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
-import { commit, endedStep, event, hydrate, type Run, say } from './run.ts'
+import { commit, connectorsIn, endedStep, event, hydrate, type Run, say } from './run.ts'
 import { modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
 export type Entry =
-  | { kind: 'fresh' }
+  | { kind: 'fresh'; opening?: Opening }
   | { kind: 'resumed' }
   | { kind: 'recovered'; announce: AnnouncedEvent[] }
 
+/** What is known of a turn that begins right where it was opened: its first step reads nothing. */
+export interface Opening {
+  start: TurnStart
+  credential: ResolvedCredential
+}
+
 /** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
-export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry): Promise<void> {
+export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
   const started = performance.now()
   const writer = createWriter(deps.bus, turn.session_id, turn.id, { flushMs: deps.settings.flushMs })
@@ -46,13 +52,13 @@ export async function runTurn(deps: EngineDeps, active: ActiveTurn, entry: Entry
   }
 }
 
-async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
+async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
   announce(deps, active, writer, { type: 'turn.created' }, 'created')
   announce(deps, active, writer, { type: 'turn.started' }, 'started')
   let run: Run
   try {
-    run = await load(deps, active, writer)
+    run = await load(deps, active, writer, entry)
   } catch (thrown) {
     if (thrown instanceof StaleOwner) throw thrown
     const failed = { active, deps, writer, index: turn.steps.length, open: null }
@@ -68,7 +74,7 @@ async function drive(deps: EngineDeps, active: ActiveTurn, writer: Writer, entry
 
 /** Once in the stream, however often a turn is entered. */
 function announce(
-  deps: EngineDeps,
+  deps: LoopDeps,
   active: ActiveTurn,
   writer: Writer,
   body: TurnEventBody,
@@ -84,37 +90,62 @@ async function completed(credential: ResolvedCredential): Promise<ResolvedCreden
   return credential.complete ? { ...credential, facts: await credential.complete() } : credential
 }
 
-async function load(deps: EngineDeps, active: ActiveTurn, writer: Writer): Promise<Run> {
+async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
-  const model = turn.model ?? session.model
-  const ownCredential = provider === session.provider ? session.credential_id : null
-  const [credential, history] = await Promise.all([
-    patiently(deps.log, () => deps.credentials.resolve(turn.owner, ownCredential, provider)).then(completed),
-    deps.store.messages.after(session.id, 0),
-    deps.tools.settle(session.id, turn.owner, 400),
+  const opening = entry.kind === 'fresh' ? entry.opening : undefined
+  const resolve = () => opening?.credential ?? credentialOf(deps, active, provider)
+  const [credential, { history, ...tools }] = await Promise.all([
+    patiently(deps.log, async () => resolve()).then(completed),
+    opening ? started(deps, active, opening.start) : readBack(deps, active),
   ])
-  const run: Run = {
+  return {
     deps,
     active,
     writer,
     provider,
-    model,
+    model: turn.model ?? session.model,
     credential,
     history,
     edited: applyEdits(
       history.filter((message) => message.seq <= turn.base_seq),
       turn.context,
     ),
-    registry: null,
-    connectors: null,
+    ...tools,
+    isCurrent: opening !== undefined,
     index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
     invalidCalls: 0,
     hint: null,
     open: null,
   }
-  return run
 }
+
+function credentialOf(deps: LoopDeps, { turn, session }: ActiveTurn, provider: string) {
+  const own = provider === session.provider ? session.credential_id : null
+  return deps.credentials.resolve(turn.owner, own, provider)
+}
+
+type Loaded = Pick<Run, 'history' | 'registry' | 'connectors'>
+
+/** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
+async function started({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
+  const { history, bindings } = start
+  if (start.registry) tools.keep(start.registry)
+  await tools.settle(session.id, session.owner, SERVER_WAIT_MS, bindings)
+  const registry = await tools.current(session.id)
+  return { history, registry, connectors: connectorsIn(bindings, registry.revision) }
+}
+
+async function readBack({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
+  const [history] = await Promise.all([
+    store.messages.after(session.id, 0),
+    tools.settle(session.id, session.owner, SERVER_WAIT_MS),
+  ])
+  return { history, registry: null, connectors: null }
+}
+
+/** Longest that a turn waits for servers of its session (api.md "Session tools"). */
+const SERVER_WAIT_MS = 400
 
 async function steps(run: Run): Promise<void> {
   const { active } = run

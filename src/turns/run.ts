@@ -3,12 +3,13 @@
  * commit. Steps and tool calls use both; neither knows the loop.
  */
 import type { Writer } from '../bus/writer.ts'
-import { isTerminal, type TurnEvent, type TurnEventBody } from '../chat/event.ts'
+import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type {
   AnnouncedEvent,
+  Binding,
   Commit,
   Connector,
   NewMessage,
@@ -17,11 +18,11 @@ import type {
   TurnEnd,
 } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
-import type { EngineDeps, ResolvedCredential } from './deps.ts'
+import type { LoopDeps, ResolvedCredential } from './deps.ts'
 
 /** What one turn's loop carries from step to step. */
 export interface Run {
-  readonly deps: EngineDeps
+  readonly deps: LoopDeps
   readonly active: ActiveTurn
   readonly writer: Writer
   readonly provider: string
@@ -34,6 +35,8 @@ export interface Run {
   registry: RegistryRow | null
   /** The bound connectors, as of a registry revision */
   connectors: { revision: number; byId: ReadonlyMap<string, Connector> } | null
+  /** Nothing can have changed since it was read: the next step need not read again */
+  isCurrent: boolean
   /** Index of the step that runs or comes next */
   index: number
   /** A turn's finished steps may repeat an invalid call only so often */
@@ -49,6 +52,15 @@ export const endedStep = (
   { step, folding }: NonNullable<Run['open']>,
   finish_reason: Step['finish_reason'],
 ): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: new Date().toISOString() })
+
+/** The connectors of a session's bindings, as of a registry revision. */
+export const connectorsIn = (
+  bindings: readonly Binding[],
+  revision: number,
+): NonNullable<Run['connectors']> => ({
+  revision,
+  byId: new Map(bindings.map(({ connector }) => [connector.id, connector])),
+})
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {
@@ -82,17 +94,19 @@ export async function commit(
     ...events,
     ...(rest.end ? [announcedEnd(run, rest.end)] : []),
   ]
-  const stored = await deps.store.turns.commit(active.fence, { turn_id: active.turn.id, ...rest, announce })
+  const { messages: stored, has_queued } = await deps.store.turns.commit(active.fence, {
+    turn_id: active.turn.id,
+    ...rest,
+    announce,
+  })
+  active.hasQueued = has_queued
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: new Date().toISOString() })
   const said = announce.map(({ key, event }) => run.writer.emit(hydrate(event, stored), key))
-  const ended = announce.some(({ event }) => isTerminal(event.type))
-  // Told once to be in the stream, so that no later owner says it again; a bus that is away is told later.
-  void Promise.all(said)
-    .then(
-      () => (ended ? deps.store.turns.announced([active.turn.id]) : undefined),
-      (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
-    )
-    .catch((err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement was not noted'))
+  // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
+  void Promise.all(said).then(
+    () => rest.end && deps.noteAnnounced(active.turn.id),
+    (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
+  )
   return stored
 }
 

@@ -4,6 +4,8 @@ export interface Slots {
   /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
   take(owner: string, signal: AbortSignal): Promise<() => void>
   waiting(): number
+  /** Whoever takes one now has to wait. */
+  isFull(): boolean
 }
 
 export function createSlots(limit: number): Slots {
@@ -32,6 +34,7 @@ export function createSlots(limit: number): Slots {
   }
   return {
     waiting: () => waiting,
+    isFull: () => used >= limit,
     async take(owner, signal) {
       signal.throwIfAborted()
       if (used < limit) return occupy()

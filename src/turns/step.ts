@@ -45,12 +45,8 @@ async function refresh(run: Run): Promise<Prepared> {
   const { active, deps } = run
   active.phase = 'preparing'
   active.stop.signal.throwIfAborted()
-  const lastSeq = run.history.at(-1)?.seq ?? 0
-  const known = run.registry?.revision ?? -1
-  const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
-  run.history.push(...read.messages)
-  if (read.registry) run.registry = read.registry
-  if (read.cancel_requested) active.stop.abort(CANCELLED)
+  if (run.isCurrent) run.isCurrent = false
+  else await readNew(run)
   active.stop.signal.throwIfAborted()
   const registry = run.registry ?? (await deps.tools.current(active.session.id))
   return prepare(deps, {
@@ -64,6 +60,16 @@ async function refresh(run: Run): Promise<Prepared> {
     registry,
     followUp: run.index > 0,
   })
+}
+
+async function readNew(run: Run): Promise<void> {
+  const { active, deps } = run
+  const lastSeq = run.history.at(-1)?.seq ?? 0
+  const known = run.registry?.revision ?? -1
+  const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
+  run.history.push(...read.messages)
+  if (read.registry) run.registry = deps.tools.keep(read.registry)
+  if (read.cancel_requested) active.stop.abort(CANCELLED)
 }
 
 function newStep(run: Run, prepared: Prepared): Step {

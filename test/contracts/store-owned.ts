@@ -329,6 +329,24 @@ async function credentialContract(t: Test, store: Store): Promise<void> {
       t.equal(await store.credentials.preferred(STRANGER.owner, 'acme'), null)
     },
   )
+
+  await t.test('a turn’s ground: the session, its own credential and the preferred one', async (t) => {
+    const scope = owner()
+    const { id: session, provider } = await newSession(store, scope)
+    const ground = async (other: string | null = null) => {
+      const found = await store.turns.ground(scope, session, other)
+      return [found?.session, found?.credentials.named, found?.credentials.preferred]
+    }
+    t.strictSame(await ground(), [await store.sessions.get(scope, session), null, null])
+    const own = await store.credentials.create(credential(scope, { provider }))
+    const foreign = await store.credentials.create(credential(owner(), { provider }))
+    const other = await store.credentials.create(credential(scope, { provider: 'other' }))
+    const named = await store.sessions.update(scope, session, { credential_id: own.id })
+    t.strictSame(await ground(), [named, own, own])
+    t.strictSame(await ground('other'), [named, own, other])
+    const lent = await store.sessions.update(scope, session, { credential_id: foreign.id })
+    t.strictSame(await ground(), [lent, null, own], 'another owner’s is none of the session’s')
+  })
 }
 
 async function secretContract(t: Test, store: Store): Promise<void> {

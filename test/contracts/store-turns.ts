@@ -88,15 +88,34 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.notOk('body_hash' in opened.turn, 'the hash stays in the store')
     t.strictSame(opened.fence, { session_id: session, owner: LEASE.owner, epoch: 1 })
     t.strictSame((await store.messages.after(session, 1))[0], opened.message)
+    t.strictSame(
+      opened.start,
+      {
+        history: await store.messages.after(session, 0),
+        registry: await store.registry.get(session),
+        bindings: [],
+      },
+      'what its first step needs comes with it',
+    )
     t.match(opened.message, { seq: 2, turn_id: given.id, role: 'user', parts: given.input })
     t.strictSame(await store.turns.get(scope, given.id), opened.turn)
     t.equal((await store.sessions.get(scope, session))?.active_turn_id, given.id)
+  })
+
+  await t.test('a registry that is known already does not come again', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const { revision } = await store.registry.get(session)
+    const opened = await store.turns.open(scope, { ...openRequest(session), known_revision: revision })
+    t.match(opened, { kind: 'running', start: { registry: null } })
   })
 
   await t.test('only those who may see the session open, read, list and cancel its turns', async (t) => {
     const scope = owner()
     const { session, turn } = await runningTurn(store, scope)
     t.equal(await store.turns.open(STRANGER, openRequest(session.id)), null)
+    t.equal(await store.turns.ground(STRANGER, session.id, null), null)
+    t.match(await store.turns.ground(ADMIN, session.id, null), { session: { id: session.id } })
     t.equal(await store.turns.open(scope, openRequest('ses_none')), null)
     t.equal(await store.turns.get(STRANGER, turn.id), null)
     t.equal(await store.turns.list(STRANGER, session.id, { limit: 5 }), null)
@@ -177,7 +196,9 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     t.notOk((await store.turns.idleQueues(1000)).includes(session.id))
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, turn.id)
     const own = message('answer', { role: 'assistant', turn_id: turn.id })
-    await store.turns.commit(fence, { turn_id: turn.id, messages: [own], end: COMPLETED })
+    const last = { turn_id: turn.id, messages: [own], end: COMPLETED }
+    t.equal((await store.turns.commit(fence, last)).has_queued, true)
+    t.equal((await store.turns.commit(fence, last)).has_queued, true, 'said again with the same commit')
 
     t.ok((await store.turns.idleQueues(1000)).includes(session.id))
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, second.turn.id)
@@ -288,7 +309,7 @@ async function commitContract(t: Test, store: Store): Promise<void> {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const answer = message('\0', { role: 'assistant', turn_id: turn.id, incomplete: true })
-    const stored = await store.turns.commit(fence, {
+    const { messages: stored } = await store.turns.commit(fence, {
       turn_id: turn.id,
       step: step(0),
       messages: [answer],
@@ -314,7 +335,7 @@ async function commitContract(t: Test, store: Store): Promise<void> {
         turn_id: turn.id,
         end: { state: 'failed', finish_reason: null, error },
       }),
-      [],
+      { messages: [], has_queued: false },
     )
     t.match(await store.turns.get(scope, turn.id), {
       state: 'failed',
