@@ -39,6 +39,8 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
     // One error of a list is enough to name; a body of a million wrong items must not build a million.
     allErrors: options.allErrors ?? false,
     coerceTypes: options.coerceTypes ?? false,
+    // Text such as 1e999 is coerced to Infinity, which strict numbers would then keep from its bounds.
+    strictNumbers: !options.coerceTypes,
     removeAdditional: false,
     useDefaults: true,
     allowUnionTypes: true,

@@ -333,7 +333,7 @@ export async function gateway(
     ...extra,
   })
   await app.ready()
-  const conforms = documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
+  let conforms: ReturnType<typeof documented> | undefined
   return {
     app,
     auth,
@@ -353,6 +353,7 @@ export async function gateway(
       const isJson =
         method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
       const parsed = isJson ? answer.json() : undefined
+      conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
       if (isJson) conforms(method, url, answer.statusCode, parsed)
       return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
     },

@@ -380,10 +380,10 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
     next_cursor: null,
   })
   t.match(await call('GET', '/v1/turns/turn_0'), { status: 404, body: { error: { code: 'turn_not_found' } } })
-  t.match(await call('GET', `/v1/turns/${turn.id}?wait=soon`), {
-    status: 400,
-    body: { error: { param: 'wait' } },
-  })
+  for (const seconds of ['soon', '-1', '601', '9'.repeat(400), '']) {
+    const answer = await call('GET', `/v1/turns/${turn.id}?wait=${seconds}`)
+    t.match(answer, { status: 400, body: { error: { param: 'wait' } } }, `wait=${seconds}`)
+  }
 })
 
 t.test('a turn that is waited for answers with itself, or with its error', async (t) => {

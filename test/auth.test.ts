@@ -1,0 +1,396 @@
+import t from 'tap'
+import { createAuth, createKey } from '../src/auth.ts'
+import type { BatonError } from '../src/errors.ts'
+import { openStore } from '../src/store/open.ts'
+import { fakeBus, type Gateway, gateway } from './routes/gateway.ts'
+
+const ADMIN = 'the-bootstrap-admin-key'
+const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+const g = await gateway(store, {
+  BATON_AUTH: 'keys',
+  BATON_ADMIN_KEY: ADMIN,
+  BATON_CORS_ORIGINS: 'https://app.test',
+  OPENAI_API_KEY: 'sk-env',
+})
+t.teardown(async () => {
+  await g.close()
+  await store.close()
+})
+
+const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
+const as = (key: string) => (method: string, url: string, body?: unknown) =>
+  g.call(method, url, body, bearer(key))
+const admin = as(ADMIN)
+const keyFor = async (owner: string, scopes = ['chat'], fields: object = {}) => {
+  const { body } = await admin('POST', '/v1/keys', { owner, scopes, ...fields })
+  return body as { id: string; key: string; hint: string }
+}
+const unauthenticated = { status: 401, body: { error: { code: 'unauthenticated', param: null } } }
+
+t.test('every call below /v1 needs a key; the process around it does not', async (t) => {
+  const none = await g.call('GET', '/v1/sessions')
+  t.match(none, unauthenticated)
+  t.equal(none.headers['www-authenticate'], 'Bearer')
+  for (const headers of [
+    bearer('bk_wrong'),
+    { authorization: 'Basic YTpi' },
+    { authorization: 'Bearer' },
+    { authorization: `Bearer ${ADMIN} x` },
+    { 'x-api-key': '' },
+    { 'x-api-key': 'bk_wrong' },
+  ]) {
+    t.match(await g.call('GET', '/v1/sessions', undefined, headers), unauthenticated, JSON.stringify(headers))
+  }
+  for (const url of ['/healthz', '/readyz', '/metrics', '/openapi.json']) {
+    t.equal((await g.app.inject(url)).statusCode, 200, url)
+  }
+  const refused = await g.call('POST', '/v1/sessions', '{broken', { 'content-type': 'application/json' })
+  t.match(refused, unauthenticated, 'before anything of the body is read')
+})
+
+t.test('a key is shown once, stored hashed, and works in both headers', async (t) => {
+  const made = await admin('POST', '/v1/keys', { owner: 'ada', scopes: ['chat'], name: 'laptop' })
+  t.equal(made.status, 201)
+  const { key, id } = made.body
+  t.match(key, /^bk_[\w-]{43}$/)
+  t.match(made.body, { id: /^key_/, owner: 'ada', scopes: ['chat'], name: 'laptop', hint: key.slice(-4) })
+  t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
+  t.match(await g.call('GET', '/v1/sessions', undefined, { 'x-api-key': key }), { status: 200 })
+  t.match(await g.call('GET', '/v1/sessions', undefined, { authorization: `bearer   ${key}` }), {
+    status: 200,
+  })
+  const listed = await admin('GET', '/v1/keys')
+  t.match(listed.body.data[0], { id, last_used_at: null, revoked_at: null })
+  t.notMatch(listed.text, key)
+  t.equal(await store.keys.byHash(key), null, 'the key itself is not what is stored')
+})
+
+t.test('keys are for admins to make; admin includes chat', async (t) => {
+  const { key } = await keyFor('ada')
+  for (const [method, url] of [
+    ['POST', '/v1/keys'],
+    ['GET', '/v1/keys'],
+    ['DELETE', '/v1/keys/key_0'],
+  ] as const) {
+    const answer = await as(key)(
+      method,
+      url,
+      method === 'POST' ? { owner: 'a', scopes: ['chat'] } : undefined,
+    )
+    t.match(answer, { status: 403, body: { error: { code: 'forbidden' } } }, `${method} ${url}`)
+  }
+  const { key: root } = await keyFor('root', ['admin'])
+  t.match(await as(root)('GET', '/v1/keys'), { status: 200 })
+  t.match(await as(root)('POST', '/v1/sessions', { provider: 'openai', model: 'm' }), {
+    status: 201,
+    body: { owner: 'root' },
+  })
+  for (const [body, param] of [
+    [{ scopes: ['chat'] }, 'owner'],
+    [{ owner: 'a b', scopes: ['chat'] }, 'owner'],
+    [{ owner: '', scopes: ['chat'] }, 'owner'],
+    [{ owner: 'a', scopes: [] }, 'scopes'],
+    [{ owner: 'a', scopes: ['root'] }, 'scopes[0]'],
+    [{ owner: 'a', scopes: ['chat'], expires_at: 'tomorrow' }, 'expires_at'],
+    [{ owner: 'a', scopes: ['chat'], expires_at: '2020-01-01T00:00:00Z' }, 'expires_at'],
+  ] as const) {
+    t.match(await admin('POST', '/v1/keys', body), { status: 400, body: { error: { param } } }, param)
+  }
+  t.match(await admin('DELETE', '/v1/keys/key_0'), {
+    status: 404,
+    body: { error: { code: 'key_not_found' } },
+  })
+})
+
+t.test('a revoked key is refused at once, here and on every replica that hears of it', async (t) => {
+  const { id, key } = await keyFor('ada')
+  t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
+  t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204)
+  t.match(await as(key)('GET', '/v1/sessions'), {
+    ...unauthenticated,
+    body: { error: { message: /revoked/ } },
+  })
+  t.same(g.bus.published.at(-1), ['keys', id])
+  t.match(await admin('GET', '/v1/keys'), { body: { data: [{ id, revoked_at: String }] } })
+})
+
+t.test(
+  'a key that was found is asked for again within a second, or when its revocation is heard of',
+  async (t) => {
+    let now = Date.parse('2030-01-01T00:00:00Z')
+    let lookups = 0
+    const keys = {
+      ...store.keys,
+      byHash: (hash: string) => {
+        lookups++
+        return store.keys.byHash(hash)
+      },
+    }
+    const { bus } = fakeBus()
+    const config = { auth: 'keys' as const, adminKey: null, corsOrigins: [] }
+    const auth = createAuth({ config, store: { keys, audit: store.audit }, bus, now: () => now })
+    t.teardown(() => auth.close())
+    const expires_at = '2030-01-01T00:01:00.000Z'
+    const { id, key } = await createKey(store, 'test', { owner: 'ada', scopes: ['chat'], expires_at })
+    const ask = () => auth.authenticate(bearer(key))
+    t.same(await ask(), { owner: 'ada', admin: false, key_id: id })
+    now += 999
+    await ask()
+    t.equal(lookups, 1)
+    now += 2
+    await ask()
+    t.equal(lookups, 2, 'after a second')
+    await bus.publish('keys', id)
+    await ask()
+    t.equal(lookups, 3, 'after word of a revocation')
+    await bus.publish('keys', 'key_other')
+    await ask()
+    t.equal(lookups, 3)
+    now += 60_000
+    await t.rejects(ask(), { code: 'unauthenticated', message: /expired/ })
+    await t.rejects(auth.authenticate(bearer(ADMIN)), { code: 'unauthenticated' }, 'no bootstrap key is set')
+    await auth.close()
+    t.type((await store.keys.list({ owner: '', admin: true }, { limit: 1 })).data[0]?.last_used_at, 'string')
+  },
+)
+
+t.test("what an owner makes is that owner's and the admins' alone", async (t) => {
+  const ada = as((await keyFor('ada')).key)
+  const bob = as((await keyFor('bob')).key)
+  const session = (await ada('POST', '/v1/sessions', { provider: 'openai', model: 'm' })).body.id
+  const connector = (
+    await ada('POST', '/v1/connectors', { name: 'files', transport: 'sse', url: 'https://a.test' })
+  ).body
+  const credential = (
+    await ada('POST', '/v1/credentials', { provider: 'openai', kind: 'api_key', api_key: 'sk-ada' })
+  ).body.id
+  const turn = (await ada('POST', `/v1/sessions/${session}/turns`, { input: 'a', background: true })).body.id
+  const hidden: [string, string, string, unknown?][] = [
+    ['GET', `/v1/sessions/${session}`, 'session_not_found'],
+    ['PATCH', `/v1/sessions/${session}`, 'session_not_found', { title: 'x' }],
+    ['DELETE', `/v1/sessions/${session}`, 'session_not_found'],
+    ['GET', `/v1/sessions/${session}/messages`, 'session_not_found'],
+    [
+      'POST',
+      `/v1/sessions/${session}/messages`,
+      'session_not_found',
+      { role: 'user', parts: [{ type: 'text', text: 'a' }] },
+    ],
+    ['POST', `/v1/sessions/${session}/turns`, 'session_not_found', { input: 'a' }],
+    ['GET', `/v1/sessions/${session}/turns`, 'session_not_found'],
+    ['GET', `/v1/sessions/${session}/events`, 'session_not_found'],
+    ['GET', `/v1/sessions/${session}/tools`, 'session_not_found'],
+    ['GET', `/v1/sessions/${session}/connectors`, 'session_not_found'],
+    ['PUT', `/v1/sessions/${session}/connectors/files`, 'session_not_found'],
+    ['GET', `/v1/turns/${turn}`, 'turn_not_found'],
+    ['GET', `/v1/turns/${turn}/events`, 'turn_not_found'],
+    ['POST', `/v1/turns/${turn}/cancel`, 'turn_not_found'],
+    ['GET', `/v1/connectors/${connector.id}`, 'connector_not_found'],
+    ['PATCH', `/v1/connectors/${connector.id}`, 'connector_not_found', { pin: 'block' }],
+    ['DELETE', `/v1/connectors/${connector.id}`, 'connector_not_found'],
+    ['POST', `/v1/connectors/${connector.id}/test`, 'connector_not_found'],
+    ['GET', `/v1/credentials/${credential}`, 'credential_not_found'],
+    ['PATCH', `/v1/credentials/${credential}`, 'credential_not_found', { name: 'x' }],
+    ['DELETE', `/v1/credentials/${credential}`, 'credential_not_found'],
+  ]
+  for (const [method, url, code, body] of hidden) {
+    t.match(await bob(method, url, body), { status: 404, body: { error: { code } } }, `${method} ${url}`)
+  }
+  for (const noun of ['sessions', 'connectors']) t.same((await bob('GET', `/v1/${noun}`)).body.data, [], noun)
+  t.match(
+    (await bob('GET', '/v1/credentials')).body.data,
+    [{ origin: 'env' }],
+    'the environment is for everyone',
+  )
+  t.same((await bob('GET', `/v1/tool-executions?session_id=${session}`)).body.data, [])
+  t.match(await bob('POST', '/v1/sessions', { provider: 'openai', model: 'm', credential_id: credential }), {
+    status: 400,
+    body: { error: { code: 'invalid_request', param: 'credential_id' } },
+  })
+  t.match(await bob('POST', '/v1/sessions', { provider: 'openai', model: 'm', connectors: ['files'] }), {
+    status: 400,
+    body: { error: { param: 'connectors[0]' } },
+  })
+  t.equal(
+    (await bob('POST', '/v1/connectors', { name: 'files', transport: 'sse', url: 'https://b.test' })).status,
+    201,
+    'names are unique per owner',
+  )
+
+  t.match(await admin('GET', `/v1/sessions/${session}`), { status: 200, body: { owner: 'ada' } })
+  t.match(await admin('GET', `/v1/turns/${turn}`), { status: 200 })
+  t.match(
+    await admin('POST', '/v1/sessions', { provider: 'openai', model: 'm', credential_id: credential }),
+    {
+      status: 400,
+      body: { error: { param: 'credential_id' } },
+    },
+    'a credential serves its owner only, even where an admin sees it',
+  )
+})
+
+t.test('pages of an allowed origin may read the answers, others get no leave', async (t) => {
+  const preflight = await g.app.inject({
+    method: 'OPTIONS',
+    url: '/v1/sessions',
+    headers: {
+      origin: 'https://app.test',
+      'access-control-request-method': 'PATCH',
+      'access-control-request-headers': 'authorization',
+    },
+  })
+  t.equal(preflight.statusCode, 204)
+  t.match(preflight.headers, {
+    'access-control-allow-origin': 'https://app.test',
+    'access-control-allow-methods': /PATCH/,
+    'access-control-allow-headers': 'authorization',
+  })
+  const { headers } = await g.call('GET', '/v1/sessions', undefined, {
+    ...bearer(ADMIN),
+    origin: 'https://app.test',
+  })
+  const exposed = String(headers['access-control-expose-headers']).split(', ')
+  t.same(exposed, ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replayed', 'Retry-After'])
+  const refused = await g.call('GET', '/v1/sessions', undefined, { origin: 'https://app.test' })
+  t.equal(
+    refused.headers['access-control-allow-origin'],
+    'https://app.test',
+    'a page can read why it was refused',
+  )
+  const other = await g.call('GET', '/v1/sessions', undefined, {
+    ...bearer(ADMIN),
+    origin: 'https://evil.test',
+  })
+  t.equal(other.headers['access-control-allow-origin'], undefined)
+})
+
+t.test('answers carry the headers that harden them', async (t) => {
+  const { headers } = await g.call('GET', '/healthz')
+  t.match(headers, {
+    'x-content-type-options': 'nosniff',
+    'x-frame-options': /SAMEORIGIN|DENY/,
+    'content-security-policy': /default-src 'none'/,
+  })
+  t.equal(headers['strict-transport-security'], undefined)
+})
+
+t.test('with auth off the caller is the admin local, and only this machine may call', async (t) => {
+  const open: Gateway = await gateway(store, { BATON_CORS_ORIGINS: 'http://localhost:5173' })
+  t.teardown(() => open.close())
+  t.match(await open.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' }), {
+    status: 201,
+    body: { owner: 'local' },
+  })
+  t.match(await open.call('GET', '/v1/keys'), { status: 200 })
+  const status = async (headers: Record<string, string>) =>
+    (await open.app.inject({ url: '/v1/sessions', headers })).statusCode
+  for (const host of [
+    'localhost',
+    'localhost:8787',
+    '127.0.0.1:1',
+    '127.9.9.9',
+    '[::1]:8787',
+    'LOCALHOST',
+    'app.localhost',
+  ]) {
+    t.equal(await status({ host }), 200, host)
+  }
+  for (const host of [
+    'evil.test',
+    'localhost.evil.test',
+    '127.0.0.1.evil.test',
+    '10.0.0.1',
+    '0.0.0.0',
+    '[::]',
+    'localhost/x',
+    'a@localhost:1:2',
+  ]) {
+    t.equal(await status({ host }), 403, `'${host}'`)
+  }
+  const host = 'localhost:8787'
+  for (const origin of ['http://localhost:8787', 'http://localhost:5173'])
+    t.equal(await status({ host, origin }), 200, origin)
+  for (const origin of [
+    'null',
+    'http://localhost:9999',
+    'https://localhost:8787',
+    'http://evil.test',
+    'http://127.0.0.1:8787',
+  ]) {
+    t.equal(await status({ host, origin }), 403, origin)
+  }
+  const refused = await open.app.inject({ url: '/healthz', headers: { host: 'evil.test' } })
+  t.match(refused.json(), { error: { code: 'forbidden', message: /loopback/, request_id: String } })
+  const preflight = await open.app.inject({
+    method: 'OPTIONS',
+    url: '/v1/sessions',
+    headers: { host, origin: 'http://evil.test', 'access-control-request-method': 'POST' },
+  })
+  t.equal(preflight.statusCode, 403)
+})
+
+t.test(
+  'of credentials a turn takes the named one, the default, the only active one, then the environment',
+  async (t) => {
+    const { createCredentials } = await import('../src/credentials/credentials.ts')
+    const { vault } = await import('./routes/gateway.ts')
+    const config = { envCredentials: [{ provider: 'openai', apiKey: 'sk-env-1' }], enableOauth: ['gemini'] }
+    const deployments = [
+      { provider: 'gemini', credential: { kind: 'oauth' as const, path: 'code_assist' as const } },
+    ]
+    const credentials = createCredentials({ store, vault, config, deployments })
+    const owner = 'chooser'
+    const scope = { owner, admin: false }
+    const add = async (provider: string, api_key: string, fields: object = {}) =>
+      (await credentials.create(owner, { provider, kind: 'api_key', api_key, ...fields })).id
+    const pick = async (provider: string, id: string | null = null) => {
+      const chosen = await credentials.resolve(owner, id, provider)
+      return { id: chosen.facts.id, secret: await chosen.secret() }
+    }
+    const refusal = async (provider: string, id: string | null = null) =>
+      credentials.resolve(owner, id, provider).then(
+        () => 'chosen',
+        (error: BatonError) => error.code,
+      )
+
+    t.same(await pick('openai'), { id: 'cred_env_openai', secret: { api_key: 'sk-env-1' } })
+    t.equal(await refusal('anthropic'), 'no_credential')
+    const a = await add('openai', 'sk-a')
+    t.same(await pick('openai'), { id: a, secret: { api_key: 'sk-a' } }, 'the only active one')
+    const b = await add('openai', 'sk-b')
+    t.equal((await pick('openai')).id, 'cred_env_openai', 'two, and none the default')
+    await credentials.update(scope, b, { default: true })
+    t.equal((await pick('openai')).id, b, 'the default')
+    t.equal((await pick('openai', a)).id, a, 'the named one')
+    t.equal((await pick('openai', 'cred_env_openai')).id, 'cred_env_openai')
+    await credentials.update(scope, b, { state: 'disabled' })
+    t.equal((await pick('openai')).id, a, 'a disabled default gives way')
+    t.equal(await refusal('openai', b), 'no_credential', 'a disabled one that is named does not')
+    t.equal(await refusal('openai', 'cred_gone'), 'no_credential')
+    const other = await add('anthropic', 'sk-c')
+    t.equal((await pick('openai', other)).id, a, 'of another provider: the rule starts anew')
+    const row = await store.credentials.get(scope, other)
+    await store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')
+    t.equal(await refusal('anthropic'), 'credential_needs_reauth')
+    t.equal(await refusal('anthropic', other), 'credential_needs_reauth')
+    await credentials.delete(scope, a)
+    t.equal((await pick('openai')).id, 'cred_env_openai')
+    const login = await credentials.create(owner, {
+      provider: 'gemini',
+      kind: 'oauth',
+      access_token: 'at',
+      refresh_token: 'rt',
+      project_id: 'p',
+    })
+    t.match(await credentials.resolve(owner, null, 'gemini'), {
+      facts: { id: login.id, project_id: 'p' },
+      kind: 'oauth',
+      path: 'code_assist',
+    })
+    t.same((await pick('gemini')).secret, { access_token: 'at' }, 'no more than a request needs')
+    t.equal(
+      await credentials.resolve('someone-else', login.id, 'gemini').catch((error) => error.code),
+      'no_credential',
+    )
+  },
+)
