@@ -421,7 +421,7 @@ function documented(document: Document) {
       `api#/${steps.map((step) => encodeURIComponent(step.replaceAll('~', '~0').replaceAll('/', '~1'))).join('/')}`
     const known = operation?.responses[String(status)]
     if (operation && status < 300 && !known) throw new Error(`${method} ${path}: ${status} is not documented`)
-    const ref = known
+    const ref = known?.content?.['application/json']
       ? pointer([
           'paths',
           path ?? '',
