@@ -65,6 +65,8 @@ type Answer = { list: ToolList } | { failure: string }
 
 export function createDiscovery({ store, mcp, specFor, onMoved, log }: DiscoveryDeps): Discovery {
   const watches = new Map<string, Watch>()
+  /** The newest watch of each connector */
+  const latest = new Map<string, Watch>()
   const listeners = new Set<(connector: Connector) => void>()
   let isClosed = false
 
@@ -77,6 +79,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const fresh = { connector, spec, list: null, failure: null, failures: 0, retry: null, asking: null }
     const watch: Watch = { ...fresh, wantedUntil }
     watches.set(spec.key, watch)
+    latest.set(connector.id, watch)
     return watch
   }
 
@@ -85,6 +88,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       if (!isOver(watch)) continue
       if (watch.retry) clearTimeout(watch.retry)
       watches.delete(key)
+      if (latest.get(watch.connector.id) === watch) latest.delete(watch.connector.id)
     }
   }
 
@@ -227,9 +231,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     forget: (id) => forget(({ connector }) => connector.id === id),
     mark(bindings) {
       const marks = bindings.map(({ connector, alias }) => {
-        const watch = [...watches.values()].find((one) => one.connector.id === connector.id)
-        const list =
-          watch?.connector.config_revision === connector.config_revision ? usable(watch.spec) : null
+        const watch = latest.get(connector.id)
+        const isSame = watch?.connector.config_revision === connector.config_revision
+        const list = watch && isSame ? usable(watch.spec) : null
         return watch && list && isRecent(list) ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
       })
       return marks.includes(null) ? null : marks.join('\n')

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import t from 'tap'
+import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { JsonSchema, SchemaProfile } from '../../src/provider.ts'
 import { normalise } from '../../src/tools/schema.ts'
 import { adapt, type Rename, renameBack } from '../../src/tools/schema-adapt.ts'
@@ -23,19 +24,13 @@ const allTools: Listed[] = readdirSync(FIXTURES).flatMap((file) => {
 // ---------------------------------------------------------------- the profiles and what checks them
 
 const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
-const COMMON = { rootCombinators: false, const: false, tuples: false }
+/** Every provider's profile, which its deployments share, and one that knows less than any: the keywords of OpenAPI's subset. */
 const PROFILES: Record<string, SchemaProfile> = {
-  openai: { ...COMMON, refs: true, mixedEnums: true, propertyPattern: /^[\s\S]+$/ },
-  anthropic: {
-    ...COMMON,
-    const: true,
-    tuples: true,
-    refs: true,
-    mixedEnums: true,
-    propertyPattern: /^[a-zA-Z0-9_.-]{1,64}$/,
-  },
-  gemini: {
-    ...COMMON,
+  ...Object.fromEntries(DEPLOYMENTS.map(({ deployment }) => [deployment.provider, deployment.schema])),
+  narrow: {
+    rootCombinators: false,
+    const: false,
+    tuples: false,
     refs: false,
     mixedEnums: false,
     propertyPattern: LETTERS,
@@ -110,14 +105,22 @@ function* anthropicFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** wire/gemini.md 5.1, parametersJsonSchema, and the limits of the older form where they cost nothing. */
+/** wire/gemini.md 5.1: no references, no const, names of letters; arrays have items or a tuple. */
 function* geminiFaults(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
   for (const sub of subschemas(root)) {
-    for (const keyword of Object.keys(sub)) {
-      if (!PROFILES.gemini?.keywords?.has(keyword)) yield `keyword ${keyword}`
-    }
+    for (const keyword of ['$ref', '$defs', 'const']) if (keyword in sub) yield keyword
     for (const key of Object.keys(sub.properties ?? {})) if (!LETTERS.test(key)) yield `property ${key}`
+  }
+}
+
+/** The older `parameters` form on top: known keywords only, enums of texts on type string. */
+function* narrowFaults(root: JsonSchema): Generator<string> {
+  yield* geminiFaults(root)
+  for (const sub of subschemas(root)) {
+    for (const keyword of Object.keys(sub)) {
+      if (!PROFILES.narrow?.keywords?.has(keyword)) yield `keyword ${keyword}`
+    }
     if (!sub.enum) continue
     if (sub.type !== 'string') yield `enum on type ${sub.type}`
     for (const value of sub.enum as unknown[]) {
@@ -130,6 +133,7 @@ const CHECKERS: Record<string, (root: JsonSchema) => Iterable<string>> = {
   openai: openaiFaults,
   anthropic: anthropicFaults,
   gemini: geminiFaults,
+  narrow: narrowFaults,
 }
 
 const clean = (raw: unknown): JsonSchema => {
@@ -203,6 +207,7 @@ function sentForm(value: unknown, rename: Rename | null): unknown {
 
 t.test('every tool of every known list can be declared to every provider', async (t) => {
   t.ok(allTools.length > 450, 'the lists are there')
+  for (const { deployment } of DEPLOYMENTS) t.equal(deployment.schema, PROFILES[deployment.provider])
   for (const [name, profile] of Object.entries(PROFILES)) {
     const faults = allTools.flatMap((tool) => {
       const { schema } = fitted(tool.inputSchema, profile)
@@ -317,8 +322,8 @@ t.test('properties may be named like keywords', async (t) => {
   const properties = Object.fromEntries(words.map((word) => [word, { type: 'string', description: word }]))
   const raw = { type: 'object', properties, required: words }
   t.strictSame(clean(JSON.parse(JSON.stringify(raw))), JSON.parse(JSON.stringify(raw)))
-  const { schema, rename } = fitted(raw, profile('gemini'))
-  t.strictSame([...geminiFaults(schema)], [])
+  const { schema, rename } = fitted(raw, profile('narrow'))
+  t.strictSame([...narrowFaults(schema)], [])
   t.equal(rename?.size, 1)
   const sent = sentForm({ $ref: 'a', items: 'b' }, rename) as Record<string, unknown>
   t.notOk('$ref' in sent)
@@ -343,7 +348,7 @@ t.test('references are followed inside the schema, and never outside of it', asy
       B: { $anchor: 'anchored', type: 'integer' },
     },
   }
-  const { schema } = fitted(raw, profile('gemini'))
+  const { schema } = fitted(raw, profile('narrow'))
   const at = (schema.properties ?? {}) as Record<string, JsonSchema>
   t.strictSame(at.a, { type: 'string', description: 'mine' })
   t.strictSame(at.b, { type: 'string', description: 'mine' })
@@ -376,7 +381,7 @@ t.test('a recursive schema ends', async (t) => {
   }
   const wide = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`p${i}`, { $ref: '#/$defs/n' }]))
   const bushy = { type: 'object', properties: wide, $defs: { n: { type: 'object', properties: wide } } }
-  const { schema } = fitted(bushy, profile('gemini'))
+  const { schema } = fitted(bushy, profile('narrow'))
   t.ok(JSON.stringify(schema).length <= 32_768, 'a bushy one stays small')
 })
 
@@ -423,7 +428,7 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
         either: { oneOf: [{ type: 'string' }, { type: 'number' }] },
       },
     },
-    profile('gemini'),
+    profile('narrow'),
   )
   t.strictSame(schema.properties, {
     level: { type: 'number', description: 'How much.\nOne of: 0.5, 1' },
@@ -467,7 +472,7 @@ t.test('hostile schemas cost little and break nothing', async (t) => {
     ]),
   )
   const bomb = { type: 'object', properties: { x: { $ref: '#/$defs/d0' } }, $defs }
-  t.ok(JSON.stringify(fitted(bomb, profile('gemini')).schema).length <= 32_768)
+  t.ok(JSON.stringify(fitted(bomb, profile('narrow')).schema).length <= 32_768)
   const heavy = { type: 'object', properties: { x: { $ref: '#/$defs/d0', minProperties: 1 } }, $defs }
   t.ok(normalise(heavy))
 })
@@ -537,7 +542,7 @@ t.test('renamed properties come back wherever they stand', async () => {
         type: 'object',
         properties: { ...flat, list: { type: 'array', items: { type: 'object', properties: flat } } },
       }
-      const { schema, rename } = fitted(raw, profile('gemini'))
+      const { schema, rename } = fitted(raw, profile('narrow'))
       const names = Object.keys(schema.properties ?? {})
       if (names.length !== new Set([...keys, 'list']).size) return false
       const text = Object.fromEntries(keys.map((name) => [name, 'v']))
