@@ -2,7 +2,7 @@
  * A registry as one deployment's model sees it: adapted declarations in registry order, within the
  * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
  */
-import type { Deployment, JsonSchema, ToolDeclaration } from '../provider.ts'
+import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
 import { type Adapted, adapt } from './schema-adapt.ts'
@@ -17,8 +17,8 @@ export interface Overlay {
 
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
 const overlays = new WeakMap<RegistryRow, Map<string, Overlay>>()
-/** One adaptation for a definition, however many sessions bind it. */
-const adapted = new Map<string, Adapted>()
+/** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
+const adapted = new WeakMap<SchemaProfile, Map<string, Adapted>>()
 const MOST_ADAPTED = 5_000
 
 export function overlayOf(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay {
@@ -60,11 +60,12 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   if (tool.status === 'undeclarable' || tool.is_blocked) {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
-  const key = `${deployment.id}:${tool.hash}`
-  const found = adapted.get(key)
+  const known = adapted.get(deployment.schema) ?? new Map<string, Adapted>()
+  adapted.set(deployment.schema, known)
+  const found = known.get(tool.hash)
   if (found) return found
   const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
-  if (adapted.size >= MOST_ADAPTED) adapted.clear()
-  adapted.set(key, fresh)
+  if (known.size >= MOST_ADAPTED) known.clear()
+  known.set(tool.hash, fresh)
   return fresh
 }
