@@ -5,6 +5,7 @@
 import type { Test } from 'tap'
 import type { Store } from '../../src/store/store.ts'
 import { ledgerContract } from './store-ledger.ts'
+import { loginContract } from './store-logins.ts'
 import { ownedContract } from './store-owned.ts'
 import { sessionContract } from './store-sessions.ts'
 import { turnContract } from './store-turns.ts'
@@ -14,4 +15,5 @@ export async function storeContract(t: Test, store: Store): Promise<void> {
   await t.test('turns', (t) => turnContract(t, store))
   await t.test('ledger', (t) => ledgerContract(t, store))
   await t.test('connectors, credentials, keys', (t) => ownedContract(t, store))
+  await t.test('logins on their way', (t) => loginContract(t, store))
 }

@@ -1,0 +1,104 @@
+/** Logins on their way, as any Store must keep them. */
+import type { Test } from 'tap'
+import type { NewOAuthLogin, Store } from '../../src/store/store.ts'
+import { id, owner } from './store-rows.ts'
+
+const login = (rest: Partial<NewOAuthLogin> = {}): NewOAuthLogin => ({
+  state_hash: id('hash'),
+  owner: owner().owner,
+  provider: 'acme',
+  mode: 'paste',
+  redirect_uri: 'http://localhost:1455/auth/callback',
+  sealed: new Uint8Array([1, 2, 3]),
+  seconds: 600,
+  ...rest,
+})
+
+export async function loginContract(t: Test, store: Store): Promise<void> {
+  const { logins } = store
+
+  await t.test('one is kept as given, and only so many of an owner wait at once', async (t) => {
+    const given = login()
+    const { seconds, ...stored } = given
+    const made = await logins.create(given, 1)
+    t.match(made, { ...stored, state: 'pending', credential_id: null, error: null, is_expired: false })
+    t.strictSame(await logins.get(given.state_hash), made)
+    t.equal(await logins.get('none'), null)
+    t.equal(await logins.create(login({ owner: given.owner }), 1), null)
+    t.ok(await logins.create(login({ owner: given.owner }), 2))
+    await logins.finish(given.state_hash, { error: 'declined' })
+    t.ok(await logins.create(login({ owner: given.owner }), 2), 'one that is over does not count')
+  })
+
+  await t.test('is used once, by its provider, in its time', async (t) => {
+    const given = login()
+    await logins.create(given, 9)
+    t.equal(await logins.take(given.state_hash, 'other'), null)
+    const taken = await Promise.all([1, 2, 3].map(() => logins.take(given.state_hash, 'acme')))
+    t.equal(taken.filter((one) => one !== null).length, 1)
+    t.match(await logins.get(given.state_hash), { state: 'taken' })
+    await logins.finish(given.state_hash, { credential_id: 'cred_1' })
+    t.match(await logins.get(given.state_hash), { state: 'done', credential_id: 'cred_1', error: null })
+    await logins.finish(given.state_hash, { error: 'too late' })
+    t.match(await logins.get(given.state_hash), { state: 'done' }, 'an outcome is final')
+    const late = login({ seconds: 0 })
+    await logins.create(late, 9)
+    t.equal(await logins.take(late.state_hash, 'acme'), null)
+    t.match(await logins.get(late.state_hash), { state: 'pending', is_expired: true })
+  })
+
+  await t.test('one asks for a device login at a time, and its place lapses', async (t) => {
+    const given = login({ mode: 'device' })
+    await logins.create(given, 9)
+    const places = await Promise.all([1, 2, 3].map(() => logins.poll(given.state_hash, 60)))
+    t.equal(places.filter((one) => one !== null).length, 1)
+    const next = login({ mode: 'device' })
+    await logins.create(next, 9)
+    t.ok(await logins.poll(next.state_hash, 0))
+    t.ok(await logins.poll(next.state_hash, 0))
+    await logins.finish(next.state_hash, { error: 'declined' })
+    t.equal(await logins.poll(next.state_hash, 0), null)
+  })
+
+  await t.test('is forgotten when its time is long over', async (t) => {
+    const [old, young] = [login({ seconds: -60 }), login()]
+    await logins.create(old, 9)
+    await logins.create(young, 9)
+    await logins.prune(30)
+    t.equal(await logins.get(old.state_hash), null)
+    t.ok(await logins.get(young.state_hash))
+  })
+
+  await t.test('logins whose token ends soon are found, unless somebody renews them', async (t) => {
+    const provider = id('vendor')
+    const at = (seconds: number) => new Date(Date.now() + seconds * 1000).toISOString()
+    const make = async (expires_at: string | null, state: 'active' | 'needs_reauth' = 'active') => {
+      const credential = {
+        id: id('cred'),
+        owner: owner().owner,
+        provider,
+        kind: 'oauth' as const,
+        name: null,
+        state,
+        reason: null,
+        is_default: false,
+        hint: 'wxyz',
+        facts: {},
+        expires_at,
+        secret: new Uint8Array([1]),
+      }
+      await store.credentials.create(credential)
+      return { id: credential.id, owner: credential.owner }
+    }
+    const soon = await make(at(60))
+    const sooner = await make(at(-60))
+    await make(at(3600))
+    await make(null)
+    await make(at(60), 'needs_reauth')
+    t.strictSame(await logins.due([provider], 300, 10), [sooner, soon])
+    t.strictSame(await logins.due([provider], 300, 1), [sooner])
+    t.strictSame(await logins.due(['other'], 300, 10), [])
+    await store.credentials.claim(sooner.id, 'replica', 60)
+    t.strictSame(await logins.due([provider], 300, 10), [soon])
+  })
+}

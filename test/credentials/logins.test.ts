@@ -1,0 +1,547 @@
+/** Every way to log in, against emulated vendors that refuse what the real ones refuse. */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t from 'tap'
+import { openaiLogins } from '../../providers/openai/oauth.ts'
+import { readPasted } from '../../src/credentials/pasted.ts'
+import { BatonError } from '../../src/errors.ts'
+import { jwt } from '../emulators/oauth.ts'
+import { FEDERATION } from '../emulators/oauth-anthropic.ts'
+import { ACCOUNT } from '../emulators/oauth-openai.ts'
+import { createWorld, eventually, ME, OTHER, type Replica, sealedOf, visit } from './world.ts'
+
+const world = await createWorld()
+const { store, openai, anthropic, google, logged } = world
+const one = world.replica()
+const two = world.replica()
+t.teardown(() => world.close())
+
+/** What was thrown; a resolved promise is a failure of the test. */
+async function refusal(work: Promise<unknown>): Promise<BatonError> {
+  const thrown = await work.then(
+    () => new Error('it was not refused'),
+    (error: unknown) => error,
+  )
+  if (thrown instanceof BatonError) return thrown
+  throw thrown
+}
+const invalid = (param: string | null, message: RegExp) => ({ code: 'invalid_request', param, message })
+
+/** Begins a login by paste and goes through the vendor's page; what the browser ended at. */
+async function begun(provider: string, replica: Replica = one): Promise<{ state: string; at: URL }> {
+  const login = await replica.logins.authorize(ME, provider, 'paste')
+  return { state: login.state, at: await visit(login.authorization_url) }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+t.test('a pasted answer ends a login, in any of its forms, on any replica', async (t) => {
+  const forms: ((at: URL, state: string) => { code: string } | { pasted: string })[] = [
+    (at) => ({ pasted: at.href }),
+    (at, state) => ({ pasted: ` ${at.searchParams.get('code')}#${state}\n` }),
+    (at) => ({ pasted: at.search }),
+    (at) => ({ pasted: at.searchParams.get('code') ?? '' }),
+    (at) => ({ code: at.searchParams.get('code') ?? '' }),
+  ]
+  for (const provider of ['openai', 'anthropic', 'gemini']) {
+    for (const form of forms) {
+      const { state, at } = await begun(provider)
+      const view = await two.logins.exchange(ME, provider, { state, ...form(at, state) })
+      t.match(view, { provider, kind: 'oauth', state: 'active', owner: 'me', origin: 'api' })
+      t.match(await one.logins.status(ME, provider, state), { state: 'done', credential_id: view.id })
+      await store.credentials.delete(ME, view.id)
+    }
+  }
+})
+
+t.test('a login keeps what its tokens say', async (t) => {
+  const login = async (provider: string) => {
+    const { state, at } = await begun(provider)
+    return one.logins.exchange(ME, provider, { state, pasted: at.href })
+  }
+  const chatgpt = await login('openai')
+  t.match(chatgpt, { account_id: ACCOUNT, name: 'zoë@example.com' })
+  const days = (Date.parse(chatgpt.expires_at ?? '') - Date.now()) / 86_400_000
+  t.equal(Math.round(days), 10)
+  const secret = await sealedOf(world, chatgpt.id)
+  t.ok(openai.isLive(secret.access_token ?? ''))
+  t.match(secret, { refresh_token: /^rt_/, id_token: /^ey/, client_id: /^app_/ })
+  t.equal(chatgpt.hint, secret.access_token?.slice(-4))
+
+  const claude = await login('anthropic')
+  t.match(claude, { name: 'me@example.com' })
+  t.ok(anthropic.isLive((await sealedOf(world, claude.id)).access_token ?? ''))
+
+  const gemini = await login('gemini')
+  t.match(gemini, { name: 'me@example.com', path: 'code_assist', project_id: 'acme-dev-482910' })
+  for (const { id } of [chatgpt, claude, gemini]) await store.credentials.delete(ME, id)
+})
+
+t.test('the mode that fits where Baton runs is the default', async (t) => {
+  const local = world.replica({ ownUrl: 'http://127.0.0.1:8787', ports: [await freePort()] })
+  for (const [replica, modes] of [
+    [one, { openai: 'device', anthropic: 'paste', gemini: 'paste' }],
+    [local, { openai: 'loopback', anthropic: 'loopback', gemini: 'loopback' }],
+  ] as const) {
+    for (const [provider, mode] of Object.entries(modes)) {
+      t.equal((await replica.logins.authorize(ME, provider, null)).mode, mode, `${provider}: ${mode}`)
+    }
+  }
+  t.match(await refusal(one.logins.authorize(ME, 'anthropic', 'device')), invalid('mode', /loopback, paste/))
+  t.match(openaiLogins.loopback, { host: 'localhost', ports: [1455, 1457], path: '/auth/callback' })
+  await local.close()
+})
+
+t.test('a loopback login ends by itself, and its address is gone afterwards', async (t) => {
+  const ports = [await freePort(), await freePort()]
+  const replica = world.replica({ ports })
+  t.teardown(() => replica.close())
+  for (const provider of ['openai', 'anthropic', 'gemini']) {
+    const login = await replica.logins.authorize(ME, provider, 'loopback')
+    const at = await visit(login.authorization_url)
+    t.match(at.hostname, /^(localhost|127\.0\.0\.1)$/)
+    const elsewhere = await fetch(new URL('/cancel', at.href.replace('localhost', '127.0.0.1')))
+    t.equal(elsewhere.status, 404)
+    const page = await fetch(at.href.replace('localhost', '127.0.0.1'))
+    t.equal(page.status, 200)
+    t.match(await page.text(), /You are logged in/)
+    t.match(page.headers.get('content-security-policy'), "default-src 'none'")
+    t.match(page.headers.get('referrer-policy'), 'no-referrer')
+    const { state, credential_id = '' } = await replica.logins.status(ME, provider, login.state)
+    t.equal(state, 'done')
+    await t.rejects(fetch(at.href.replace('localhost', '127.0.0.1')), 'nobody listens any more')
+    await store.credentials.delete(ME, credential_id)
+  }
+})
+
+t.test('a busy port is passed over, and if all are, it is said', async (t) => {
+  const ports = [await freePort(), await freePort()]
+  const [first = 0, second = 0] = ports
+  const squatters = [createServer(), createServer()]
+  const squat = (index: number, port: number) =>
+    new Promise<void>((resolve) => squatters[index]?.listen(port, '127.0.0.1', resolve))
+  t.teardown(() => squatters.forEach((server) => void server.close()))
+  const replica = world.replica({ ports })
+  t.teardown(() => replica.close())
+
+  await squat(0, first)
+  const login = await replica.logins.authorize(ME, 'openai', 'loopback')
+  const shared = await replica.logins.authorize(OTHER, 'openai', 'loopback')
+  for (const { authorization_url } of [login, shared]) {
+    const redirect = new URL(authorization_url).searchParams.get('redirect_uri')
+    t.equal(redirect, `http://localhost:${second}/auth/callback`)
+  }
+  await replica.close()
+  await squat(1, second)
+  const blocked = world.replica({ ports })
+  t.teardown(() => blocked.close())
+  const refused = await refusal(blocked.logins.authorize(ME, 'openai', 'loopback'))
+  t.match(refused, { code: 'unavailable', message: new RegExp(`${first} or ${second}.*mode paste`) })
+})
+
+t.test('the gateway’s own callback serves vendors that take any address', async (t) => {
+  const replica = world.replica({ ownUrl: 'http://127.0.0.1:8787' })
+  const login = await replica.logins.authorize(ME, 'gemini', null)
+  const at = await visit(login.authorization_url)
+  t.equal(at.origin + at.pathname, 'http://127.0.0.1:8787/v1/oauth/callback/gemini')
+  const query = Object.fromEntries(at.searchParams)
+  const wrong = { ...query, iss: 'https://evil.example' }
+  t.match(await two.logins.callback('gemini', wrong), { state: 'failed', error: /does not fit this login/ })
+
+  const again = await replica.logins.authorize(ME, 'gemini', null)
+  const answer = Object.fromEntries((await visit(again.authorization_url)).searchParams)
+  const { credential_id = '' } = await two.logins.callback('gemini', answer)
+  t.ok(await store.credentials.delete(ME, credential_id))
+  const page = await two.logins.callbackPage('gemini', answer)
+  t.match(page, { status: 400, html: /complete already/ }, 'a second visit redeems nothing')
+})
+
+t.test('a state is worth something once, for its owner, at its provider, in its time', async (t) => {
+  const { state, at } = await begun('openai')
+  const pasted = at.href
+  const unknown = invalid('state', /No login of yours/)
+  t.match(await refusal(one.logins.exchange(OTHER, 'openai', { state, pasted })), unknown)
+  t.match(
+    await refusal(one.logins.exchange({ owner: 'root', admin: true }, 'openai', { state, pasted })),
+    unknown,
+  )
+  t.match(await refusal(one.logins.exchange(ME, 'anthropic', { state, pasted })), unknown)
+  t.match(await refusal(one.logins.exchange(ME, 'openai', { state: 'guess', pasted })), unknown)
+  t.match(await refusal(one.logins.status(OTHER, 'openai', state)), unknown)
+  t.match(await refusal(one.logins.callback('openai', { code: 'c', state: 'guess' })), unknown)
+  t.match(await refusal(one.logins.callback('openai', { code: 'c' })), unknown)
+  t.match(await one.logins.status({ owner: 'root', admin: true }, 'openai', state), { state: 'pending' })
+
+  const other = await begun('openai')
+  t.match(
+    await refusal(one.logins.exchange(ME, 'openai', { state, pasted: other.at.href })),
+    invalid('pasted', /belongs to another login/),
+  )
+  for (const text of ['', 'https://example.com/?x=1', 'state=abc']) {
+    t.match(await refusal(one.logins.exchange(ME, 'openai', { state, pasted: text })), {
+      code: 'invalid_request',
+    })
+  }
+
+  const both = await Promise.allSettled(
+    [one, two].map(({ logins }) => logins.exchange(ME, 'openai', { state, pasted })),
+  )
+  t.same(both.map(({ status }) => status).sort(), ['fulfilled', 'rejected'], 'of two at once one is served')
+  t.match(
+    await refusal(two.logins.exchange(ME, 'openai', { state, pasted })),
+    invalid('state', /complete already/),
+  )
+
+  const wrong = await begun('anthropic')
+  const { state: spoilt } = wrong
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: spoilt, code: 'no-such-code' })),
+    invalid('code', /did not take the code \(invalid_grant.*Begin the login again/),
+  )
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: spoilt, pasted: wrong.at.href })),
+    invalid('state', /used already/),
+  )
+  t.match(await one.logins.status(ME, 'anthropic', spoilt), { state: 'failed', error: /invalid_grant/ })
+
+  const short = world.replica({
+    store: {
+      ...store,
+      logins: {
+        ...store.logins,
+        create: (login, most) => store.logins.create({ ...login, seconds: 0 }, most),
+      },
+    },
+  })
+  const late = await begun('openai', short)
+  t.match(await one.logins.status(ME, 'openai', late.state), { state: 'expired' })
+  t.match(
+    await refusal(one.logins.exchange(ME, 'openai', { state: late.state, pasted: late.at.href })),
+    invalid('state', /took too long/),
+  )
+  t.match(
+    await refusal(one.logins.callback('openai', Object.fromEntries(late.at.searchParams))),
+    invalid('state', /took too long/),
+  )
+})
+
+t.test('what the vendor refuses is said in words, on the page too', async (t) => {
+  openai.decline('access_denied', 'missing_codex_entitlement <b>')
+  const { state, at } = await begun('openai')
+  const answer = Object.fromEntries(at.searchParams)
+  const page = await one.logins.callbackPage('openai', answer)
+  t.match(page, {
+    status: 400,
+    html: /The login was declined \(access_denied: missing_codex_entitlement &lt;b&gt;\)/,
+  })
+  t.match(await one.logins.status(ME, 'openai', state), { state: 'failed', error: /declined/ })
+
+  openai.decline('server_error')
+  const second = await begun('openai')
+  const refused = await refusal(
+    one.logins.exchange(ME, 'openai', { state: second.state, pasted: second.at.href }),
+  )
+  t.match(refused, { code: 'invalid_request', message: /refused the login \(server_error\)/ })
+
+  openai.decline(null)
+
+  anthropic.answer({ status: 503, body: 'upstream connect error' })
+  const third = await begun('anthropic')
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: third.state, pasted: third.at.href })),
+    { code: 'upstream_overloaded' },
+  )
+  anthropic.answer({ status: 200, body: { token_type: 'Bearer' } })
+  const fourth = await begun('anthropic')
+  t.match(
+    await refusal(one.logins.exchange(ME, 'anthropic', { state: fourth.state, pasted: fourth.at.href })),
+    { code: 'upstream_rejected' },
+  )
+})
+
+t.test('logins are off until the operator names the vendor, and need a client', async (t) => {
+  const off = world.replica({ env: { BATON_ENABLE_OAUTH: 'openai' } })
+  t.match(await refusal(off.logins.authorize(ME, 'gemini', null)), { code: 'oauth_not_enabled' })
+  t.match(await refusal(off.logins.callback('gemini', {})), { code: 'oauth_not_enabled' })
+  t.match(await refusal(off.logins.status(ME, 'gemini', 's')), { code: 'oauth_not_enabled' })
+  t.match(
+    await refusal(off.logins.importFile(ME, { provider: 'gemini', format: 'gemini-cli', content: '{}' })),
+    { code: 'oauth_not_enabled' },
+  )
+  t.match(
+    await refusal(off.logins.authorize(ME, 'acme', null)),
+    invalid('provider', /openai, anthropic, gemini/),
+  )
+
+  const bare = world.replica({
+    env: { BATON_ANTHROPIC_OAUTH_CLIENT_ID: '', BATON_GOOGLE_OAUTH_CLIENT_SECRET: '' },
+  })
+  t.match(
+    await refusal(bare.logins.authorize(ME, 'anthropic', null)),
+    invalid('provider', /BATON_ANTHROPIC_OAUTH_CLIENT_ID/),
+  )
+  t.match(
+    await refusal(bare.logins.authorize(ME, 'gemini', null)),
+    invalid('provider', /BATON_GOOGLE_OAUTH_CLIENT_SECRET/),
+  )
+  const login = await bare.logins.authorize(ME, 'openai', 'paste')
+  t.equal(new URL(login.authorization_url).searchParams.get('originator'), 'baton', 'as itself')
+})
+
+t.test('a login is for one API, where the vendor has several', async (t) => {
+  const login = await one.logins.authorize(ME, 'gemini', 'paste', { path: 'public', quota_project: 'p-1' })
+  const scope = new URL(login.authorization_url).searchParams.get('scope') ?? ''
+  t.match(scope, /generative-language/)
+  const before = google.requests.length
+  const at = await visit(login.authorization_url)
+  const view = await one.logins.exchange(ME, 'gemini', { state: login.state, pasted: at.href })
+  t.match(view, { path: 'public', quota_project: 'p-1' })
+  t.notOk(view.project_id)
+  t.notOk(google.requests.slice(before).some(({ path }) => path.includes('v1internal')))
+  await store.credentials.delete(ME, view.id)
+  t.match(
+    await refusal(one.logins.authorize(ME, 'openai', 'paste', { project_id: 'p' })),
+    invalid('project_id', /take no project_id/),
+  )
+})
+
+t.test('Code Assist is set up before its login counts', async (t) => {
+  const login = async (project_id?: string) => {
+    const wish = project_id === undefined ? {} : { project_id }
+    const { authorization_url, state } = await quick.logins.authorize(ME, 'gemini', 'paste', wish)
+    const at = await visit(authorization_url)
+    return quick.logins.exchange(ME, 'gemini', { state, pasted: at.href })
+  }
+  const waits: number[] = []
+  const quick = world.replica({ sleep: async (ms) => void waits.push(ms) })
+
+  google.account('load-code-assist-needs-onboarding')
+  google.pending(2)
+  const onboarded = await login()
+  t.match(onboarded, { project_id: 'core-gravity-a1b2c' })
+  t.same(waits, [5000, 5000], 'the operation is asked for every five seconds')
+
+  google.account('load-code-assist-needs-project')
+  t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))
+  t.match(await refusal(login('482910553377')), invalid('project_id', /number/))
+  t.match(await login('acme-dev'), { project_id: 'acme-dev' })
+
+  google.account('load-code-assist-unsupported-client')
+  const before = google.requests.length
+  t.match(await refusal(login()), { code: 'upstream_auth', message: /API key instead/ })
+  t.notOk(
+    google.requests.slice(before).some(({ path }) => path.includes('onboardUser')),
+    'it ends there',
+  )
+  google.account('load-code-assist-validation-required')
+  t.match(await refusal(login()), { code: 'upstream_auth', message: /accounts\.google\.com\/signin/ })
+  google.account('load-code-assist')
+})
+
+t.test('a device login ends once a person has granted it', async (t) => {
+  const login = await one.logins.authorize(ME, 'openai', 'device')
+  t.match(login, { mode: 'device', user_code: /^ABCD-/, authorization_url: /\/codex\/device$/ })
+  t.match(
+    await refusal(one.logins.exchange(ME, 'openai', { state: login.state, code: 'c' })),
+    invalid('state', /ends by itself/),
+  )
+  t.match(await one.logins.status(ME, 'openai', login.state), { state: 'pending' })
+  openai.grantDevice(login.user_code ?? '')
+  const done = await eventually(async () => {
+    const status = await one.logins.status(ME, 'openai', login.state)
+    return status.state === 'pending' ? null : status
+  })
+  t.match(done, { state: 'done' })
+  t.ok(await store.credentials.delete(ME, done.credential_id ?? ''))
+})
+
+t.test('another replica goes on with a device login whose first one is gone', async (t) => {
+  const first = world.replica()
+  const login = await first.logins.authorize(ME, 'openai', 'device')
+  await first.close()
+  openai.grantDevice(login.user_code ?? '')
+  const done = await eventually(async () => {
+    const status = await two.logins.status(ME, 'openai', login.state)
+    return status.state === 'pending' ? null : status
+  })
+  t.match(done, { state: 'done' })
+  await store.credentials.delete(ME, done.credential_id ?? '')
+})
+
+t.test('a vendor without device logins says so', async (t) => {
+  openai.offerDevices(false)
+  t.match(
+    await refusal(one.logins.authorize(ME, 'openai', null)),
+    invalid('mode', /does not offer device logins/),
+  )
+  openai.offerDevices(true)
+})
+
+t.test('an owner has only so many logins under way', async (t) => {
+  const busy = { owner: 'busy', admin: false }
+  for (let count = 0; count < 20; count++) await one.logins.authorize(busy, 'openai', 'paste')
+  t.match(await refusal(one.logins.authorize(busy, 'openai', 'paste')), { code: 'rate_limited' })
+})
+
+t.test('a new login takes the place of a default that needed one', async (t) => {
+  const { state, at } = await begun('openai')
+  const old = await one.logins.exchange(ME, 'openai', { state, pasted: at.href })
+  t.equal(old.default, false)
+  await one.credentials.update(ME, old.id, { default: true })
+  await store.credentials.fail(old.id, 1, 'refresh_token_reused')
+  const next = await begun('openai')
+  const view = await one.logins.exchange(ME, 'openai', { state: next.state, pasted: next.at.href })
+  t.equal(view.default, true)
+  t.equal((await one.credentials.resolve('me', null, 'openai')).facts.id, view.id)
+  for (const { id } of [old, view]) await store.credentials.delete(ME, id)
+})
+
+t.test('login files are taken over', async (t) => {
+  const take = (provider: string, format: string, content: unknown) =>
+    one.logins.importFile(ME, { provider, format, content })
+  const tokens = {
+    access_token: jwt({ exp: 4_000_000_000, 'https://api.openai.com/auth': { chatgpt_account_id: 'acc-1' } }),
+    refresh_token: 'rt_imported',
+  }
+  const codex = await take('openai', 'codex', JSON.stringify({ OPENAI_API_KEY: null, tokens }))
+  t.match(codex, { account_id: 'acc-1', expires_at: '2096-10-02T07:06:40.000Z', warning: /Codex CLI/ })
+  const named = await take('openai', 'codex', { tokens: { ...tokens, account_id: 'acc-2' } })
+  t.match(named, { account_id: 'acc-2' }, 'an object does as well, and the file’s own word counts')
+
+  const claude = await take('anthropic', 'claude', {
+    claudeAiOauth: {
+      accessToken: 'sk-ant-oat01-x',
+      refreshToken: 'sk-ant-ort01-x',
+      expiresAt: 1_795_300_000_000,
+    },
+  })
+  t.match(claude, { expires_at: '2026-11-21T22:26:40.000Z', warning: /does not permit/ })
+  t.same(
+    await sealedOf(world, claude.id),
+    { access_token: 'sk-ant-oat01-x' },
+    'its refresh token stays behind',
+  )
+
+  const profile = await take('anthropic', 'anthropic-profile', {
+    type: 'oauth_token',
+    access_token: 'sk-ant-oat01-p',
+    refresh_token: 'sk-ant-ort01-p',
+    expires_at: 1_795_300_000,
+    workspace_id: 'wrkspc_1',
+    authentication: { client_id: 'console-client' },
+  })
+  t.match(profile, { expires_at: '2026-11-21T22:26:40.000Z', workspace_id: 'wrkspc_1' })
+  t.match(await sealedOf(world, profile.id), { client_id: 'console-client', refresh_token: 'sk-ant-ort01-p' })
+
+  const { state, at } = await begun('gemini')
+  const gemini = await one.logins.exchange(ME, 'gemini', { state, pasted: at.href })
+  const { refresh_token } = await sealedOf(world, gemini.id)
+  const spent = { access_token: 'ya29.old', refresh_token, expiry_date: 1_600_000_000_000 }
+  const cli = await take('gemini', 'gemini-cli', spent)
+  t.match(cli, { project_id: 'acme-dev-482910', path: 'code_assist', warning: /may suspend/ })
+  const renewed = await sealedOf(world, cli.id)
+  t.equal(renewed.refresh_token, refresh_token, 'a renewal that brings none keeps it')
+  t.ok(google.isLive(renewed.access_token ?? ''))
+  const given = await one.logins.importFile(ME, {
+    provider: 'gemini',
+    format: 'gemini-cli',
+    content: { access_token: 'ya29.x', expiry_date: 4_000_000_000_000 },
+    project_id: 'mine',
+  })
+  t.match(given, { project_id: 'mine' }, 'a project that is given is not asked for')
+
+  t.match(await refusal(take('openai', 'claude', {})), invalid('format', /must be one of codex/))
+  t.match(await refusal(take('openai', 'codex', 'no json')), invalid('content', /not JSON/))
+  t.match(await refusal(take('openai', 'codex', '[]')), invalid('content', /JSON object/))
+  t.match(await refusal(take('openai', 'codex', '{}')), invalid('content', /no tokens\.access_token/))
+  t.match(
+    await refusal(take('openai', 'codex', { OPENAI_API_KEY: 'sk-1' })),
+    invalid('content', /kind api_key/),
+  )
+  t.match(await refusal(take('anthropic', 'claude', {})), invalid('content', /claudeAiOauth/))
+  t.match(await refusal(take('anthropic', 'anthropic-profile', {})), invalid('content', /access_token/))
+  t.match(await refusal(take('gemini', 'gemini-cli', {})), invalid('content', /keychain/))
+  const dead = { access_token: 'ya29.x', refresh_token: '1//dead', expiry_date: 1_600_000_000_000 }
+  t.match(await refusal(take('gemini', 'gemini-cli', dead)), invalid('content', /invalid_grant/))
+  for (const { id } of (await one.credentials.list(ME, { limit: 100 })).data)
+    await store.credentials.delete(ME, id)
+})
+
+t.test('a workload’s assertion stands in for a refresh token', async (t) => {
+  const login = { provider: 'anthropic', kind: 'oauth' as const }
+  const view = await one.credentials.create('me', { ...login, federation: { ...FEDERATION } })
+  const chosen = await one.credentials.resolve('me', view.id, 'anthropic')
+  t.match(await chosen.secret(), { access_token: /^sk-ant-oat01-acme-federated-/ })
+  t.match(await chosen.secret(), { access_token: /federated-1$/ }, 'one exchange for as long as it lasts')
+  await store.credentials.delete(ME, view.id)
+
+  const missing = { assertion: 'a', organization_id: 'o' }
+  t.match(
+    await refusal(one.credentials.create('me', { ...login, federation: missing })),
+    invalid('federation.federation_rule_id', /is required/),
+  )
+  t.match(
+    await refusal(
+      one.credentials.create('me', { ...login, provider: 'openai', federation: { ...FEDERATION } }),
+    ),
+    invalid('federation', /takes no federation/),
+  )
+  t.match(await refusal(one.credentials.create('me', login)), invalid('access_token', /is required/))
+})
+
+t.test('tokens that are given say who and until when by themselves', async (t) => {
+  const access_token = jwt({
+    exp: 4_000_000_000,
+    'https://api.openai.com/auth': { chatgpt_account_id: 'acc-9' },
+  })
+  const view = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token })
+  t.match(view, { account_id: 'acc-9', expires_at: '2096-10-02T07:06:40.000Z' })
+  const own = { account_id: 'acc-1', expires_at: '2090-01-01T00:00:00.000Z' }
+  const told = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token, ...own })
+  t.match(told, own, 'but what the caller says counts')
+  const org = jwt({ 'https://api.openai.com/auth': { chatgpt_account_id: 'org-1' } })
+  const none = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token: org })
+  t.notOk(none.account_id, 'an organisation is no account')
+  for (const { id } of [view, told, none]) await store.credentials.delete(ME, id)
+})
+
+t.test('pasted texts are read as people copy them', async (t) => {
+  const read = (text: string) => Object.fromEntries(readPasted(text))
+  t.same(read('"http://localhost:1455/auth/callback?code=c&state=s"'), { code: 'c', state: 's' })
+  t.same(read('<https://x.test/cb#code=c&state=s>'), { code: 'c', state: 's' })
+  t.same(read('http://[broken'), {})
+  t.same(read('?error=access_denied&state=s'), { error: 'access_denied', state: 's' })
+  t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
+  t.same(read('code'), { code: 'code' })
+})
+
+t.test('no secret is in any log line or error', async (t) => {
+  const said = logged.join('\n')
+  t.match(said, /login failed/)
+  for (const secret of [
+    'rt_openai',
+    'sk-ant-o',
+    'ya29.',
+    '1//',
+    'eyJ',
+    'code_verifier',
+    'emulated-client-secret',
+  ]) {
+    t.notOk(said.includes(secret), secret)
+  }
+  const { state, at } = await begun('gemini')
+  const code = at.searchParams.get('code') ?? ''
+  google.answer({
+    status: 400,
+    body: { error: 'invalid_grant', error_description: `Malformed auth code ${code}` },
+  })
+  const refused = await refusal(one.logins.exchange(ME, 'gemini', { state, code }))
+  t.match(refused.message, /Malformed auth code \*\*\*/)
+  t.notMatch(JSON.stringify(refused.details), code)
+})

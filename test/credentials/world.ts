@@ -1,0 +1,182 @@
+/** A gateway's logins without the gateway: real store and vault, emulated vendors, as many replicas as wanted. */
+import { randomBytes } from 'node:crypto'
+import { setTimeout as sleepFor } from 'node:timers/promises'
+import pino, { type Logger } from 'pino'
+import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
+import type { Config } from '../../src/config/config.ts'
+import { loadConfig } from '../../src/config/load.ts'
+import { type Credentials, createCredentials } from '../../src/credentials/credentials.ts'
+import { createLoginTable, type LoginTable } from '../../src/credentials/login-table.ts'
+import { createLogins, type Logins } from '../../src/credentials/logins.ts'
+import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+import { createRefresher, type Refresher } from '../../src/credentials/refresh.ts'
+import { createVault, secretContext, type Vault } from '../../src/credentials/vault.ts'
+import type { LoginSecret } from '../../src/oauth-vendor.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Store } from '../../src/store/store.ts'
+import {
+  CLIENT as ANTHROPIC_CLIENT,
+  type AnthropicLogins,
+  createAnthropicLogins,
+} from '../emulators/oauth-anthropic.ts'
+import {
+  createGoogleLogins,
+  CLIENT as GOOGLE_CLIENT,
+  type GoogleLogins,
+  SECRET,
+} from '../emulators/oauth-google.ts'
+import { createOpenAiLogins, type OpenAiLogins } from '../emulators/oauth-openai.ts'
+
+export interface Replica {
+  credentials: Credentials
+  logins: Logins
+  refresher: Refresher
+  close(): Promise<void>
+}
+export interface ReplicaOptions {
+  /** Environment on top of the world's */
+  env?: Record<string, string>
+  store?: Store
+  claimSeconds?: number
+  timeoutMs?: number
+  ownUrl?: string | null
+  /** OpenAI's redirect ports, in place of its fixed ones, which other programs of this machine may have */
+  ports?: readonly number[]
+  now?(): number
+  sleep?(ms: number): Promise<unknown>
+}
+export interface World {
+  store: Store
+  vault: Vault
+  openai: OpenAiLogins
+  anthropic: AnthropicLogins
+  google: GoogleLogins
+  /** Everything that was logged, as JSON lines */
+  logged: string[]
+  replica(options?: ReplicaOptions): Replica
+  close(): Promise<void>
+}
+
+export const ME = { owner: 'me', admin: false }
+export const OTHER = { owner: 'other', admin: false }
+
+export async function createWorld(): Promise<World> {
+  const [store, openai, anthropic, google] = await Promise.all([
+    openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }),
+    createOpenAiLogins({ anyPort: true }),
+    createAnthropicLogins(),
+    createGoogleLogins(),
+  ])
+  const vault = createVault([{ id: 'k1', key: new Uint8Array(randomBytes(32)) }])
+  const logged: string[] = []
+  const log: Logger = pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) })
+  const replicas: Replica[] = []
+  const env = {
+    BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
+    BATON_OPENAI_OAUTH_ISSUER: openai.url,
+    BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL: anthropic.authorizeUrl,
+    BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
+    BATON_ANTHROPIC_BASE_URL: anthropic.url,
+    BATON_ANTHROPIC_OAUTH_CLIENT_ID: ANTHROPIC_CLIENT,
+    BATON_GOOGLE_OAUTH_AUTHORIZE_URL: google.authorizeUrl,
+    BATON_GOOGLE_OAUTH_TOKEN_URL: google.tokenUrl,
+    BATON_CODE_ASSIST_BASE_URL: google.codeAssistUrl,
+    BATON_GOOGLE_OAUTH_CLIENT_ID: GOOGLE_CLIENT,
+    BATON_GOOGLE_OAUTH_CLIENT_SECRET: SECRET,
+  }
+
+  function replica(options: ReplicaOptions = {}): Replica {
+    const { store: rows = store, ownUrl = null } = options
+    const given = { ...env, ...options.env }
+    const wanted = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== ''))
+    const { config } = loadConfig(wanted, '/')
+    const table = tableOf(config, options.ports)
+    const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
+    const common = { store: rows, vault, table, http, log, ...pick(options, 'now') }
+    const refresher = createRefresher({
+      ...common,
+      tendMs: 0,
+      ...pick(options, 'claimSeconds'),
+      ...pick(options, 'sleep'),
+    })
+    const credentials = createCredentials({
+      store: rows,
+      vault,
+      config,
+      deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+      logins: { table, refresher },
+    })
+    const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
+    const made = {
+      credentials,
+      logins,
+      refresher,
+      async close() {
+        await logins.close()
+        await refresher.close()
+        await http.close()
+      },
+    }
+    replicas.push(made)
+    return made
+  }
+
+  return {
+    store,
+    vault,
+    openai,
+    anthropic,
+    google,
+    logged,
+    replica,
+    async close() {
+      for (const one of replicas) await one.close()
+      await Promise.all([openai.close(), anthropic.close(), google.close()])
+      await store.close()
+    },
+  }
+}
+
+function tableOf(config: Config, ports: readonly number[] = []): LoginTable {
+  const rows = LOGINS.map((row) =>
+    row.vendor.provider === 'openai'
+      ? { ...row, vendor: { ...row.vendor, loopback: { ...row.vendor.loopback, ports } } }
+      : row,
+  )
+  return createLoginTable(rows, config)
+}
+
+/** What is sealed of a credential. */
+export async function sealedOf(
+  { store, vault }: Pick<World, 'store' | 'vault'>,
+  id: string,
+): Promise<LoginSecret> {
+  const row = await store.credentials.get({ owner: '', admin: true }, id)
+  if (!row) throw new Error(`no credential ${id}`)
+  return JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as LoginSecret
+}
+
+/** Waits for what no event tells: the answer once it is not null. */
+export async function eventually<T>(ask: () => Promise<T | null>): Promise<T> {
+  for (let tries = 0; tries < 600; tries++) {
+    const answer = await ask()
+    if (answer !== null) return answer
+    await sleepFor(50)
+  }
+  throw new Error('it did not happen within 30 s')
+}
+
+function pick<T extends object, K extends keyof T>(from: T, key: K): Partial<Pick<T, K>> {
+  const picked: Partial<Pick<T, K>> = {}
+  if (from[key] !== undefined) picked[key] = from[key]
+  return picked
+}
+
+/** A browser that follows the vendor's page to where it sends the person: the address, not opened. */
+export async function visit(url: string): Promise<URL> {
+  const response = await fetch(url, { redirect: 'manual' })
+  const words = await response.text()
+  const location = response.headers.get('location')
+  if (response.status !== 302 || !location) throw new Error(`the page says ${response.status}: ${words}`)
+  return new URL(location)
+}

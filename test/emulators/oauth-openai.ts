@@ -1,0 +1,177 @@
+/** auth.openai.com emulated: browser and device logins, rotating refresh tokens (wire/openai.md 1). */
+import type { JsonReply, Recorded } from './http.ts'
+import {
+  createIssuer,
+  type Failure,
+  formOf,
+  jsonOf,
+  jwt,
+  type LoginEmulator,
+  Refused,
+  serveLogins,
+  type Tokens,
+} from './oauth.ts'
+
+export interface OpenAiLogins extends LoginEmulator {
+  /** A person types the code at the device page. */
+  grantDevice(userCode: string): void
+  /** Whether the service offers device logins */
+  offerDevices(offered: boolean): void
+  /** Polls so far */
+  polls(): number
+}
+
+export interface OpenAiLoginOptions {
+  clientId?: string
+  /** How long an access token lasts, as its `exp` says */
+  accessSeconds?: number
+  /** Redirect addresses at any port of localhost, not only the two that are registered */
+  anyPort?: boolean
+}
+
+export const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+export const ACCOUNT = '0d1f2e3c-5b6a-4978-8f90-a1b2c3d4e5f6'
+const REDIRECT = /^http:\/\/localhost:(1455|1457)\/auth\/callback$/
+const ANY_PORT = /^http:\/\/localhost:\d+\/auth\/callback$/
+const DEVICE_REDIRECT = '/deviceauth/callback'
+
+export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Promise<OpenAiLogins> {
+  const { clientId = PUBLIC_CLIENT, accessSeconds = 864_000, anyPort = false } = options
+  const devices = new Map<string, { user_code: string; granted: boolean }>()
+  let offersDevices = true
+  let polls = 0
+  let root = ''
+  const issuer = createIssuer({
+    client: { id: clientId, isRedirect: (uri) => (anyPort ? ANY_PORT : REDIRECT).test(uri) },
+    access: (serial) => jwt(claims(serial, accessSeconds)),
+    refresh: (serial) => `rt_openai-refresh-${serial}`,
+    // Seen in the field (1.2); only the bare state is what was sent.
+    extra: (state) => ({ state: `${state}.onboarding_entrypoint=life_sciences` }),
+  })
+
+  function authorize(request: Recorded): JsonReply {
+    // A plus is no blank to this service (1.2).
+    if (/[?&]scope=[^&]*\+/.test(request.path)) {
+      return { status: 400, body: 'unknown scope: blanks must be %20' }
+    }
+    return issuer.authorize(request, (query) => {
+      const scopes = (query.get('scope') ?? '').split(' ')
+      if (!scopes.includes('openid') || !scopes.includes('offline_access')) return 'invalid_scope'
+      if (!query.get('originator')) return 'originator is missing'
+      return query.get('codex_cli_simplified_flow') === 'true' ? null : 'codex_cli_simplified_flow is missing'
+    })
+  }
+
+  function token(request: Recorded): JsonReply {
+    const form = formOf(request)
+    const fields = form ?? jsonOf(request) ?? {}
+    try {
+      if (fields.grant_type === 'refresh_token') return tokens(issuer.renew(fields, true))
+      if (fields.grant_type !== 'authorization_code') throw new Refused('grant_type')
+      // Codes are taken form-encoded only (1.3).
+      if (!form) return { status: 415, body: { error: { message: 'Unsupported content type', code: null } } }
+      return tokens(issuer.redeem(form))
+    } catch (thrown) {
+      if (thrown instanceof Refused) return FAILURES[thrown.failure]
+      throw thrown
+    }
+  }
+
+  function tokens({ access, refresh, grant }: Tokens): JsonReply {
+    return {
+      status: 200,
+      body: {
+        id_token: jwt({ ...claims(grant.serial, accessSeconds), aud: [clientId] }),
+        access_token: access,
+        refresh_token: refresh,
+        token_type: 'Bearer',
+        expires_in: accessSeconds,
+      },
+    }
+  }
+
+  function begin(request: Recorded): JsonReply {
+    if (!offersDevices || jsonOf(request)?.client_id !== clientId) return { status: 404, body: 'Not Found' }
+    const device_auth_id = `device-${devices.size + 1}`
+    const user_code = `ABCD-1234${devices.size}`
+    devices.set(device_auth_id, { user_code, granted: false })
+    return { status: 200, body: { device_auth_id, user_code, interval: '1' } }
+  }
+
+  function poll(request: Recorded): JsonReply {
+    polls++
+    const { device_auth_id, user_code } = jsonOf(request) ?? {}
+    const device = devices.get(String(device_auth_id))
+    if (!device || device.user_code !== user_code)
+      return { status: 404, body: { error: { code: 'not_found' } } }
+    if (!device.granted) {
+      return {
+        status: 403,
+        body: { error: { code: 'deviceauth_authorization_pending', message: 'Pending' } },
+      }
+    }
+    devices.delete(String(device_auth_id))
+    const { code, challenge, verifier } = issuer.issueCode(root + DEVICE_REDIRECT)
+    return {
+      status: 200,
+      body: { authorization_code: code, code_challenge: challenge, code_verifier: verifier },
+    }
+  }
+
+  const routes: Record<string, (request: Recorded) => JsonReply> = {
+    'GET /oauth/authorize': authorize,
+    'POST /oauth/token': token,
+    'POST /api/accounts/deviceauth/usercode': begin,
+    'POST /api/accounts/deviceauth/token': poll,
+  }
+  const emulator = await serveLogins(
+    issuer,
+    '/oauth/token',
+    (request, path) => routes[path]?.(request) ?? { status: 404, body: 'Not Found' },
+  )
+  root = emulator.url
+  return {
+    ...emulator,
+    grantDevice(userCode) {
+      for (const device of devices.values()) if (device.user_code === userCode) device.granted = true
+    },
+    offerDevices(offered) {
+      offersDevices = offered
+    },
+    polls: () => polls,
+  }
+}
+
+/** What both tokens say (1.5). */
+const claims = (serial: number, seconds: number): Record<string, unknown> => ({
+  iss: 'https://auth.openai.com',
+  exp: Math.floor(Date.now() / 1000) + seconds,
+  jti: `token-${serial}`,
+  email: 'zoë@example.com',
+  'https://api.openai.com/auth': {
+    chatgpt_account_id: ACCOUNT,
+    chatgpt_plan_type: 'plus',
+    chatgpt_user_id: 'user-1',
+    organizations: [{ id: 'org-1' }],
+  },
+})
+
+const failure = (status: number, code: string, message: string): JsonReply => ({
+  status,
+  body: { error: { message, type: 'invalid_request_error', param: null, code } },
+})
+
+const FAILURES: Record<Failure, JsonReply> = {
+  client: failure(401, 'invalid_client', 'Unknown client.'),
+  client_secret: failure(401, 'invalid_client', 'Unknown client.'),
+  code: failure(400, 'invalid_grant', 'The authorization code is invalid or was used.'),
+  redirect_uri: failure(400, 'invalid_grant', 'redirect_uri does not match.'),
+  verifier: failure(400, 'invalid_grant', 'code_verifier does not match.'),
+  grant_type: failure(400, 'unsupported_grant_type', 'Unsupported grant type.'),
+  refresh_token: failure(401, 'refresh_token_invalidated', 'Your refresh token has been revoked.'),
+  spent: failure(
+    401,
+    'refresh_token_reused',
+    'Your refresh token has already been used to generate a new access token. Please try signing in again.',
+  ),
+}
