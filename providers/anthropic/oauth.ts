@@ -132,12 +132,12 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const isClient = code === 'invalid_client' || code === 'unauthorized_client'
   return {
     isLasting: !isClient && (code === 'invalid_grant' || status === 401),
+    // Rotated elsewhere and revoked are one answer.
+    ...(code === 'invalid_grant' ? { wasSpent: true } : {}),
     code,
-    message: code === 'invalid_grant' ? `${words}${/[.!?]$/.test(words) ? '' : '.'} ${GONE}`.trim() : words,
+    message: words,
   }
 }
-
-const GONE = 'It was revoked, another program used it first, or its successor was lost before it was stored.'
 
 /** `.credentials.json` of Claude Code (1.8): its refresh token is left there, so that it stays logged in. */
 function readClaudeFile(file: Json): ImportedLogin {

@@ -137,7 +137,9 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       if (isSpent(row, 0)) throw new LoginRefused(SPENT)
       return row
     }
-    const saved = await save(row, await renewals.ask(login, row.id, secret, call))
+    const renewed = await renewals.ask(login, row.id, secret, call)
+    const saved = await save(row, renewed)
+    if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
     if (isRefused) forced.set(row.id, { version: saved.version, at: now() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved

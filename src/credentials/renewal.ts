@@ -22,6 +22,8 @@ export interface Renewed {
   secret: LoginSecret
   /** RFC 3339; null: the vendor does not say */
   expires_at: string | null
+  /** The answer held other tokens, but no access token: what to say if the old one is spent */
+  problem?: BatonError
 }
 export interface Renewals {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
@@ -97,10 +99,13 @@ export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }
       if (!tokens) throw refusal(id, login, answer)
       breaker.succeeded()
       pauses.delete(id)
-      // What else came is stored, since a rotated refresh token is the only one left; but not at once again.
-      if (tokens.access_token === undefined) pause(id, passing(answer.status, NO_TOKENS, 0), 60_000)
       const next = merged(secret, tokens)
-      return { secret: next, expires_at: endOf(login, next, tokens, now()) }
+      const renewed = { secret: next, expires_at: endOf(login, next, tokens, now()) }
+      if (tokens.access_token !== undefined) return renewed
+      // The rest must be stored, since a rotated refresh token is the only one left; but not asked for again.
+      const problem = passing(answer.status, NO_TOKENS, 0)
+      pause(id, problem, 60_000)
+      return { ...renewed, problem }
     },
   }
 }
