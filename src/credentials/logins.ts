@@ -80,7 +80,7 @@ interface Kept {
 
 const LIFETIME_SECONDS = 600
 /** Pending ones of an owner: more are a mistake or an attack on the table. */
-const MOST_PENDING = 20
+const MOST_PENDING = 100
 /** How long a login's outcome can be asked for. */
 const KEPT_SECONDS = 86_400
 

@@ -1,13 +1,19 @@
 /** Every way to log in, against emulated vendors that refuse what the real ones refuse. */
+import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
+import { createApp } from '../../src/app.ts'
+import { loadConfig } from '../../src/config/load.ts'
 import { readPasted } from '../../src/credentials/pasted.ts'
 import { BatonError } from '../../src/errors.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
+import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { createWorld, eventually, ME, OTHER, type Replica, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
@@ -385,7 +391,7 @@ t.test('a vendor without device logins says so', async (t) => {
 
 t.test('an owner has only so many logins under way', async (t) => {
   const busy = { owner: 'busy', admin: false }
-  for (let count = 0; count < 20; count++) await one.logins.authorize(busy, 'openai', 'paste')
+  for (let count = 0; count < 100; count++) await one.logins.authorize(busy, 'openai', 'paste')
   t.match(await refusal(one.logins.authorize(busy, 'openai', 'paste')), { code: 'rate_limited' })
 })
 
@@ -511,6 +517,60 @@ t.test('tokens that are given say who and until when by themselves', async (t) =
   for (const { id } of [view, told, none]) await store.credentials.delete(ME, id)
 })
 
+t.test('the emulated vendors refuse what the real ones refuse', async (t) => {
+  const page = async (provider: string, change: (query: URLSearchParams) => void) => {
+    const { authorization_url } = await one.logins.authorize(ME, provider, 'paste')
+    const url = new URL(authorization_url)
+    const query = new URLSearchParams(url.search)
+    change(query)
+    // A blank as %20, as the client sends it.
+    return fetch(`${url.origin}${url.pathname}?${query.toString().replaceAll('+', '%20')}`, {
+      redirect: 'manual',
+    })
+  }
+  const changes: [string, (query: URLSearchParams) => void][] = [
+    ['another client', (query) => query.set('client_id', 'x')],
+    ['another address', (query) => query.set('redirect_uri', 'https://evil.example/cb')],
+    ['no challenge', (query) => query.delete('code_challenge')],
+    ['a plain challenge', (query) => query.set('code_challenge_method', 'plain')],
+    ['no state', (query) => query.delete('state')],
+    ['the challenge as state', (query) => query.set('state', query.get('code_challenge') ?? '')],
+    ['no scope', (query) => query.delete('scope')],
+  ]
+  for (const provider of ['openai', 'anthropic', 'gemini']) {
+    t.equal((await page(provider, () => {})).status, 302, provider)
+    for (const [name, change] of changes)
+      t.equal((await page(provider, change)).status, 400, `${provider}: ${name}`)
+  }
+  const plus = await one.logins.authorize(ME, 'openai', 'paste')
+  t.equal((await fetch(plus.authorization_url.replaceAll('%20', '+'), { redirect: 'manual' })).status, 400)
+
+  const token = async (fields: Record<string, string>) => {
+    const { at } = await begun('gemini')
+    const exact = {
+      grant_type: 'authorization_code',
+      client_id: 'emulated.apps.example.com',
+      client_secret: 'emulated-client-secret',
+      redirect_uri: at.origin + at.pathname,
+      code: at.searchParams.get('code') ?? '',
+      code_verifier: 'v'.repeat(43),
+      ...fields,
+    }
+    const answer = await fetch(google.tokenUrl, { method: 'POST', body: new URLSearchParams(exact) })
+    const { error } = (await answer.json()) as { error: string }
+    return [answer.status, error]
+  }
+  t.same(await token({}), [400, 'invalid_grant'], 'a verifier that does not fit the challenge')
+  t.same(await token({ client_secret: 'x' }), [401, 'invalid_client'])
+  t.same(await token({ redirect_uri: 'http://127.0.0.1:1/' }), [400, 'redirect_uri_mismatch'])
+  const form = new URLSearchParams({ grant_type: 'refresh_token', refresh_token: 'x', client_id: 'y' })
+  t.equal(
+    (await fetch(anthropic.tokenUrl, { method: 'POST', body: form })).status,
+    400,
+    'a form in place of JSON',
+  )
+})
+
 t.test('pasted texts are read as people copy them', async (t) => {
   const read = (text: string) => Object.fromEntries(readPasted(text))
   t.same(read('"http://localhost:1455/auth/callback?code=c&state=s"'), { code: 'c', state: 's' })
@@ -519,6 +579,85 @@ t.test('pasted texts are read as people copy them', async (t) => {
   t.same(read('?error=access_denied&state=s'), { error: 'access_denied', state: 's' })
   t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
   t.same(read('code'), { code: 'code' })
+})
+
+/** What of the API's answers is read here. */
+interface Body {
+  id: string
+  state: string
+  authorization_url: string
+  error: { code: string }
+}
+
+t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t) => {
+  const model = await createOpenAiEmulator()
+  const dataDir = mkdtempSync(join(tmpdir(), 'baton-login-'))
+  const { config } = loadConfig(
+    {
+      BATON_DATA_DIR: dataDir,
+      BATON_ENABLE_OAUTH: 'openai',
+      BATON_OPENAI_OAUTH_ISSUER: openai.url,
+      BATON_CHATGPT_BASE_URL: model.chatgptBaseUrl,
+      BATON_LOG_LEVEL: 'fatal',
+    },
+    dataDir,
+  )
+  const app = await createApp(config)
+  t.teardown(async () => {
+    await app.close()
+    await model.close()
+    rmSync(dataDir, { recursive: true, force: true })
+  })
+  const root = await app.http.listen({ host: '127.0.0.1', port: 0 })
+  const call = async (method: string, path: string, body?: unknown) => {
+    const headers = { 'content-type': 'application/json' }
+    const answer = await fetch(`${root}/v1${path}`, {
+      method,
+      ...(body === undefined ? {} : { headers, body: JSON.stringify(body) }),
+    })
+    return { status: answer.status, body: (await answer.json()) as Body }
+  }
+  const login = await call('POST', '/oauth/openai/authorize', { mode: 'paste' })
+  t.match(login, { status: 200, body: { mode: 'paste' } })
+  const at = await visit(login.body.authorization_url)
+  const { state } = login.body
+  const made = await call('POST', '/oauth/openai/exchange', { state, pasted: at.href })
+  t.match(made, { status: 200, body: { provider: 'openai', kind: 'oauth', account_id: ACCOUNT } })
+  t.notMatch(JSON.stringify(made.body), /eyJ|rt_openai/, 'no token leaves')
+  t.match(await call('GET', `/oauth/openai/status?state=${state}`), {
+    body: { state: 'done', credential_id: made.body.id },
+  })
+  t.match(await call('POST', '/oauth/openai/exchange', { state, pasted: at.href }), { status: 400 })
+
+  const session = await call('POST', '/sessions', { provider: 'openai', model: 'gpt-5.6-sol' })
+  const turn = (input: string) => call('POST', `/sessions/${session.body.id}/turns`, { input, stream: false })
+  t.match(await turn('say hello'), { status: 200, body: { output_text: 'hello' } })
+  const used = String(model.requests.at(-1)?.headers.authorization).slice(7)
+  model.revoke(used)
+  const before = openai.renewals()
+  t.match(await turn('say again'), { status: 200, body: { output_text: 'again' } })
+  t.equal(openai.renewals() - before, 1)
+  t.not(String(model.requests.at(-1)?.headers.authorization).slice(7), used)
+
+  for (const token of openai.live()) openai.revoke(token)
+  model.revoke(String(model.requests.at(-1)?.headers.authorization).slice(7))
+  const third = await turn('say more')
+  t.equal(third.body.error.code, 'upstream_auth', 'a second refusal so soon is not cured by another renewal')
+  const file = { tokens: { access_token: 'eyJ.x.y', refresh_token: 'rt_spent' } }
+  const taken = await call('POST', '/credentials/import', {
+    provider: 'openai',
+    format: 'codex',
+    content: file,
+  })
+  t.match(taken, { status: 201, body: { warning: /Codex CLI/, hint: '.x.y' } })
+  model.revoke('eyJ.x.y')
+  await call('PATCH', `/sessions/${session.body.id}`, { credential_id: taken.body.id })
+  const dead = await turn('say more')
+  t.match(dead, { status: 409, body: { error: { code: 'credential_needs_reauth' } } })
+  t.match(await call('GET', `/credentials/${taken.body.id}`), {
+    body: { state: 'needs_reauth', reason: /^refresh_token_invalidated: / },
+  })
+  t.match(await turn('say more'), { status: 409, body: { error: { code: 'credential_needs_reauth' } } })
 })
 
 t.test('no secret is in any log line or error', async (t) => {

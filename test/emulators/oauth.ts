@@ -207,11 +207,11 @@ function problemOf(query: URLSearchParams): string | null {
 export const page = (words: string): JsonReply => ({ status: 400, body: `<h1>400</h1><p>${words}</p>` })
 
 export const formOf = ({ headers, text }: Recorded): Record<string, string> | null =>
-  headers['content-type'] === 'application/x-www-form-urlencoded'
+  headers['content-type']?.startsWith('application/x-www-form-urlencoded')
     ? Object.fromEntries(new URLSearchParams(text))
     : null
 export const jsonOf = ({ headers, body }: Recorded): Record<string, unknown> | null =>
-  headers['content-type'] === 'application/json' && typeof body === 'object' && body !== null
+  headers['content-type']?.startsWith('application/json') && typeof body === 'object' && body !== null
     ? (body as Record<string, unknown>)
     : null
 
