@@ -27,13 +27,14 @@ const Token = Type.String({
   pattern: '^[\\x21-\\x7e]+$',
   description: 'Printable ASCII without spaces',
 })
-const Auth = Type.Unsafe<{ type: 'none' | 'oauth' } | { type: 'bearer'; token: string }>({
+const Auth = Type.Unsafe<{ type: 'none' | 'oauth' } | { type: 'bearer'; token?: string }>({
   type: 'object',
   discriminator: { propertyName: 'type' },
   required: ['type'],
+  description: 'The token of `bearer` may also stand in headers, as Authorization',
   oneOf: [
     Type.Object({ type: Type.Enum(['none', 'oauth']) }, closed),
-    Type.Object({ type: Type.Literal('bearer'), token: Token }, closed),
+    Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Token) }, closed),
   ],
 })
 const Limits = Type.Object(

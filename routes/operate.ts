@@ -1,9 +1,10 @@
 import { Type } from 'typebox'
+import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
+import { ErrorShape } from './schemas.ts'
 
 const Health = Type.Object({ status: Type.String(), version: Type.String() })
 const Ready = Type.Object({ status: Type.Literal('ready') })
-const NotReady = Type.Object({ status: Type.Literal('not_ready'), reason: Type.String() })
 
 const tags = ['operation']
 /** A dependency that has not answered by then is not ready. */
@@ -12,11 +13,6 @@ const READY_MS = 3000
 /** Below the root, for the machine around Baton: no key. */
 export function operateRoutes(app: App, deps: RouteDeps): void {
   const { store, bus, metrics, version, isDraining } = deps
-
-  async function reasonNotReady(): Promise<string | null> {
-    if (isDraining()) return 'draining'
-    return (await failure('store', store.ready())) ?? failure('bus', bus.ready())
-  }
 
   app.get(
     '/healthz',
@@ -30,13 +26,14 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
       schema: {
         tags,
         summary: 'Store, bus and migrations are ready, and the process is not draining',
-        response: { 200: Ready, 503: NotReady },
+        response: { 200: Ready, 503: ErrorShape },
       },
     },
-    async (_, reply) => {
-      const reason = await reasonNotReady()
-      if (reason === null) return { status: 'ready' }
-      return reply.code(503).header('retry-after', '1').send({ status: 'not_ready', reason })
+    async () => {
+      if (isDraining()) throw notReady('draining', 'The process is shutting down')
+      const reason = (await failure('store', store.ready())) ?? (await failure('bus', bus.ready()))
+      if (reason !== null) throw notReady('unavailable', reason)
+      return { status: 'ready' }
     },
   )
   app.get(
@@ -53,6 +50,9 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
     async (_, reply) => reply.type(metrics.contentType).send(await metrics.text()),
   )
 }
+
+const notReady = (code: 'draining' | 'unavailable', reason: string) =>
+  new BatonError(code, `Not ready: ${reason}.`, { retryAfter: 1, details: { reason } })
 
 async function failure(name: string, ready: Promise<void>): Promise<string | null> {
   let timer: NodeJS.Timeout | undefined

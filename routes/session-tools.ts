@@ -87,11 +87,13 @@ const Bind = Type.Object(
   {
     apply: Apply,
     alias: Type.Optional(
-      Type.String({
-        pattern: '^[a-z][a-z0-9-]{0,31}$',
-        description:
-          "Stands in for the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
-      }),
+      nullable(
+        Type.String({
+          pattern: '^[a-z][a-z0-9-]{0,31}$',
+          description:
+            "Stands in for the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
+        }),
+      ),
     ),
   },
   { ...closed, examples: [{ apply: 'now' }, { alias: 'docs' }] },

@@ -20,7 +20,8 @@ export interface ConnectorInput {
   command?: string
   args?: string[]
   env?: Record<string, string>
-  auth?: { type: 'none' | 'oauth' } | { type: 'bearer'; token: string }
+  /** The token of `bearer` may also stand in the headers */
+  auth?: { type: Connector['auth']['type']; token?: string }
   mode?: Connector['mode']
   default_tool_config?: { max_instances?: number; timeout?: string }
   allow_tools?: string[]
@@ -229,6 +230,10 @@ function assertShape(input: ConnectorInput): void {
   if (transport === 'stdio') {
     if (input.command === undefined) throw invalid('command', 'command is required for transport stdio.')
   } else assertHttpUrl(input.url, transport)
+  const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
+  if (input.auth?.type === 'bearer' && input.auth.token === undefined && !hasToken) {
+    throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')
+  }
   for (const [name, value] of Object.entries(input.headers ?? {})) {
     if (!isHeader(name, value)) throw invalid(`headers.${name}`, `${name} is not a legal HTTP header.`)
     if (OWN_HEADERS.has(name.toLowerCase()))
@@ -259,7 +264,7 @@ function stored(
   const secret: ConnectorSecret = {
     headers: input.headers ?? {},
     env: input.env ?? {},
-    ...(auth?.type === 'bearer' ? { bearer: auth.token } : {}),
+    ...(auth?.type === 'bearer' && auth.token !== undefined ? { bearer: auth.token } : {}),
   }
   return {
     id,
@@ -292,10 +297,7 @@ function inputOf(vault: Pick<Vault, 'open'>, row: Connector): ConnectorInput {
     ...(row.url === null ? {} : { url: row.url }),
     ...(row.command === null ? {} : { command: row.command }),
     ...(isStdio ? { args: row.args, env } : { headers }),
-    auth:
-      bearer !== undefined
-        ? { type: 'bearer', token: bearer }
-        : { type: row.auth.type === 'oauth' ? 'oauth' : 'none' },
+    auth: { type: row.auth.type, ...(bearer === undefined ? {} : { token: bearer }) },
     mode: row.mode,
     ...(row.default_tool_config ? { default_tool_config: row.default_tool_config } : {}),
     allow_tools: row.allow_tools,

@@ -22,7 +22,7 @@ const WAIT_SECONDS = 5
 
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
-  if (error.status >= 500 && !error.code.startsWith('upstream_')) {
+  if (error.code === 'internal') {
     request.log.error({ err: error.cause ?? error, code: error.code }, 'a request failed')
   }
   const wait = retryAfter(error)

@@ -55,6 +55,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     routerOptions: { maxParamLength: 512 },
     exposeHeadRoutes: false,
     requestTimeout: 300_000,
+    // While it closes, what still comes is answered as usual, in the usual shape.
+    return503OnClosing: false,
     genReqId: ({ headers }) => requestId(headers),
     frameworkErrors: (error, request, reply) => void sendError(error, request, reply),
     clientErrorHandler: onClientError,

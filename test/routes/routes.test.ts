@@ -33,7 +33,10 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   g.drain.now = true
   const draining = await call('GET', '/readyz')
   g.drain.now = false
-  t.match(draining, { status: 503, body: { status: 'not_ready', reason: 'draining' } })
+  t.match(draining, {
+    status: 503,
+    body: { error: { code: 'draining', details: { reason: /shutting down/ } } },
+  })
   t.equal(draining.headers['retry-after'], '1')
   t.match(await call('HEAD', '/healthz'), { status: 200, text: '' })
   const metrics = await call('GET', '/metrics')
@@ -49,7 +52,10 @@ t.test('the process, its readiness, figures and documents', async (t) => {
 t.test('readiness names the dependency that is not ready', async (t) => {
   const bus = { ...g.bus.bus, ready: () => Promise.reject(new Error('no Redis')) }
   const other = await gateway(store, {}, { bus })
-  t.match(await other.call('GET', '/readyz'), { status: 503, body: { reason: 'bus: no Redis' } })
+  t.match(await other.call('GET', '/readyz'), {
+    status: 503,
+    body: { error: { code: 'unavailable', details: { reason: 'bus: no Redis' } } },
+  })
   await other.close()
 })
 
@@ -594,7 +600,13 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
     status: 200,
     body: { ok: true, latency_ms: Number, server: { name: 'files' }, tools: [{ name: 'read' }] },
   })
-  const { body: down } = await call('POST', '/v1/connectors', { ...FILES, name: 'down' })
+  const { body: down } = await call('POST', '/v1/connectors', {
+    ...FILES,
+    name: 'down',
+    auth: { type: 'bearer' },
+    headers: { Authorization: 'Bearer t' },
+  })
+  t.same(down.auth, { type: 'bearer' }, 'the token may stand among the headers')
   t.match(await call('POST', `/v1/connectors/${down.id}/test`), {
     status: 200,
     body: { ok: false, server: null, tools: [], error: 'Connection refused.' },
@@ -662,6 +674,7 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   }
   t.match(await call('PUT', `${url}/connectors/files`, { apply: 'now', alias: 'docs' }), change)
   t.match(g.tools.calls.at(-1), { verb: 'bind', args: ['files', 'now', 'docs'] })
+  t.match(await call('PUT', `${url}/connectors/files`, { alias: null }), change)
   t.match(await call('PUT', `${url}/connectors/files`), change)
   t.match(g.tools.calls.at(-1), { verb: 'bind', args: ['files', 'next', null] })
   t.match(await call('PUT', `${url}/connectors/files`, { alias: 'Docs' }), {
