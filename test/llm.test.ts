@@ -538,6 +538,20 @@ t.test('timeouts', async (t) => {
     t.equal(pings, 12, 'each ping put the end off')
   })
 
+  t.test('for a free connection: not tried again', async (t) => {
+    const server = await upstreamServer(t, (response) =>
+      response.writeHead(200, SSE).write(frame({ text: 'a' })),
+    )
+    const { call, retries } = bench(t, server.url, {
+      limits: { upstreamConnections: 1, firstByteTimeoutMs: 500 },
+    })
+    const first = call()[Symbol.asyncIterator]()
+    await first.next()
+    t.match(await failure(call()), { code: 'upstream_timeout', details: { phase: 'queue' } })
+    t.same(retries, [])
+    t.equal(server.requests.length, 1)
+  })
+
   t.test('for the connection: tried again', async (t) => {
     // TLS is never answered, so the connection is never made.
     const server = await rawServer(t, () => {})

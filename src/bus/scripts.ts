@@ -1,6 +1,6 @@
 /**
  * A session's log in Redis: a stream with the events, and a hash beside it with what a stream cannot tell.
- * Each operation is one script, so that no other writer comes in between; scripts run on Redis 5 and later.
+ * Each operation is one script, so that no other writer comes in between; the scripts need Redis 5 or later.
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `f:<turn>` id of the turn's first event
@@ -144,8 +144,8 @@ return answers
 
 /**
  * ARGV: idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
- * 0), most events, most bytes. Answers generation, `ok` | `gap` | `over` (the turn's end is reached), the id
- * reached, whether that is the newest (1 or 0), and id, type, turn, data of each event.
+ * 0), most events, most bytes. Answers generation, whether there is a gap, the id reached, whether that is
+ * the newest, whether the turn's end is reached (each 1 or 0), and id, type, turn, data of each event.
  */
 const READ = script(`${COMMON}
 local s = open(KEYS[1], KEYS[2], 'w:')
@@ -166,29 +166,30 @@ else
   if first == '?' then first = nil
   elseif not first and ARGV[6] == '0' then from = s.last end
 end
-if not from and not first then return { s.gen, 'gap', s.last, '1' } end
-local reached = from
-if not first then
-  local ms, n = split(from)
-  first = join(ms, n + 1)
-end
-local out, size, limit = { s.gen, 'ok', '', '1' }, 0, tonumber(ARGV[8])
-local page = redis.call('XRANGE', s.log, first, '+', 'COUNT', ARGV[7])
-if #page == tonumber(ARGV[7]) then out[4] = '0' end
-for _, entry in ipairs(page) do
-  local event = entry[2]
-  if size > 0 and size + #event[6] > limit then
-    out[4] = '0'
-    break
+local out, reached = { s.gen, '0', '', '1', '0' }, from or s.last
+if from or first then
+  if not first then
+    local ms, n = split(from)
+    first = join(ms, n + 1)
   end
-  size = size + #event[6]
-  reached = entry[1]
-  local end_ = #out
-  out[end_ + 1], out[end_ + 2], out[end_ + 3], out[end_ + 4] = reached, event[2], event[4], event[6]
+  local size, most, limit = 0, tonumber(ARGV[7]), tonumber(ARGV[8])
+  local page = redis.call('XRANGE', s.log, first, '+', 'COUNT', most)
+  if #page == most then out[4] = '0' end
+  for _, entry in ipairs(page) do
+    local event, end_ = entry[2], #out
+    if size > 0 and size + #event[6] > limit then
+      out[4] = '0'
+      break
+    end
+    size, reached = size + #event[6], entry[1]
+    out[end_ + 1], out[end_ + 2], out[end_ + 3], out[end_ + 4] = reached, event[2], event[4], event[6]
+  end
+else
+  out[2] = '1'
 end
-out[3] = reached or s.last
+out[3] = reached
 local ending = turn ~= '' and redis.call('HGET', s.meta, 'e:' .. turn)
-if ending and not before(out[3], ending) then out[2] = 'over' end
+if ending and not before(reached, ending) then out[5] = '1' end
 return out
 `)
 
@@ -276,13 +277,13 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
       const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, events, bytes]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
-      const [generation = '', state, id = '', complete] = answer
+      const [generation = '', gap, id = '', complete, over] = answer
       return {
-        isGap: state === 'gap',
+        isGap: gap === '1',
         isComplete: complete === '1',
-        isOver: state === 'over',
+        isOver: over === '1',
         position: { generation, id },
-        events: eventsIn(answer, 4, tag, generation),
+        events: eventsIn(answer, 5, tag, generation),
       }
     },
     async pastEnd(session: string, turn: string, { generation, id }: Position): Promise<boolean> {

@@ -37,8 +37,13 @@ export interface ResponseHead {
   headers: Readonly<Record<string, string>>
 }
 
-/** Where an exchange broke: `details.phase` of its error. Only before `body` is it safe to send again. */
-export type Phase = 'connect' | 'headers' | 'body'
+/**
+ * Where an exchange broke, as `details.phase` of its error: `queue` while every connection was in use,
+ * `connect`, `headers` once it was sent, `body`.
+ */
+type Phase = 'queue' | Stage
+/** How far an exchange has come. */
+type Stage = 'connect' | 'headers' | 'body'
 
 /** Unread bytes that stop the socket from being read further. */
 const HIGH_WATER = 1 << 20
@@ -52,7 +57,7 @@ const DRAIN_MS = 500
 export class Exchange implements Dispatcher.DispatchHandler {
   readonly #request: ExchangeRequest
   #controller: Dispatcher.DispatchController | null = null
-  #phase: Phase = 'connect'
+  #stage: Stage = 'connect'
   #head: ResponseHead | null = null
   #chunks: Buffer[] = []
   #unread = 0
@@ -149,12 +154,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#controller = controller
     if (this.#state === 'open') this.#permit()
     if (this.#state === 'failed') this.#destroy()
-    else this.#phase = 'headers'
+    else this.#stage = 'headers'
   }
 
   onResponseStart(_: unknown, status: number, headers: Record<string, string | string[] | undefined>): void {
     if (status < 200 || this.#state !== 'open') return
-    this.#phase = 'body'
+    this.#stage = 'body'
     this.#head = { status, headers: flat(headers) }
     clearTimeout(this.#timer)
     this.#timer = setTimeout(this.#onSilence, this.#request.idleMs)
@@ -201,11 +206,14 @@ export class Exchange implements Dispatcher.DispatchHandler {
   readonly #onSilence = (): void => {
     if (this.#controller?.paused && this.#state === 'open') return
     const { firstByteMs, idleMs } = this.#request
-    const words =
-      this.#phase === 'body'
-        ? `The provider's answer was silent for ${idleMs} ms.`
-        : `The provider did not answer within ${firstByteMs} ms.`
-    this.abort(new BatonError('upstream_timeout', words, { details: { phase: this.#phase } }))
+    const silences: Record<Stage, [Phase, string]> = {
+      // A connection that is being made has a shorter clock of its own.
+      connect: ['queue', `No connection to the provider became free within ${firstByteMs} ms.`],
+      headers: ['headers', `The provider did not answer within ${firstByteMs} ms.`],
+      body: ['body', `The provider's answer was silent for ${idleMs} ms.`],
+    }
+    const [phase, words] = silences[this.#stage]
+    this.abort(new BatonError('upstream_timeout', words, { details: { phase } }))
   }
 
   #destroy(): void {
@@ -244,7 +252,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   #broken(error: Error & { code?: string }): BatonError {
-    const details = { phase: this.#phase, reason: error.code ?? error.name }
+    const details = { phase: this.#stage, reason: error.code ?? error.name }
     if (error.code === 'UND_ERR_CONNECT_TIMEOUT') {
       return new BatonError('upstream_timeout', 'No connection to the provider in time.', {
         details,
@@ -258,11 +266,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (error.code === 'UND_ERR_DESTROYED' || error.code === 'UND_ERR_CLOSED') {
       return new BatonError('draining', 'Baton is shutting down.', { retryAfter: 1, cause: error })
     }
-    return new BatonError('upstream_disconnected', WHERE[this.#phase], { details, cause: error })
+    return new BatonError('upstream_disconnected', WHERE[this.#stage], { details, cause: error })
   }
 }
 
-const WHERE: Readonly<Record<Phase, string>> = {
+const WHERE: Readonly<Record<Stage, string>> = {
   connect: 'The provider cannot be reached.',
   headers: 'The provider closed the connection before it answered.',
   body: "The connection broke in the middle of the provider's answer.",

@@ -279,6 +279,10 @@ export function busContract(t: Test, bed: BusBed): void {
     t.match(await start(t, bus, { turn: 'turn_lost', begun: true }).item(0), { gap: true })
     await bus.append(SESSION, wholeTurn('turn_new', 1))
     t.equal((await unknown.events(3)).length, 3)
+    await bus.append(SESSION, [event('turn.failed')])
+    const ended = start(t, bus, { turn: TURN })
+    await ended.ended
+    t.match(ended.items, [{ gap: true }], 'after the gap of an ended turn nothing comes')
     await bus.append(SESSION, [delta('first known', 'turn_half')])
     t.match(await start(t, bus, { turn: 'turn_half' }).item(0), { gap: true }, 'its beginning was never here')
   })
