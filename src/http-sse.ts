@@ -48,12 +48,14 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
     close: () => shutdown.abort(),
     send(reply, source) {
       const stream = openStream(source, shutdown.signal, pingMs, log)
-      // A client that reads no more would keep the server from closing.
-      const cut = () => setTimeout(() => reply.raw.destroy(), CLOSE_MS).unref()
-      shutdown.signal.addEventListener('abort', cut, { once: true })
+      // A client that reads no more must neither keep its socket nor keep the server from closing.
+      const cut = (ms: number) => setTimeout(() => reply.raw.destroy(), ms).unref()
+      const onShutdown = () => void cut(CLOSE_MS)
+      shutdown.signal.addEventListener('abort', onShutdown, { once: true })
+      stream.once('close', () => cut(pingMs * STUCK_PINGS))
       metrics.streamOpened()
       reply.raw.once('close', () => {
-        shutdown.signal.removeEventListener('abort', cut)
+        shutdown.signal.removeEventListener('abort', onShutdown)
         metrics.streamClosed()
       })
       // Without `connection: close` the server would wait for the kept-alive socket when it closes.
@@ -70,49 +72,23 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
 function openStream(source: EventSource, shutdown: AbortSignal, pingMs: number, log: Logger): Readable {
   const stop = new AbortController()
   const items = source.read(stop.signal)
-  let drained: (() => void) | null = null
-  let stuck = 0
-  const release = () => {
-    drained?.()
-    drained = null
-  }
-  const stream = new Readable({
-    read: release,
-    destroy(error, done) {
-      clearInterval(ping)
-      shutdown.removeEventListener('abort', onShutdown)
-      stop.abort()
-      release()
-      done(error)
-    },
-  })
-  const ping = setInterval(() => {
-    stuck = drained === null ? 0 : stuck + 1
-    if (stuck >= STUCK_PINGS) stream.destroy()
-    if (drained === null) stream.push(encodeComment('ping'))
-  }, pingMs)
-  ping.unref()
-
-  function onShutdown(): void {
+  const { stream, write, hurry, end } = pacedStream(pingMs, () => {
+    shutdown.removeEventListener('abort', leave)
     stop.abort()
-    release()
+  })
+  function leave(): void {
+    stop.abort()
+    hurry()
   }
-  shutdown.addEventListener('abort', onShutdown, { once: true })
-
-  /** Resolves when the client can take more; at once while it keeps up. */
-  function write(text: string): Promise<void> | undefined {
-    if (stream.destroyed || stream.push(text)) return undefined
-    return new Promise((resolve) => {
-      drained = resolve
-    })
-  }
+  shutdown.addEventListener('abort', leave, { once: true })
+  if (shutdown.aborted) leave()
 
   async function copy(): Promise<void> {
     // Headers leave with the first byte.
     await write(encodeComment('baton'))
     for await (const item of items) {
       if (stop.signal.aborted) return
-      if ('lagged' in item) return void write(encodeComment('lagged'))
+      if ('lagged' in item) return write(encodeComment('lagged'))
       if ('gap' in item) {
         const { id, data, last } = await source.gap(item.cursor)
         await write(encodeEvent('gap', data, id))
@@ -124,18 +100,63 @@ function openStream(source: EventSource, shutdown: AbortSignal, pingMs: number, 
       if (ended) return
     }
   }
-
-  if (shutdown.aborted) onShutdown()
   copy()
     .catch((err: unknown) => {
       // After the headers nothing can be said but the end: the client resumes by its cursor.
       if (!stop.signal.aborted) log.warn({ err }, 'an event stream broke')
     })
-    .finally(() => {
-      clearInterval(ping)
-      if (!stream.destroyed) stream.push(null)
-    })
+    .finally(end)
   return stream
+}
+
+interface Paced {
+  stream: Readable
+  /** Resolves when the client can take more; at once while it keeps up. */
+  write(text: string): Promise<void>
+  /** Lets whoever waits for the client go on. */
+  hurry(): void
+  end(): void
+}
+
+/** A stream written at its client's pace, with pings in between. `onClose` is called once, however it ends. */
+function pacedStream(pingMs: number, onClose: () => void): Paced {
+  let drained: (() => void) | null = null
+  let isOver = false
+  let stuck = 0
+  const hurry = () => {
+    drained?.()
+    drained = null
+  }
+  const stream = new Readable({
+    read: hurry,
+    destroy(error, done) {
+      clearInterval(ping)
+      onClose()
+      hurry()
+      done(error)
+    },
+  })
+  const ping = setInterval(() => {
+    const isRead = drained === null && !isOver
+    stuck = isRead ? 0 : stuck + 1
+    if (isRead) stream.push(encodeComment('ping'))
+    else if (stuck >= STUCK_PINGS) stream.destroy()
+  }, pingMs)
+  ping.unref()
+  return {
+    stream,
+    hurry,
+    async write(text) {
+      if (stream.destroyed || stream.push(text)) return
+      await new Promise<void>((resolve) => {
+        drained = resolve
+      })
+    },
+    end() {
+      isOver = true
+      if (!stream.destroyed) stream.push(null)
+    },
+  }
 }
 
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean) {

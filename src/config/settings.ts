@@ -50,6 +50,9 @@ const secret = <T>(name: string, read: (text: string) => T, meaning: string) => 
 
 const text = (value: string): string => value
 
+/** An IPv6 address may come in the brackets that it has in a URL. */
+const address = (value: string): string => value.replace(/^\[(.*)\]$/, '$1')
+
 const whole = (min: number, max: number) => (value: string) => {
   const number = /^-?\d+$/.test(value) ? Number(value) : Number.NaN
   if (number >= min && number <= max) return number
@@ -170,7 +173,7 @@ const headerText = (value: string): string => {
 
 /** All settings, by their key in the YAML file. */
 export const SETTINGS = {
-  host: required('BATON_HOST', '127.0.0.1', text, 'Address to listen on.'),
+  host: required('BATON_HOST', '127.0.0.1', address, 'Address to listen on.'),
   port: required('BATON_PORT', '8787', whole(0, 65535), 'Port to listen on; 0 takes a free one.'),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: secret(

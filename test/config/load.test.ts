@@ -216,6 +216,7 @@ t.test('values that a setting does not take', async (t) => {
 })
 
 t.test('auth is off by default only on a loopback host, and refused off elsewhere', async (t) => {
+  t.equal(load({ BATON_HOST: '[::1]' }).config.host, '::1')
   for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1']) {
     t.equal(load({ BATON_HOST: host }).config.auth, 'off', host)
   }

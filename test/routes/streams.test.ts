@@ -365,6 +365,18 @@ t.test('a client that never reads again is let go too', async (t) => {
   t.ok(state.taken > 0)
 })
 
+t.test('a client that does not read the end of its stream is let go as well', async (t) => {
+  const s = await serve(t, turnRow(), { pingMs: 50 })
+  scripted(async function* () {
+    // More than the sockets' buffers hold, in one item: the stream itself is done with it at once.
+    yield { events: [event('turn.completed', 1, { text: 'x'.repeat(32 << 20) })] }
+  })(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  stream.on('error', () => {})
+  t.equal(await s.opened(), 1)
+  await settled(async () => (await s.opened()) === 0)
+})
+
 t.test('closing the server ends its streams cleanly, with what was said before', async (t) => {
   const s = await serve(t, turnRow())
   const ofTurn = await s.open('/v1/turns/turn_1/events')
