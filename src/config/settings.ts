@@ -276,7 +276,11 @@ export const SETTINGS = {
     upstream,
     'Issuer of OpenAI logins.',
   ),
-  openai_oauth_client_id: optional('BATON_OPENAI_OAUTH_CLIENT_ID', text, 'OAuth client for OpenAI logins.'),
+  openai_oauth_client_id: optional(
+    'BATON_OPENAI_OAUTH_CLIENT_ID',
+    text,
+    "OAuth client for OpenAI logins. Not set: the vendor's public one.",
+  ),
   anthropic_oauth_authorize_url: required(
     'BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL',
     'https://claude.ai/oauth/authorize',

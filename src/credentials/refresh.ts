@@ -72,9 +72,15 @@ export function createRefresher(deps: RefresherDeps): Refresher {
   const isSpent = (row: Credential, spareMs: number) =>
     row.expires_at !== null && Date.parse(row.expires_at) - now() <= spareMs
   function isDue(row: Credential, { vendor }: LoginRow): boolean {
-    if (row.expires_at !== null) return isSpent(row, vendor.renewAheadSeconds * 1000)
-    const { renewAfterSeconds } = vendor
-    return renewAfterSeconds !== null && now() - Date.parse(row.updated_at) > renewAfterSeconds * 1000
+    const { renewAheadSeconds, renewAfterSeconds } = vendor
+    const updated = Date.parse(row.updated_at)
+    if (row.expires_at === null) {
+      return renewAfterSeconds !== null && now() - updated > renewAfterSeconds * 1000
+    }
+    // Of one that was renewed its life is known: a short one must not be due as soon as it is born.
+    const life = Math.max(0, Date.parse(row.expires_at) - updated)
+    const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
+    return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead))
   }
   // Sealed here or at the credential's making, and the seal proves that nobody else wrote it.
   const secretOf = (row: Credential) =>

@@ -10,8 +10,9 @@ import { createApp } from '../../src/app.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { readPasted } from '../../src/credentials/pasted.ts'
 import { BatonError } from '../../src/errors.ts'
+import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { jwt } from '../emulators/oauth.ts'
-import { FEDERATION } from '../emulators/oauth-anthropic.ts'
+import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { createWorld, eventually, ME, OTHER, type Replica, sealedOf, visit } from './world.ts'
@@ -590,12 +591,15 @@ interface Body {
 }
 
 t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t) => {
-  const model = await createOpenAiEmulator()
+  const [model, claude] = await Promise.all([createOpenAiEmulator(), createAnthropicEmulator()])
   const dataDir = mkdtempSync(join(tmpdir(), 'baton-login-'))
   const { config } = loadConfig(
     {
       BATON_DATA_DIR: dataDir,
-      BATON_ENABLE_OAUTH: 'openai',
+      BATON_ENABLE_OAUTH: 'openai,anthropic',
+      BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
+      BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
+      BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
       BATON_OPENAI_OAUTH_ISSUER: openai.url,
       BATON_CHATGPT_BASE_URL: model.chatgptBaseUrl,
       BATON_LOG_LEVEL: 'fatal',
@@ -605,7 +609,7 @@ t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t
   const app = await createApp(config)
   t.teardown(async () => {
     await app.close()
-    await model.close()
+    await Promise.all([model.close(), claude.close()])
     rmSync(dataDir, { recursive: true, force: true })
   })
   const root = await app.http.listen({ host: '127.0.0.1', port: 0 })
@@ -638,6 +642,22 @@ t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t
   t.match(await turn('say again'), { status: 200, body: { output_text: 'again' } })
   t.equal(openai.renewals() - before, 1)
   t.not(String(model.requests.at(-1)?.headers.authorization).slice(7), used)
+
+  const ours = await begun('anthropic')
+  const { id } = await one.logins.exchange(ME, 'anthropic', { state: ours.state, pasted: ours.at.href })
+  const { access_token = '', refresh_token } = await sealedOf(world, id)
+  const given = { provider: 'anthropic', kind: 'oauth', access_token, refresh_token }
+  t.match(await call('POST', '/credentials', given), { status: 201 })
+  await call('PATCH', `/sessions/${session.body.id}`, { provider: 'anthropic', model: 'claude-opus-5-5' })
+  claude.refuse(access_token, 'revoked')
+  const renewals = anthropic.renewals()
+  t.match(
+    await turn('say hi'),
+    { status: 200, body: { output_text: 'hi' } },
+    'a token revoked is as one expired',
+  )
+  t.equal(anthropic.renewals() - renewals, 1)
+  await call('PATCH', `/sessions/${session.body.id}`, { provider: 'openai', model: 'gpt-5.6-sol' })
 
   for (const token of openai.live()) openai.revoke(token)
   model.revoke(String(model.requests.at(-1)?.headers.authorization).slice(7))

@@ -35,12 +35,11 @@ async function login(provider: Provider, seconds: number): Promise<{ id: string;
   await ends(id, seconds)
   return { id, secret: await sealedOf(world, id) }
 }
-async function ends(id: string, seconds: number | null): Promise<void> {
+/** As if it had been given with that end. */
+async function ends(id: string, seconds: number): Promise<void> {
   const row = await read(id)
-  await store.credentials.rotate(id, row.version, {
-    ...row,
-    expires_at: seconds === null ? null : at(seconds),
-  })
+  await store.credentials.delete(ME, id)
+  await store.credentials.create({ ...row, expires_at: at(seconds) })
 }
 const chosen = (replica: Replica, id: string, provider: Provider): Promise<ChosenCredential> =>
   replica.credentials.resolve(ME.owner, id, provider)
@@ -92,6 +91,31 @@ t.test('a token is renewed five minutes ahead of its end, and not before', async
     t.not(await tokenOf(await chosen(one, due.id, provider)), due.secret.access_token)
     t.equal(emulator.renewals() - before, 1)
   }
+})
+
+t.test('a short-lived token is not due as soon as it is born', async (t) => {
+  const { id } = await login('anthropic', -5)
+  anthropic.answer({ status: 200, body: { access_token: 'sk-ant-oat01-acme-short', expires_in: 60 } })
+  const before = anthropic.tokenRequests().length
+  const choice = await chosen(one, id, 'anthropic')
+  for (let uses = 0; uses < 3; uses++) t.equal(await tokenOf(choice), 'sk-ant-oat01-acme-short')
+  t.equal(await tokenOf(await chosen(two, id, 'anthropic')), 'sk-ant-oat01-acme-short')
+  t.equal(anthropic.tokenRequests().length - before, 1)
+  const late = world.replica({ now: () => Date.now() + 46_000 })
+  t.not(await tokenOf(await chosen(late, id, 'anthropic')), 'sk-ant-oat01-acme-short')
+})
+
+t.test('a vendor that does not answer is given up in time', async (t) => {
+  const { id } = await login('openai', -5)
+  const never = gate()
+  t.teardown(never.open)
+  openai.hold(never.opened)
+  const hasty = world.replica({ timeoutMs: 100 })
+  t.match(await refusal((await chosen(hasty, id, 'openai')).secret()), {
+    code: 'upstream_timeout',
+    message: /did not answer within 100 ms/,
+  })
+  t.match(await read(id), { state: 'active' })
 })
 
 t.test('who finds the renewal taken waits for its result, or goes on with what still lasts', async (t) => {

@@ -17,8 +17,6 @@ export interface OpenAiLogins extends LoginEmulator {
   grantDevice(userCode: string): void
   /** Whether the service offers device logins */
   offerDevices(offered: boolean): void
-  /** Polls so far */
-  polls(): number
 }
 
 export interface OpenAiLoginOptions {
@@ -39,7 +37,6 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
   const { clientId = PUBLIC_CLIENT, accessSeconds = 864_000, anyPort = false } = options
   const devices = new Map<string, { user_code: string; granted: boolean }>()
   let offersDevices = true
-  let polls = 0
   let root = ''
   const issuer = createIssuer({
     client: { id: clientId, isRedirect: (uri) => (anyPort ? ANY_PORT : REDIRECT).test(uri) },
@@ -99,7 +96,6 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
   }
 
   function poll(request: Recorded): JsonReply {
-    polls++
     const { device_auth_id, user_code } = jsonOf(request) ?? {}
     const device = devices.get(String(device_auth_id))
     if (!device || device.user_code !== user_code)
@@ -138,7 +134,6 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
     offerDevices(offered) {
       offersDevices = offered
     },
-    polls: () => polls,
   }
 }
 
