@@ -2,6 +2,7 @@
  * The composition root: builds every part, hands each what it needs, and closes them in order. The only
  * place that knows them all; parts know each other's contracts.
  */
+import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
@@ -106,7 +107,10 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
       }),
     )
     const policy = createToolboxPolicy(config.toolbox)
+    // Replicas of one database share the tools' places, whoever else uses the same Redis.
     const gate = createGate({
+      places: bus.places(await store.settings.init('deployment', randomUUID())),
+      metrics,
       maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
     })
     const executor = owned(

@@ -91,6 +91,23 @@ export const METRICS = {
     labels: ['tool'],
     buckets: SHORT,
   },
+  baton_tools_running: { kind: 'gauge', help: 'Tool calls that hold a place in this process.', labels: [] },
+  baton_tools_waiting: {
+    kind: 'gauge',
+    help: 'Tool calls of this process that wait for a place.',
+    labels: [],
+  },
+  baton_tool_wait_seconds: {
+    kind: 'histogram',
+    help: 'How long a tool call waited for its place.',
+    labels: ['tool'],
+    buckets: SHORT,
+  },
+  baton_tool_busy_total: {
+    kind: 'counter',
+    help: 'Tool calls that found no place in time and were not sent.',
+    labels: ['tool'],
+  },
   baton_events_appended_total: { kind: 'counter', help: 'Events put into session logs.', labels: [] },
   baton_events_lost_total: {
     kind: 'counter',
@@ -126,6 +143,12 @@ export interface Metrics {
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
+  /** A call got its place after `ms`. */
+  toolEntered(tool: string, ms: number): void
+  toolLeft(): void
+  /** One more call waits for a place (1), or one less (-1). */
+  toolWaits(change: 1 | -1): void
+  toolRefused(tool: string): void
   eventsAppended(count: number): void
   eventsLost(count: number): void
 }
@@ -177,6 +200,13 @@ export function createMetrics({ defaults = true } = {}): Metrics {
       counter('baton_tool_calls_total').inc({ tool: label, outcome })
       histogram('baton_tool_call_seconds').observe({ tool: label }, ms / 1000)
     },
+    toolEntered(name, ms) {
+      gauge('baton_tools_running').inc()
+      histogram('baton_tool_wait_seconds').observe({ tool: tool(name) }, ms / 1000)
+    },
+    toolLeft: () => gauge('baton_tools_running').dec(),
+    toolWaits: (change) => gauge('baton_tools_waiting').inc(change),
+    toolRefused: (name) => counter('baton_tool_busy_total').inc({ tool: tool(name) }),
     eventsAppended: (count) => counter('baton_events_appended_total').inc(count),
     eventsLost: (count) => counter('baton_events_lost_total').inc(count),
   }

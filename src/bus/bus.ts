@@ -4,6 +4,8 @@
  * Two implementations, memory and Redis, pass the same contract tests.
  */
 
+import type { Places } from './places.ts'
+
 /** An event on its way into the log. `data` is its JSON, encoded once for every reader. */
 export interface BusEvent {
   type: string
@@ -61,6 +63,8 @@ export interface Bus {
   /** A small message to every replica, this one included; may be lost, never relied on alone. */
   publish(topic: Topic, message: string): Promise<void>
   subscribe(topic: Topic, fn: (message: string) => void): () => void
+  /** Counted places that everyone with this scope shares: all replicas, or this process alone. */
+  places(scope: string): Places
   /** Throws `unavailable`. */
   ready(): Promise<void>
   close(): Promise<void>

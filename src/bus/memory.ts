@@ -7,6 +7,7 @@ import type { Metrics } from '../telemetry.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions, Topic } from './bus.ts'
 import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionTag } from './cursor.ts'
 import { DEFAULT_LIMITS, FIRST_EVENT, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
+import { createMemoryPlaces } from './places.ts'
 
 export interface MemoryBusDeps {
   limits?: Partial<LogLimits>
@@ -231,6 +232,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       topics.set(topic, known.add(fn))
       return () => void known.delete(fn)
     },
+    places: createMemoryPlaces,
     async ready() {},
     async close() {
       clearInterval(sweep)

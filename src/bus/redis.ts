@@ -13,6 +13,7 @@ import { DEFAULT_LIMITS, type LogLimits } from './limits.ts'
 import { createLink } from './link.ts'
 import { createReaders } from './readers.ts'
 import { createScripts, positionOf } from './scripts.ts'
+import { createSharedPlaces, type SharedPlaces } from './shared-places.ts'
 
 export interface RedisBusDeps {
   url: string
@@ -32,12 +33,15 @@ export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps):
     log,
     onMessage(channel, message) {
       if (channel.startsWith(logs)) readers.hear(channel.slice(logs.length), message)
+      else if (rooms.has(channel)) rooms.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
     onUp: () => appends.mend(),
     onListening: () => readers.missed(),
   })
-  const scripts = createScripts(link, randomBytes(4).toString('hex'), { ...DEFAULT_LIMITS, ...limits })
+  const replica = randomBytes(6).toString('hex')
+  const rooms = new Map<string, SharedPlaces>()
+  const scripts = createScripts(link, replica, { ...DEFAULT_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const readers = createReaders(link, scripts)
   const logs = scripts.channel('')
@@ -69,8 +73,14 @@ export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps):
       if (!known) link.subscribe(controls + topic).catch(() => {})
       return () => void topics.get(topic)?.delete(fn)
     },
+    places(scope) {
+      const made = createSharedPlaces({ link, scope, replica, log })
+      rooms.set(made.channel, made)
+      return made
+    },
     ready: link.ready,
     async close() {
+      for (const room of rooms.values()) room.close()
       readers.close()
       await link.close()
     },

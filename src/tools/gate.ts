@@ -1,7 +1,9 @@
 /**
- * How many calls run at once: of one tool, and of the whole toolbox. Waiting calls are served in the order
- * in which they came; the queue is bounded, and so is the wait.
+ * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus.
+ * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
  */
+import { createMemoryPlaces, type Places, type Ticket } from '../bus/places.ts'
+import type { Metrics } from '../telemetry.ts'
 import { ToolBusy } from './execute.ts'
 
 export interface Gate {
@@ -14,95 +16,81 @@ export interface Gate {
 }
 
 export interface GateOptions {
+  /** This process's own where none are given */
+  places?: Places
   /** Calls of all tools at once */
   maxConcurrent: number
   /** Calls that may wait for one tool */
   queueLimit?: number
   queueMs?: number
-  onWaited?(ms: number): void
+  metrics?: Pick<Metrics, 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
-interface Waiter {
-  tool: string
-  most: number
-  grant(): void
-}
+export function createGate(options: GateOptions): Gate {
+  const { places = createMemoryPlaces(), maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
+  /** Who waits for a place, by ticket */
+  const waiting = new Map<string, () => void>()
+  let last = 0
+  places.onGranted((ticket) => waiting.get(ticket)?.())
 
-export function createGate({
-  maxConcurrent,
-  queueLimit = 64,
-  queueMs = 10_000,
-  onWaited,
-}: GateOptions): Gate {
-  const running = new Map<string, number>()
-  /** One line for all, so that a tool with free places never overtakes within its own kind */
-  let queue: Waiter[] = []
-  let total = 0
-
-  const hasPlace = (tool: string, most: number) => total < maxConcurrent && (running.get(tool) ?? 0) < most
-
-  function occupy(tool: string): () => void {
-    total++
-    running.set(tool, (running.get(tool) ?? 0) + 1)
+  function occupied(ticket: Ticket, name: string, since: number): () => void {
+    metrics?.toolEntered(name, performance.now() - since)
     let isGiven = false
     return () => {
       if (isGiven) return
       isGiven = true
-      total--
-      const left = (running.get(tool) ?? 1) - 1
-      if (left > 0) running.set(tool, left)
-      else running.delete(tool)
-      serve()
+      metrics?.toolLeft()
+      void places.leave(ticket)
     }
   }
 
-  function serve(): void {
-    for (const waiter of queue) {
-      if (total >= maxConcurrent) return
-      if (hasPlace(waiter.tool, waiter.most)) waiter.grant()
-    }
-  }
-
-  function wait(tool: string, most: number, signal: AbortSignal, name: string): Promise<() => void> {
-    const since = performance.now()
-    return new Promise((resolve, reject) => {
-      const leave = () => {
-        queue = queue.filter((one) => one !== waiter)
-        clearTimeout(timer)
-        signal.removeEventListener('abort', onAbort)
-        onWaited?.(performance.now() - since)
-      }
-      const onAbort = () => {
-        leave()
-        reject(signal.reason)
-      }
-      const timer = setTimeout(() => {
-        leave()
-        reject(new ToolBusy(`${name} is busy: no place came free within ${queueMs / 1000} s.`))
-      }, queueMs)
-      const waiter: Waiter = {
-        tool,
-        most,
-        grant() {
-          leave()
-          resolve(occupy(tool))
-        },
-      }
-      signal.addEventListener('abort', onAbort, { once: true })
-      queue.push(waiter)
+  /** Asks for a place, and waits for it where none is free. */
+  async function take(ticket: Ticket, signal: AbortSignal): Promise<'in' | 'full' | 'late'> {
+    let grant = () => {}
+    const granted = new Promise<'in'>((resolve) => {
+      grant = () => resolve('in')
     })
+    // Before the question: the word that a place came free may overtake the answer.
+    waiting.set(ticket.id, grant)
+    const over = new AbortController()
+    try {
+      const answer = await places.enter(ticket, queueLimit)
+      if (answer !== 'line') return answer
+      metrics?.toolWaits(1)
+      const late = new Promise<'late'>((resolve, reject) => {
+        const timer = setTimeout(() => resolve('late'), queueMs)
+        const leave = () => reject(signal.reason)
+        signal.addEventListener('abort', leave, { once: true, signal: over.signal })
+        over.signal.addEventListener('abort', () => clearTimeout(timer), { once: true })
+        if (signal.aborted) leave()
+      })
+      return await Promise.race([granted, late]).finally(() => metrics?.toolWaits(-1))
+    } finally {
+      over.abort()
+      waiting.delete(ticket.id)
+    }
   }
 
   return {
-    waiting: () => queue.length,
+    waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
-      // Nobody of the same tool may be overtaken.
-      if (hasPlace(tool, most) && !queue.some((waiter) => waiter.tool === tool)) return occupy(tool)
-      if (queue.filter((waiter) => waiter.tool === tool).length >= queueLimit) {
-        throw new ToolBusy(`${name} is busy: ${queueLimit} calls wait for it already.`)
+      const since = performance.now()
+      const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }
+      try {
+        const answer = await take(ticket, signal)
+        signal.throwIfAborted()
+        if (answer === 'in') return occupied(ticket, name, since)
+        metrics?.toolRefused(name)
+        throw new ToolBusy(
+          answer === 'full'
+            ? `${name} is busy: ${queueLimit} calls wait for it already.`
+            : `${name} is busy: no place came free within ${queueMs / 1000} s.`,
+        )
+      } catch (reason) {
+        await places.leave(ticket)
+        throw reason
       }
-      return wait(tool, most, signal, name)
     },
   }
 }

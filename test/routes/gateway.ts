@@ -8,6 +8,7 @@ import { pino } from 'pino'
 import type { App } from '../../routes/app.ts'
 import { type Auth, createAuth } from '../../src/auth.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import { createMemoryPlaces } from '../../src/bus/places.ts'
 import { newId } from '../../src/chat/ids.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -66,6 +67,7 @@ export function fakeBus() {
   }
   const bus: Bus = {
     kind: 'memory',
+    places: createMemoryPlaces,
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
       const cursors = events.map(({ type, turn_id, data }) => {

@@ -1,0 +1,92 @@
+/**
+ * Places that calls take while they run: each tool has some, all tools together have some. Who finds none
+ * stands in one line and is served in the order of arrival; a call whose tool has a free place passes those
+ * that wait for other tools, never one of its own. Two implementations, this one and shared-places.ts.
+ */
+
+export interface Ticket {
+  /** Unique in this process */
+  id: string
+  tool: string
+  /** Places of this tool */
+  most: number
+  /** Places of all tools together */
+  total: number
+}
+
+export interface Places {
+  /** `in`: the place is taken. `line`: `onGranted` will tell. `full`: more than `lineLimit` would wait for the tool. */
+  enter(ticket: Ticket, lineLimit: number): Promise<'in' | 'line' | 'full'>
+  /** Gives the place back, or leaves the line; whoever is next comes in. Never rejects. */
+  leave(ticket: Ticket): Promise<void>
+  onGranted(fn: (ticket: string) => void): void
+  close(): void
+}
+
+/** Places of one process. */
+export interface MemoryPlaces extends Places {
+  /** Takes a place unasked, for a call that another authority let in. */
+  hold(ticket: Ticket): void
+  /** Who has a place */
+  held(): Ticket[]
+}
+
+export function createMemoryPlaces(): MemoryPlaces {
+  const inside = new Map<string, Ticket>()
+  const running = new Map<string, number>()
+  const listeners: ((ticket: string) => void)[] = []
+  let line: Ticket[] = []
+
+  function hold(ticket: Ticket): void {
+    if (inside.has(ticket.id)) return
+    inside.set(ticket.id, ticket)
+    running.set(ticket.tool, (running.get(ticket.tool) ?? 0) + 1)
+  }
+
+  const hasPlace = ({ tool, most, total }: Ticket) => inside.size < total && (running.get(tool) ?? 0) < most
+
+  /** Lets in who can come in, first come first. */
+  function serve(): void {
+    const passed = new Set<string>()
+    const granted = line.filter((ticket) => {
+      if (passed.has(ticket.tool) || !hasPlace(ticket)) {
+        passed.add(ticket.tool)
+        return false
+      }
+      hold(ticket)
+      return true
+    })
+    if (granted.length === 0) return
+    line = line.filter((ticket) => !inside.has(ticket.id))
+    for (const { id } of granted) for (const tell of listeners) tell(id)
+  }
+
+  return {
+    hold,
+    held: () => [...inside.values()],
+    async enter(ticket, lineLimit) {
+      const before = line.filter(({ tool }) => tool === ticket.tool).length
+      if (before === 0 && hasPlace(ticket)) {
+        hold(ticket)
+        return 'in'
+      }
+      if (before >= lineLimit) return 'full'
+      line.push(ticket)
+      return 'line'
+    },
+    async leave({ id }) {
+      const ticket = inside.get(id)
+      if (!ticket) {
+        line = line.filter((one) => one.id !== id)
+        return
+      }
+      inside.delete(id)
+      const left = (running.get(ticket.tool) ?? 1) - 1
+      if (left > 0) running.set(ticket.tool, left)
+      else running.delete(ticket.tool)
+      serve()
+    },
+    onGranted: (fn) => void listeners.push(fn),
+    close() {},
+  }
+}

@@ -1,0 +1,233 @@
+/**
+ * Places that all replicas share, in Redis. Every change is one script, so that counts and the line move
+ * together; a place and a place in line are leases that their replica renews, so that those of a dead one
+ * come free. While Redis is away each replica counts for itself, its running calls included.
+ *
+ * Keys: `held` ticket → expiry · `line` ticket → arrival · `seen` waiting ticket → expiry · `count`
+ * `i<tool>` calls inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
+ */
+import type { Logger } from 'pino'
+import { type Link, type Script, script } from './link.ts'
+import { createMemoryPlaces, type Places, type Ticket } from './places.ts'
+
+/** KEYS: held, line, seen, count. ARGV: channel, places of all tools, lease ms, then the operation's own. */
+const COMMON = `
+local held, line, seen, count = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local channel, total, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function read(ticket)
+  local most, tool = string.match(ticket, '^[^/]*/(%d+)/(.*)$')
+  return tonumber(most), tool
+end
+local function counted(field) return tonumber(redis.call('HGET', count, field) or 0) end
+local function add(field, n)
+  if redis.call('HINCRBY', count, field, n) <= 0 then redis.call('HDEL', count, field) end
+end
+local function out(ticket)
+  local _, tool = read(ticket)
+  if redis.call('ZREM', held, ticket) == 1 then add('i' .. tool, -1) end
+  if redis.call('ZREM', line, ticket) == 1 then add('l' .. tool, -1) end
+  redis.call('ZREM', seen, ticket)
+end
+local function hold(ticket)
+  local _, tool = read(ticket)
+  if redis.call('ZADD', held, now + lease, ticket) == 1 then add('i' .. tool, 1) end
+end
+local function stand(ticket, since)
+  local _, tool = read(ticket)
+  if redis.call('ZADD', line, 'NX', since, ticket) == 1 then add('l' .. tool, 1) end
+  redis.call('ZADD', seen, now + lease, ticket)
+end
+-- Those whose replica is silent go; then whoever can comes in, first come first.
+local function serve(own)
+  for _, key in ipairs({ held, seen }) do
+    for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now)) do out(ticket) end
+  end
+  local free, passed = total - redis.call('ZCARD', held), {}
+  if free <= 0 then return end
+  for _, ticket in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+    if free <= 0 then return end
+    local most, tool = read(ticket)
+    if not passed[tool] and counted('i' .. tool) < most then
+      out(ticket)
+      hold(ticket)
+      free = free - 1
+      if ticket ~= own then redis.call('PUBLISH', channel, ticket) end
+    else
+      passed[tool] = true
+    end
+  end
+end
+local function keep()
+  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, 3600000) end
+end
+`
+
+/** ARGV: ticket, most in line. Answers `in` | `line` | `full`, and the arrival. */
+const ENTER = script(`${COMMON}
+local ticket = ARGV[4]
+local _, tool = read(ticket)
+local since = time[1] * 1000000 + time[2]
+local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
+if last and tonumber(last) >= since then since = tonumber(last) + 1 end
+local arrival = string.format('%.0f', since)
+stand(ticket, arrival)
+serve(ticket)
+local answer = 'line'
+if redis.call('ZSCORE', held, ticket) then
+  answer = 'in'
+elseif counted('l' .. tool) > tonumber(ARGV[5]) then
+  out(ticket)
+  answer = 'full'
+end
+keep()
+return { answer, arrival }
+`)
+
+/** ARGV: ticket. */
+const LEAVE = script(`${COMMON}
+out(ARGV[4])
+serve('')
+return 1
+`)
+
+/**
+ * ARGV: state (`in` | `line`), arrival and ticket of each. Puts back what was lost with Redis' memory.
+ * Answers those that are in.
+ */
+const RENEW = script(`${COMMON}
+for i = 4, #ARGV, 3 do
+  local ticket = ARGV[i + 2]
+  if ARGV[i] == 'in' or redis.call('ZSCORE', held, ticket) then hold(ticket) else stand(ticket, ARGV[i + 1]) end
+end
+serve('')
+local inside = {}
+for i = 4, #ARGV, 3 do
+  if redis.call('ZSCORE', held, ARGV[i + 2]) then inside[#inside + 1] = ARGV[i + 2] end
+end
+keep()
+return inside
+`)
+
+const LEASE_MS = 6_000
+/** No limit, as a number that a script can take. */
+const UNLIMITED = 1_000_000_000
+
+interface Waiting {
+  ticket: Ticket
+  /** Null until Redis has answered */
+  arrival: string | null
+  isIn: boolean
+}
+
+export interface SharedPlacesDeps {
+  link: Pick<Link, 'run' | 'database' | 'subscribe'>
+  /** Whose places they are: replicas with the same scope share them */
+  scope: string
+  /** Unique to this process */
+  replica: string
+  /** A place whose replica says nothing for so long is free. Renewed at a third of it */
+  leaseMs?: number
+  log: Logger
+}
+
+export interface SharedPlaces extends Places {
+  channel: string
+  /** Takes what was said on `channel`. */
+  hear(message: string): void
+}
+
+export function createSharedPlaces(deps: SharedPlacesDeps): SharedPlaces {
+  const { link, scope, replica, leaseMs = LEASE_MS, log } = deps
+  const keys = ['held', 'line', 'seen', 'count'].map((name) => `baton:{places:${scope}}:${name}`)
+  const channel = `baton:${link.database}:places:${scope}`
+  /** Counts what runs here, and decides while Redis is away */
+  const own = createMemoryPlaces()
+  const waiting = new Map<string, Waiting>()
+  const listeners: ((ticket: string) => void)[] = []
+  let total = UNLIMITED
+  let isAway = false
+
+  const nameOf = ({ id, most, tool }: Ticket) => `${replica}.${id}/${most}/${tool}`
+  const tell = (id: string) => {
+    for (const fn of listeners) fn(id)
+  }
+
+  async function run(operation: Script, args: (string | number)[]): Promise<unknown> {
+    try {
+      const answer = await link.run(operation, keys, [channel, total, leaseMs, ...args])
+      if (isAway) log.info('limits of tools are shared again')
+      isAway = false
+      return answer
+    } catch (err) {
+      if (!isAway) log.warn({ err }, 'limits of tools are counted by each replica alone')
+      isAway = true
+      throw err
+    }
+  }
+
+  function hear(name: string): void {
+    const prefix = `${replica}.`
+    if (!name.startsWith(prefix)) return
+    const id = name.slice(prefix.length, name.indexOf('/'))
+    const found = waiting.get(id)
+    if (!found) return
+    own.hold(found.ticket)
+    // The word may come before the answer to its question: then that tells.
+    if (found.arrival === null) found.isIn = true
+    else if (waiting.delete(id)) tell(id)
+  }
+
+  async function renew(): Promise<void> {
+    const line = [...waiting.values()].filter(({ arrival }) => arrival !== null)
+    const args = [
+      ...own.held().flatMap((ticket) => ['in', 0, nameOf(ticket)]),
+      ...line.flatMap(({ ticket, arrival }) => ['line', arrival ?? 0, nameOf(ticket)]),
+    ]
+    if (args.length === 0) return
+    try {
+      for (const name of (await run(RENEW, args)) as string[]) hear(name)
+    } catch {
+      // Who waits in Redis' line would wait in vain.
+      for (const { ticket } of line) {
+        if (!waiting.delete(ticket.id)) continue
+        if ((await own.enter(ticket, Number.POSITIVE_INFINITY)) === 'in') tell(ticket.id)
+      }
+    }
+  }
+
+  const timer = setInterval(() => void renew(), leaseMs / 3).unref()
+  own.onGranted(tell)
+  // Failing that, the next connection subscribes, and renewals tell as well.
+  link.subscribe(channel).catch(() => {})
+
+  return {
+    channel,
+    hear,
+    async enter(ticket, lineLimit) {
+      total = Math.min(ticket.total, UNLIMITED)
+      const mine: Waiting = { ticket, arrival: null, isIn: false }
+      waiting.set(ticket.id, mine)
+      try {
+        const answer = (await run(ENTER, [nameOf(ticket), lineLimit])) as ['in' | 'line' | 'full', string]
+        if (answer[0] === 'in') own.hold(ticket)
+        mine.arrival = answer[1]
+        if (answer[0] === 'line' && !mine.isIn) return 'line'
+        waiting.delete(ticket.id)
+        return mine.isIn ? 'in' : answer[0]
+      } catch {
+        waiting.delete(ticket.id)
+        return mine.isIn ? 'in' : own.enter(ticket, lineLimit)
+      }
+    },
+    async leave(ticket) {
+      waiting.delete(ticket.id)
+      await own.leave(ticket)
+      // One that is not told comes free with its lease.
+      await run(LEAVE, [nameOf(ticket)]).catch(() => {})
+    },
+    onGranted: (fn) => void listeners.push(fn),
+    close: () => clearInterval(timer),
+  }
+}

@@ -1,0 +1,260 @@
+/** How many calls run at once, in one process and over replicas that share a Redis. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { createLink } from '../../src/bus/link.ts'
+import { createMemoryPlaces, type Places } from '../../src/bus/places.ts'
+import { createSharedPlaces, type SharedPlaces } from '../../src/bus/shared-places.ts'
+import { createMetrics } from '../../src/telemetry.ts'
+import { createGate, type Gate, type GateOptions } from '../../src/tools/gate.ts'
+
+const { TEST_REDIS_URL, CI } = process.env
+const log = pino({ level: 'silent' })
+const skip = TEST_REDIS_URL ? false : 'TEST_REDIS_URL names no server'
+if (skip && CI === 'true') t.fail('TEST_REDIS_URL is needed: limits must hold over replicas')
+
+interface Replica {
+  places: SharedPlaces
+  /** Commands fail, as they do while Redis is away */
+  away(isAway: boolean): void
+  /** Silent at once, as a process that was killed: nothing is given back */
+  die(): void
+}
+
+let replicas = 0
+
+async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replica> {
+  let isAway = false
+  let room: SharedPlaces | null = null
+  const link = createLink({
+    url: TEST_REDIS_URL ?? '',
+    log,
+    onMessage: (_, message) => room?.hear(message),
+    onUp() {},
+    onListening() {},
+  })
+  await link.open()
+  const run: typeof link.run = (...args) => (isAway ? Promise.reject(new Error('away')) : link.run(...args))
+  const name = `r${++replicas}`
+  const places = createSharedPlaces({ link: { ...link, run }, scope, replica: name, leaseMs, log })
+  room = places
+  await link.subscribe(places.channel)
+  const die = () => {
+    isAway = true
+    places.close()
+    room = null
+  }
+  t.teardown(() => {
+    die()
+    return link.close()
+  })
+  const away = (value: boolean) => {
+    isAway = value
+  }
+  return { places, die, away }
+}
+
+const scopeOf = (name: string) => `${name}-${process.pid}-${Date.now()}`
+
+const gateOn = (places: Places, over: Partial<GateOptions> = {}): Gate =>
+  createGate({ places, maxConcurrent: 10, queueMs: 60_000, ...over })
+
+/** Enters and notes it; `leave` gives the place back. */
+function visitor(gate: Gate, order: string[]) {
+  const { signal } = new AbortController()
+  return (tool: string, most: number, name: string) =>
+    gate.enter(tool, most, signal).then((leave) => {
+      order.push(name)
+      return leave
+    })
+}
+
+/** Asked of Redis, the next question is behind the one before; only then is an order of arrival known. */
+const arrived = async (gate: Gate, count: number) => {
+  while (gate.waiting() < count) await sleep(1)
+  await sleep(20)
+}
+
+async function contract(t: Test, pair: (t: Test) => Promise<[Places, Places]>) {
+  await t.test('each tool has its places, all have theirs, and arrival decides', async (t) => {
+    const [one, two] = await pair(t)
+    const [a, b] = [gateOn(one, { maxConcurrent: 3 }), gateOn(two, { maxConcurrent: 3 })]
+    const order: string[] = []
+    const [here, there] = [visitor(a, order), visitor(b, order)]
+    const first = await here('read', 2, 'read 1')
+    const second = await there('read', 2, 'read 2')
+    const third = here('read', 2, 'read 3')
+    await arrived(a, 1)
+    const fourth = there('read', 2, 'read 4')
+    await arrived(b, 1)
+    const other = await there('write', 1, 'write 1')
+    const late = here('write', 9, 'write 2')
+    await arrived(a, 2)
+    t.same(order, ['read 1', 'read 2', 'write 1'], 'a full tool holds up no other')
+    first()
+    first()
+    const leaveThird = await third
+    t.equal(order.at(-1), 'read 3', 'first come, first served, whichever replica')
+    t.equal(a.waiting() + b.waiting(), 2, 'a place that is given back twice counts once')
+    second()
+    const leaveFourth = await fourth
+    other()
+    const leaveLate = await late
+    t.same(order.slice(3), ['read 3', 'read 4', 'write 2'])
+    for (const leave of [leaveThird, leaveFourth, leaveLate]) leave()
+    const all = await Promise.all([here('x', 3, 'x'), there('x', 3, 'x'), here('x', 3, 'x')])
+    for (const leave of all) leave()
+  })
+
+  await t.test('who gives up leaves the line, and a full line refuses', async (t) => {
+    const [one, two] = await pair(t)
+    const [a, b] = [gateOn(one, { queueLimit: 1 }), gateOn(two, { queueLimit: 1, queueMs: 30 })]
+    const leave = await a.enter('read', 1, new AbortController().signal)
+    await t.rejects(b.enter('read', 1, new AbortController().signal, 'srv.read'), {
+      message: 'srv.read is busy: no place came free within 0.03 s.',
+    })
+    const abort = new AbortController()
+    const waiting = a.enter('read', 1, abort.signal)
+    waiting.catch(() => {})
+    await arrived(a, 1)
+    await t.rejects(b.enter('read', 1, new AbortController().signal), { message: /1 calls wait/ })
+    abort.abort(new Error('cancelled'))
+    await t.rejects(waiting, { message: 'cancelled' })
+    await t.rejects(a.enter('read', 1, abort.signal), { message: 'cancelled' })
+    const next = gateOn(two).enter('read', 1, new AbortController().signal)
+    leave()
+    ;(await next)()
+    t.equal(a.waiting() + b.waiting(), 0)
+  })
+
+  await t.test('a hundred calls: never more than there are places, and all come in', async (t) => {
+    const gates = (await pair(t)).map((places) => gateOn(places, { maxConcurrent: 5 }))
+    const now = { all: 0, read: 0, write: 0 }
+    const most = { ...now }
+    const order: number[] = []
+    const call = async (i: number) => {
+      const tool = i % 3 === 0 ? 'write' : 'read'
+      const leave = await gates[i % 2]?.enter(tool, tool === 'read' ? 4 : 2, new AbortController().signal)
+      for (const key of ['all', tool] as const) most[key] = Math.max(most[key], ++now[key])
+      order.push(i)
+      await sleep(1)
+      now.all--
+      now[tool]--
+      leave?.()
+    }
+    await Promise.all(Array.from({ length: 100 }, (_, i) => call(i)))
+    t.same(now, { all: 0, read: 0, write: 0 })
+    t.same(most, { all: 5, read: 4, write: 2 }, 'the places are used, and no more')
+    t.equal(new Set(order).size, 100)
+  })
+}
+
+/** The same places under other ticket ids, as another gate of the process has them. */
+const withNames = (places: Places, prefix: string): Places => ({
+  enter: (ticket, limit) => places.enter({ ...ticket, id: prefix + ticket.id }, limit),
+  leave: (ticket) => places.leave({ ...ticket, id: prefix + ticket.id }),
+  onGranted: (fn) =>
+    places.onGranted((id) => (id.startsWith(prefix) ? fn(id.slice(prefix.length)) : undefined)),
+  close: () => places.close(),
+})
+
+t.test('in one process', async (t) =>
+  contract(t, async () => {
+    const places = createMemoryPlaces()
+    // One gate a bus: both listen to the same places, each for its own tickets.
+    return [places, withNames(places, 'b')]
+  }),
+)
+
+t.test('two replicas and a Redis', { skip }, async (t) => {
+  await contract(t, async (t) => {
+    const scope = scopeOf('contract')
+    return [(await replica(t, scope)).places, (await replica(t, scope)).places]
+  })
+
+  await t.test('places are shared within a scope only', async (t) => {
+    const one = gateOn((await replica(t, scopeOf('one'))).places)
+    const two = gateOn((await replica(t, scopeOf('two'))).places)
+    await one.enter('read', 1, new AbortController().signal)
+    t.ok(await two.enter('read', 1, new AbortController().signal))
+  })
+
+  await t.test('the places of a replica that died come free, and so does its place in line', async (t) => {
+    const scope = scopeOf('dead')
+    const [dead, alive] = [await replica(t, scope, 300), await replica(t, scope, 300)]
+    const doomed = gateOn(dead.places)
+    await doomed.enter('read', 1, new AbortController().signal)
+    const abort = new AbortController()
+    t.teardown(() => abort.abort())
+    doomed.enter('read', 1, abort.signal).catch(() => {})
+    await arrived(doomed, 1)
+    const gate = gateOn(alive.places)
+    const waiting = gate.enter('read', 1, new AbortController().signal)
+    await arrived(gate, 1)
+    dead.die()
+    ;(await waiting)()
+  })
+
+  await t.test('a place is kept for as long as its call runs', async (t) => {
+    const scope = scopeOf('long')
+    const [one, two] = [await replica(t, scope, 600), await replica(t, scope, 600)]
+    const leave = await gateOn(one.places).enter('read', 1, new AbortController().signal)
+    let isIn = false
+    const waiting = gateOn(two.places).enter('read', 1, new AbortController().signal)
+    void waiting.then(() => {
+      isIn = true
+    })
+    await sleep(1_500)
+    t.notOk(isIn, 'after more than two leases')
+    leave()
+    ;(await waiting)()
+  })
+
+  await t.test(
+    'while Redis is away each replica counts for itself, its running calls included',
+    async (t) => {
+      const scope = scopeOf('away')
+      const [one, two] = [await replica(t, scope, 150), await replica(t, scope)]
+      const gate = gateOn(one.places)
+      const leave = await gate.enter('read', 2, new AbortController().signal)
+      const elsewhere = await gateOn(two.places).enter('read', 2, new AbortController().signal)
+      const waiting = gate.enter('read', 2, new AbortController().signal)
+      await arrived(gate, 1)
+      one.away(true)
+      const second = await waiting
+      t.pass('who waited in the common line goes on alone')
+      const third = gate.enter('read', 2, new AbortController().signal)
+      await arrived(gate, 1)
+      leave()
+      const leaveThird = await third
+      one.away(false)
+      const counted = async () => (await two.places.enter(ticket('probe'), 0)) === 'full'
+      elsewhere()
+      while (!(await counted())) await two.places.leave(ticket('probe'))
+      t.pass('what was let in meanwhile counts for all once Redis is back')
+      second()
+      leaveThird()
+    },
+  )
+})
+
+const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
+
+t.test('counts and waits are metrics', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  const gate = createGate({ maxConcurrent: 10, queueMs: 20, metrics })
+  const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
+  const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
+  waiting.catch(() => {})
+  await sleep(0)
+  const page = await metrics.text()
+  t.match(page, /^baton_tools_running 1$/m)
+  t.match(page, /^baton_tools_waiting 1$/m)
+  await t.rejects(waiting, { message: /busy/ })
+  leave()
+  const after = await metrics.text()
+  t.match(after, /^baton_tools_running 0$/m)
+  t.match(after, /^baton_tools_waiting 0$/m)
+  t.match(after, /^baton_tool_wait_seconds_count\{tool="srv.read"\} 1$/m)
+  t.match(after, /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
+})
