@@ -1,5 +1,10 @@
 /** Renewal: once, by one, stored before it is used, and never in a loop. */
-import t from 'tap'
+import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import pg from 'pg'
+import t, { type Test } from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/jwt.ts'
 import type { ChosenCredential } from '../../src/credentials/credentials.ts'
@@ -150,7 +155,10 @@ t.test('a renewal whose process died before the vendor was asked costs a wait, n
 
 t.test('a claim that nobody gives up is waited for within a bound', async (t) => {
   let clock = Date.now()
-  const patient = world.replica({ now: () => clock, sleep: async (ms) => void (clock += ms * 10) })
+  const sleep = async (ms: number) => {
+    clock += ms * 10
+  }
+  const patient = world.replica({ now: () => clock, sleep })
   const { id } = await login('anthropic', -5)
   t.ok(await store.credentials.claim(id, 'the stuck one', 3600))
   const refused = await refusal((await chosen(patient, id, 'anthropic')).secret())
@@ -534,6 +542,74 @@ t.test('closing waits for a renewal under way', async (t) => {
   await closed
   t.equal((await sealedOf(world, id)).access_token, await token)
 })
+
+async function newDatabase(t: Test, server: string): Promise<string> {
+  const name = `baton_login_${randomBytes(6).toString('hex')}`
+  const admin = async (sql: string) => {
+    const client = new pg.Client({ connectionString: server })
+    await client.connect()
+    await client.query(sql)
+    await client.end()
+  }
+  await admin(`create database ${name}`)
+  t.teardown(() => admin(`drop database ${name} with (force)`))
+  const own = new URL(server)
+  own.pathname = `/${name}`
+  return own.href
+}
+
+const url = process.env.TEST_DATABASE_URL
+const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
+
+t.test(
+  'killed in the middle of a renewal, a process leaves what the vendor knows',
+  { skip: isWaived },
+  async (t) => {
+    if (!url) return t.fail('CI must set TEST_DATABASE_URL')
+    const databaseUrl = await newDatabase(t, url)
+    const key = randomBytes(32)
+    const shared = await createWorld({ databaseUrl, key: new Uint8Array(key) })
+    t.teardown(() => shared.close())
+    const survivor = shared.replica({ claimSeconds: 2 })
+
+    async function spentLogin(): Promise<string> {
+      const { authorization_url, state } = await survivor.logins.authorize(ME, 'openai', 'paste')
+      const { href } = await visit(authorization_url)
+      const { id } = await survivor.logins.exchange(ME, 'openai', { state, pasted: href })
+      const row = await shared.store.credentials.get(ME, id)
+      if (row) await shared.store.credentials.rotate(id, 1, { ...row, expires_at: at(-5) })
+      return id
+    }
+    /** Another process asks for its token, and dies while the vendor has its request. */
+    async function dieRenewing(id: string): Promise<void> {
+      const script = fileURLToPath(new URL('./renewer.js', import.meta.url))
+      const asked = shared.openai.request(shared.openai.requests.length)
+      const args = [script, databaseUrl, key.toString('base64'), id, 'openai', JSON.stringify(shared.env)]
+      const renewer = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'inherit'] })
+      const exited = once(renewer, 'exit')
+      await asked
+      renewer.kill('SIGKILL')
+      await exited
+    }
+    const asking = gate()
+    t.teardown(asking.open)
+
+    const early = await spentLogin()
+    shared.openai.stall(asking.opened)
+    await dieRenewing(early)
+    const choice = await survivor.credentials.resolve(ME.owner, early, 'openai')
+    t.ok(
+      shared.openai.isLive((await choice.secret()).access_token ?? ''),
+      'not asked yet: the login lives on',
+    )
+
+    const late = await spentLogin()
+    shared.openai.hold(asking.opened)
+    await dieRenewing(late)
+    const dead = await refusal((await survivor.credentials.resolve(ME.owner, late, 'openai')).secret())
+    t.match(dead, { code: 'credential_needs_reauth', message: /lost before it was stored/ })
+  },
+)
 
 t.test('claims are read tolerantly', async (t) => {
   t.same(claimsOf(jwt({ name: 'zoë', n: 1 })), { name: 'zoë', n: 1 })

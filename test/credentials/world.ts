@@ -53,6 +53,8 @@ export interface World {
   google: GoogleLogins
   /** Everything that was logged, as JSON lines */
   logged: string[]
+  /** What configures a gateway for these vendors */
+  env: Record<string, string>
   replica(options?: ReplicaOptions): Replica
   close(): Promise<void>
 }
@@ -60,14 +62,58 @@ export interface World {
 export const ME = { owner: 'me', admin: false }
 export const OTHER = { owner: 'other', admin: false }
 
-export async function createWorld(): Promise<World> {
+/** A replica's part that logins need, built as the gateway builds it. An empty variable is one not set. */
+export function assemble(
+  env: Readonly<Record<string, string>>,
+  options: ReplicaOptions & { store: Store; vault: Vault; log: Logger },
+): Replica {
+  const { store, vault, log, ownUrl = null } = options
+  const wanted = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+  const { config } = loadConfig(wanted, '/')
+  const table = tableOf(config, options.ports)
+  const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
+  const common = { store, vault, table, http, log, ...pick(options, 'now') }
+  const refresher = createRefresher({
+    ...common,
+    tendMs: 0,
+    ...pick(options, 'claimSeconds'),
+    ...pick(options, 'sleep'),
+  })
+  const credentials = createCredentials({
+    store,
+    vault,
+    config,
+    deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+    logins: { table, refresher },
+  })
+  const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
+  return {
+    credentials,
+    logins,
+    refresher,
+    async close() {
+      await logins.close()
+      await refresher.close()
+      await http.close()
+    },
+  }
+}
+
+/** `databaseUrl` null: an embedded store. */
+export async function createWorld({
+  databaseUrl = null,
+  key = new Uint8Array(randomBytes(32)),
+}: {
+  databaseUrl?: string | null
+  key?: Uint8Array
+} = {}): Promise<World> {
   const [store, openai, anthropic, google] = await Promise.all([
-    openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }),
+    openStore({ databaseUrl, dataDir: null, poolSize: 4 }),
     createOpenAiLogins({ anyPort: true }),
     createAnthropicLogins(),
     createGoogleLogins(),
   ])
-  const vault = createVault([{ id: 'k1', key: new Uint8Array(randomBytes(32)) }])
+  const vault = createVault([{ id: 'k1', key }])
   const logged: string[] = []
   const log: Logger = pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) })
   const replicas: Replica[] = []
@@ -86,37 +132,7 @@ export async function createWorld(): Promise<World> {
   }
 
   function replica(options: ReplicaOptions = {}): Replica {
-    const { store: rows = store, ownUrl = null } = options
-    const given = { ...env, ...options.env }
-    const wanted = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== ''))
-    const { config } = loadConfig(wanted, '/')
-    const table = tableOf(config, options.ports)
-    const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
-    const common = { store: rows, vault, table, http, log, ...pick(options, 'now') }
-    const refresher = createRefresher({
-      ...common,
-      tendMs: 0,
-      ...pick(options, 'claimSeconds'),
-      ...pick(options, 'sleep'),
-    })
-    const credentials = createCredentials({
-      store: rows,
-      vault,
-      config,
-      deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
-      logins: { table, refresher },
-    })
-    const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
-    const made = {
-      credentials,
-      logins,
-      refresher,
-      async close() {
-        await logins.close()
-        await refresher.close()
-        await http.close()
-      },
-    }
+    const made = assemble({ ...env, ...options.env }, { store, vault, log, ...options })
     replicas.push(made)
     return made
   }
@@ -128,6 +144,7 @@ export async function createWorld(): Promise<World> {
     anthropic,
     google,
     logged,
+    env,
     replica,
     async close() {
       for (const one of replicas) await one.close()

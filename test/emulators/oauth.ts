@@ -219,7 +219,8 @@ export const jsonOf = ({ headers, body }: Recorded): Record<string, unknown> | n
 export const jwt = (claims: Record<string, unknown>): string =>
   [{ alg: 'RS256', typ: 'JWT' }, claims]
     .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
-    .join('.') + '.c2lnbmF0dXJl'
+    .concat('c2lnbmF0dXJl')
+    .join('.')
 
 /** What stands in front of the next answers of a token endpoint: each is used once, oldest first. */
 export interface Obstacles {
@@ -229,6 +230,8 @@ export interface Obstacles {
   lose(): void
   /** Holds the next answer after the work is done, until the promise settles */
   hold(until: Promise<unknown>): void
+  /** Does nothing for the next request until the promise settles, and then cuts its socket */
+  stall(until: Promise<unknown>): void
 }
 
 export interface LoginEmulator extends IssuerControl, Obstacles {
@@ -240,6 +243,8 @@ export interface LoginEmulator extends IssuerControl, Obstacles {
   isLive(access: string): boolean
   close(): Promise<void>
 }
+
+const CUT: Reply = { stream: [], ending: 'cut', headers: { 'content-type': 'application/json' } }
 
 /** Serves a vendor's routes, `POST /path` → answer; obstacles stand before the one at `tokenPath`. */
 export async function serveLogins(
@@ -265,7 +270,12 @@ export async function serveLogins(
     lose: () =>
       void obstacles.push(async (work) => {
         await work()
-        return { stream: [], ending: 'cut', headers: { 'content-type': 'application/json' } }
+        return CUT
+      }),
+    stall: (until) =>
+      void obstacles.push(async () => {
+        await until
+        return CUT
       }),
     hold: (until) =>
       void obstacles.push(async (work) => {

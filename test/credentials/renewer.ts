@@ -1,0 +1,12 @@
+/** Run by refresh.test.ts as a process of its own: asks for a login's token, and is killed in the middle. */
+import pino from 'pino'
+import { createVault } from '../../src/credentials/vault.ts'
+import { openStore } from '../../src/store/open.ts'
+import { assemble } from './world.ts'
+
+const [databaseUrl = '', key = '', id = '', provider = '', env = ''] = process.argv.slice(2)
+const store = await openStore({ databaseUrl, dataDir: null, poolSize: 2 })
+const vault = createVault([{ id: 'k1', key: new Uint8Array(Buffer.from(key, 'base64')) }])
+const replica = assemble(JSON.parse(env), { store, vault, log: pino({ level: 'silent' }), claimSeconds: 2 })
+const choice = await replica.credentials.resolve('me', id, provider)
+await choice.secret()
