@@ -60,7 +60,8 @@ const APPROVAL_SECONDS = 24 * 3600
 /** Deltas may be held this long to travel together where an append costs a round trip. */
 const REDIS_FLUSH_MS = 3
 
-export async function createApp(config: Config, given: { log?: Logger } = {}): Promise<App> {
+/** `given` is for tests: a log of their own, and pings that do not let them wait. */
+export async function createApp(config: Config, given: { log?: Logger; pingMs?: number } = {}): Promise<App> {
   const log = given.log ?? createLog(config.logLevel)
   const metrics = createMetrics()
   const closers: (() => Promise<unknown>)[] = []
@@ -239,6 +240,7 @@ export async function createApp(config: Config, given: { log?: Logger } = {}): P
       assertUrl: guard.assertUrl,
       metrics,
       isDraining: engine.isDraining,
+      ...(given.pingMs === undefined ? {} : { pingMs: given.pingMs }),
     })
     closers.unshift(() => http.close())
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))

@@ -80,6 +80,8 @@ export interface World {
 export interface WorldOptions {
   env?: Record<string, string>
   config?: Partial<Omit<Config, 'limits'>> & { limits?: Partial<Config['limits']> }
+  /** Between two pings of an event stream */
+  pingMs?: number
 }
 
 const { TEST_DATABASE_URL, TEST_REDIS_URL, CI } = process.env
@@ -124,7 +126,9 @@ export async function openWorld(t: Test, backend: Backend, options: WorldOptions
     ...options.config,
     limits: { ...loaded.limits, ...options.config?.limits },
   }
-  const world = await createWorld(t, backend, emulators, () => createApp(config, { log: silent }))
+  const world = await createWorld(t, backend, emulators, () =>
+    createApp(config, { log: silent, ...(options.pingMs ? { pingMs: options.pingMs } : {}) }),
+  )
   t.teardown(() => world.app.close())
   return world
 }
