@@ -186,6 +186,8 @@ export interface Mcp {
   list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
   /** The last list of this key, however old. */
   cached(key: string): ToolList | null
+  /** The server has announced a change that the cached list does not show; known at once, unlike onListChanged. */
+  isOutdated(key: string): boolean
   /** Runs one tool once. `tool` is the server's own name for it. Throws McpError. */
   call(
     spec: McpServerSpec,

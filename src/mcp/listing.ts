@@ -16,6 +16,8 @@ export interface Listing {
   cached(): ToolList | null
   /** The server announced a change: what is kept, and what is under way, counts as old. */
   markChanged(): void
+  /** Announced since the last whole list was asked for; never while the list is held still */
+  isOutdated(): boolean
   isQuarantined(): boolean
 }
 
@@ -25,7 +27,10 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
   let kept: ToolList | null = null
   let freshUntil = 0
   let underWay: Promise<ToolList> | null = null
+  /** Announced, and no fetch has begun since */
   let isOutdated = false
+  /** Announced, and no fetch that began since has come home */
+  let isBehind = false
   let changes: number[] = []
   let quarantinedUntil = 0
 
@@ -35,6 +40,7 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
     const list: ToolList = { server, tools, repaired, hash: hashTools(tools), fetched_at: now() }
     if (kept && kept.hash !== list.hash) countChange()
     kept = list
+    isBehind = isOutdated
     freshUntil = isOutdated ? 0 : now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     return list
   }
@@ -66,8 +72,10 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
     cached: () => kept,
     markChanged() {
       isOutdated = true
+      isBehind = true
       freshUntil = 0
     },
+    isOutdated: () => isBehind && quarantinedUntil <= now(),
     isQuarantined: () => quarantinedUntil > now(),
   }
 }

@@ -105,6 +105,7 @@ export function createMcp(options: McpOptions): Mcp {
     list: async (spec, listOptions) => serverFor(spec).list(spec, listOptions),
     call: async (spec, tool, args, callOptions) => serverFor(spec).call(spec, tool, args, callOptions),
     cached: (key) => servers.get(key)?.cached() ?? null,
+    isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
     onListChanged: announcer.subscribe,
     interest(_key, spec, untilMs) {

@@ -23,6 +23,7 @@ export interface Server {
   readonly link: Link
   list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
   cached(): ToolList | null
+  isOutdated(): boolean
   call(
     spec: McpServerSpec,
     tool: string,
@@ -85,6 +86,7 @@ export function createServer(options: ServerOptions): Server {
       return deadline.race(listing.get(spec, refresh ?? false)).finally(deadline.clear)
     },
     cached: listing.cached,
+    isOutdated: listing.isOutdated,
     async call(spec, tool, args, callOptions) {
       const deadline = createDeadline(spec.name, callOptions.maxTotalMs, callOptions.signal)
       const call: Call = { spec, tool, args, deadline, options: callOptions }

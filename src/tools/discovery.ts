@@ -17,6 +17,12 @@ export interface DiscoveryDeps {
   log: Logger
 }
 
+/** As much of a binding as tells whether its server's list has moved. */
+export interface Bound {
+  connector: Pick<Connector, 'id' | 'config_revision'>
+  alias: string | null
+}
+
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
   known(
@@ -24,10 +30,12 @@ export interface Discovery {
     options: { deadlineMs: number; refresh: boolean },
   ): Promise<KnownServer[]>
   /**
-   * What a registry made of these bindings' present lists is made of; null where a list is missing or old.
-   * Equal marks: nothing to do.
+   * What a registry made of these bindings' present lists is made of, binding by binding; null where a list
+   * is missing or old. Equal marks: nothing to do.
    */
-  mark(bindings: readonly Binding[]): string | null
+  marks(bindings: readonly Bound[]): (string | null)[]
+  /** Its server has announced a change of the list that is known. */
+  isOutdated(connector: string): boolean
   /** A server came in, or its list changed: the sessions that bind it have something to take over. */
   onArrival(fn: (connector: Connector) => void): void
   /** A connector was changed or deleted: nothing known of it holds any more. */
@@ -100,10 +108,11 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** One attempt at a time for a server; who comes meanwhile shares it, unless he wants it newer. */
   function ask(watch: Watch, refresh: boolean): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
+    const isNewer = refresh || mcp.isOutdated(watch.spec.key)
     const { spec, connector } = watch
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
-    const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh }).then(
+    const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: isNewer }).then(
       (list) => came(watch, list),
       (thrown: unknown) => failed(watch, thrown),
     )
@@ -169,7 +178,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 
   /** A list that is there, at once; an old one is asked for again behind it. */
   function reuse(watch: Watch, refresh: boolean): Promise<Answer> | null {
-    const list = refresh ? null : usable(watch.spec)
+    const list = refresh || mcp.isOutdated(watch.spec.key) ? null : usable(watch.spec)
     if (!list) return null
     if (!isRecent(list)) void ask(watch, true)
     return Promise.resolve({ list })
@@ -229,15 +238,15 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   return {
     known: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
     forget: (id) => forget(({ connector }) => connector.id === id),
-    mark(bindings) {
-      const marks = bindings.map(({ connector, alias }) => {
+    isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
+    marks: (bindings) =>
+      bindings.map(({ connector, alias }) => {
         const watch = latest.get(connector.id)
         const isSame = watch?.connector.config_revision === connector.config_revision
         const list = watch && isSame ? usable(watch.spec) : null
-        return watch && list && isRecent(list) ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
-      })
-      return marks.includes(null) ? null : marks.join('\n')
-    },
+        const isNow = watch && list && isRecent(list) && !mcp.isOutdated(watch.spec.key)
+        return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
+      }),
     onArrival: (fn) => void listeners.add(fn),
     close() {
       isClosed = true

@@ -10,7 +10,7 @@ import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsCh
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { connectBudgetMs, createDiscovery, within } from './discovery.ts'
+import { type Bound, connectBudgetMs, createDiscovery, within } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import { appended, difference, hashOf, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
@@ -55,11 +55,20 @@ export interface EngineTools extends SessionTools {
   current(session: string): Promise<RegistryRow>
   latestRevision(session: string): number
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
+  /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
+  isBehind(session: string): boolean
   /** Another replica wrote this revision. */
   noteRevision(session: string, revision: number): void
   close(): Promise<void>
 }
 
+/** What a registry was last made of. */
+interface Look {
+  bound: Bound[]
+  marks: (string | null)[]
+  /** Every server was there: nothing is waited for */
+  isWhole: boolean
+}
 interface Change {
   row: RegistryRow
   before: RegistryRow
@@ -83,7 +92,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const newest = new Map<string, number>()
   let held = 0
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
-  const marks = new Map<string, string>()
+  const looks = new Map<string, Look>()
   /** The last change of a session that is under way here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
 
@@ -168,16 +177,21 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   async function update(session: string, options: { deadlineMs: number; refresh: boolean }): Promise<Change> {
     const bindings = await store.connectors.bindings(session)
     const servers = await discovery.known(bindings, options)
-    const mark = discovery.mark(bindings)
+    const marks = discovery.marks(bindings)
     const written = await change(session, (before) => {
       const next = nextRegistry(before.tools, servers, deps.builtins, deps.policy, new Date().toISOString())
       const { added, removed, changed } = next
       return { tools: next.tools, delta: { tools_revision: before.revision, added, removed, changed } }
     })
-    marks.delete(session)
-    if (mark !== null && servers.every(({ state }) => state === 'live')) marks.set(session, mark)
-    const [oldest = ''] = marks.size > MOST_NOTED ? marks.keys() : []
-    marks.delete(oldest)
+    looks.delete(session)
+    const bound = bindings.map(({ connector: { id, config_revision }, alias }) => ({
+      connector: { id, config_revision },
+      alias,
+    }))
+    const isWhole = servers.every(({ state }) => state === 'live') && !marks.includes(null)
+    looks.set(session, { bound, marks, isWhole })
+    const [oldest = ''] = looks.size > MOST_NOTED ? looks.keys() : []
+    looks.delete(oldest)
     return written
   }
 
@@ -261,13 +275,24 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     overlay: (row, deployment, toolLimit) => overlayOf(row, deployment, toolLimit),
     async settle(session, _owner, deadlineMs, known) {
       const bindings = known ?? (await store.connectors.bindings(session))
-      const mark = discovery.mark(bindings)
-      if (mark !== null && marks.get(session) === mark) return
+      const last = looks.get(session)
+      const marks = discovery.marks(bindings)
+      if (last?.isWhole && marks.join('\n') === last.marks.join('\n') && !lines.has(session)) return
       const work = inLine(session, () => update(session, { deadlineMs, refresh: false }))
       const failed = (err: unknown) =>
         log.warn({ err, session_id: session }, 'tools could not be brought up to date')
       // A bind that waits for its server may be first in line: the turn goes on without it.
       await within(deadlineMs, work.catch(failed))
+    },
+    isBehind(session) {
+      const last = looks.get(session)
+      if (lines.has(session)) return true
+      if (!last) return false
+      const marks = discovery.marks(last.bound)
+      return last.bound.some(
+        ({ connector: { id } }, i) =>
+          discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
+      )
     },
     async open(session, connectors) {
       const scope = { owner: session.owner, admin: false }
@@ -302,7 +327,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       })
     },
     async setEnabled(session, name, enabled, apply) {
-      const switched = await change(session.id, (before) => {
+      const compute = (before: RegistryRow) => {
         const tool = before.tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
         const others = before.tools.filter((one) => one !== tool)
@@ -312,7 +337,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
           : before.tools.map((one) => (one === tool ? { ...one, enabled } : one))
         const changed = tool.enabled === enabled ? [] : [name]
         return { tools, delta: { tools_revision: before.revision, added: [], removed: [], changed } }
-      })
+      }
+      const switched = await inLine(session.id, () => change(session.id, compute))
       return finish(session, switched, apply)
     },
     async refresh(session, apply) {

@@ -22,7 +22,7 @@ export interface ActiveTurn {
   readonly stop: AbortController
   /** The model call in flight */
   model: AbortController | null
-  /** A restart was asked for and the step has not begun anew yet */
+  /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
   /** Tool calls in flight by call id */
   readonly calls: Map<string, { tool: string; abort: AbortController }>

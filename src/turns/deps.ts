@@ -62,7 +62,7 @@ export interface Llm {
 
 export type SessionTools = Pick<
   EngineTools,
-  'settle' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
+  'settle' | 'isBehind' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
 >
 
 export interface Policy {

@@ -14,7 +14,7 @@ import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
 import { resumeCalls, runCalls } from './calls.ts'
 import type { LoopDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
-import { commit, connectorsIn, endedStep, event, hydrate, type Run, say } from './run.ts'
+import { commit, connectorsIn, endedStep, event, hydrate, type Run, SERVER_WAIT_MS, say } from './run.ts'
 import { modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
@@ -94,6 +94,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
   const opening = entry.kind === 'fresh' ? entry.opening : undefined
+  const from = performance.now()
   const resolve = () => opening?.credential ?? credentialOf(deps, active, provider)
   const [credential, { history, ...tools }] = await Promise.all([
     patiently(deps.log, async () => resolve()).then(completed),
@@ -112,6 +113,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       turn.context,
     ),
     ...tools,
+    serverWaitMs: SERVER_WAIT_MS - (performance.now() - from),
     isCurrent: opening !== undefined,
     index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
     invalidCalls: 0,
@@ -143,9 +145,6 @@ async function readBack({ store, tools }: LoopDeps, { session }: ActiveTurn): Pr
   ])
   return { history, registry: null, connectors: null }
 }
-
-/** Longest that a turn waits for servers of its session (api.md "Session tools"). */
-const SERVER_WAIT_MS = 400
 
 async function steps(run: Run): Promise<void> {
   const { active } = run

@@ -13,7 +13,7 @@ import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { type Prepared, prepare } from './prepare.ts'
-import { commit, contextOf, endedStep, event, type Run, say } from './run.ts'
+import { catchUp, commit, contextOf, endedStep, event, type Run, say } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -46,7 +46,10 @@ async function refresh(run: Run): Promise<Prepared> {
   active.phase = 'preparing'
   active.stop.signal.throwIfAborted()
   if (run.isCurrent) run.isCurrent = false
-  else await readNew(run)
+  else {
+    await catchUp(run)
+    await readNew(run)
+  }
   active.stop.signal.throwIfAborted()
   const registry = run.registry ?? (await deps.tools.current(active.session.id))
   return prepare(deps, {
@@ -104,6 +107,7 @@ async function streamStep(
     isStarted = true
     run.open = open
     active.phase = 'model'
+    active.restartPending = false
     const { provider, model, tools_revision, tool_count } = step
     say(run, { type: 'step.started', provider, model, tools_revision, tool_count })
     deps.log.debug({ turn_id: active.turn.id, step: step.index, tools_revision, tool_count }, 'step started')
@@ -184,8 +188,8 @@ async function discard(run: Run, reason: 'tools_changed' | 'retry'): Promise<voi
     restarts: turn.restarts,
   })
   active.phase = 'preparing'
-  active.restartPending = false
   if (reason !== 'tools_changed') return
+  await catchUp(run)
   const tools_revision = deps.tools.latestRevision(active.session.id)
   say(run, { type: 'turn.restarted', attempt: turn.attempt, tools_revision })
 }

@@ -350,6 +350,7 @@ function createDoor() {
       lists.set(key, list)
       return list
     },
+    isOutdated: () => false,
     cached: (key) => lists.get(key) ?? null,
     call: () => Promise.reject(new Error('not in this test')),
     status: () => ({ state: 'idle' }),
