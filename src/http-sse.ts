@@ -3,7 +3,6 @@
  * write carries all frames that are there; a client that reads slowly is waited for, one that is gone or
  * stuck is let go, and all streams end cleanly when the server closes.
  */
-import { setMaxListeners } from 'node:events'
 import { Readable } from 'node:stream'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
@@ -44,8 +43,6 @@ const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  // One listener a stream, of which there may be thousands.
-  setMaxListeners(0, shutdown.signal)
   return {
     closing: shutdown.signal,
     close: () => shutdown.abort(),

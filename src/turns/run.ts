@@ -35,6 +35,8 @@ export interface Run {
   registry: RegistryRow | null
   /** The bound connectors, as of a registry revision */
   connectors: { revision: number; byId: ReadonlyMap<string, Connector> } | null
+  /** How long the turn may still wait for servers of its session */
+  serverWaitMs: number
   /** Nothing can have changed since it was read: the next step need not read again */
   isCurrent: boolean
   /** Index of the step that runs or comes next */
@@ -45,6 +47,21 @@ export interface Run {
   hint: string | null
   /** The step whose request has left and which is neither committed nor discarded */
   open: { step: Step; folding: Fold } | null
+}
+
+/** Longest that a turn waits for servers of its session, all steps together (api.md "Session tools"). */
+export const SERVER_WAIT_MS = 400
+
+/**
+ * Takes over what a server has announced and what callers are changing right now, so that the very next
+ * request has it, and changes that come together are one restart.
+ */
+export async function catchUp(run: Run): Promise<void> {
+  const { id, owner } = run.active.session
+  if (run.serverWaitMs <= 0 || !run.deps.tools.isBehind(id)) return
+  const from = performance.now()
+  await run.deps.tools.settle(id, owner, run.serverWaitMs)
+  run.serverWaitMs -= performance.now() - from
 }
 
 /** The record of a step that is over, with what its model call used so far. */
@@ -140,28 +157,14 @@ export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent 
   return message ? { ...said, message } : said
 }
 
-/** The body comes last: keys added after a spread cost Node fifty times as much, and this runs for every delta. */
 export function event(active: ActiveTurn, step: number | null, body: TurnEventBody): TurnEvent {
   return {
-    type: body.type,
+    ...body,
     session_id: active.turn.session_id,
     turn_id: active.turn.id,
     step,
-    at: now(),
-    ...body,
-  } as TurnEvent
-}
-
-let lastMs = 0
-let lastText = ''
-/** RFC 3339; many events fall into one millisecond. */
-function now(): string {
-  const ms = Date.now()
-  if (ms !== lastMs) {
-    lastMs = ms
-    lastText = new Date(ms).toISOString()
+    at: new Date().toISOString(),
   }
-  return lastText
 }
 
 /** Says something that is true at once and need not survive a crash. */
