@@ -13,6 +13,11 @@ export interface BusEvent {
   data: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
   once?: string
+  /**
+   * The lease under which a turn's owner says it. Dropped once a later owner has spoken in the session, or
+   * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more.
+   */
+  epoch?: number
 }
 /** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
 export interface LoggedEvent {

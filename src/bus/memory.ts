@@ -45,6 +45,8 @@ class Log {
   lastMs: number
   usedAt: number
   isDropped = false
+  /** Of the newest owner that spoke */
+  epoch = 0
 
   constructor(session: string, now: number) {
     this.tag = sessionTag(session)
@@ -75,6 +77,7 @@ class Log {
   append(event: BusEvent, now: number): string {
     const known = event.once === undefined ? undefined : this.once.get(event.once)
     if (known) return known.cursor
+    if (this.#isStale(event)) return this.cursor()
     // A clock that goes back does not: cursors stay ordered.
     this.lastMs = Math.max(this.lastMs, now)
     const n = this.last + 1
@@ -87,6 +90,12 @@ class Log {
     if (event.once !== undefined) this.once.set(event.once, { n, cursor: logged.cursor })
     if (turn_id !== null) this.#mark(turn_id, type, n)
     return logged.cursor
+  }
+
+  #isStale({ epoch, turn_id }: BusEvent): boolean {
+    if (epoch === undefined) return false
+    this.epoch = Math.max(this.epoch, epoch)
+    return epoch < this.epoch || (this.turns.get(turn_id ?? '')?.end ?? null) !== null
   }
 
   #mark(turn: string, type: string, n: number): void {

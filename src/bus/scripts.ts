@@ -5,7 +5,8 @@
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `f:<turn>` id of the turn's first event
  * (`?`: lost) · `e:<turn>` id of its terminal event · `o:<key>` id behind a once key · `w:<writer>` number
- * and answer of the writer's last append.
+ * and answer of the writer's last append · `epoch` of the newest owner that spoke · `ended` the turn that
+ * ended last.
  */
 import type { BusEvent, LoggedEvent } from './bus.ts'
 import { type Place, sessionTag } from './cursor.ts'
@@ -27,9 +28,11 @@ local function join(ms, n) return string.format('%.0f-%.0f', ms, n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function open(log, meta, writer)
-  local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', writer)
+  local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
+    'ended', writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
-    kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]), repeated = m[8] }
+    kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
+    epoch = tonumber(m[8] or '0'), ended = m[9], repeated = m[10] }
   s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
@@ -37,7 +40,7 @@ local function begin(s)
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
   s.last, s.floor, s.added, s.kept, s.bytes = join(now - 1, 0), '0-0', 0, 0, 0
-  s.touched = nil
+  s.touched, s.epoch, s.ended = nil, 0, false
   redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
 end
 `
@@ -45,7 +48,7 @@ end
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
  * idle ms, writer, number; then of each session: channel, reset (1 or 0), count of events, and type, turn,
- * data, once of each event. Answers `<generation> <id> <id> …` for each session, or
+ * data, once, epoch of each event. Answers `<generation> <id> <id> …` for each session, or
  * `ERR <words>`. Publishes lines: generation, id before (`-` after a log that was lost, `!` after events
  * that were), and id, type, turn, data of each event.
  */
@@ -58,7 +61,8 @@ local function mark(s, id, kind, turn, once)
   if turn == '' then return end
   redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
   if kind == 'turn.completed' or kind == 'turn.failed' or kind == 'turn.cancelled' then
-    redis.call('HSET', s.meta, 'e:' .. turn, id)
+    s.ended = turn
+    redis.call('HSET', s.meta, 'e:' .. turn, id, 'ended', turn)
   end
 end
 
@@ -105,9 +109,16 @@ local function append(log, meta, at)
   end
   local ms, n = split(s.last)
   local ids, said = { s.gen }, { s.gen, prev }
-  for i = at + 3, at + 4 * tonumber(ARGV[at + 2]), 4 do
+  for i = at + 3, at + 5 * tonumber(ARGV[at + 2]), 5 do
     local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+    local epoch = tonumber(ARGV[i + 4])
     local id = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
+    if epoch and epoch > s.epoch then
+      s.epoch = epoch
+      redis.call('HSET', meta, 'epoch', epoch)
+    end
+    -- Its owner is no owner any more, or the turn is over.
+    if not id and epoch and (epoch < s.epoch or turn == s.ended) then id = s.last end
     if not id then
       if now > ms then ms, n = now, 0 else n = n + 1 end
       id = join(ms, n)
@@ -137,7 +148,7 @@ for i = 1, #KEYS, 2 do
   local ok, answer = pcall(append, KEYS[i], KEYS[i + 1], at)
   if not ok then answer = 'ERR ' .. tostring(type(answer) == 'table' and answer.err or answer) end
   answers[#answers + 1] = answer
-  at = at + 3 + 4 * tonumber(ARGV[at + 2])
+  at = at + 3 + 5 * tonumber(ARGV[at + 2])
 end
 return answers
 `)
@@ -257,7 +268,9 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       for (const { session, reset, events } of groups) {
         keys.push(...keysOf(session))
         args.push(channel(session), reset ? 1 : 0, events.length)
-        for (const { type, turn_id, data, once } of events) args.push(type, turn_id ?? '', data, once ?? '')
+        for (const { type, turn_id, data, once, epoch } of events) {
+          args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '')
+        }
       }
       const answers = (await link.run(APPEND, keys, args)) as string[]
       return groups.map(({ session }, i) => {

@@ -59,12 +59,15 @@ function release(pace: Pace, send: () => void): void {
   pace.timer = null
 }
 
-/** `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing. */
+/**
+ * `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing.
+ * `epoch`: the lease under which the turn's owner speaks.
+ */
 export function createWriter(
   bus: Bus,
   session: string,
   turn: string,
-  { flushMs }: { flushMs: number },
+  { flushMs, epoch }: { flushMs: number; epoch: number },
 ): Writer {
   let waiting: Waiting[] = []
   let sending: Promise<void> | null = null
@@ -92,7 +95,7 @@ export function createWriter(
       sending = null
       if (waiting.length > 0) plan()
     }
-    sending = bus.append(session, encoded(batch, turn)).then(
+    sending = bus.append(session, encoded(batch, turn, epoch)).then(
       (cursors) => {
         for (let i = 0; i < batch.length; i++) batch[i]?.resolve(cursors[i] ?? '')
         settled()
@@ -149,9 +152,9 @@ export function createWriter(
   }
 }
 
-const encoded = (batch: readonly Waiting[], turn: string): BusEvent[] =>
+const encoded = (batch: readonly Waiting[], turn: string, epoch: number): BusEvent[] =>
   batch.map(({ event, once }) => {
-    const said: BusEvent = { type: event.type, turn_id: turn, data: JSON.stringify(event) }
+    const said: BusEvent = { type: event.type, turn_id: turn, data: JSON.stringify(event), epoch }
     if (once !== undefined) said.once = once
     return said
   })

@@ -279,8 +279,12 @@ export interface Turns {
    * was requested) or another owner has it.
    */
   resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<{ turn: Turn; fence: Fence } | null>
-  /** Prolongs the leases; returns the sessions that are still ours. */
-  heartbeat(owner: string, sessions: string[], seconds: number): Promise<string[]>
+  /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
+  heartbeat(
+    owner: string,
+    sessions: string[],
+    seconds: number,
+  ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
   /**
    * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over. `announce`
    * are the events of its last commit, which may or may not be in the stream already.
@@ -300,6 +304,11 @@ export interface Turns {
   resumable(limit: number): Promise<string[]>
   /** Gives the lease back without ending the turn: another replica takes it at once. */
   handOver(fence: Fence): Promise<void>
+  /**
+   * Takes the lease of a running turn that was to be cancelled from its owner, who may live and not act;
+   * it is recovered as one that was handed over. False when there is nothing to break.
+   */
+  breakLease(turn: string): Promise<boolean>
   /** Events of this turn are in the stream: forget them. */
   announced(turns: string[]): Promise<void>
   /** Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`). */

@@ -107,7 +107,14 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
   }
 }
 
-type EngineVerb = 'readStep' | 'commit' | 'heartbeat' | 'handOver' | 'announced' | 'unannounced'
+type EngineVerb =
+  | 'readStep'
+  | 'commit'
+  | 'heartbeat'
+  | 'handOver'
+  | 'breakLease'
+  | 'announced'
+  | 'unannounced'
 
 function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
   return {
@@ -133,10 +140,14 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
       return { messages, has_queued }
     },
     heartbeat: (owner, sessions, seconds) =>
-      values<string>(
-        db,
-        `update lease set until = seconds_from_now($3)
-          where owner = $1 and session_id = any($2::text[]) returning session_id`,
+      db.query(
+        `with kept as (
+           update lease set until = seconds_from_now($3)
+            where owner = $1 and session_id = any($2::text[]) returning session_id
+         )
+         select k.session_id, t.id as cancelled_turn
+           from kept k left join turn t
+             on t.session_id = k.session_id and t.state = 'running' and t.cancel_requested`,
         [owner, sessions, seconds],
       ),
     async handOver(fence) {
@@ -145,6 +156,15 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
         fence.owner,
         fence.epoch,
       ])
+    },
+    async breakLease(turn) {
+      const broken = await db.query(
+        `update lease l set owner = null from turn t
+          where t.id = $1 and t.session_id = l.session_id and t.state = 'running' and t.cancel_requested
+         returning l.session_id`,
+        [turn],
+      )
+      return broken.length > 0
     },
     async announced(turns) {
       // Not those that run (again): a commit may have left them new ones meanwhile.

@@ -2,7 +2,7 @@
  * A turn that this process owns and runs: the one place where a wish from outside (cancel, restart, a tool
  * taken away) meets the loop. The loop says which phase it is in; wishes act at once where they can.
  */
-import type { Fence, Session, Turn } from '../store/store.ts'
+import type { AnnouncedEvent, Fence, Session, Turn } from '../store/store.ts'
 
 /** Why a signal was aborted; the loop tells them apart by identity. */
 export const CANCELLED = Symbol('cancelled')
@@ -11,7 +11,7 @@ export const OWNER_LOST = Symbol('owner lost')
 export const DRAINING = Symbol('draining')
 export const TOOL_REMOVED = Symbol('tool removed')
 
-export type Phase = 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
+export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
 
 export interface ActiveTurn {
   readonly turn: Turn
@@ -24,6 +24,8 @@ export interface ActiveTurn {
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
+  /** Announced, and not known to be in the stream yet: kept with the next commit too */
+  unsaid: AnnouncedEvent[]
   /** Tool calls in flight by call id */
   readonly calls: Map<string, { tool: string; abort: AbortController }>
   /** The turn has ended, and another one of its session waited then */
@@ -47,10 +49,11 @@ export function createActive(
     turn,
     fence,
     session,
-    phase: 'preparing',
+    phase: 'waiting',
     stop: new AbortController(),
     model: null,
     restartPending: false,
+    unsaid: [],
     calls: new Map(),
     hasQueued: false,
     leaveAtBorder: false,

@@ -16,7 +16,7 @@ import type {
   TurnEnd,
 } from '../store/store.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
-import { CANCELLED, TOOL_REMOVED } from './active.ts'
+import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { type Prepared, prepare } from './prepare.ts'
 import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
 
@@ -132,6 +132,28 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   return goesOn
 }
 
+/**
+ * Settles the calls of a turn that is given up, without running any, and ends it. False, and nothing is
+ * written, when its last step left none open.
+ */
+export async function abandonCalls(run: Run, end: TurnEnd): Promise<boolean> {
+  const last = run.history.at(-1)
+  const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
+  if (calls.length === 0) return false
+  const ledger = await run.deps.store.executions.ofTurn(run.active.turn.id)
+  run.index--
+  const jobs = calls.map(async (call): Promise<Job> => {
+    const row = ledger.find((one) => one.call_id === call.call_id)
+    const exec_id = row?.id ?? newId('exec')
+    const job: Job = { call, exec_id, declared: undefined, connector: null, state: 'settled' }
+    if (row?.state === 'settled' && row.result) return { ...job, result: row.result }
+    return { ...job, ...(await run.deps.executor.settleUnrun(call, exec_id, 'outcome_unknown', LOST)) }
+  })
+  await commitResults(run, await Promise.all(jobs), end)
+  run.index++
+  return true
+}
+
 async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promise<Job> {
   const { executor, store, sealed } = run.deps
   if (!row) return { ...job, exec_id: newId('exec') }
@@ -142,9 +164,9 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
     ...(await executor.settleUnrun(job.call, row.id, outcome, text)),
   })
   if (row.state === 'settled') {
-    return row.result
-      ? { ...known, state: 'settled', result: row.result }
-      : unrun('outcome_unknown', 'The result of this call was lost with its server.')
+    if (!row.result) return unrun('outcome_unknown', 'The result of this call was lost with its server.')
+    sayOnce(run, row.id, completedBody(known, row.result, row.duration_ms ?? 0))
+    return { ...known, state: 'settled', result: row.result }
   }
   if (row.state === 'started') {
     if (!row.repeatable) return unrun('outcome_unknown', LOST)
@@ -177,7 +199,10 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const settled = await Promise.allSettled(running.map((job) => runJob(run, job, isLast)))
   const broken = settled.find((one) => one.status === 'rejected')
   if (broken) throw broken.reason
-  if (active.stop.signal.aborted) return stopHere(run, jobs)
+  const isHome = jobs.every(({ result }) => result !== undefined)
+  if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && isHome)) {
+    return stopHere(run, jobs)
+  }
   if (waiting.length > 0) return awaitInput(run, jobs)
   const isEnd = run.index + 1 >= active.turn.max_steps
   await commitResults(
@@ -210,12 +235,16 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
     },
     'tool call ended',
   )
-  if (isLast() || active.stop.signal.aborted) {
+  const travels = isLast()
+  const { reason } = active.stop.signal
+  if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
     return
   }
+  // What a drain cut short is for the next owner to judge; what came home it shall know.
+  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   await deps.store.executions.settle(active.fence, settlement)
-  say(run, completedBody(job, settlement, result))
+  sayOnce(run, exec_id, completedBody(job, result, settlement.duration_ms))
 }
 
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
@@ -295,7 +324,7 @@ async function commitResults(run: Run, jobs: Job[], end: TurnEnd | null): Promis
   const parts = jobs.flatMap((job) => job.result ?? [])
   const events = jobs.flatMap((job): AnnouncedEvent[] => {
     if (!job.settlement || !job.result) return []
-    const body = completedBody(job, job.settlement, job.result)
+    const body = completedBody(job, job.result, job.settlement.duration_ms)
     return [{ key: `${active.turn.id}:${job.exec_id}`, event: event(active, run.index, body) }]
   })
   const stored = await commit(run, {
@@ -307,13 +336,13 @@ async function commitResults(run: Run, jobs: Job[], end: TurnEnd | null): Promis
   run.history.push(...stored)
 }
 
-const completedBody = (job: Job, settlement: Settlement, result: ToolResultPart): TurnEventBody => ({
+const completedBody = (job: Job, result: ToolResultPart, duration_ms: number): TurnEventBody => ({
   type: 'tool_execution.completed',
   call_id: job.call.call_id,
   exec_id: job.exec_id,
-  outcome: settlement.outcome,
-  is_error: settlement.is_error,
-  duration_ms: settlement.duration_ms,
+  outcome: result.outcome,
+  is_error: result.is_error,
+  duration_ms,
   content: result.content,
 })
 

@@ -15,15 +15,16 @@ import {
   cancelRemoved,
   createActive,
   DRAINING,
+  OWNER_LOST,
   RESTART_LIMIT,
   requestRestart,
   requestStop,
 } from './active.ts'
 import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
 import { gathering } from './gather.ts'
-import { startLeases } from './leases.ts'
+import { type Leases, startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
-import { patientStore } from './patience.ts'
+import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
@@ -38,6 +39,8 @@ const STOP_MS = 5_000
 const POLL_MS = 1_000
 /** Ends of turns that are noted together; what a crash leaves unnoted is said again, and dropped. */
 const GATHER_MS = 200
+/** A cancelled turn that is not over by then is taken from its owner, alive or not. */
+const CANCEL_DEADLINE_MS = 10_000
 
 export interface Engine extends Turns {
   /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
@@ -62,6 +65,8 @@ type Control =
   | { op: 'restart'; turn_id: string; session_id: string }
   | { op: 'tools'; session_id: string; apply: Apply; removed: string[] }
   | { op: 'revision'; session_id: string; revision: number }
+  /** A turn was given away: whoever hears this first may have it */
+  | { op: 'handed_over'; session_id: string }
 
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
@@ -72,12 +77,12 @@ export function createEngine(deps: EngineDeps): Engine {
         .catch((err: unknown) => log.warn({ err, turns: turns.length }, 'announcements were not noted')),
     GATHER_MS,
   )
-  const loopDeps: LoopDeps = { ...deps, store: patientStore(store, log), noteAnnounced: announced.add }
+  const loopDeps: LoopDeps = { ...patientDeps(deps), noteAnnounced: announced.add }
   const active = new Map<string, ActiveTurn>()
   const slots = createSlots(settings.concurrentTurns)
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   let draining = false
-  let leases: { stop(): void } | null = null
+  let leases: Leases | null = null
 
   const state: EngineState = {
     deps,
@@ -100,9 +105,10 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
-    const session = known ?? (await store.sessions.get(ADMIN, turn.session_id))
+    const session = known ?? (await loopDeps.store.sessions.get(ADMIN, turn.session_id))
     if (!session) return
     const { active: mine, finished } = createActive(turn, fence, session)
+    mine.leaveAtBorder = draining
     active.set(session.id, mine)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     let giveBack = () => {}
@@ -111,15 +117,24 @@ export function createEngine(deps: EngineDeps): Engine {
       const begins: Entry = entry.kind === 'fresh' && slots.isFull() ? { kind: 'fresh' } : entry
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
-      await runTurn(loopDeps, mine, begins)
+      const { reason } = mine.stop.signal
+      if (reason !== DRAINING && reason !== OWNER_LOST) await runTurn(loopDeps, mine, begins)
     } finally {
       giveBack()
-      active.delete(session.id)
+      // The session's next turn may have begun here already.
+      if (active.get(session.id) === mine) active.delete(session.id)
       finished()
     }
-    if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) await store.turns.handOver(fence)
-    else if (mine.hasQueued) await state.startNext(session.id)
+    if (mine.hasQueued) await goOn(session.id)
+    if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) {
+      await store.turns.handOver(fence)
+      await tell({ op: 'handed_over', session_id: session.id })
+    }
   }
+
+  /** The session's next turn: here, or elsewhere while this process takes no more. */
+  const goOn = (session: string): Promise<void> =>
+    draining ? bus.publish('queue', session) : state.startNext(session)
 
   async function find(caller: Scope, id: string): Promise<Turn> {
     const turn = await store.turns.get(caller, id)
@@ -170,7 +185,21 @@ export function createEngine(deps: EngineDeps): Engine {
     else if (turn.state === 'queued') await endQueued(turn)
     else if (turn.state === 'awaiting_input') await state.resume(id)
     else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
+    breakLater(turn)
     return waits ? wait(caller, id, CANCEL_WAIT_SECONDS, new AbortController().signal) : find(caller, id)
+  }
+
+  /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
+  function breakLater({ id, session_id }: Turn): void {
+    const timer = setTimeout(() => {
+      const broken = store.turns.breakLease(id).then(async (isBroken) => {
+        if (!isBroken) return
+        log.warn({ turn_id: id }, 'a cancelled turn was taken from its owner')
+        await tell({ op: 'handed_over', session_id })
+      })
+      broken.catch((err: unknown) => log.warn({ err, turn_id: id }, 'a lease could not be broken'))
+    }, CANCEL_DEADLINE_MS)
+    timer.unref()
   }
 
   async function endQueued(turn: Turn): Promise<void> {
@@ -191,6 +220,7 @@ export function createEngine(deps: EngineDeps): Engine {
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
     if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
+    if (control.op === 'handed_over') return void leases?.look()
     const mine = active.get(control.session_id)
     if (!mine) return
     if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed)
@@ -346,7 +376,11 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     async drain(ms) {
       draining = true
-      for (const mine of active.values()) mine.leaveAtBorder = true
+      for (const mine of active.values()) {
+        mine.leaveAtBorder = true
+        // Not begun: there is no border to wait for.
+        if (mine.phase === 'waiting') requestStop(mine, DRAINING)
+      }
       const all = () => Promise.allSettled([...active.values()].map((mine) => mine.done))
       await within(ms, all())
       for (const mine of active.values()) requestStop(mine, DRAINING)

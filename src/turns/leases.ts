@@ -3,37 +3,70 @@
  * owns. Both run at a third of the lease; losing the bus costs at most that long.
  */
 import { newId } from '../chat/ids.ts'
-import { OWNER_LOST, requestStop } from './active.ts'
+import { BatonError } from '../errors.ts'
+import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import { hydrate } from './run.ts'
 import type { EngineState } from './state.ts'
 
 /** Turns taken over in one scan: a replica that starts after a crash must not drown in them. */
 const SCAN_LIMIT = 20
 
-export function startLeases(state: EngineState): { stop(): void } {
+/**
+ * How long an announcement is its turn's owner's to make: longer than the bus tries an append. Another's
+ * would come before the owner's last events.
+ */
+const OWNERS_WORD_MS = 3_000
+
+export interface Leases {
+  /** Looks for work now: somebody said that there is some */
+  look(): Promise<void>
+  stop(): void
+}
+
+interface Watch {
+  /** When the store was last found away */
+  storeAwayAt: number
+  /** Announcements that were found unsaid, and when first */
+  unsaidSince: Map<string, number>
+}
+
+export function startLeases(state: EngineState): Leases {
   const { leaseSeconds } = state.deps.settings
   const every = (leaseSeconds * 1000) / 3
-  const beat = guarded(state, 'heartbeat failed', () => heartbeat(state))
-  const look = guarded(state, 'scan failed', () => scan(state))
+  const watch: Watch = { storeAwayAt: Number.NEGATIVE_INFINITY, unsaidSince: new Map() }
+  const beat = guarded(state, watch, 'heartbeat failed', () => heartbeat(state))
+  const look = guarded(state, watch, 'scan failed', () => scan(state, watch))
   const timers = [setInterval(beat, every), setInterval(look, every)]
   for (const timer of timers) timer.unref()
   void look()
   return {
+    look,
     stop() {
       for (const timer of timers) clearInterval(timer)
     },
   }
 }
 
-/** One at a time: a slow store must not pile up scans. */
-function guarded(state: EngineState, message: string, work: () => Promise<void>): () => Promise<void> {
+/** One at a time, and once more for all that came meanwhile: a slow store must not pile up scans. */
+function guarded(
+  state: EngineState,
+  watch: Watch,
+  message: string,
+  work: () => Promise<void>,
+): () => Promise<void> {
   let isBusy = false
+  let isAskedAgain = false
   return async () => {
+    isAskedAgain = isBusy
     if (isBusy) return
     isBusy = true
     try {
-      await work()
+      do {
+        isAskedAgain = false
+        await work()
+      } while (isAskedAgain)
     } catch (err) {
+      if (err instanceof BatonError && err.code === 'unavailable') watch.storeAwayAt = performance.now()
       state.deps.log.warn({ err }, message)
     } finally {
       isBusy = false
@@ -43,28 +76,43 @@ function guarded(state: EngineState, message: string, work: () => Promise<void>)
 
 async function heartbeat(state: EngineState): Promise<void> {
   const { store, settings } = state.deps
-  const sessions = [...state.active.keys()]
-  if (sessions.length === 0) return
-  const kept = new Set(await store.turns.heartbeat(settings.replica, sessions, settings.leaseSeconds))
-  for (const session of sessions) {
-    const mine = state.active.get(session)
-    if (mine && mine.phase !== 'ended' && !kept.has(session)) requestStop(mine, OWNER_LOST)
+  // Those of this moment: one that begins while the store answers has a lease of its own.
+  const owned = [...state.active]
+  if (owned.length === 0) return
+  const sessions = owned.map(([session]) => session)
+  const rows = await store.turns.heartbeat(settings.replica, sessions, settings.leaseSeconds)
+  const kept = new Map(rows.map((row) => [row.session_id, row]))
+  for (const [session, mine] of owned) {
+    if (mine.phase === 'ended') continue
+    const row = kept.get(session)
+    if (!row) requestStop(mine, OWNER_LOST)
+    // Whoever asked for it could not reach this process over the bus.
+    else if (row.cancelled_turn === mine.turn.id) requestStop(mine, CANCELLED)
   }
 }
 
-async function scan(state: EngineState): Promise<void> {
+async function scan(state: EngineState, watch: Watch): Promise<void> {
   if (state.isDraining()) return
-  const { store, settings, log } = state.deps
-  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
-  for (const { turn, fence, announce } of await store.turns.recover(lease, SCAN_LIMIT)) {
-    log.warn({ turn_id: turn.id, recoveries: turn.recoveries }, 'turn taken over')
-    state.launch(turn, fence, null, { kind: 'recovered', announce })
-  }
+  // A process that was frozen wakes here: it must not take its own turns for somebody's.
+  await heartbeat(state)
+  await takeOver(state, watch)
+  const { store } = state.deps
   for (const session of await store.turns.idleQueues(SCAN_LIMIT)) await state.startNext(session)
   await expireApprovals(state)
   // Decided, and whoever took the decision died before it could resume the turn.
   for (const turn of await store.turns.resumable(SCAN_LIMIT)) await state.resume(turn)
-  await announceLeftovers(state)
+  await announceLeftovers(state, watch)
+}
+
+async function takeOver(state: EngineState, watch: Watch): Promise<void> {
+  const { store, settings, log } = state.deps
+  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
+  // Nobody could prolong a lease while the store was away: its owners come first.
+  if (performance.now() - watch.storeAwayAt < settings.leaseSeconds * 1000) return
+  for (const { turn, fence, announce } of await store.turns.recover(lease, SCAN_LIMIT)) {
+    log.warn({ turn_id: turn.id, recoveries: turn.recoveries }, 'turn taken over')
+    state.launch(turn, fence, null, { kind: 'recovered', announce })
+  }
 }
 
 async function expireApprovals(state: EngineState): Promise<void> {
@@ -81,9 +129,16 @@ async function expireApprovals(state: EngineState): Promise<void> {
 }
 
 /** The end of a turn that was committed and, because its owner died or the bus was away, never said. */
-async function announceLeftovers(state: EngineState): Promise<void> {
+async function announceLeftovers(state: EngineState, watch: Watch): Promise<void> {
   const { store, bus } = state.deps
+  const now = performance.now()
+  const before = watch.unsaidSince
+  watch.unsaidSince = new Map()
   for (const { session_id, turn_id, events } of await store.turns.unannounced(SCAN_LIMIT)) {
+    const last = events.at(-1)?.key ?? turn_id
+    const since = before.get(last) ?? now
+    watch.unsaidSince.set(last, since)
+    if (now - since < OWNERS_WORD_MS) continue
     const messages = await store.messages.ofTurn(turn_id)
     const said = events.map(({ key, event }) => {
       const whole = hydrate(event, messages)

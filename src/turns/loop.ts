@@ -10,11 +10,11 @@ import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
-import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST } from './active.ts'
-import { resumeCalls, runCalls } from './calls.ts'
+import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
+import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import type { LoopDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
-import { commit, connectorsIn, endedStep, event, hydrate, type Run, SERVER_WAIT_MS, say } from './run.ts'
+import { commit, connectorsIn, endedStep, event, type Run, SERVER_WAIT_MS, say, sayAll } from './run.ts'
 import { modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
@@ -33,7 +33,11 @@ export interface Opening {
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
   const started = performance.now()
-  const writer = createWriter(deps.bus, turn.session_id, turn.id, { flushMs: deps.settings.flushMs })
+  const writer = createWriter(deps.bus, turn.session_id, turn.id, {
+    flushMs: deps.settings.flushMs,
+    epoch: active.fence.epoch,
+  })
+  active.phase = 'preparing'
   deps.metrics.turnStarted()
   try {
     await drive(deps, active, writer, entry)
@@ -154,9 +158,7 @@ async function steps(run: Run): Promise<void> {
     if (!(await runCalls(run, calls))) return
     run.index++
     if (run.index >= active.turn.max_steps) return
-    if (!active.leaveAtBorder) continue
-    await run.deps.store.turns.handOver(active.fence)
-    return
+    if (active.leaveAtBorder) return requestStop(active, DRAINING)
   }
 }
 
@@ -165,20 +167,22 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   const { active } = run
   if (active.turn.cancel_requested) active.stop.abort(CANCELLED)
   if (entry.kind === 'recovered') {
-    for (const { key, event: left } of entry.announce) {
-      await run.writer.emit(hydrate(left, run.history), key).catch(() => {})
-    }
-    if (active.turn.recoveries > RECOVERY_LIMIT) {
-      throw new BatonError(
-        'recovery_limit',
-        'The turn lost its owner more than three times and was given up.',
-      )
-    }
+    await sayAll(run, entry.announce, run.history).catch(() => {})
+    if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
   }
   const goesOn = await resumeCalls(run)
   // It was lost in a model call: what that streamed is in nobody's history.
   if (goesOn === null && entry.kind === 'recovered')
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
+}
+
+async function giveUp(run: Run): Promise<void> {
+  const error = new BatonError(
+    'recovery_limit',
+    'The turn lost its owner more than three times and was given up.',
+  )
+  const end = { state: 'failed', finish_reason: null, error: error.toBody() } as const
+  if (!(await abandonCalls(run, end))) await finish(run, end)
 }
 
 /** Most times that a turn may lose its owner before it is failed. */

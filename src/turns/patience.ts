@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { BatonError } from '../errors.ts'
 import type { Store } from '../store/store.ts'
+import type { EngineDeps } from './deps.ts'
 
 /** Longer than a failover; after it the turn is left to whoever recovers it. */
 const PATIENCE_MS = 90_000
@@ -27,15 +28,27 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
   }
 }
 
-/** The verbs of the loop, each of them patient. */
-export function patientStore(store: Store, log: Logger): Store {
+/** The loop's deps, their verbs that need the store each of them patient. */
+export function patientDeps(deps: EngineDeps): EngineDeps {
   const patient =
     <A extends unknown[], R>(verb: (...args: A) => Promise<R>) =>
     (...args: A): Promise<R> =>
-      patiently(log, () => verb(...args))
-  const { turns, messages, executions, connectors } = store
+      patiently(deps.log, () => verb(...args))
+  const { tools, store } = deps
+  return {
+    ...deps,
+    store: patientStore(store, patient),
+    tools: { ...tools, settle: patient(tools.settle), current: patient(tools.current) },
+  }
+}
+
+type Patient = <A extends unknown[], R>(verb: (...args: A) => Promise<R>) => (...args: A) => Promise<R>
+
+function patientStore(store: Store, patient: Patient): Store {
+  const { sessions, turns, messages, executions, connectors } = store
   return {
     ...store,
+    sessions: { ...sessions, get: patient(sessions.get) },
     turns: { ...turns, commit: patient(turns.commit), readStep: patient(turns.readStep) },
     messages: { ...messages, after: patient(messages.after) },
     executions: {

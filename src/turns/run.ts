@@ -114,17 +114,33 @@ export async function commit(
   const { messages: stored, has_queued } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
     ...rest,
-    announce,
+    announce: [...active.unsaid, ...announce],
   })
   active.hasQueued = has_queued
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: new Date().toISOString() })
-  const said = announce.map(({ key, event }) => run.writer.emit(hydrate(event, stored), key))
+  const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
-  void Promise.all(said).then(
-    () => rest.end && deps.noteAnnounced(active.turn.id),
+  void sayAll(run, announce, stored).then(
+    () => isLeft && deps.noteAnnounced(active.turn.id),
     (err: unknown) => deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
   )
   return stored
+}
+
+/** Says what a commit left to say. Whatever is not known to be in the stream goes with the next commit. */
+export async function sayAll(
+  run: Pick<Run, 'active' | 'writer'>,
+  announce: readonly AnnouncedEvent[],
+  stored: readonly Message[],
+): Promise<void> {
+  const { unsaid } = run.active
+  unsaid.push(...announce)
+  const said = announce.map(async (one) => {
+    await run.writer.emit(hydrate(one.event, stored), one.key)
+    // Those before it are in the stream too, or their loss shows there as a gap.
+    unsaid.splice(0, unsaid.indexOf(one) + 1)
+  })
+  await Promise.all(said)
 }
 
 function announcedMessage(run: Pick<Run, 'active' | 'index'>, message: NewMessage): AnnouncedEvent {

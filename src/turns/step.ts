@@ -12,6 +12,7 @@ import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
+import { patiently } from './patience.ts'
 import { type Prepared, prepare } from './prepare.ts'
 import { catchUp, commit, contextOf, endedStep, event, type Run, say } from './run.ts'
 
@@ -118,7 +119,7 @@ async function streamStep(
     const batches = deps.llm.stream({
       deployment: prepared.deployment,
       request: prepared.request,
-      secret: () => run.credential.secret(),
+      secret: () => patiently(deps.log, run.credential.secret),
       context: prepared.context,
       signal: abort.signal,
       beforeSend,
@@ -266,6 +267,8 @@ async function writeStep(
   active.turn.usage = addUsage(active.turn.usage, usage)
   run.open = null
   say(run, { type: 'usage', ...usage })
+  // A crash right after the commit must not cost readers what the message says was streamed.
+  await run.writer.flush()
   const finish_reason = done.finish_reason ?? 'stop'
   const stored = await commit(run, {
     step: done,

@@ -43,7 +43,7 @@ const told = (events: readonly BusEvent[] = []) =>
 t.test('deltas of one tick go out together, as one event, at once', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000 })
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000, epoch: 1 })
   for (const text of ['a', 'b', 'c']) writer.delta(content(text))
   await turnOfTheLoop()
   t.equal(appends.length, 1)
@@ -54,7 +54,7 @@ t.test('deltas of one tick go out together, as one event, at once', async (t) =>
 t.test('what comes during an append goes with the next one; only like joins like', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
   writer.delta(content('first'))
   await turnOfTheLoop()
   writer.delta(content('a'))
@@ -90,7 +90,7 @@ t.test('what comes during an append goes with the next one; only like joins like
 t.test('later deltas are held for flushMs after the last ones; anything else is not', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
-  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000 })
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 60_000, epoch: 1 })
   writer.delta(content('first'))
   await turnOfTheLoop()
   appends[0]?.done()
@@ -105,7 +105,7 @@ t.test('later deltas are held for flushMs after the last ones; anything else is 
   t.same(told(appends[1]?.events), ['content.delta:ab', 'turn.started:'])
   appends[1]?.done()
 
-  const quick = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 3 })
+  const quick = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 3, epoch: 1 })
   quick.delta(content('first'))
   await turnOfTheLoop()
   appends[2]?.done()
@@ -118,7 +118,7 @@ t.test('later deltas are held for flushMs after the last ones; anything else is 
 t.test('the first delta of a part waits for nobody; held ones of many turns go in one tick', async (t) => {
   const { bus, appends, close } = heldBus()
   t.teardown(close)
-  const writers = [1, 2, 3].map((i) => createWriter(bus, `ses_${i}`, `turn_${i}`, { flushMs: 20 }))
+  const writers = [1, 2, 3].map((i) => createWriter(bus, `ses_${i}`, `turn_${i}`, { flushMs: 20, epoch: 1 }))
   for (const writer of writers) {
     const said = appends.length
     writer.delta(content('first'))
@@ -160,7 +160,7 @@ t.test('whatever the timing, nothing is lost, doubled or put out of order', asyn
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
       const { bus, appends, close } = heldBus()
-      const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+      const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
       const input: { name: string; text: string }[] = []
       let settled = 0
       for (const [i, action] of steps.entries()) {
@@ -211,7 +211,7 @@ t.test('a loss shows where it can be dealt with, and nowhere else', async (t) =>
   const { bus, appends, close } = heldBus()
   t.teardown(close)
   const away = new BatonError('unavailable', 'The event bus is away.')
-  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
   writer.delta(content('a'))
   // Nobody listens to this one: its rejection must not end the process.
   void writer.emit(started)
@@ -235,7 +235,7 @@ t.test('a loss shows where it can be dealt with, and nowhere else', async (t) =>
 t.test('through a bus in memory an event is there with the next tick', async (t) => {
   const bus = createMemoryBus()
   t.teardown(() => bus.close())
-  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0 })
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
   const cursor = await writer.emit(event({ type: 'turn.created' }), 'turn_1:created')
   t.equal(await writer.emit(event({ type: 'turn.created' }), 'turn_1:created'), cursor)
   writer.delta(content('a'))

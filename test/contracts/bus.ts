@@ -221,6 +221,19 @@ export function busContract(t: Test, bed: BusBed): void {
     t.equal(textsOf(await all.events(2))[0], 'old')
   })
 
+  t.test('a former owner’s words are dropped, and all of a turn’s after its end', async (t) => {
+    const bus = await bed.open(t)
+    const said = (epoch: number, one: BusEvent): BusEvent => ({ ...one, epoch })
+    await bus.append(SESSION, [said(1, event('turn.created')), said(1, delta('first'))])
+    await bus.append(SESSION, [said(2, delta('second'))])
+    const [place] = await bus.append(SESSION, [said(1, delta('stale'))])
+    t.type(place, 'string', 'told where the log stands')
+    await bus.append(SESSION, [delta('of nobody'), said(2, event('turn.completed', 'end'))])
+    await bus.append(SESSION, [said(2, delta('straggler')), said(3, event('turn.created', 'next', 'turn_2'))])
+    const reading = start(t, bus)
+    t.same(textsOf(await reading.events(6)), ['', 'first', 'second', 'of nobody', 'end', 'next'])
+  })
+
   t.test('a repeat under a known key is dropped and answered with the first one’s cursor', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)

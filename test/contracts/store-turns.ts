@@ -386,6 +386,28 @@ async function commitContract(t: Test, store: Store): Promise<void> {
 }
 
 async function fencingContract(t: Test, store: Store): Promise<void> {
+  await t.test(
+    'a heartbeat tells of a cancel, and an owner that does not act on it loses the turn',
+    async (t) => {
+      const scope = owner()
+      const { session, turn, fence } = await runningTurn(store, scope, LEASE)
+      t.equal(await store.turns.breakLease(turn.id), false, 'nobody asked for its end')
+      await store.turns.requestCancel(scope, turn.id)
+      t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [
+        { session_id: session.id, cancelled_turn: turn.id },
+      ])
+      t.equal(await store.turns.breakLease(turn.id), true)
+      const late = store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
+      t.ok((await rejection(late)) instanceof StaleOwner)
+      const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
+        (one) => one.turn.id === turn.id,
+      )
+      t.match(taken, { turn: { recoveries: 0, cancel_requested: true }, fence: { epoch: 2 } })
+      if (taken) await endTurn(store, taken.fence, turn.id)
+      t.equal(await store.turns.breakLease(turn.id), false, 'it has ended')
+    },
+  )
+
   await t.test('a former owner’s write fails and leaves nothing', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
@@ -414,7 +436,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     await store.turns.handOver(fence)
     t.strictSame(
       await store.turns.heartbeat('replica-2', [session.id], 60),
-      [session.id],
+      [{ session_id: session.id, cancelled_turn: null }],
       'nor gives it away',
     )
     if (taken) await endTurn(store, taken.fence, turn.id)
@@ -427,7 +449,9 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       turn_id: turn.id,
       messages: [message('still here', { turn_id: turn.id })],
     })
-    t.strictSame(await store.turns.heartbeat(LAPSED.owner, [session.id], 60), [session.id])
+    t.strictSame(await store.turns.heartbeat(LAPSED.owner, [session.id], 60), [
+      { session_id: session.id, cancelled_turn: null },
+    ])
     const taken = await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)
     t.notOk(
       taken.some((one) => one.turn.id === turn.id),
