@@ -4,6 +4,7 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
+import { once } from 'node:events'
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -11,6 +12,10 @@ import { join } from 'node:path'
 
 export interface RunningServer {
   url: string
+  /** Ends the process, by default as an orderly stop does; its data and its port stay. */
+  down(signal?: NodeJS.Signals): Promise<void>
+  /** Starts it again where it was. */
+  up(): Promise<void>
   stop(): Promise<void>
 }
 
@@ -38,9 +43,16 @@ export async function startPostgres({ durable = false } = {}): Promise<RunningSe
     ? []
     : ['-c', 'fsync=off', '-c', 'synchronous_commit=off', '-c', 'full_page_writes=off']
   const args = ['-D', data, '-k', dir, '-h', '127.0.0.1', '-p', String(port), ...careless]
-  const child = spawn(join(bin, 'postgres'), args, { ...user, cwd: dir, stdio: ['ignore', 'ignore', 'pipe'] })
-  await saidReady(child, 'stderr', 'ready to accept connections')
-  return { url: `postgresql://baton@127.0.0.1:${port}/postgres`, stop: stopper(child, 'SIGINT', dir) }
+  const start = async () => {
+    const child = spawn(join(bin, 'postgres'), args, {
+      ...user,
+      cwd: dir,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    await saidReady(child, 'stderr', 'ready to accept connections')
+    return child
+  }
+  return running(`postgresql://baton@127.0.0.1:${port}/postgres`, dir, 'SIGINT', start)
 }
 
 export async function startRedis(): Promise<RunningServer> {
@@ -58,9 +70,12 @@ export async function startRedis(): Promise<RunningServer> {
     '--appendonly',
     'no',
   ]
-  const child = spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
-  await saidReady(child, 'stdout', 'Ready to accept connections')
-  return { url: `redis://127.0.0.1:${port}`, stop: stopper(child, 'SIGTERM', dir) }
+  const start = async () => {
+    const child = spawn('redis-server', args, { stdio: ['ignore', 'pipe', 'ignore'] })
+    await saidReady(child, 'stdout', 'Ready to accept connections')
+    return child
+  }
+  return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)
 }
 
 /** Debian keeps the server programs out of the PATH, by version. */
@@ -105,14 +120,31 @@ function saidReady(child: ChildProcess, stream: 'stdout' | 'stderr', words: stri
   })
 }
 
-function stopper(child: ChildProcess, signal: NodeJS.Signals, dir: string): () => Promise<void> {
-  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()))
+async function running(
+  url: string,
+  dir: string,
+  orderly: NodeJS.Signals,
+  start: () => Promise<ChildProcess>,
+): Promise<RunningServer> {
+  let child = await start()
   const withProcess = () => void child.kill('SIGKILL')
   process.once('exit', withProcess)
-  return async () => {
+  const down = async (signal: NodeJS.Signals = orderly) => {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const exited = once(child, 'exit')
     child.kill(signal)
     await exited
-    process.off('exit', withProcess)
-    rmSync(dir, { recursive: true, force: true })
+  }
+  return {
+    url,
+    down,
+    async up() {
+      child = await start()
+    },
+    async stop() {
+      await down()
+      process.off('exit', withProcess)
+      rmSync(dir, { recursive: true, force: true })
+    },
   }
 }

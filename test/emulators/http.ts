@@ -15,6 +15,8 @@ export interface Recorded {
   /** Parsed JSON; the text itself where it is none. */
   body: unknown
   text: string
+  /** Status of the answer, once it is known */
+  status?: number
   /** Settles when the exchange is over: `aborted` if the caller left before the answer's end. */
   closed: Promise<'finished' | 'aborted'>
 }
@@ -74,6 +76,7 @@ export async function serve(answer: (request: Recorded) => Reply | Promise<Reply
     const reply = await Promise.resolve()
       .then(() => answer(request))
       .catch((thrown): JsonReply => ({ status: 500, body: `emulator defect: ${String(thrown)}` }))
+    request.status = reply.status ?? 200
     if ('stream' in reply) return sendStream(response, reply)
     sendJson(response, reply)
   }

@@ -1,0 +1,113 @@
+/**
+ * A client of a turn's events that never gives up: it goes on at another replica with its cursor whenever
+ * a connection ends, and keeps all that it received, byte for byte.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDecoder } from '../../src/sse.ts'
+
+export interface Seen {
+  cursor: string
+  type: string
+  /** As it came */
+  data: string
+}
+
+export interface Reading {
+  turn: string
+  /** How the reader behaves, for the report */
+  kind: string
+  events: Seen[]
+  connections: number
+  /** Answers that a cursor cannot heal */
+  problems: string[]
+  /** When its last event came, by the driver's clock */
+  endedAt: number
+  /** Resolves after the terminal event, or after a gap that tells of the turn's end */
+  done: Promise<void>
+}
+
+export interface Follow {
+  kind: string
+  /** Where to connect, by number of the connection */
+  place(connection: number): string
+  /** Leaves after so many events of a connection; absent: stays */
+  leaveAfter?(connection: number): number
+  /** Gives up then; what it has is kept */
+  signal: AbortSignal
+}
+
+const TERMINAL = new Set(['turn.completed', 'turn.failed', 'turn.cancelled'])
+export const isTerminal = (type: string): boolean => TERMINAL.has(type)
+const PAUSE_MS = 25
+
+export function follow(turn: string, how: Follow): Reading {
+  const reading: Reading = {
+    turn,
+    kind: how.kind,
+    events: [],
+    connections: 0,
+    problems: [],
+    endedAt: 0,
+    done: Promise.resolve(),
+  }
+  reading.done = run(reading, how)
+  return reading
+}
+
+async function run(reading: Reading, how: Follow): Promise<void> {
+  while (!how.signal.aborted) {
+    const url = how.place(reading.connections)
+    const leaveAfter = how.leaveAfter?.(reading.connections) ?? Number.POSITIVE_INFINITY
+    reading.connections++
+    const isOver = await connect(reading, url, leaveAfter, how.signal).catch(() => false)
+    reading.endedAt = Date.now()
+    if (isOver) return
+    if (leaveAfter === Number.POSITIVE_INFINITY) await sleep(PAUSE_MS)
+  }
+  reading.problems.push('gave up before the end of the turn')
+}
+
+/** One connection. True: the turn is over for this reader. */
+async function connect(
+  reading: Reading,
+  url: string,
+  leaveAfter: number,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const leave = new AbortController()
+  const cursor = reading.events.at(-1)?.cursor
+  const response = await fetch(`${url}/v1/turns/${reading.turn}/events`, {
+    headers: cursor === undefined ? {} : { 'last-event-id': cursor },
+    signal: AbortSignal.any([leave.signal, signal]),
+  })
+  if (response.status === 204) return true
+  if (response.status !== 200 || !response.body) {
+    if (response.status < 500) reading.problems.push(`${response.status} ${await response.text()}`)
+    else await response.body?.cancel()
+    return response.status < 500
+  }
+  let isOver = false
+  let count = 0
+  const decoder = createDecoder(({ event = '', id = '', data }) => {
+    // What came in one piece behind the last wanted event was never read.
+    if (isOver || count >= leaveAfter) return
+    count++
+    reading.events.push({ cursor: id, type: event, data })
+    isOver = isTerminal(event) || (event === 'gap' && hasEnded(data))
+  })
+  const utf8 = new TextDecoder()
+  try {
+    for await (const chunk of response.body) {
+      decoder.push(utf8.decode(chunk, { stream: true }))
+      if (isOver || count >= leaveAfter) break
+    }
+  } finally {
+    leave.abort()
+  }
+  return isOver
+}
+
+const hasEnded = (data: string): boolean => {
+  const { snapshot } = JSON.parse(data) as { snapshot: { turn: { ended_at: string | null } | null } }
+  return (snapshot.turn?.ended_at ?? null) !== null
+}

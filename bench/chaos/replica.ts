@@ -1,0 +1,86 @@
+/** One gateway process of the run: on a port of its own, killed, frozen and started again at will. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../../..')
+const SERVER = join(root, 'dist/src/server.js')
+const READY_MS = 60_000
+
+export interface Replica {
+  readonly name: string
+  readonly url: string
+  /** Resolves when it is ready */
+  start(): Promise<void>
+  signal(signal: NodeJS.Signals): void
+  /** Sends the signal and waits for the end; how the process ended. */
+  end(signal: NodeJS.Signals): Promise<number | null>
+  isUp(): boolean
+  /** Resident memory in MiB; null when it is down */
+  rss(): number | null
+  /** What it logged at level error and above, each a JSON line */
+  readonly errors: string[]
+}
+
+export function createReplica(name: string, port: number, env: Record<string, string>): Replica {
+  let child: ChildProcess | null = null
+  const errors: string[] = []
+  const url = `http://127.0.0.1:${port}`
+  const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
+
+  async function start(): Promise<void> {
+    const mine = spawn(process.execPath, ['--enable-source-maps', SERVER], {
+      cwd: root,
+      env: { PATH: process.env.PATH, BATON_PORT: String(port), ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    child = mine
+    mine.stdout?.setEncoding('utf8').on('data', (text: string) => keepErrors(text, errors))
+    mine.stderr?.setEncoding('utf8').on('data', (text: string) => errors.push(text))
+    for (let waited = 0; waited < READY_MS; waited += 50) {
+      if (mine.exitCode !== null) throw new Error(`${name} ended with ${mine.exitCode}: ${errors.at(-1)}`)
+      // Killed while it was starting: whoever did that starts the next one.
+      if (mine.signalCode !== null) return
+      const status = await fetch(`${url}/readyz`, { signal: AbortSignal.timeout(2000) }).then(
+        (answer) => answer.status,
+        () => 0,
+      )
+      if (status === 200) return
+      await sleep(50)
+    }
+    throw new Error(`${name} did not become ready`)
+  }
+
+  return {
+    name,
+    url,
+    errors,
+    start,
+    isUp,
+    signal: (signal) => void child?.kill(signal),
+    async end(signal) {
+      if (!child || !isUp()) return child?.exitCode ?? null
+      const exited = once(child, 'exit')
+      child.kill(signal)
+      await exited
+      return child.exitCode
+    },
+    rss() {
+      if (!child?.pid || !isUp()) return null
+      try {
+        const kib = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))?.[1]
+        return kib === undefined ? null : Math.round(Number(kib) / 1024)
+      } catch {
+        return null
+      }
+    },
+  }
+}
+
+/** Levels of pino: 50 is error. */
+function keepErrors(text: string, errors: string[]): void {
+  for (const line of text.split('\n')) if (/"level":(50|60)/.test(line)) errors.push(line)
+}

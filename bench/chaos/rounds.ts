@@ -1,0 +1,174 @@
+/** Rounds: a few turns on one replica, a fault at a random moment, the end of all, and the checker. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { checkTurn, type Finding, KINDS } from './check.ts'
+import { type Fault, HARM } from './faults.ts'
+import { createRandom, type Random } from './random.ts'
+import { follow, isTerminal } from './reader.ts'
+import { type ChaosTurn, newSession, newTurn } from './workload.ts'
+import type { World } from './world.ts'
+
+export interface RoundOptions {
+  rounds: number
+  seed: number
+  /** Turns of a round */
+  turns: number
+  faults: readonly Fault[]
+  say(line: string): void
+}
+
+export interface Report {
+  rounds: number
+  seed: number
+  turns: number
+  /** Turns that were not over when the fault struck */
+  struck: number
+  findings: Finding[]
+  /** From the fault to the end of each struck turn, ms, by fault */
+  recovery: Partial<Record<Fault, number[]>>
+  calls: number
+  requests: number
+  events: number
+  connections: number
+  /** Resident memory of the replicas, MiB: first and last look */
+  memory: { replica: string; first: number; last: number }[]
+  seconds: number
+}
+
+/** A turn may take this long beside the lease, after a fault. */
+const SLACK_MS = 10_000
+/** After the last restart of a server everything has to come to its end. */
+const ROUND_MS = 60_000
+
+export async function runRounds(world: World, options: RoundOptions): Promise<Report> {
+  const random = createRandom(options.seed)
+  const started = Date.now()
+  const report: Report = {
+    rounds: 0,
+    seed: options.seed,
+    turns: 0,
+    struck: 0,
+    findings: [],
+    recovery: {},
+    calls: 0,
+    requests: 0,
+    events: 0,
+    connections: 0,
+    memory: [],
+    seconds: 0,
+  }
+  const first = world.replicas.map((replica) => replica.rss() ?? 0)
+  for (let round = 0; round < options.rounds; round++) {
+    const fault = random.pick(options.faults)
+    const before = report.findings.length
+    const ms = await playRound(world, fault, options, random, report)
+    report.rounds++
+    const found = report.findings.slice(before)
+    options.say(`round ${round + 1}: ${fault}, ${ms} ms${found.length ? ', FINDINGS' : ''}`)
+    for (const { kind, turn, what } of found) options.say(`  ${kind} ${turn}: ${what}`)
+  }
+  for (const refused of world.refused()) {
+    report.findings.push({ kind: 'request_refused', turn: '', what: `${refused.status} ${refused.path}` })
+  }
+  report.calls = world.tools.calls.length
+  report.requests = world.requests()
+  report.memory = world.replicas.map((replica, i) => ({
+    replica: replica.name,
+    first: first[i] ?? 0,
+    last: replica.rss() ?? 0,
+  }))
+  report.seconds = Math.round((Date.now() - started) / 1000)
+  return report
+}
+
+async function playRound(
+  world: World,
+  fault: Fault,
+  options: RoundOptions,
+  random: Random,
+  report: Report,
+): Promise<number> {
+  const roundStarted = Date.now()
+  const victim = report.rounds % world.replicas.length
+  const end = AbortSignal.timeout(ROUND_MS)
+  const turns = await Promise.all(
+    Array.from({ length: options.turns }, async () => {
+      const turn = await newTurn(world, await newSession(world, victim), victim, random)
+      turn.readings.push(...readers(world, turn, random, end))
+      return turn
+    }),
+  )
+  await sleep(random.between(0, 900))
+  const struckAt = Date.now()
+  const struck = turns.filter(
+    ({ readings }) =>
+      !readings.some(({ endedAt, events }) => endedAt > 0 && events.some((event) => isTerminal(event.type))),
+  )
+  const mend = await HARM[fault]({ world, victim, turns, random })
+  await mend()
+  const mended = Date.now()
+  await Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }) => done)))
+  report.turns += turns.length
+  report.struck += struck.length
+  for (const turn of struck) {
+    const endedAt = Math.min(...turn.readings.map((reading) => reading.endedAt))
+    const times = report.recovery[fault] ?? []
+    report.recovery[fault] = times
+    times.push(endedAt - struckAt)
+    const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended
+    const late = endedAt - since - world.leaseSeconds * 1000 - SLACK_MS
+    if (late > 0) report.findings.push({ kind: 'turn_late', turn: turn.id, what: `by ${late} ms` })
+  }
+  for (const turn of turns) report.findings.push(...(await check(world, turn, report)))
+  return Date.now() - roundStarted
+}
+
+/** One that stays, one that comes back after every event, one that leaves now and then. */
+function readers(world: World, { id }: ChaosTurn, random: Random, signal: AbortSignal) {
+  const at = (i: number) => world.replicas[i % world.replicas.length]?.url ?? ''
+  const offset = random.between(0, world.replicas.length)
+  return [
+    follow(id, { kind: 'staying', place: (i) => at(offset + i), signal }),
+    follow(id, { kind: 'hopping', place: (i) => at(i), leaveAfter: () => 1, signal }),
+    follow(id, {
+      kind: 'wandering',
+      place: (i) => at(offset + 1 + i),
+      leaveAfter: () => 2 + random.between(0, 20),
+      signal,
+    }),
+  ]
+}
+
+async function check(world: World, turn: ChaosTurn, report: Report): Promise<Finding[]> {
+  const reference = follow(turn.id, {
+    kind: 'later',
+    place: (i) => world.replicas[i % world.replicas.length]?.url ?? '',
+    signal: AbortSignal.timeout(15_000),
+  })
+  await reference.done
+  for (const { events, connections } of turn.readings) {
+    report.events += events.length
+    report.connections += connections
+  }
+  return checkTurn(world, turn, reference)
+}
+
+export function percentile(values: readonly number[], share: number): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? 0
+}
+
+export function summarize(report: Report): string {
+  const counts = KINDS.map((kind) => `${kind} ${report.findings.filter((one) => one.kind === kind).length}`)
+  const times = Object.entries(report.recovery).map(
+    ([fault, ms]) =>
+      `  ${fault}: ${ms.length} turns struck, to their end p50 ${percentile(ms, 0.5)} ms, p99 ${percentile(ms, 0.99)} ms, most ${Math.max(...ms)} ms`,
+  )
+  return [
+    `${report.rounds} rounds, seed ${report.seed}, ${report.seconds} s: ${report.turns} turns (${report.struck} struck), ${report.requests} model calls, ${report.calls} tool calls`,
+    `readers: ${report.events} events over ${report.connections} connections`,
+    ...times,
+    `memory: ${report.memory.map(({ replica, first, last }) => `${replica} ${first} → ${last} MiB`).join(', ')}`,
+    counts.join(', '),
+    report.findings.length === 0 ? 'nothing lost, nothing twice' : `${report.findings.length} FINDINGS`,
+  ].join('\n')
+}

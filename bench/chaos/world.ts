@@ -1,0 +1,201 @@
+/**
+ * What a run needs: a PostgreSQL and a Redis, three gateway processes on them, and in this process the
+ * emulated providers and an MCP server that keeps a record of every call.
+ */
+import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { freePort } from '../../demo/processes.ts'
+import { startToolServer, type TestTool, type ToolServer, textResult } from '../../test/e2e/tool-server.ts'
+import { createAnthropicEmulator } from '../../test/emulators/anthropic.ts'
+import { createGeminiEmulator } from '../../test/emulators/gemini.ts'
+import type { Recorded } from '../../test/emulators/http.ts'
+import { createOpenAiEmulator } from '../../test/emulators/openai.ts'
+import { type RunningServer, startPostgres, startRedis } from '../../test/servers.ts'
+import { createReplica, type Replica } from './replica.ts'
+
+export const MODELS = [
+  { provider: 'openai', model: 'gpt-5.6-sol' },
+  { provider: 'anthropic', model: 'claude-opus-5-5' },
+  { provider: 'gemini', model: 'gemini-3.8-flash' },
+] as const
+
+export interface World {
+  replicas: Replica[]
+  database: pg.Pool
+  tools: ToolServer
+  leaseSeconds: number
+  /** Null where the run was given servers: those are not ours to restart */
+  servers: { postgres: RunningServer; redis: RunningServer } | null
+  redisUrl: string
+  /** Requests that a provider answered with an error */
+  refused(): Recorded[]
+  requests(): number
+  close(): Promise<void>
+}
+
+export interface WorldOptions {
+  replicas?: number
+  leaseSeconds?: number
+  /** Servers that are there already; the database gets a schema of the run's own */
+  given?: { databaseUrl: string; redisUrl: string }
+  env?: Record<string, string>
+}
+
+export async function openWorld(options: WorldOptions = {}): Promise<World> {
+  const { replicas: count = 3, leaseSeconds = 2, given, env = {} } = options
+  const closers: (() => Promise<unknown>)[] = []
+  const close = async () => {
+    for (const one of closers.splice(0).reverse()) await one()
+  }
+  try {
+    const servers = given ? null : await startServers(closers)
+    const databaseUrl = given ? await ownDatabase(given.databaseUrl, closers) : servers?.postgres.url
+    const redisUrl = given?.redisUrl ?? servers?.redis.url
+    if (!databaseUrl || !redisUrl) throw new Error('no servers')
+    const openai = await createOpenAiEmulator()
+    const anthropic = await createAnthropicEmulator()
+    const gemini = await createGeminiEmulator()
+    const tools = await startToolServer(TOOLS)
+    closers.push(openai.close, anthropic.close, gemini.close, tools.close)
+    const database = new pg.Pool({ connectionString: databaseUrl, max: 4 })
+    database.on('error', () => {})
+    closers.push(() => database.end())
+    const replicaEnv = {
+      DATABASE_URL: databaseUrl,
+      REDIS_URL: redisUrl,
+      BATON_LEASE_SECONDS: String(leaseSeconds),
+      BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
+      BATON_LOG_LEVEL: 'error',
+      BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
+      BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
+      BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
+      OPENAI_API_KEY: 'sk-chaos',
+      ANTHROPIC_API_KEY: 'sk-ant-api03-chaos',
+      GEMINI_API_KEY: 'chaos',
+      ...env,
+    }
+    const replicas: Replica[] = []
+    for (let i = 0; i < count; i++) {
+      replicas.push(createReplica(`replica-${i}`, await freePort(), replicaEnv))
+    }
+    closers.push(() => Promise.all(replicas.map(stopReplica)))
+    // The first one migrates; the others would only wait for it.
+    await replicas[0]?.start()
+    await Promise.all(replicas.slice(1).map((replica) => replica.start()))
+    const everything = () => [...openai.requests, ...anthropic.requests, ...gemini.requests]
+    const world: World = {
+      replicas,
+      database,
+      tools,
+      leaseSeconds,
+      servers,
+      redisUrl,
+      refused: () => everything().filter(({ status = 0 }) => status >= 400),
+      requests: () => everything().length,
+      close,
+    }
+    await request(world, 'POST', '/v1/connectors', {
+      name: 'kit',
+      transport: 'streamable_http',
+      url: tools.url,
+    })
+    return world
+  } catch (failure) {
+    await close()
+    throw failure
+  }
+}
+
+async function stopReplica(replica: Replica): Promise<void> {
+  replica.signal('SIGCONT')
+  await replica.end('SIGKILL')
+}
+
+async function startServers(closers: (() => Promise<unknown>)[]) {
+  const postgres = await startPostgres({ durable: true })
+  closers.push(postgres.stop)
+  const redis = await startRedis()
+  closers.push(redis.stop)
+  return { postgres, redis }
+}
+
+async function ownDatabase(given: string, closers: (() => Promise<unknown>)[]): Promise<string> {
+  const name = `baton_chaos_${randomBytes(6).toString('hex')}`
+  const asAdmin = async (sql: string) => {
+    const client = new pg.Client({ connectionString: given })
+    await client.connect()
+    await client.query(sql).finally(() => client.end())
+  }
+  await asAdmin(`create database ${name}`)
+  closers.push(() => asAdmin(`drop database if exists ${name} with (force)`))
+  const url = new URL(given)
+  url.pathname = `/${name}`
+  return url.href
+}
+
+/** `charge` must never run twice for one call; `look` may. */
+const TOOLS: Record<string, TestTool> = {
+  charge: tool('Takes money', {}),
+  look: tool('Only looks', { readOnlyHint: true }),
+  spare: tool('Comes and goes', { readOnlyHint: true }),
+}
+
+function tool(description: string, annotations: Record<string, unknown>): TestTool {
+  return {
+    description,
+    annotations,
+    inputSchema: {
+      type: 'object',
+      properties: { id: { type: 'string' }, ms: { type: 'number' } },
+      required: ['id', 'ms'],
+    },
+    async run({ args }) {
+      await sleep(Number(args.ms))
+      return textResult(`did ${String(args.id)}`)
+    },
+  }
+}
+
+export interface Reply {
+  status: number
+  body: Record<string, unknown>
+}
+
+/** A request that is made again, at another replica, until one answers it with something final. */
+export async function request(
+  world: Pick<World, 'replicas'>,
+  method: string,
+  path: string,
+  body?: unknown,
+  {
+    first = 0,
+    headers = {},
+    untilMs = 30_000,
+  }: { first?: number; headers?: Record<string, string>; untilMs?: number } = {},
+): Promise<Reply> {
+  const until = Date.now() + untilMs
+  for (let tries = 0; ; tries++) {
+    const replica = world.replicas[(first + tries) % world.replicas.length]
+    const reply = replica ? await once(replica.url + path, method, body, headers).catch(() => null) : null
+    if (reply && reply.status < 500) return reply
+    if (Date.now() > until) throw new Error(`${method} ${path}: no replica answered (${reply?.status})`)
+    await sleep(50)
+  }
+}
+
+async function once(
+  url: string,
+  method: string,
+  body: unknown,
+  headers: Record<string, string>,
+): Promise<Reply> {
+  const response = await fetch(url, {
+    method,
+    headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    signal: AbortSignal.timeout(15_000),
+  })
+  const text = await response.text()
+  return { status: response.status, body: text === '' ? {} : JSON.parse(text) }
+}
