@@ -86,7 +86,7 @@ function useBodies(app: App): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
     if (body.length === 0) return done(null, undefined)
-    parseJson(request, String(body), (error, value) => {
+    void parseJson(request, String(body), (error, value) => {
       if (error)
         return done(new BatonError('invalid_request', `The body is not valid JSON: ${error.message}`))
       if (isTooDeep(value)) {
