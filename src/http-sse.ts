@@ -38,24 +38,41 @@ export interface StreamOptions {
 
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
 const STUCK_PINGS = 4
+const OVER = Symbol('the stream is over')
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
+  /** Ends an open stream each; a set, since a signal walks through its listeners for each that comes or goes. */
+  const open = new Set<() => void>()
   return {
     closing: shutdown.signal,
-    close: () => shutdown.abort(),
+    close() {
+      shutdown.abort()
+      for (const leave of open) leave()
+    },
     send(reply, source) {
-      const stream = openStream(source, shutdown.signal, pingMs, log)
+      const { stream, leave } = openStream(source, pingMs, log)
       // A client that reads no more must neither keep its socket nor keep the server from closing.
-      const cut = (ms: number) => setTimeout(() => reply.raw.destroy(), ms).unref()
-      const onShutdown = () => void cut(CLOSE_MS)
-      shutdown.signal.addEventListener('abort', onShutdown, { once: true })
-      stream.once('close', () => cut(pingMs * STUCK_PINGS))
+      let timer: NodeJS.Timeout | undefined
+      const cut = (ms: number) => {
+        clearTimeout(timer)
+        timer = setTimeout(() => reply.raw.destroy(), ms).unref()
+      }
+      const leaveSoon = () => {
+        leave()
+        cut(CLOSE_MS)
+      }
+      open.add(leaveSoon)
+      if (shutdown.signal.aborted) leaveSoon()
+      stream.once('close', () => {
+        if (!shutdown.signal.aborted) cut(pingMs * STUCK_PINGS)
+      })
       metrics.streamOpened()
       reply.raw.once('close', () => {
-        shutdown.signal.removeEventListener('abort', onShutdown)
+        clearTimeout(timer)
+        open.delete(leaveSoon)
         metrics.streamClosed()
       })
       // Without `connection: close` the server would wait for the kept-alive socket when it closes.
@@ -69,19 +86,20 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
   }
 }
 
-function openStream(source: EventSource, shutdown: AbortSignal, pingMs: number, log: Logger): Readable {
+/** `leave` ends the stream at once, as if nothing more were to come. */
+function openStream(
+  source: EventSource,
+  pingMs: number,
+  log: Logger,
+): { stream: Readable; leave: () => void } {
   const stop = new AbortController()
   const items = source.read(stop.signal)
-  const { stream, write, hurry, end } = pacedStream(pingMs, () => {
-    shutdown.removeEventListener('abort', leave)
-    stop.abort()
-  })
+  // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
+  const { stream, write, hurry, end } = pacedStream(pingMs, () => stop.abort(OVER))
   function leave(): void {
-    stop.abort()
+    stop.abort(OVER)
     hurry()
   }
-  shutdown.addEventListener('abort', leave, { once: true })
-  if (shutdown.aborted) leave()
 
   async function copy(): Promise<void> {
     // Headers leave with the first byte.
@@ -106,7 +124,7 @@ function openStream(source: EventSource, shutdown: AbortSignal, pingMs: number, 
       if (!stop.signal.aborted) log.warn({ err }, 'an event stream broke')
     })
     .finally(end)
-  return stream
+  return { stream, leave }
 }
 
 interface Paced {

@@ -26,8 +26,16 @@ function base32(value: number, length: number): string {
   return text
 }
 
+/** Fetched many at once: asking the system for a few bytes costs more than all the rest of an id. */
+let pool = randomBytes(0)
+let used = 0
+
 function random(length: number): string {
+  if (used + length > pool.length) {
+    pool = randomBytes(3072)
+    used = 0
+  }
   let text = ''
-  for (const byte of randomBytes(length)) text += ALPHABET[byte & 31]
+  for (const end = used + length; used < end; used++) text += ALPHABET[(pool[used] ?? 0) & 31]
   return text
 }

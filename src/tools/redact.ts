@@ -10,31 +10,41 @@ import { creator } from '@secretlint/secretlint-rule-preset-recommend'
 /** Stands where a secret was. */
 export const MASK = '[redacted]'
 
-/** What secretlint's preset misses, by trial: shapes with a prefix that nothing else has. */
-const OWN = new RegExp(
+/**
+ * What secretlint's preset misses, by trial: shapes with a prefix that nothing else has. Before each stands
+ * its sign, which every match holds and which is found in a tenth of the time.
+ */
+const OWN_RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
+  [/sk-/, /\bsk-(?:proj-|svcacct-|admin-|ant-)?[A-Za-z0-9_-]{20,}/], // OpenAI, Anthropic
+  [/A(?:KI|SI|BI|CC)A/, /\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b/], // AWS key ids, examples included
+  [/gh[pousr]_|github_pat_/, /\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,})/],
+  [/xox/, /\bxox[abeoprs]-[A-Za-z0-9-]{10,}/], // Slack
+  [/xapp-/, /\bxapp-[A-Za-z0-9-]{20,}/],
+  [/AIza/, /\bAIza[A-Za-z0-9_-]{30,}/], // Google API keys
+  [/ya29\./, /\bya29\.[A-Za-z0-9_-]{20,}/], // Google access tokens
+  [/glpat-/, /\bglpat-[A-Za-z0-9_-]{20,}/], // GitLab
+  [/npm_/, /\bnpm_[A-Za-z0-9]{36}\b/],
+  [/[rs]k_(?:live|test)_/, /\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/], // Stripe
+  [/bk_/, /\bbk_[A-Za-z0-9_-]{40,}/], // our own keys
+  // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
+  [/eyJ/, /(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/],
   [
-    /\bsk-(?:proj-|svcacct-|admin-|ant-)?[A-Za-z0-9_-]{20,}/, // OpenAI, Anthropic
-    /\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b/, // AWS key ids, examples included
-    /\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,})/,
-    /\bxox[abeoprs]-[A-Za-z0-9-]{10,}/, // Slack
-    /\bxapp-[A-Za-z0-9-]{20,}/,
-    /\bAIza[A-Za-z0-9_-]{30,}/, // Google API keys
-    /\bya29\.[A-Za-z0-9_-]{20,}/, // Google access tokens
-    /\bglpat-[A-Za-z0-9_-]{20,}/, // GitLab
-    /\bnpm_[A-Za-z0-9]{36}\b/,
-    /\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/, // Stripe
-    /\bbk_[A-Za-z0-9_-]{40,}/, // our own keys
-    // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
-    /(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/,
+    /PRIVATE KEY/,
     /-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----)){0,20000}(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|$)/,
+  ],
+  [
+    /:\/\/[^\s:@/'"]{1,200}:[^\s@/'"]{1,200}@/,
     /\b[a-z][a-z0-9+.-]{1,20}:\/\/[^\s:@/'"]{1,200}:[^\s@/'"]{1,200}@(?=[^\s])/, // passwords in URLs
-    /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/,
+  ],
+  [/[Bb]earer\s/, /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/],
+  [
+    /aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey/,
     /(?<=(?:aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey)["'\s]{0,5}[=:]["'\s]{0,5})[A-Za-z0-9/+]{40}/,
-  ]
-    .map(({ source }) => source)
-    .join('|'),
-  'g',
-)
+  ],
+]
+const anyOf = (patterns: RegExp[]): string => patterns.map(({ source }) => source).join('|')
+const OWN = new RegExp(anyOf(OWN_RULES.map(([, rule]) => rule)), 'g')
+const SIGN = new RegExp(anyOf(OWN_RULES.map(([sign]) => sign)))
 
 /** A field with such a name holds a secret, whatever it looks like. */
 const SECRET_NAME =
@@ -43,6 +53,9 @@ const SECRET_NAME =
 /** The same in JSON text: such a name with a text that is not empty. */
 const NAMED_SECRET =
   /"(?:[^"]{0,200}[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|access[_-]?token|refresh[_-]?token|authorization)"\s*:\s*"[^"]/i
+
+/** One of these stands in every match of it. */
+const SECRET_WORD = /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|token|authorization/i
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut. */
@@ -60,7 +73,7 @@ export interface Redacted<T> {
  */
 export function hasSecret(json: string): boolean {
   OWN.lastIndex = 0
-  return OWN.test(json) || NAMED_SECRET.test(json)
+  return (SIGN.test(json) && OWN.test(json)) || (SECRET_WORD.test(json) && NAMED_SECRET.test(json))
 }
 
 /** Replaces the secrets of a text. */

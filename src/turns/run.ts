@@ -173,13 +173,26 @@ export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent 
   return message ? { ...said, message } : said
 }
 
+let lastMs = 0
+let lastText = ''
+
+/** The time in words, made once a millisecond: deltas come in bursts. */
+function now(): string {
+  const ms = Date.now()
+  if (ms !== lastMs) {
+    lastMs = ms
+    lastText = new Date(ms).toISOString()
+  }
+  return lastText
+}
+
 export function event(active: ActiveTurn, step: number | null, body: TurnEventBody): TurnEvent {
   return {
     ...body,
     session_id: active.turn.session_id,
     turn_id: active.turn.id,
     step,
-    at: new Date().toISOString(),
+    at: now(),
   }
 }
 

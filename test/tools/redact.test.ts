@@ -1,5 +1,5 @@
 import t from 'tap'
-import { MASK, redactJson, redactText } from '../../src/tools/redact.ts'
+import { hasSecret, MASK, redactJson, redactText } from '../../src/tools/redact.ts'
 
 /** Built from pieces, so that no scanner takes this file for a leak. */
 const PLANTED: Record<string, string> = {
@@ -13,6 +13,14 @@ const PLANTED: Record<string, string> = {
   'a JWT': `eyJ${'hbGciOiJIUzI1NiJ9'}.eyJ${'zdWIiOiIxMjM0NTY3ODkwIn0'}.${'dozjgNryP4J3jVmNHl0w5N'}`,
   'a PEM key': `-----BEGIN RSA ${'PRIVATE KEY'}-----\nMIIEow${'A'.repeat(120)}\n-----END RSA ${'PRIVATE KEY'}-----`,
   'a password in a URL': `postgres://app:${'hunter2hunter2'}@db.example/app`,
+  'a fine-grained GitHub token': `github_pat_${'a1B2'.repeat(12)}`,
+  'a Slack app token': `xapp-${'1-A1b2-'.repeat(4)}`,
+  'a Google access token': `ya29.${'a0Ab_'.repeat(6)}`,
+  'an npm token': `npm_${'a1B2c3'.repeat(6)}`,
+  'a Stripe key': `sk_live_${'a1B2'.repeat(6)}`,
+  'a key of our own': `bk_${'a1B2_'.repeat(9)}`,
+  'a bearer token': `Authorization: Bearer ${'a1B2.'.repeat(6)}`,
+  'an AWS secret': `aws_secret_access_key = ${'a1B2/'.repeat(8)}`,
 }
 
 for (const [what, secret] of Object.entries(PLANTED)) {
@@ -24,6 +32,16 @@ for (const [what, secret] of Object.entries(PLANTED)) {
     t.ok(value.includes(MASK))
   })
 }
+
+t.test('the quick look at JSON text misses none of them, nor a name that says secret', async (t) => {
+  for (const [what, secret] of Object.entries(PLANTED)) {
+    t.ok(hasSecret(JSON.stringify({ type: 'text', text: `before ${secret} after` })), what)
+  }
+  for (const name of ['password', 'client_secret', 'refresh_token', 'apiKey', 'Authorization']) {
+    t.ok(hasSecret(JSON.stringify({ [name]: 'x' })), name)
+  }
+  t.notOk(hasSecret(JSON.stringify({ text: 'see https://example.com/a?b=c@d for tokens', password: '' })))
+})
 
 t.test('a secret is found at every depth of a JSON value, in names too, and the shape stays', async (t) => {
   const secret = PLANTED['a GitHub token'] ?? ''
