@@ -17,7 +17,7 @@ const PREFIX = 'lock-'
 const NAME_LENGTH = PREFIX.length + 12 + '.sock'.length
 
 /**
- * Locks the folder; the answer unlocks it. Throws when another process has it.
+ * Locks the folder; the answer unlocks it. Throws FolderInUse when another process has it.
  *
  * Everyone listens on a name of their own first and looks for others then: of two that come at once, at
  * least one sees the other and steps back. Names are never reused, so a dead one may be removed at any time.
@@ -32,9 +32,17 @@ export async function lockFolder(folder: string): Promise<() => Promise<void>> {
     // Two that stepped back for each other come again at different times.
     if (tries < 4) await sleep(20 + Math.random() * 80)
   }
-  throw new Error(
-    `The data folder ${folder} is in use by another Baton process. Stop that one, give this one its own BATON_DATA_DIR, or use DATABASE_URL to share one database.`,
-  )
+  throw new FolderInUse(folder)
+}
+
+/** Another process has the folder. */
+export class FolderInUse extends Error {
+  constructor(folder: string) {
+    super(
+      `The data folder ${folder} is in use by another Baton process. Stop that one, give this one its own BATON_DATA_DIR, or use DATABASE_URL to share one database.`,
+    )
+    this.name = 'FolderInUse'
+  }
 }
 
 /** The folder itself, or one of its own in the temporary folder where its path is too long for a socket. */

@@ -11,6 +11,7 @@ import { assertCurrent, migrate, readMigrations } from './migrate.ts'
 import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
 import { openPostgres } from './postgres.ts'
 import { createRegistry } from './registry.ts'
+import { createSealed } from './sealed.ts'
 import { createSessions } from './sessions.ts'
 import { createAudit, createSettings } from './settings.ts'
 import type { Store } from './store.ts'
@@ -28,7 +29,7 @@ export interface StoreOptions {
 
 /**
  * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
- * ours, and Error for a data folder that another process has.
+ * ours, and FolderInUse for a data folder that another process has.
  */
 export async function openStore(options: StoreOptions): Promise<Store> {
   const migrations = readMigrations()
@@ -60,6 +61,7 @@ function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'clos
     credentials: createCredentials(db),
     logins: createLoginRows(db),
     keys: createKeys(db),
+    sealed: createSealed(db),
     audit: createAudit(db),
     settings: createSettings(db),
   }

@@ -1,0 +1,24 @@
+/** The command line's process: real streams, real files. Everything else is in src/cli/. */
+import { readFileSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Io } from './cli/command.ts'
+import { runCli } from './cli/main.ts'
+
+const io: Io = {
+  say: (line) => void process.stdout.write(`${line}\n`),
+  note: (line) => void process.stderr.write(`${line}\n`),
+  ask: (question) =>
+    new Promise((resolve) => {
+      const lines = createInterface({ input: process.stdin, output: process.stderr })
+      lines.question(question, (line) => {
+        resolve(line)
+        lines.close()
+      })
+      lines.once('close', () => resolve(null))
+    }),
+  sleep: (ms) => sleep(ms),
+  readFile: (path) => readFileSync(path, 'utf8'),
+}
+
+process.exitCode = await runCli(process.argv.slice(2), { env: process.env, cwd: process.cwd(), io })

@@ -1,0 +1,64 @@
+/**
+ * What the command line needs of an installation, and where it gets it: from its store, or, while a gateway
+ * has the embedded one, from that gateway. The rule is in RULE, for people.
+ */
+import type { NewKey } from '../auth.ts'
+import type { Config } from '../config/config.ts'
+import type { CredentialView } from '../credentials/credentials.ts'
+import type { Login, LoginMode, LoginStatus } from '../credentials/logins.ts'
+import type { Rotation } from '../credentials/rotation.ts'
+import { FolderInUse } from '../store/lock.ts'
+import type { ApiKey, Page, PageRequest } from '../store/store.ts'
+import { openRemote, urlOf } from './remote.ts'
+
+export interface Access {
+  /** In words: where it works */
+  readonly place: string
+  createKey(input: NewKey): Promise<ApiKey & { key: string }>
+  keys(page: PageRequest): Promise<Page<ApiKey>>
+  revokeKey(id: string): Promise<void>
+  /** Throws Error where there is only a gateway to ask. */
+  rotateEncryption(): Promise<Rotation>
+  credentials(page: PageRequest): Promise<Page<CredentialView>>
+  deleteCredential(id: string): Promise<void>
+  authorize(provider: string, mode: LoginMode | null): Promise<Login>
+  status(provider: string, state: string): Promise<LoginStatus>
+  exchange(provider: string, state: string, pasted: string): Promise<CredentialView>
+  importFile(provider: string, format: string, content: string): Promise<CredentialView & { warning: string }>
+  /** What hinders the installation from working, each with what to do. */
+  problems(): Promise<string[]>
+  /** Connects to each MCP server and lists its tools. */
+  connectors(): AsyncIterable<{ name: string; error: string | null }>
+  close(): Promise<void>
+}
+
+export interface Target {
+  /** The gateway to ask, whatever the configuration says */
+  url?: string
+  key?: string
+  /** Whose credentials; directly only: a gateway knows by the key */
+  owner?: string
+}
+
+export const RULE = `With --url it asks that gateway. Without, it works on the configured store; while a gateway has the
+embedded one open, it asks that gateway at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
+A gateway with keys is asked with --key, or BATON_ADMIN_KEY.`
+
+/** Throws ConfigError from `load`, and what the place itself has to say. */
+export async function openAccess(
+  target: Target,
+  load: () => Config,
+  adminKey: string | null,
+): Promise<Access> {
+  const key = target.key ?? adminKey
+  if (target.url !== undefined) return openRemote({ ...target, url: target.url, key })
+  const config = load()
+  // Loads most of Baton: help and mistakes need not wait for it.
+  const { openDirect } = await import('./direct.ts')
+  try {
+    return await openDirect(config, target.owner ?? null)
+  } catch (failure) {
+    if (!(failure instanceof FolderInUse)) throw failure
+    return openRemote({ ...target, url: urlOf(config), key: target.key ?? config.adminKey })
+  }
+}

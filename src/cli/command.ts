@@ -1,0 +1,89 @@
+/** What a command of the command line is: data for the help, and one function. */
+import type { Config } from '../config/config.ts'
+import type { Access } from './access.ts'
+
+export interface Command {
+  /** The words that name it: `keys create` */
+  name: string
+  /** What follows the name, for people */
+  usage: string
+  summary: string
+  /** Names of what stands without dashes, all required */
+  takes: readonly string[]
+  options: Readonly<Record<string, { type: 'string' | 'boolean' }>>
+  /** The exit code. Throws UsageError, and whatever the work throws: its message is shown. */
+  run(given: Given): Promise<number>
+}
+
+export interface Given {
+  args: readonly string[]
+  text(option: string): string | undefined
+  flag(option: string): boolean
+  /** Opened at the first call, closed by whoever runs the command */
+  access(): Promise<Access>
+  /** Throws ConfigError. */
+  load(): { config: Config; warnings: string[] }
+  io: Io
+}
+export interface Io {
+  /** One line of the answer */
+  say(line: string): void
+  /** One line about it, which is not part of the answer */
+  note(line: string): void
+  /** One line from the person; null where nobody answers */
+  ask(question: string): Promise<string | null>
+  sleep(ms: number): Promise<unknown>
+  readFile(path: string): string
+}
+
+/** The command line is not one; exit code 64 (EX_USAGE of sysexits.h). */
+export class UsageError extends Error {
+  override name = 'UsageError'
+}
+
+/** Options that each command has which needs an installation. */
+export const TARGET = {
+  url: { type: 'string' },
+  key: { type: 'string' },
+  owner: { type: 'string' },
+  json: { type: 'boolean' },
+} as const
+
+/** Rows under a heading, as wide as they need; with --json as they are, one a line. */
+export function show<T extends object>(
+  { io, flag }: Pick<Given, 'io' | 'flag'>,
+  rows: readonly T[],
+  columns: Readonly<Record<string, (row: T) => string | null>>,
+): void {
+  if (flag('json')) {
+    for (const row of rows) io.say(JSON.stringify(row))
+    return
+  }
+  const names = Object.keys(columns)
+  const cells = [names, ...rows.map((row) => Object.values(columns).map((cell) => cell(row) ?? '-'))]
+  const widths = names.map((_, at) => Math.max(...cells.map((line) => line[at]?.length ?? 0)))
+  for (const line of cells)
+    io.say(
+      line
+        .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+}
+
+/** Every row of a paged list. */
+export async function all<T>(
+  page: (request: { limit: number; cursor?: string }) => Promise<{ data: T[]; next_cursor: string | null }>,
+): Promise<T[]> {
+  const rows: T[] = []
+  let cursor: string | null = null
+  do {
+    const found: { data: T[]; next_cursor: string | null } = await page({
+      limit: 100,
+      ...(cursor === null ? {} : { cursor }),
+    })
+    rows.push(...found.data)
+    cursor = found.next_cursor
+  } while (cursor !== null)
+  return rows
+}

@@ -1,0 +1,105 @@
+import type { CredentialView } from '../credentials/credentials.ts'
+import type { Login, LoginMode } from '../credentials/logins.ts'
+import type { Access } from './access.ts'
+import { all, type Command, type Given, show, TARGET, UsageError } from './command.ts'
+
+const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
+const POLL_MS = 1_000
+
+export const CREDENTIAL_COMMANDS: readonly Command[] = [
+  {
+    name: 'login',
+    usage: '<provider> [--mode loopback|paste|device]',
+    summary: "Log in at a provider's page; the provider must be in BATON_ENABLE_OAUTH",
+    takes: ['provider'],
+    options: { ...TARGET, mode: { type: 'string' } },
+    async run(given) {
+      const [provider = ''] = given.args
+      const mode = modeOf(given.text('mode'))
+      const access = await given.access()
+      const login = await access.authorize(provider, mode)
+      given.io.note('Open this page and log in:')
+      given.io.say(login.authorization_url)
+      if (login.user_code) given.io.note(`Enter there: ${login.user_code}`)
+      const id = await (login.mode === 'paste' ? pasted : awaited)(given, access, provider, login)
+      given.io.note(`Logged in: ${id}`)
+      return 0
+    },
+  },
+  {
+    name: 'logout',
+    usage: '<credential>',
+    summary: 'Delete a credential',
+    takes: ['credential'],
+    options: TARGET,
+    async run(given) {
+      const [id = ''] = given.args
+      await (await given.access()).deleteCredential(id)
+      given.io.note(`${id} is deleted here. The provider may list its login still: end it there, too.`)
+      return 0
+    },
+  },
+  {
+    name: 'import',
+    usage: '<provider> <format> <file>',
+    summary: "Take over a login file of a provider's own tool: codex, gemini-cli, claude, anthropic-profile",
+    takes: ['provider', 'format', 'file'],
+    options: TARGET,
+    async run(given) {
+      const [provider = '', format = '', file = ''] = given.args
+      const content = given.io.readFile(file)
+      const made = await (await given.access()).importFile(provider, format, content)
+      given.io.note(made.warning)
+      show(given, [made], COLUMNS)
+      return 0
+    },
+  },
+  {
+    name: 'credentials',
+    usage: '[--json]',
+    summary: 'List credentials; secrets are never shown',
+    takes: [],
+    options: TARGET,
+    async run(given) {
+      const access = await given.access()
+      show(given, await all((page) => access.credentials(page)), COLUMNS)
+      return 0
+    },
+  },
+]
+
+const COLUMNS: Readonly<Record<string, (row: CredentialView) => string | null>> = {
+  id: ({ id }) => id,
+  owner: ({ owner }) => owner,
+  provider: ({ provider }) => provider,
+  kind: ({ kind }) => kind,
+  hint: ({ hint }) => `…${hint}`,
+  name: ({ name }) => name,
+  state: ({ state, reason }) => (reason === null ? state : `${state} (${reason})`),
+  default: (row) => (row.default ? 'default' : null),
+}
+
+function modeOf(text: string | undefined): LoginMode | null {
+  if (text === undefined) return null
+  const found = MODES.find((mode) => mode === text)
+  if (found) return found
+  throw new UsageError(`--mode must be one of: ${MODES.join(', ')}.`)
+}
+
+async function pasted({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
+  const text = await io.ask('Paste what the page shows, or the address that the browser ended at: ')
+  if (text === null || text.trim() === '')
+    throw new UsageError('Nothing was pasted; the login is not finished.')
+  return (await access.exchange(provider, state, text.trim())).id
+}
+
+/** The answer comes by itself, or the login's time runs out. */
+async function awaited({ io }: Given, access: Access, provider: string, { state }: Login): Promise<string> {
+  for (;;) {
+    const status = await access.status(provider, state)
+    if (status.state === 'done') return status.credential_id ?? ''
+    if (status.state === 'failed') throw new Error(status.error ?? 'The provider refused the login.')
+    if (status.state === 'expired') throw new Error('The login took too long; begin a new one.')
+    await io.sleep(POLL_MS)
+  }
+}

@@ -1,0 +1,125 @@
+/** The command line on the store itself: no gateway need run, and no key is needed. */
+import { pino } from 'pino'
+import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
+import { VERSION } from '../app.ts'
+import { createKey } from '../auth.ts'
+import { openBus } from '../bus/index.ts'
+import type { Config } from '../config/config.ts'
+import { connectorSpec } from '../credentials/connector-secret.ts'
+import { createCredentials } from '../credentials/credentials.ts'
+import { createLoginTable } from '../credentials/login-table.ts'
+import { createLogins } from '../credentials/logins.ts'
+import { createOAuthHttp } from '../credentials/oauth-http.ts'
+import { rotateKeys } from '../credentials/rotation.ts'
+import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
+import { BatonError } from '../errors.ts'
+import { createMcp } from '../mcp/mcp.ts'
+import { openStore } from '../store/open.ts'
+import type { Connector, Store } from '../store/store.ts'
+import type { Access } from './access.ts'
+
+const ALL = { owner: '', admin: true } as const
+const QUIET = pino({ level: 'silent' })
+const CONNECT_MS = 15_000
+
+/** Throws FolderInUse while a gateway has the embedded store, BatonError where it does not open. */
+export async function openDirect(config: Config, owner: string | null): Promise<Access> {
+  const vault = createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
+  const store = await openStore({
+    databaseUrl: config.databaseUrl,
+    dataDir: config.dataDir,
+    poolSize: 2,
+  })
+  try {
+    await verifyKeys(store.settings, vault)
+  } catch (failure) {
+    await store.close()
+    throw failure
+  }
+  const http = createOAuthHttp({ version: VERSION })
+  const logins = loginsOf(config, store, vault, http)
+  const caller = { owner: owner ?? (config.auth === 'off' ? 'local' : 'admin'), admin: true }
+  const scope = owner === null ? ALL : { owner, admin: false }
+  return {
+    place: config.databaseUrl === null ? `the store in ${config.dataDir}` : 'the PostgreSQL server',
+    createKey: (input) => createKey(store, 'cli', input),
+    keys: (page) => store.keys.list(scope, page),
+    async revokeKey(id) {
+      if (!(await store.keys.revoke(scope, id))) throw notFound('key', id)
+      await store.audit.write({ owner: 'cli', act: 'key.revoke', subject: id, details: {} })
+    },
+    rotateEncryption: () => rotateKeys(store, vault),
+    credentials: (page) => logins.credentials.list(scope, page),
+    deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),
+    authorize: (provider, mode) =>
+      // A person sits at this machine, so the answer can come here.
+      logins.flows.authorize(caller, provider, mode ?? logins.modeHere(provider)),
+    status: (provider, state) => logins.flows.status(caller, provider, state),
+    exchange: (provider, state, pasted) => logins.flows.exchange(caller, provider, { state, pasted }),
+    importFile: (provider, format, content) => logins.flows.importFile(caller, { provider, format, content }),
+    problems: () => problems(config, store),
+    connectors: () => tryConnectors(config, store, vault),
+    async close() {
+      await logins.flows.close()
+      await http.close()
+      await store.close()
+    },
+  }
+}
+
+function loginsOf(config: Config, store: Store, vault: Vault, http: ReturnType<typeof createOAuthHttp>) {
+  const table = createLoginTable(LOGINS, config)
+  const deployments = DEPLOYMENTS.map(({ deployment }) => deployment)
+  const credentials = createCredentials({ store, vault, config, deployments })
+  return {
+    credentials,
+    flows: createLogins({ store, vault, table, http, credentials, log: QUIET, ownUrl: () => null }),
+    modeHere: (provider: string) =>
+      table.row(provider).vendor.modes.includes('loopback') ? ('loopback' as const) : null,
+  }
+}
+
+async function problems(config: Config, store: Store): Promise<string[]> {
+  const found: string[] = []
+  await store.ready().catch((failure: Error) => found.push(`store: ${failure.message}`))
+  const bus = await openBus({ redisUrl: config.redisUrl, log: QUIET })
+  await bus.ready().catch((failure: Error) => found.push(`bus: ${failure.message} Check REDIS_URL.`))
+  await bus.close()
+  return found
+}
+
+async function* tryConnectors(config: Config, store: Store, vault: Vault) {
+  const mcp = createMcp({ version: VERSION })
+  try {
+    for await (const connector of everyConnector(store)) {
+      const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
+      const error = await attempt(() => mcp.list(spec(), { timeoutMs: CONNECT_MS, refresh: true }))
+      yield { name: connector.name, error }
+    }
+  } finally {
+    await mcp.close()
+  }
+}
+
+async function* everyConnector(store: Store): AsyncGenerator<Connector> {
+  let cursor: string | null = null
+  do {
+    const page: { data: Connector[]; next_cursor: string | null } = await store.connectors.list(ALL, {
+      limit: 100,
+      ...(cursor === null ? {} : { cursor }),
+    })
+    yield* page.data
+    cursor = page.next_cursor
+  } while (cursor !== null)
+}
+
+async function attempt(work: () => Promise<unknown>): Promise<string | null> {
+  try {
+    await work()
+    return null
+  } catch (failure) {
+    return failure instanceof Error ? failure.message : String(failure)
+  }
+}
+
+const notFound = (noun: 'key', id: string) => new BatonError(`${noun}_not_found`, `No ${noun} ${id} exists.`)

@@ -1,0 +1,93 @@
+/** Looks at an installation and says what to do about what it finds. */
+import type { Config } from '../config/config.ts'
+import { ConfigError } from '../config/load.ts'
+import type { CredentialView } from '../credentials/credentials.ts'
+import type { Access } from './access.ts'
+import { all, type Command, type Given, TARGET } from './command.ts'
+
+const ONLINE_MS = 10_000
+
+export const DOCTOR: Command = {
+  name: 'doctor',
+  usage: '[--online]',
+  summary: 'Check configuration, store, bus, credentials and MCP servers; with --online the providers, too',
+  takes: [],
+  options: { ...TARGET, online: { type: 'boolean' } },
+  async run(given) {
+    const report = createReport(given)
+    const config = checkConfig(given, report)
+    if (config || given.text('url') !== undefined) await checkInstallation(given, report)
+    if (config && given.flag('online')) await checkProviders(config, report)
+    return report.end()
+  },
+}
+
+type Report = ReturnType<typeof createReport>
+
+function createReport({ io }: Given) {
+  let bad = 0
+  return {
+    ok: (what: string) => io.say(`ok    ${what}`),
+    /** Nothing fails for it now */
+    hint: (what: string) => io.say(`hint  ${what}`),
+    bad(what: string) {
+      bad++
+      io.say(`BAD   ${what}`)
+    },
+    end(): number {
+      io.say(bad === 0 ? 'No problem found.' : `${bad} ${bad === 1 ? 'problem' : 'problems'} found.`)
+      return bad === 0 ? 0 : 1
+    },
+  }
+}
+
+function checkConfig(given: Given, report: Report): Config | null {
+  try {
+    const { config, warnings } = given.load()
+    report.ok(`configuration: auth ${config.auth}, ${config.databaseUrl ? 'PostgreSQL' : 'embedded'} store`)
+    for (const warning of warnings) report.hint(warning)
+    return config
+  } catch (failure) {
+    if (!(failure instanceof ConfigError)) throw failure
+    for (const line of failure.message.split('\n')) report.bad(`configuration: ${line}`)
+    return null
+  }
+}
+
+async function checkInstallation(given: Given, report: Report): Promise<void> {
+  let access: Access
+  try {
+    access = await given.access()
+  } catch (failure) {
+    return report.bad(failure instanceof Error ? failure.message : String(failure))
+  }
+  const problems = await access.problems()
+  for (const problem of problems) report.bad(problem)
+  if (problems.length > 0) return
+  report.ok(`store and bus, by ${access.place}`)
+  for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
+  for await (const { name, error } of access.connectors()) {
+    if (error === null) report.ok(`MCP server ${name}`)
+    else report.bad(`MCP server ${name}: ${error} See that it runs and that its connector is right.`)
+  }
+}
+
+function judge({ id, provider, state, reason }: CredentialView, report: Report): void {
+  if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
+  if (state === 'disabled') return report.hint(`credential ${id} for ${provider} is disabled`)
+  report.bad(`credential ${id} for ${provider} needs its login anew (${reason}): baton login ${provider}`)
+}
+
+/** Any answer at all means that it can be reached. */
+async function checkProviders({ baseUrls }: Config, report: Report): Promise<void> {
+  for (const [name, url] of Object.entries(baseUrls)) {
+    try {
+      const { status } = await fetch(url, { redirect: 'manual', signal: AbortSignal.timeout(ONLINE_MS) })
+      report.ok(`${name} at ${url} answers (HTTP ${status})`)
+    } catch (failure) {
+      const cause = failure instanceof Error && failure.cause instanceof Error ? failure.cause : failure
+      const why = cause instanceof Error ? cause.message : String(cause)
+      report.bad(`${name} at ${url} cannot be reached (${why}). Check the network and its base URL setting.`)
+    }
+  }
+}

@@ -1,0 +1,119 @@
+import type { NewKey } from '../auth.ts'
+import { all, type Command, type Given, show, TARGET, UsageError } from './command.ts'
+
+export const KEY_COMMANDS: readonly Command[] = [
+  {
+    name: 'keys create',
+    usage: '--owner <owner> [--scope chat|admin] [--name <name>] [--expires <time>]',
+    summary: 'Make a gateway key and print it, this once',
+    takes: [],
+    options: {
+      ...TARGET,
+      scope: { type: 'string' },
+      name: { type: 'string' },
+      expires: { type: 'string' },
+    },
+    async run(given) {
+      const input = newKey(given)
+      const { key, ...made } = await (await given.access()).createKey(input)
+      if (given.flag('json')) given.io.say(JSON.stringify({ ...made, key }))
+      else {
+        given.io.note(`${made.id} for ${made.owner} (${made.scopes.join(', ')}). It is shown this once:`)
+        given.io.say(key)
+      }
+      return 0
+    },
+  },
+  {
+    name: 'keys list',
+    usage: '[--json]',
+    summary: 'List gateway keys',
+    takes: [],
+    options: TARGET,
+    async run(given) {
+      const access = await given.access()
+      show(given, await all((page) => access.keys(page)), {
+        id: ({ id }) => id,
+        owner: ({ owner }) => owner,
+        scopes: ({ scopes }) => scopes.join(','),
+        hint: ({ hint }) => `…${hint}`,
+        name: ({ name }) => name,
+        'last used': ({ last_used_at }) => last_used_at,
+        state: (row) => stateOf(row),
+      })
+      return 0
+    },
+  },
+  {
+    name: 'keys revoke',
+    usage: '<id>',
+    summary: 'Take a gateway key back, within a second',
+    takes: ['id'],
+    options: TARGET,
+    async run(given) {
+      const [id = ''] = given.args
+      await (await given.access()).revokeKey(id)
+      given.io.note(`${id} is revoked.`)
+      return 0
+    },
+  },
+  {
+    name: 'keys rotate-encryption',
+    usage: '',
+    summary:
+      'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS, while gateways serve',
+    takes: [],
+    options: {},
+    async run(given) {
+      const { resealed, left } = await (await given.access()).rotateEncryption()
+      if (left > 0) {
+        given.io.note(
+          `${resealed} secrets are sealed anew; ${left} kept changing meanwhile. Does every replica have the new key first? Run it again before you take the former key away.`,
+        )
+        return 1
+      }
+      given.io.note(
+        `${resealed} secrets are sealed anew; all are under the first key. A login that somebody is in the middle of still needs the former one: wait 15 minutes, then take it out of BATON_ENCRYPTION_KEYS.`,
+      )
+      return 0
+    },
+  },
+]
+
+function newKey(given: Given): NewKey {
+  const owner = given.text('owner')
+  if (!owner || !/^[^\s\p{C}]{1,128}$/u.test(owner)) {
+    throw new UsageError('keys create needs --owner: 1 to 128 characters without white space.')
+  }
+  const scope = given.text('scope') ?? 'chat'
+  if (scope !== 'chat' && scope !== 'admin') throw new UsageError('--scope must be chat or admin.')
+  const name = given.text('name')
+  const expires = given.text('expires')
+  return {
+    owner,
+    scopes: [scope],
+    ...(name === undefined ? {} : { name }),
+    ...(expires === undefined ? {} : { expires_at: timeOf(expires) }),
+  }
+}
+
+function timeOf(text: string): string {
+  const time = /^\d{4}-\d\d-\d\d(T.+)?$/.test(text) ? Date.parse(text) : Number.NaN
+  if (Number.isNaN(time)) {
+    throw new UsageError('--expires must be a date or time, such as 2027-01-31 or 2027-01-31T12:00:00Z.')
+  }
+  if (time <= Date.now()) throw new UsageError('--expires is in the past.')
+  return new Date(time).toISOString()
+}
+
+function stateOf({
+  revoked_at,
+  expires_at,
+}: {
+  revoked_at: string | null
+  expires_at: string | null
+}): string {
+  if (revoked_at !== null) return 'revoked'
+  if (expires_at === null) return 'active'
+  return Date.parse(expires_at) <= Date.now() ? 'expired' : `until ${expires_at}`
+}

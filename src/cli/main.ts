@@ -1,0 +1,127 @@
+/** The command line from its words to its exit code. Knows no command's work. */
+import { type ParseArgsConfig, parseArgs } from 'node:util'
+import { ConfigError, loadConfig } from '../config/load.ts'
+import { type Access, openAccess, RULE } from './access.ts'
+import { type Command, type Given, type Io, UsageError } from './command.ts'
+import { CREDENTIAL_COMMANDS } from './credentials.ts'
+import { DOCTOR } from './doctor.ts'
+import { KEY_COMMANDS } from './keys.ts'
+
+export interface World {
+  env: Readonly<Record<string, string | undefined>>
+  cwd: string
+  io: Io
+}
+
+const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, DOCTOR]
+/** EX_USAGE and EX_CONFIG of sysexits.h */
+const EX_USAGE = 64
+const EX_CONFIG = 78
+
+/** The exit code: 0, 1 for what failed, 64 for a command line that is none, 78 for the configuration. */
+export async function runCli(argv: readonly string[], world: World): Promise<number> {
+  const { io } = world
+  try {
+    if (argv.length === 0 || /^(--help|-h|help)$/.test(argv[0] ?? '')) {
+      for (const line of help()) io.say(line)
+      return argv.length === 0 ? EX_USAGE : 0
+    }
+    return await runCommand(commandIn(argv), argv, world)
+  } catch (failure) {
+    io.note(failure instanceof Error ? failure.message : String(failure))
+    if (failure instanceof UsageError) return EX_USAGE
+    return failure instanceof ConfigError ? EX_CONFIG : 1
+  }
+}
+
+function commandIn(argv: readonly string[]): Command {
+  const found = COMMANDS.find(({ name }) => name === argv.slice(0, name.split(' ').length).join(' '))
+  if (found) return found
+  const kin = COMMANDS.filter(({ name }) => name.split(' ')[0] === argv[0]).map(({ name }) => name)
+  const known = kin.length > 0 ? kin : COMMANDS.map(({ name }) => name)
+  throw new UsageError(`There is no command ${argv.slice(0, 2).join(' ')}. Known: ${known.join(', ')}.`)
+}
+
+async function runCommand(command: Command, argv: readonly string[], world: World): Promise<number> {
+  const { io } = world
+  const { values, positionals } = parsed(command, argv.slice(command.name.split(' ').length))
+  if (values.help) {
+    for (const line of helpFor(command)) io.say(line)
+    return 0
+  }
+  if (positionals.length !== command.takes.length) throw new UsageError(usageOf(command))
+  const text = (option: string) => {
+    const value = values[option]
+    return typeof value === 'string' ? value : undefined
+  }
+  const opened: Promise<Access>[] = []
+  const load = () => loadConfig(world.env, world.cwd)
+  const given: Given = {
+    args: positionals,
+    text,
+    flag: (option) => values[option] === true,
+    access() {
+      opened[0] ??= openAccess(
+        targetOf(command, text),
+        () => load().config,
+        world.env.BATON_ADMIN_KEY ?? null,
+      )
+      return opened[0]
+    },
+    load,
+    io,
+  }
+  try {
+    return await command.run(given)
+  } finally {
+    for (const access of opened) await access.then((one) => one.close()).catch(() => {})
+  }
+}
+
+function parsed({ options, ...command }: Command, args: string[]) {
+  const config: ParseArgsConfig = {
+    args,
+    options: { ...options, help: { type: 'boolean', short: 'h' } },
+    allowPositionals: true,
+  }
+  try {
+    return parseArgs(config)
+  } catch (failure) {
+    const why = failure instanceof Error ? failure.message : String(failure)
+    throw new UsageError(`${why}\n${usageOf(command)}`)
+  }
+}
+
+/** A key's owner is the key's; everywhere else it is whose things are meant. */
+function targetOf({ name }: Command, text: Given['text']) {
+  const [url, key, owner] = [text('url'), text('key'), name === 'keys create' ? undefined : text('owner')]
+  return {
+    ...(url === undefined ? {} : { url }),
+    ...(key === undefined ? {} : { key }),
+    ...(owner === undefined ? {} : { owner }),
+  }
+}
+
+const usageOf = ({ name, usage }: Pick<Command, 'name' | 'usage'>): string =>
+  `Usage: baton ${name} ${usage}`.trimEnd()
+
+const help = (): string[] => [
+  'Usage: baton <command>',
+  '',
+  ...COMMANDS.flatMap(({ name, usage, summary }) => [
+    `  ${`${name} ${usage}`.trimEnd()}`,
+    `      ${summary}`,
+  ]),
+  '',
+  ...COMMON,
+]
+
+const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
+
+const COMMON = [
+  'Everywhere: [--url <url>] [--key <key>] [--owner <owner>] [--json] [--help]',
+  '',
+  ...RULE.split('\n'),
+  '--owner: whose things, on the store. Default: everybody; what is made then belongs to local or admin.',
+  'Exit codes: 0 done, 1 failed, 64 wrong command line, 78 wrong configuration.',
+]

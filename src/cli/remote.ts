@@ -1,0 +1,130 @@
+/** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
+import type { Config } from '../config/config.ts'
+import { isLoopback } from '../config/settings.ts'
+import type { Page, PageRequest } from '../store/store.ts'
+import type { Access } from './access.ts'
+
+export interface RemoteOptions {
+  url: string
+  key: string | null
+  owner?: string
+}
+
+/** The gateway refused, or cannot be reached; the message says what to do. */
+export class RemoteError extends Error {
+  override name = 'RemoteError'
+}
+
+const TIMEOUT_MS = 60_000
+
+/** Where the gateway of this configuration is reached from this machine. */
+export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
+  const everywhere: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' }
+  const name = everywhere[host] ?? host
+  return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
+}
+
+export function openRemote({ url, key, owner }: RemoteOptions): Access {
+  const root = rootOf(url, key)
+  if (owner !== undefined) {
+    throw new RemoteError(`--owner has no effect at ${root}: a gateway knows the owner by the key.`)
+  }
+
+  /** Answers are those of this very program's contract, so their shapes are taken as they are. */
+  async function call<T>(method: string, path: string, body?: object): Promise<T> {
+    const headers = {
+      ...(key === null ? {} : { authorization: `Bearer ${key}` }),
+      ...(body ? { 'content-type': 'application/json' } : {}),
+    }
+    let response: Response
+    try {
+      response = await fetch(`${root}${path}`, {
+        method,
+        headers,
+        body: body ? JSON.stringify(body) : null,
+        signal: AbortSignal.timeout(TIMEOUT_MS),
+      })
+    } catch (failure) {
+      const cause = failure instanceof Error && failure.cause instanceof Error ? failure.cause : failure
+      const why = cause instanceof Error ? cause.message : String(cause)
+      throw new RemoteError(`The gateway at ${root} does not answer (${why}). Name another with --url.`)
+    }
+    const text = await response.text()
+    if (!response.ok) throw refusal(root, response.status, text)
+    return (text === '' ? undefined : JSON.parse(text)) as T
+  }
+
+  const list = <T>(path: string, { limit, cursor }: PageRequest) =>
+    call<Page<T>>('GET', `${path}?limit=${limit}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''}`)
+  const at = encodeURIComponent
+
+  return {
+    place: `the gateway at ${root}`,
+    createKey: (input) => call('POST', '/v1/keys', input),
+    keys: (page) => list('/v1/keys', page),
+    revokeKey: (id) => call('DELETE', `/v1/keys/${at(id)}`),
+    async rotateEncryption() {
+      throw new RemoteError(
+        'Re-encryption works on the store itself. Set DATABASE_URL, or stop the gateway that has the embedded store.',
+      )
+    },
+    credentials: (page) => list('/v1/credentials', page),
+    deleteCredential: (id) => call('DELETE', `/v1/credentials/${at(id)}`),
+    authorize: (provider, mode) => call('POST', `/v1/oauth/${at(provider)}/authorize`, mode ? { mode } : {}),
+    status: (provider, state) => call('GET', `/v1/oauth/${at(provider)}/status?state=${at(state)}`),
+    exchange: (provider, state, pasted) =>
+      call('POST', `/v1/oauth/${at(provider)}/exchange`, { state, pasted }),
+    importFile: (provider, format, content) =>
+      call('POST', '/v1/credentials/import', { provider, format, content }),
+    async problems() {
+      try {
+        await call('GET', '/readyz')
+        return []
+      } catch (failure) {
+        return [failure instanceof Error ? failure.message : String(failure)]
+      }
+    },
+    async *connectors() {
+      let cursor: string | null = null
+      do {
+        const page: Page<{ id: string; name: string }> = await list('/v1/connectors', {
+          limit: 100,
+          ...(cursor === null ? {} : { cursor }),
+        })
+        for (const { id, name } of page.data) {
+          const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`)
+          yield { name, error: tried.error ?? null }
+        }
+        cursor = page.next_cursor
+      } while (cursor !== null)
+    },
+    close: async () => {},
+  }
+}
+
+/** A key must not cross a network in the clear. */
+function rootOf(text: string, key: string | null): string {
+  const url = URL.canParse(text) ? new URL(text) : null
+  if (!url || !/^https?:$/.test(url.protocol)) throw new RemoteError('--url must be an http or https URL.')
+  if (url.protocol === 'http:' && key !== null && !isLoopback(url.hostname)) {
+    throw new RemoteError(`--url must use https: a key is sent to ${url.host}.`)
+  }
+  return `${url.origin}${url.pathname}`.replace(/\/+$/, '')
+}
+
+function refusal(root: string, status: number, text: string): RemoteError {
+  const { message, code } = errorIn(text)
+  if (status === 401) {
+    return new RemoteError(`${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`)
+  }
+  return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`)
+}
+
+function errorIn(text: string): { message?: string; code?: string } {
+  try {
+    const { error } = JSON.parse(text) as { error?: { message?: string; code?: string } }
+    return error ?? {}
+  } catch {
+    return {}
+  }
+}

@@ -1,0 +1,43 @@
+import { type Db, value } from './db.ts'
+import { bytesOf } from './json.ts'
+import type { Sealed, SealedPlace } from './store.ts'
+
+const PLACES: Readonly<Record<SealedPlace, { table: string; column: string }>> = {
+  'message.body': { table: 'message', column: 'body' },
+  'turn.input': { table: 'turn', column: 'input' },
+  'turn.context': { table: 'turn', column: 'context' },
+  'turn.announce': { table: 'turn', column: 'announce' },
+  'execution.result': { table: 'execution', column: 'result' },
+}
+
+export function createSealed(db: Db): Sealed {
+  return {
+    documents(place, after, limit) {
+      const { table, column } = PLACES[place]
+      // Inside a text the quotes would be escaped: only a part itself is found.
+      return db.query(
+        `select id::text, session_id::text, ${column}::text as text from ${table}
+          where id > $1 and ${column}::text like '%"type":"sealed"%' order by id limit $2`,
+        [after, limit],
+      )
+    },
+    async putDocument(place, id, before, after) {
+      const { table, column } = PLACES[place]
+      const text = `update ${table} set ${column} = $3::json where id = $1 and ${column}::text = $2 returning 1`
+      return (await value(db, text, [id, before, after])) !== null
+    },
+    async arguments(after, limit) {
+      const found = await db.query<{ id: string; sealed: string }>(
+        `select id::text, encode(sealed_arguments, 'base64') as sealed from execution
+          where id > $1 and sealed_arguments is not null order by id limit $2`,
+        [after, limit],
+      )
+      return found.map(({ id, sealed }) => ({ id, sealed: bytesOf(sealed) ?? new Uint8Array() }))
+    },
+    async putArguments(id, before, after) {
+      const text =
+        'update execution set sealed_arguments = $3 where id = $1 and sealed_arguments = $2 returning 1'
+      return (await value(db, text, [id, before, after])) !== null
+    },
+  }
+}
