@@ -316,15 +316,16 @@ t.test('events that are there together travel in one write', async (t) => {
   t.ok(chunks < 20, `${chunks} chunks`)
 })
 
-/** Events without end, as fast as they are taken. */
+/** Many more events than any buffer holds, as fast as they are taken. */
 function flood() {
   const state = { taken: 0, ended: false }
   async function* script({ signal }: ReadOptions): AsyncGenerator<ReadItem> {
     try {
-      while (!signal.aborted) {
+      while (!signal.aborted && state.taken < 2000) {
         state.taken++
         yield { events: [event('content.delta', state.taken, { text: 'x'.repeat(65_536) })] }
       }
+      await aborted(signal)
     } finally {
       state.ended = true
     }
