@@ -114,6 +114,16 @@ t.test('a revoked key is refused at once, here and on every replica that hears o
   t.match(await admin('GET', '/v1/keys'), { body: { data: [{ id, revoked_at: String }] } })
 })
 
+t.test('a revocation holds here even while the bus is away', async (t) => {
+  const { id, key } = await keyFor('ada')
+  t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
+  const { publish } = g.bus.bus
+  g.bus.bus.publish = () => Promise.reject(new Error('away'))
+  t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204)
+  g.bus.bus.publish = publish
+  t.match(await as(key)('GET', '/v1/sessions'), unauthenticated)
+})
+
 t.test(
   'a key that was found is asked for again within a second, or when its revocation is heard of',
   async (t) => {
