@@ -3,7 +3,8 @@
  * streams must not feel it. Answers in the order of the questions.
  */
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
-import { PGlite, types } from '@electric-sql/pglite'
+import { messages, PGlite, protocol, types } from '@electric-sql/pglite'
+import type { Param } from './db.ts'
 
 export interface WorkerData {
   /** The data folder, or null: in memory */
@@ -12,7 +13,7 @@ export interface WorkerData {
   template: Uint8Array | null
 }
 export type Question =
-  | { id: number; op: 'query'; text: string; params: readonly unknown[] }
+  | { id: number; op: 'query'; text: string; params: readonly Param[] }
   /** Several statements, no parameters */
   | { id: number; op: 'script'; text: string }
   | { id: number; op: 'close' }
@@ -49,16 +50,96 @@ async function open(data: WorkerData): Promise<PGlite> {
   })
 }
 
-async function answer(db: PGlite, question: Question): Promise<Answer> {
+const { serialize } = protocol
+
+/** A statement that the database has parsed and keeps under a name. */
+interface Prepared {
+  name: string
+  fields: { name: string; dataTypeID: number }[]
+  /** Columns that the reader has to parse */
+  json: string[]
+}
+type Ask = (text: string, params: readonly Param[]) => Promise<{ rows: Row[]; json: string[] }>
+type Row = Record<string, unknown>
+
+/** Texts differ by the columns that they set, so there are few; this many mean that something is wrong. */
+const MOST_PREPARED = 500
+
+/**
+ * Queries by the extended protocol, each text parsed once and each execution one message: the library's own
+ * `query` goes five times into the WebAssembly module, which takes longer than most of our statements.
+ */
+function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void> } {
+  const prepared = new Map<string, Prepared>()
+
+  async function prepare(text: string): Promise<Prepared> {
+    if (prepared.size >= MOST_PREPARED) await forget()
+    const name = `s${prepared.size}`
+    const { messages: answers } = await db.execProtocol(
+      Buffer.concat([
+        serialize.parse({ name, text }),
+        serialize.describe({ type: 'S', name }),
+        serialize.sync(),
+      ]),
+    )
+    const described = answers.find((answer) => answer instanceof messages.RowDescriptionMessage)
+    const fields = described?.fields ?? []
+    const json = fields.filter(({ dataTypeID }) => dataTypeID in parsers).map((field) => field.name)
+    const made = { name, fields, json }
+    prepared.set(text, made)
+    return made
+  }
+
+  async function forget(): Promise<void> {
+    prepared.clear()
+    await db.exec('deallocate all')
+  }
+
+  return {
+    forget,
+    async ask(text, params) {
+      const { name, fields, json } = prepared.get(text) ?? (await prepare(text))
+      const { messages: answers } = await db.execProtocol(
+        Buffer.concat([
+          serialize.bind({ statement: name, values: params.map(inText) }),
+          serialize.execute({}),
+          serialize.sync(),
+        ]),
+      )
+      const rows: Row[] = []
+      for (const answer of answers) {
+        if (!(answer instanceof messages.DataRowMessage)) continue
+        const row: Row = {}
+        for (const [i, field] of fields.entries()) {
+          row[field.name] = types.parseType(answer.fields[i] ?? null, field.dataTypeID, db.parsers)
+        }
+        rows.push(row)
+      }
+      return { rows, json }
+    },
+  }
+}
+
+/** A parameter as the protocol's text form has it; bytes travel as they are. */
+function inText(param: Param): string | Uint8Array | null {
+  if (param === null || typeof param === 'string' || param instanceof Uint8Array) return param
+  if (typeof param !== 'object') return String(param)
+  return `{${param.map((item) => `"${item.replace(/["\\]/g, '\\$&')}"`).join(',')}}`
+}
+
+async function answer(
+  db: PGlite,
+  asking: ReturnType<typeof createAsking>,
+  question: Question,
+): Promise<Answer> {
   const { id, op } = question
   try {
-    if (op === 'query') {
-      const { rows, fields } = await db.query<Record<string, unknown>>(question.text, [...question.params])
-      const json = fields.filter(({ dataTypeID }) => dataTypeID in parsers).map(({ name }) => name)
-      return { id, rows, json }
-    }
-    if (op === 'script') await db.exec(question.text)
-    else await db.close()
+    if (op === 'query') return { id, ...(await asking.ask(question.text, question.params)) }
+    if (op === 'script') {
+      await db.exec(question.text)
+      // It may have changed what the statements stand on.
+      await asking.forget()
+    } else await db.close()
     return { id, rows: [], json: [] }
   } catch (err) {
     const { message, code, constraint } = err as Error & { code?: string; constraint?: string }
@@ -70,7 +151,12 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   const report = (message: Report) => port.postMessage(message)
   try {
     const db = await open(data)
-    port.on('message', (question: Question) => void answer(db, question).then(report))
+    const asking = createAsking(db)
+    // One after the other: a statement is prepared and executed in two messages.
+    let last = Promise.resolve()
+    port.on('message', (question: Question) => {
+      last = last.then(() => answer(db, asking, question)).then(report)
+    })
     report({ ready: true })
   } catch (err) {
     report({ ready: false, why: err instanceof Error ? err.message : String(err) })
