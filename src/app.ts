@@ -209,6 +209,7 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         replica: replicaName(),
         leaseSeconds: config.leaseSeconds,
         concurrentTurns: config.limits.concurrentTurns,
+        turnsPerOwner: config.turnsPerOwner,
         queueLimit: QUEUE_LIMIT,
         flushMs: bus.kind === 'redis' ? REDIS_FLUSH_MS : 0,
         approvalSeconds: APPROVAL_SECONDS,

@@ -20,6 +20,7 @@ import { turnRoutes } from '../routes/turns.ts'
 import { BatonError } from './errors.ts'
 import { onClientError, requestId, sendError, useErrors } from './http-errors.ts'
 import { useOpenApi } from './http-openapi.ts'
+import { createRateLimit, type RateLimit } from './http-rate.ts'
 import { createStreams } from './http-sse.ts'
 import { useValidation } from './http-validation.ts'
 
@@ -74,7 +75,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   operateRoutes(app, routeDeps)
   await app.register(
     async (v1) => {
-      v1.addHook('onRequest', admit(deps))
+      v1.addHook('onRequest', admit(deps, createRateLimit(deps)))
       for (const routes of ROUTES) routes(v1 as App, routeDeps)
     },
     { prefix: '/v1' },
@@ -106,11 +107,12 @@ async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
 }
 
 /** Who calls, before anything of the request is read. */
-function admit({ auth }: HttpDeps) {
+function admit({ auth }: HttpDeps, rate: RateLimit) {
   return async (request: FastifyRequest): Promise<void> => {
     const { open = false, admin = false } = request.routeOptions.config
     if (open) return
     request.caller = await auth.authenticate(request.headers)
+    await rate.admit(request.caller)
     if (!admin || request.caller.admin) return
     throw new BatonError('forbidden', 'This needs a key with the scope admin.')
   }

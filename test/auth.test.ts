@@ -1,6 +1,7 @@
 import t from 'tap'
 import { createAuth, createKey } from '../src/auth.ts'
 import type { BatonError } from '../src/errors.ts'
+import { createRateLimit } from '../src/http-rate.ts'
 import { openStore } from '../src/store/open.ts'
 import { fakeBus, type Gateway, gateway } from './routes/gateway.ts'
 
@@ -163,6 +164,59 @@ t.test(
     t.type((await store.keys.list({ owner: '', admin: true }, { limit: 1 })).data[0]?.last_used_at, 'string')
   },
 )
+
+t.test(
+  'a key may call so often a minute, all replicas together; the bootstrap key is never refused',
+  async (t) => {
+    const limited = await gateway(store, {
+      BATON_AUTH: 'keys',
+      BATON_ADMIN_KEY: ADMIN,
+      BATON_RATE_LIMIT_PER_MINUTE: '3',
+    })
+    t.teardown(limited.close)
+    const [one, two] = [await keyFor('ida'), await keyFor('ida')]
+    const call = (key: string) => limited.call('GET', '/v1/sessions', undefined, bearer(key))
+    const callOften = async (key: string) => {
+      const answers = []
+      for (let n = 0; n < 8; n++) answers.push(await call(key))
+      return answers
+    }
+    // Eight calls hold four of one minute, even where a minute ends among them.
+    const answers = await callOften(one.key)
+    t.same(new Set(answers.slice(0, 3).map(({ status }) => status)), new Set([200]))
+    const refused = answers.find(({ status }) => status === 429)
+    t.match(refused?.body, { error: { code: 'rate_limited', details: { retry_after: Number } } })
+    const seconds = Number(refused?.headers['retry-after'])
+    t.ok(seconds >= 1 && seconds <= 60)
+    t.equal((await call(two.key)).status, 200, 'another key has its own count')
+    t.notOk((await callOften(ADMIN)).some(({ status }) => status === 429))
+  },
+)
+
+t.test('while the bus is away nobody is refused for it', async (t) => {
+  const { admit } = createRateLimit({
+    config: { rateLimitPerMinute: 1 },
+    bus: { tally: () => Promise.reject(new Error('away')) },
+  })
+  for (let n = 0; n < 3; n++) await admit({ owner: 'ida', admin: false, key_id: 'key_1' })
+  let minute = 0
+  const counts = new Map<string, number>()
+  const counted = createRateLimit({
+    config: { rateLimitPerMinute: 1 },
+    bus: {
+      async tally(name) {
+        counts.set(name, (counts.get(name) ?? 0) + 1)
+        return counts.get(name) ?? 0
+      },
+    },
+    now: () => minute * 60_000 + 15_000,
+  })
+  const ida = { owner: 'ida', admin: false, key_id: null }
+  await counted.admit(ida)
+  await t.rejects(counted.admit(ida), { code: 'rate_limited', retryAfter: 45 })
+  minute++
+  await t.resolves(counted.admit(ida), 'the next minute begins anew')
+})
 
 t.test("what an owner makes is that owner's and the admins' alone", async (t) => {
   const ada = as((await keyFor('ada')).key)

@@ -70,6 +70,11 @@ export interface Bus {
   subscribe(topic: Topic, fn: (message: string) => void): () => void
   /** Counted places that everyone with this scope shares: all replicas, or this process alone. */
   places(scope: string): Places
+  /**
+   * Adds one to a count that all replicas share and that is forgotten after the seconds; what it is now.
+   * Throws `unavailable` at once while Redis is away.
+   */
+  tally(name: string, seconds: number): Promise<number>
   /** Throws `unavailable`. */
   ready(): Promise<void>
   close(): Promise<void>

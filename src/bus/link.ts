@@ -101,6 +101,12 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       }
     },
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
+    async tally(key: string, seconds: number): Promise<number> {
+      const answers = await commands.multi().incr(key).expire(key, seconds).exec()
+      const [failure, count] = answers?.[0] ?? []
+      if (typeof count === 'number') return count
+      throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause: failure })
+    },
     publish: (channel: string, message: string) => commands.publish(channel, message),
     /** Remembered until `unsubscribe`, over every reconnection. */
     async subscribe(channel: string): Promise<void> {

@@ -156,7 +156,9 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       else trim(log, 0, 0)
     }
   }
+  const tallies = new Map<string, { count: number; until: number }>()
   const sweep = setInterval(() => {
+    for (const [name, { until }] of tallies) if (until <= now()) tallies.delete(name)
     const oldest = now() - limits.idleMs
     for (const [session, log] of logs) {
       if (log.readers.size === 0 && log.usedAt < oldest) forget(session, log)
@@ -242,6 +244,12 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       return () => void known.delete(fn)
     },
     places: createMemoryPlaces,
+    async tally(name, seconds) {
+      const known = tallies.get(name)
+      const tally = known && known.until > now() ? known : { count: 0, until: now() + seconds * 1000 }
+      tallies.set(name, tally)
+      return ++tally.count
+    },
     async ready() {},
     async close() {
       clearInterval(sweep)

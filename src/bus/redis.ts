@@ -78,6 +78,7 @@ export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps):
       rooms.set(made.channel, made)
       return made
     },
+    tally: (name, seconds) => link.tally(`baton:tally:${name}`, seconds),
     ready: link.ready,
     async close() {
       for (const room of rooms.values()) room.close()

@@ -12,6 +12,10 @@ export interface Config {
   corsOrigins: readonly string[]
   /** Bytes */
   bodyLimit: number
+  /** Calls of one key; null: no limit */
+  rateLimitPerMinute: number | null
+  /** Turns that run or wait; null: no limit */
+  turnsPerOwner: number | null
   drainSeconds: number
   leaseSeconds: number
   connectorsAllowPrivate: boolean | readonly string[]

@@ -208,6 +208,8 @@ function assemble(
     adminKey: values.admin_key,
     corsOrigins: values.cors_origins,
     bodyLimit: values.body_limit,
+    rateLimitPerMinute: values.rate_limit_per_minute,
+    turnsPerOwner: values.turns_per_owner,
     drainSeconds: values.drain_seconds,
     leaseSeconds: values.lease_seconds,
     connectorsAllowPrivate: values.connectors_allow_private ?? auth === 'off',

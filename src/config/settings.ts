@@ -205,6 +205,16 @@ export const SETTINGS = {
     'Origins whose pages may call, separated by commas.',
   ),
   body_limit: required('BATON_BODY_LIMIT', '32MiB', bytes, 'Largest request body; beyond it is 413.'),
+  rate_limit_per_minute: optional(
+    'BATON_RATE_LIMIT_PER_MINUTE',
+    whole(1, 1_000_000),
+    'Most calls of one key in a minute, over all replicas; beyond it is 429. Default: no limit.',
+  ),
+  turns_per_owner: optional(
+    'BATON_TURNS_PER_OWNER',
+    whole(1, 1_000_000),
+    'Most turns of one owner that run or wait at once, over all replicas; beyond it is 429. Default: no limit.',
+  ),
   drain_seconds: required(
     'BATON_DRAIN_SECONDS',
     '30',

@@ -259,6 +259,15 @@ export interface Turns {
   open(scope: Scope, open: OpenTurn): Promise<Opened | null>
   get(scope: Scope, id: string): Promise<Turn | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
+  /**
+   * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a
+   * repeat adds none.
+   */
+  load(
+    owner: string,
+    repeat: { session: string; idempotency_key: string | null },
+    most: number,
+  ): Promise<number>
   /** Marks it; the owner acts on it. False when the turn had already ended. */
   requestCancel(scope: Scope, id: string): Promise<boolean | null>
   /** A queued turn that is cancelled ends here. */

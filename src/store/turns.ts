@@ -41,7 +41,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-type PublicVerb = 'ground' | 'open' | 'get' | 'list' | 'requestCancel' | 'endQueued'
+type PublicVerb = 'ground' | 'open' | 'get' | 'list' | 'load' | 'requestCancel' | 'endQueued'
 
 function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
   return {
@@ -73,6 +73,18 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
         [id, visibleTo(scope)],
       )
       return found && parts.turn(found)
+    },
+    async load(owner, { session, idempotency_key }, most) {
+      const load = await value<number>(
+        db,
+        `select count(*)::float8 from (
+           select from turn where owner = $1 and state in ('queued', 'running')
+              and not exists (select from turn where session_id = $2 and idempotency_key = $3)
+            limit $4
+         ) unended`,
+        [owner, session, idempotency_key, most],
+      )
+      return load ?? 0
     },
     async list(scope, session, page) {
       const rows = await values<StoredTurn | null>(

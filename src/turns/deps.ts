@@ -123,6 +123,8 @@ export interface EngineDeps {
     replica: string
     leaseSeconds: number
     concurrentTurns: number
+    /** Most turns of one owner that run or wait; null: no limit */
+    turnsPerOwner: number | null
     /** Most turns waiting in one session */
     queueLimit: number
     /** Milliseconds that deltas may be held to travel together; 0 with the in-process bus */

@@ -234,6 +234,7 @@ export function createEngine(deps: EngineDeps): Engine {
     const ground = await store.turns.ground(caller, id, request.provider)
     if (!ground) throw new BatonError('session_not_found', `No session ${id} exists.`)
     const { session } = ground
+    await assertRoom(session, request)
     const credential = await check(ground, request)
     const turn = newId('turn')
     const open = {
@@ -255,6 +256,14 @@ export function createEngine(deps: EngineDeps): Engine {
       known_revision: deps.tools.keptRevision(id),
     }
     return accept(caller, session, credential, await store.turns.open(caller, open))
+  }
+
+  /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
+  async function assertRoom({ id, owner }: Session, { idempotency_key }: StartTurn): Promise<void> {
+    const most = settings.turnsPerOwner
+    if (most === null || (await store.turns.load(owner, { session: id, idempotency_key }, most)) < most)
+      return
+    throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
   }
 
   async function accept(

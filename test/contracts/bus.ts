@@ -445,6 +445,19 @@ export function busContract(t: Test, bed: BusBed): void {
     t.same(heard.sort(), ['a:one', 'b:one', 'b:two', 'queue:ses_1'])
   })
 
+  t.test('replicas count together, each name apart, and forget', async (t) => {
+    const bus = await bed.open(t)
+    const other = await bed.another(t, bus)
+    await Promise.all([bus.ready(), other.ready()])
+    const name = `count-${Math.random()}`
+    const counts = await Promise.all([1, 2, 3, 4].map((n) => (n % 2 ? bus : other).tally(name, 60)))
+    t.same(counts.sort(), [1, 2, 3, 4])
+    t.equal(await other.tally(`${name}-other`, 1), 1)
+    await new Promise((resolve) => setTimeout(resolve, 1_050))
+    t.equal(await bus.tally(`${name}-other`, 1), 1, 'its second is over')
+    t.equal(await bus.tally(name, 60), 5)
+  })
+
   t.test('closing ends the reads', async (t) => {
     const bus = await bed.open(t)
     await bus.ready()

@@ -179,6 +179,23 @@ async function openingContract(t: Test, store: Store): Promise<void> {
 }
 
 async function queueContract(t: Test, store: Store): Promise<void> {
+  await t.test('an owner’s load is what runs or waits, a repeat apart', async (t) => {
+    const scope = owner()
+    const { session, fence, turn } = await runningTurn(store, scope)
+    const keyed = openRequest(session.id, { on_busy: 'enqueue', turn: { idempotency_key: 'once' } })
+    t.equal((await store.turns.open(scope, keyed))?.kind, 'queued')
+    const load = (session_id: string, idempotency_key: string | null, most = 10) =>
+      store.turns.load(scope.owner, { session: session_id, idempotency_key }, most)
+    t.equal(await load(session.id, null), 2)
+    t.equal(await load(session.id, 'another'), 2)
+    t.equal(await load(session.id, 'once'), 0)
+    t.equal(await load('ses_another', 'once'), 2, 'keys belong to a session')
+    t.equal(await load(session.id, null, 1), 1)
+    t.equal(await store.turns.load(owner().owner, { session: session.id, idempotency_key: null }, 10), 0)
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    t.equal(await load(session.id, null), 1)
+  })
+
   await t.test('turns queue behind the running one and start in the order in which they came', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)

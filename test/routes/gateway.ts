@@ -35,6 +35,7 @@ export function fakeBus() {
   const waiting = new Set<() => void>()
   const topics = new Map<string, Set<(message: string) => void>>()
   const published: [string, string][] = []
+  const tallies = new Map<string, number>()
   const logOf = (session: string) => {
     const log = logs.get(session) ?? []
     logs.set(session, log)
@@ -98,6 +99,10 @@ export function fakeBus() {
       const fns = topics.get(topic) ?? new Set()
       topics.set(topic, fns.add(fn))
       return () => void fns.delete(fn)
+    },
+    async tally(name) {
+      tallies.set(name, (tallies.get(name) ?? 0) + 1)
+      return tallies.get(name) ?? 0
     },
     ready: async () => {},
     close: async () => {},
