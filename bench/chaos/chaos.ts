@@ -14,7 +14,8 @@ const { values } = parseArgs({
     rounds: { type: 'string', default: '20' },
     seed: { type: 'string', default: '1' },
     faults: { type: 'string', default: 'kill' },
-    turns: { type: 'string', default: '4' },
+    turns: { type: 'string', default: '3' },
+    logs: { type: 'string' },
   },
 })
 
@@ -26,7 +27,7 @@ function faultOf(name: string): Fault {
   throw new Error(`--faults takes all, or some of: ${FAULTS.join(', ')}`)
 }
 
-const world = await openWorld()
+const world = await openWorld({ logs: values.logs ?? null })
 try {
   const report = await runRounds(world, {
     rounds: Number(values.rounds),

@@ -66,14 +66,6 @@ export async function checkTurn(world: World, turn: ChaosTurn, reference: Readin
   checkCalls(world, turn, stored, report)
   checkStream(reference, stored, report)
   for (const reading of turn.readings) checkReader(reading, reference, report)
-  if (found.length && process.env.CHAOS_DUMP) {
-    const { writeFileSync } = await import('node:fs')
-    writeFileSync(
-      `${process.env.CHAOS_DUMP}/${turn.id}.txt`,
-      reference.events.map((e) => `${e.cursor} ${e.data.slice(0, 300)}`).join('\n') +
-        JSON.stringify(stored.steps),
-    )
-  }
   return found
 }
 

@@ -10,6 +10,8 @@ export interface Seen {
   type: string
   /** As it came */
   data: string
+  /** When, by the driver's clock */
+  at: number
 }
 
 export interface Reading {
@@ -20,8 +22,6 @@ export interface Reading {
   connections: number
   /** Answers that a cursor cannot heal */
   problems: string[]
-  /** When its last event came, by the driver's clock */
-  endedAt: number
   /** Resolves after the terminal event, or after a gap that tells of the turn's end */
   done: Promise<void>
 }
@@ -47,7 +47,6 @@ export function follow(turn: string, how: Follow): Reading {
     events: [],
     connections: 0,
     problems: [],
-    endedAt: 0,
     done: Promise.resolve(),
   }
   reading.done = run(reading, how)
@@ -60,7 +59,6 @@ async function run(reading: Reading, how: Follow): Promise<void> {
     const leaveAfter = how.leaveAfter?.(reading.connections) ?? Number.POSITIVE_INFINITY
     reading.connections++
     const isOver = await connect(reading, url, leaveAfter, how.signal).catch(() => false)
-    reading.endedAt = Date.now()
     if (isOver) return
     if (leaveAfter === Number.POSITIVE_INFINITY) await sleep(PAUSE_MS)
   }
@@ -92,7 +90,7 @@ async function connect(
     // What came in one piece behind the last wanted event was never read.
     if (isOver || count >= leaveAfter) return
     count++
-    reading.events.push({ cursor: id, type: event, data })
+    reading.events.push({ cursor: id, type: event, data, at: Date.now() })
     isOver = isTerminal(event) || (event === 'gap' && hasEnded(data))
   })
   const utf8 = new TextDecoder()

@@ -1,7 +1,7 @@
 /** One gateway process of the run: on a port of its own, killed, frozen and started again at will. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { appendFileSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -25,7 +25,13 @@ export interface Replica {
   readonly errors: string[]
 }
 
-export function createReplica(name: string, port: number, env: Record<string, string>): Replica {
+/** `logs`: a folder for its whole log, or null. */
+export function createReplica(
+  name: string,
+  port: number,
+  env: Record<string, string>,
+  logs: string | null,
+): Replica {
   let child: ChildProcess | null = null
   const errors: string[] = []
   const url = `http://127.0.0.1:${port}`
@@ -38,7 +44,10 @@ export function createReplica(name: string, port: number, env: Record<string, st
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     child = mine
-    mine.stdout?.setEncoding('utf8').on('data', (text: string) => keepErrors(text, errors))
+    mine.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      if (logs) appendFileSync(join(logs, `${name}.log`), text)
+      keepErrors(text, errors)
+    })
     mine.stderr?.setEncoding('utf8').on('data', (text: string) => errors.push(text))
     for (let waited = 0; waited < READY_MS; waited += 50) {
       if (mine.exitCode !== null) throw new Error(`${name} ended with ${mine.exitCode}: ${errors.at(-1)}`)

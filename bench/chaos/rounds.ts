@@ -23,8 +23,8 @@ export interface Report {
   /** Turns that were not over when the fault struck */
   struck: number
   findings: Finding[]
-  /** From the fault to the end of each struck turn, ms, by fault */
-  recovery: Partial<Record<Fault, number[]>>
+  /** From the fault to the next event, and to the end, of each struck turn: ms, by fault */
+  times: Partial<Record<Fault, { resumed: number[]; ended: number[] }>>
   calls: number
   requests: number
   events: number
@@ -36,6 +36,8 @@ export interface Report {
 
 /** A turn may take this long beside the lease, after a fault. */
 const SLACK_MS = 10_000
+/** What was said before the fault may come this much later. */
+const ON_ITS_WAY_MS = 200
 /** After the last restart of a server everything has to come to its end. */
 const ROUND_MS = 60_000
 
@@ -48,7 +50,7 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
     turns: 0,
     struck: 0,
     findings: [],
-    recovery: {},
+    times: {},
     calls: 0,
     requests: 0,
     events: 0,
@@ -91,18 +93,15 @@ async function playRound(
   const victim = report.rounds % world.replicas.length
   const end = AbortSignal.timeout(ROUND_MS)
   const turns = await Promise.all(
-    Array.from({ length: options.turns }, async () => {
+    Array.from({ length: options.turns }, async (_, i) => {
       const turn = await newTurn(world, await newSession(world, victim), victim, random)
-      turn.readings.push(...readers(world, turn, random, end))
+      turn.readings.push(...readers(world, turn, i === 0, random, end))
       return turn
     }),
   )
   await sleep(random.between(0, 900))
   const struckAt = Date.now()
-  const struck = turns.filter(
-    ({ readings }) =>
-      !readings.some(({ endedAt, events }) => endedAt > 0 && events.some((event) => isTerminal(event.type))),
-  )
+  const struck = turns.filter((turn) => endOf(turn) === null)
   const mend = await HARM[fault]({ world, victim, turns, random })
   await mend()
   const mended = Date.now()
@@ -110,10 +109,10 @@ async function playRound(
   report.turns += turns.length
   report.struck += struck.length
   for (const turn of struck) {
-    const endedAt = Math.min(...turn.readings.map((reading) => reading.endedAt))
-    const times = report.recovery[fault] ?? []
-    report.recovery[fault] = times
-    times.push(endedAt - struckAt)
+    const endedAt = endOf(turn) ?? Date.now()
+    const times = (report.times[fault] ??= { resumed: [], ended: [] })
+    times.resumed.push(resumedAfter(turn, struckAt) - struckAt)
+    times.ended.push(endedAt - struckAt)
     const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended
     const late = endedAt - since - world.leaseSeconds * 1000 - SLACK_MS
     if (late > 0) report.findings.push({ kind: 'turn_late', turn: turn.id, what: `by ${late} ms` })
@@ -122,12 +121,26 @@ async function playRound(
   return Date.now() - roundStarted
 }
 
-/** One that stays, one that comes back after every event, one that leaves now and then. */
-function readers(world: World, { id }: ChaosTurn, random: Random, signal: AbortSignal) {
+/** When the first reader learned of the turn's end. */
+function endOf({ readings }: ChaosTurn): number | null {
+  const ends = readings.flatMap(({ events }) => events.filter(({ type }) => isTerminal(type)))
+  return ends.length === 0 ? null : Math.min(...ends.map(({ at }) => at))
+}
+
+/** When the reader that stays got something new; what was on its way is not. */
+function resumedAfter({ readings }: ChaosTurn, struckAt: number): number {
+  const later = readings[0]?.events.find(({ at }) => at > struckAt + ON_ITS_WAY_MS)
+  return later?.at ?? Date.now()
+}
+
+/** One that stays; for one turn of a round also one that comes back after every event, and one that leaves now and then. */
+function readers(world: World, { id }: ChaosTurn, isFirst: boolean, random: Random, signal: AbortSignal) {
   const at = (i: number) => world.replicas[i % world.replicas.length]?.url ?? ''
   const offset = random.between(0, world.replicas.length)
+  const staying = follow(id, { kind: 'staying', place: (i) => at(offset + i), signal })
+  if (!isFirst) return [staying]
   return [
-    follow(id, { kind: 'staying', place: (i) => at(offset + i), signal }),
+    staying,
     follow(id, { kind: 'hopping', place: (i) => at(i), leaveAfter: () => 1, signal }),
     follow(id, {
       kind: 'wandering',
@@ -159,9 +172,9 @@ export function percentile(values: readonly number[], share: number): number {
 
 export function summarize(report: Report): string {
   const counts = KINDS.map((kind) => `${kind} ${report.findings.filter((one) => one.kind === kind).length}`)
-  const times = Object.entries(report.recovery).map(
-    ([fault, ms]) =>
-      `  ${fault}: ${ms.length} turns struck, to their end p50 ${percentile(ms, 0.5)} ms, p99 ${percentile(ms, 0.99)} ms, most ${Math.max(...ms)} ms`,
+  const times = Object.entries(report.times).map(
+    ([fault, { resumed, ended }]) =>
+      `  ${fault}: ${ended.length} turns struck; next event ${spread(resumed)}; end ${spread(ended)}`,
   )
   return [
     `${report.rounds} rounds, seed ${report.seed}, ${report.seconds} s: ${report.turns} turns (${report.struck} struck), ${report.requests} model calls, ${report.calls} tool calls`,
@@ -172,3 +185,6 @@ export function summarize(report: Report): string {
     report.findings.length === 0 ? 'nothing lost, nothing twice' : `${report.findings.length} FINDINGS`,
   ].join('\n')
 }
+
+const spread = (ms: readonly number[]): string =>
+  `p50 ${percentile(ms, 0.5)}, p99 ${percentile(ms, 0.99)}, most ${Math.max(...ms)} ms`

@@ -40,10 +40,12 @@ export interface WorldOptions {
   /** Servers that are there already; the database gets a schema of the run's own */
   given?: { databaseUrl: string; redisUrl: string }
   env?: Record<string, string>
+  /** A folder for the replicas' logs */
+  logs?: string | null
 }
 
 export async function openWorld(options: WorldOptions = {}): Promise<World> {
-  const { replicas: count = 3, leaseSeconds = 2, given, env = {} } = options
+  const { replicas: count = 3, leaseSeconds = 2, given, env = {}, logs = null } = options
   const closers: (() => Promise<unknown>)[] = []
   const close = async () => {
     for (const one of closers.splice(0).reverse()) await one()
@@ -66,7 +68,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       REDIS_URL: redisUrl,
       BATON_LEASE_SECONDS: String(leaseSeconds),
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
-      BATON_LOG_LEVEL: 'error',
+      BATON_LOG_LEVEL: logs === null ? 'error' : 'info',
       BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
       BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
       BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
@@ -77,7 +79,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     }
     const replicas: Replica[] = []
     for (let i = 0; i < count; i++) {
-      replicas.push(createReplica(`replica-${i}`, await freePort(), replicaEnv))
+      replicas.push(createReplica(`replica-${i}`, await freePort(), replicaEnv, logs))
     }
     closers.push(() => Promise.all(replicas.map(stopReplica)))
     // The first one migrates; the others would only wait for it.
@@ -97,6 +99,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     }
     await request(world, 'POST', '/v1/connectors', {
       name: 'kit',
+      trust_annotations: true,
       transport: 'streamable_http',
       url: tools.url,
     })
