@@ -48,6 +48,11 @@ export const METRICS = {
     labels: [],
     buckets: SHORT,
   },
+  baton_turns_recovered_total: {
+    kind: 'counter',
+    help: 'Turns that this process took over from an owner that fell silent.',
+    labels: [],
+  },
   baton_steps_total: {
     kind: 'counter',
     help: 'Committed steps, by how the model ended them.',
@@ -139,6 +144,7 @@ export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
   turnQueued(ms: number): void
+  turnRecovered(): void
   stepEnded(provider: string, model: string, finish: string): void
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
@@ -179,6 +185,7 @@ export function createMetrics({ defaults = true } = {}): Metrics {
       histogram('baton_turn_seconds').observe({ state }, ms / 1000)
     },
     turnQueued: (ms) => histogram('baton_turn_queue_seconds').observe(ms / 1000),
+    turnRecovered: () => counter('baton_turns_recovered_total').inc(),
     stepEnded: (provider, _, finish) => counter('baton_steps_total').inc({ provider, finish }),
     modelCallEnded(call) {
       const labels = { provider: call.provider, model: model(call.model) }

@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { parseAllDocuments } from 'yaml'
 import { SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
 
@@ -47,13 +48,45 @@ t.test('every metric that a document names exists', async (t) => {
   }
 })
 
+t.test('the operations page tells what every metric means', async (t) => {
+  const page = read('docs/operations.md')
+  t.same(
+    Object.keys(METRICS).filter((name) => !page.includes(`\n| \`${name}\` |`)),
+    [],
+  )
+})
+
+t.test('deployment files set settings that exist, and scale on a metric that does', async (t) => {
+  const known = new Set<string>(Object.values(SETTINGS).map(({ name }) => name))
+  const folders = ['deploy/kubernetes', 'deploy/nginx']
+  const files = folders.flatMap((folder) =>
+    readdirSync(join(root, folder)).map((name) => `${folder}/${name}`),
+  )
+  for (const file of ['docker-compose.yml', ...files]) {
+    const text = read(file)
+    if (/\.ya?ml$/.test(file)) for (const doc of parseAllDocuments(text)) t.same(doc.errors, [], file)
+    const named = [...text.matchAll(/\bBATON_[A-Z][A-Z_]*[A-Z]\b/g)].map(([name]) => name)
+    t.same(
+      named.filter((name) => !known.has(name)),
+      [],
+      file,
+    )
+    const metrics = [...text.matchAll(/\bbaton_[a-z_]+\b/g)].map(([name]) => name)
+    t.same(
+      metrics.filter((name) => !(name in METRICS)),
+      [],
+      file,
+    )
+  }
+})
+
 t.test('every file that a document links to or names in code exists', async (t) => {
   for (const page of pages) {
     const text = read(page)
     const links = [...text.matchAll(/\]\(([^)#:]+)\)/g)].map(([, link = '']) => join(dirname(page), link))
     const named = [
       ...text.matchAll(
-        /`((?:src|test|routes|providers|scripts|migrations|docs|demo|bench)\/[\w./-]*\w)\/?`/g,
+        /`((?:src|test|routes|providers|scripts|migrations|docs|demo|bench|deploy)\/[\w./-]*\w)\/?`/g,
       ),
     ]
       .map(([, path = '']) => path)

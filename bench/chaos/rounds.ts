@@ -110,7 +110,8 @@ async function playRound(
   report.struck += struck.length
   for (const turn of struck) {
     const endedAt = endOf(turn) ?? Date.now()
-    const times = (report.times[fault] ??= { resumed: [], ended: [] })
+    const times = report.times[fault] ?? { resumed: [], ended: [] }
+    report.times[fault] = times
     times.resumed.push(resumedAfter(turn, struckAt) - struckAt)
     times.ended.push(endedAt - struckAt)
     const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended

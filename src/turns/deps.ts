@@ -90,6 +90,9 @@ export interface Executor {
 export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
+  /** It has got its place after this long */
+  turnQueued(ms: number): void
+  turnRecovered(): void
   stepEnded(provider: string, model: string, finish: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
 }

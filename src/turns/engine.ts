@@ -116,7 +116,9 @@ export function createEngine(deps: EngineDeps): Engine {
       // What was read when it was opened is old for a turn that has to wait for a place.
       const begins: Entry = entry.kind === 'fresh' && slots.isFull() ? { kind: 'fresh' } : entry
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
+      const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
+      deps.metrics.turnQueued(performance.now() - asked)
       const { reason } = mine.stop.signal
       if (reason !== DRAINING && reason !== OWNER_LOST) await runTurn(loopDeps, mine, begins)
     } finally {

@@ -105,12 +105,13 @@ async function scan(state: EngineState, watch: Watch): Promise<void> {
 }
 
 async function takeOver(state: EngineState, watch: Watch): Promise<void> {
-  const { store, settings, log } = state.deps
+  const { store, settings, log, metrics } = state.deps
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   // Nobody could prolong a lease while the store was away: its owners come first.
   if (performance.now() - watch.storeAwayAt < settings.leaseSeconds * 1000) return
   for (const { turn, fence, announce } of await store.turns.recover(lease, SCAN_LIMIT)) {
     log.warn({ turn_id: turn.id, recoveries: turn.recoveries }, 'turn taken over')
+    metrics.turnRecovered()
     state.launch(turn, fence, null, { kind: 'recovered', announce })
   }
 }
