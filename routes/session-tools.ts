@@ -59,6 +59,18 @@ const SessionTool = Type.Object(
     last_seen_at: nullable(Instant),
     status: Type.Enum(['available', 'unavailable', 'changed', 'undeclarable']),
     reason: Type.Optional(Type.String()),
+    diff: Type.Optional(
+      Type.Array(
+        Type.Object({
+          path: Type.String({
+            description: 'JSON Pointer into `{description, inputSchema, annotations}`',
+          }),
+          before: Type.Optional(Type.Unknown()),
+          after: Type.Optional(Type.Unknown()),
+        }),
+        { description: 'Of a changed definition: what differs from the accepted one' },
+      ),
+    ),
   },
   { title: 'SessionTool' },
 )

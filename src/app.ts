@@ -35,6 +35,7 @@ import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { hasSecret } from './tools/redact.ts'
+import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
@@ -55,8 +56,6 @@ export const VERSION: string = (
 
 /** Turns that may wait in one session (api.md section 4). */
 const QUEUE_LIMIT = 16
-/** How long a call waits for a person. */
-const APPROVAL_SECONDS = 24 * 3600
 /** Deltas may be held this long to travel together where an append costs a round trip. */
 const REDIS_FLUSH_MS = 3
 
@@ -212,9 +211,10 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         turnsPerOwner: config.turnsPerOwner,
         queueLimit: QUEUE_LIMIT,
         flushMs: bus.kind === 'redis' ? REDIS_FLUSH_MS : 0,
-        approvalSeconds: APPROVAL_SECONDS,
+        approvalSeconds: config.approvalSeconds,
       },
     })
+    owned(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
     const guard = createGuard({ allowPrivate: config.connectorsAllowPrivate })
     const auth = owned(createAuth({ config, store, bus }))
     const http = await buildHttp({

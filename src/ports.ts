@@ -8,6 +8,7 @@ import type { ToolsDelta } from './chat/event.ts'
 import type { Part } from './chat/message.ts'
 import type { JsonSchema } from './provider.ts'
 import type { Connector, Scope, Session, Turn } from './store/store.ts'
+import type { DefinitionChange } from './tools/definition-diff.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
 export interface Caller extends Scope {
@@ -107,6 +108,8 @@ export interface SessionTool {
   last_seen_at: string | null
   status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
   reason?: string
+  /** Of a changed definition: what differs from the accepted one */
+  diff?: DefinitionChange[]
 }
 export interface SessionToolList {
   revision: number

@@ -18,6 +18,10 @@ export interface Config {
   turnsPerOwner: number | null
   drainSeconds: number
   leaseSeconds: number
+  /** How long a tool call waits for a decision */
+  approvalSeconds: number
+  /** How long ended tool calls are kept; null: for ever */
+  ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
   enableOauth: readonly string[]

@@ -9,9 +9,9 @@ const LONGEST_MS = 2 ** 31 - 1
 
 /**
  * Milliseconds of a duration, or in words why it is none. Years and months are refused: they have no
- * fixed length. Zero is refused too, and what no timer can hold.
+ * fixed length. Zero is refused too, and what is longer than `longestMs`, by default what a timer can hold.
  */
-export function parseDuration(text: string): { ms: number } | { problem: string } {
+export function parseDuration(text: string, longestMs = LONGEST_MS): { ms: number } | { problem: string } {
   if (/^P[^T]*[YM]/.test(text)) {
     return { problem: 'must not use years or months, which have no fixed length; use W, D, H, M, S' }
   }
@@ -21,7 +21,7 @@ export function parseDuration(text: string): { ms: number } | { problem: string 
   }
   const ms = Math.round(MS.reduce((sum, unit, i) => sum + unit * Number(match[i + 1] ?? 0), 0))
   if (ms < 1) return { problem: 'must be longer than zero' }
-  if (ms > LONGEST_MS) return { problem: 'must be shorter than 24 days' }
+  if (ms > longestMs) return { problem: `must be shorter than ${Math.floor(longestMs / 86_400_000)} days` }
   return { ms }
 }
 

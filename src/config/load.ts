@@ -212,6 +212,8 @@ function assemble(
     turnsPerOwner: values.turns_per_owner,
     drainSeconds: values.drain_seconds,
     leaseSeconds: values.lease_seconds,
+    approvalSeconds: values.approval_seconds,
+    ledgerRetentionMs: values.ledger_retention,
     connectorsAllowPrivate: values.connectors_allow_private ?? auth === 'off',
     allowStdioConnectors: values.allow_stdio_connectors,
     enableOauth: values.enable_oauth,

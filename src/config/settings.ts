@@ -4,6 +4,7 @@
  * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
  */
 import { isIP } from 'node:net'
+import { parseDuration } from './duration.ts'
 
 /** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
 export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
@@ -87,6 +88,15 @@ const bytes = (value: string): number => {
   if (size >= 1024 && size <= 256 * 2 ** 20) return size
   throw new UnfitValue('must be a size from 1 KiB to 256 MiB, such as 33554432 or 32MiB')
 }
+
+/** Milliseconds; null for ever. No timer runs so long, so it may be longer than one. */
+const retention = (value: string): number | null => {
+  if (value === 'forever') return null
+  const read = parseDuration(value, LONGEST_RETENTION_MS)
+  if ('ms' in read) return read.ms
+  throw new UnfitValue(read.problem, 'Write it like P90D or PT12H, or set it to forever')
+}
+const LONGEST_RETENTION_MS = 36_500 * 86_400_000
 
 /** Whether a host name or address, without a port, never leaves this machine. */
 export function isLoopback(host: string): boolean {
@@ -226,6 +236,18 @@ export const SETTINGS = {
     '15',
     whole(1, 600),
     'How long a silent replica keeps its turns before another takes them over.',
+  ),
+  approval_seconds: required(
+    'BATON_APPROVAL_SECONDS',
+    '86400',
+    whole(1, 30 * 86_400),
+    'How long a tool call waits for a decision before it counts as denied.',
+  ),
+  ledger_retention: required(
+    'BATON_LEDGER_RETENTION',
+    'P90D',
+    retention,
+    'How long ended tool calls and their outputs are kept, as an ISO 8601 duration, or `forever`.',
   ),
   connectors_allow_private: optional(
     'BATON_CONNECTORS_ALLOW_PRIVATE',

@@ -32,6 +32,13 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
   const problems: Problem[] = []
   const say = (field: string, problem: string, remedy = '') =>
     problems.push({ path: `${path}.${field}`, problem, remedy })
+  if (mcp.mode === undefined) {
+    say(
+      'mode',
+      'is required',
+      'Write mode: strict to allow only what toolbox.tools names, or mode: dynamic with default_tool_config to take what the server offers',
+    )
+  }
   if (mcp.mode === 'dynamic' && !mcp.default_tool_config) {
     say(
       'default_tool_config',
@@ -47,6 +54,9 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
   } else {
     if (!mcp.url) say('url', `is required for transport ${mcp.transport}`)
     else if (!isHttpUrl(mcp.url)) say('url', 'must be an http or https URL')
+    else if (/^https?:\/\/[^/?#]*@/i.test(mcp.url)) {
+      say('url', 'must not hold a user name or password', 'Put them into headers')
+    }
     for (const field of ['command', 'args', 'env'] as const) {
       if (mcp[field] !== undefined) say(field, `does not belong to transport ${mcp.transport}`, 'Remove it')
     }

@@ -1,7 +1,7 @@
 import type { ToolResultPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, value, values } from './db.ts'
-import { bytesOf, record } from './json.ts'
+import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import type { Parts } from './parts.ts'
 import { visibleTo } from './sql.ts'
@@ -87,13 +87,13 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     begin: (fence, id) => fenced(db, 'select begin_execution($1, $2)', [record(fence), id]),
     settle: (fence, settlement) =>
       fenced(db, 'select settle_execution($1, $2)', settleParams(fence, settlement, parts)),
-    decide(scope, turn, call, { sealed_arguments, ...decision }) {
+    decide(scope, turn, call, { sealed_arguments, arguments: shown, ...decision }) {
       const sealed = sealed_arguments && Buffer.from(sealed_arguments).toString('base64')
       return value<'decided' | 'not_awaiting'>(db, 'select decide_execution($1, $2, $3, $4)', [
         visibleTo(scope),
         turn,
         call,
-        record({ ...decision, sealed_arguments: sealed }),
+        record({ ...decision, sealed_arguments: sealed, ...(shown ? { arguments: document(shown) } : {}) }),
       ])
     },
     async prune(before) {

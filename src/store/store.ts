@@ -480,7 +480,9 @@ export interface Executions {
     decision: {
       decision: 'approve' | 'deny' | 'expired'
       reason: string | null
+      /** A person's edit: what runs, sealed, and what the ledger shows of it */
       sealed_arguments: Uint8Array | null
+      arguments?: Record<string, unknown>
       by: string
     },
   ): Promise<'decided' | 'not_awaiting' | null>

@@ -12,8 +12,8 @@ export interface DiscoveryDeps {
   store: Pick<Store, 'connectors'>
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
-  /** A server's list moved */
-  onMoved?(connector: Connector, before: readonly string[], after: readonly string[]): void
+  /** A server's list came for the first time (`before` is null), or moved */
+  onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
   log: Logger
 }
 
@@ -127,7 +127,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const { list: before, connector, failure } = watch
     Object.assign(watch, { failure: null, failures: 0, list })
     const isNew = before?.hash !== list.hash && (await remember(watch, before, list))
-    if (before && isNew) onMoved?.(connector, namesOf(before), namesOf(list))
+    if (isNew) onMoved?.(connector, before && namesOf(before), namesOf(list))
     if (isNew || failure !== null) for (const tell of listeners) tell(connector)
     return { list }
   }

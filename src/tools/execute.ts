@@ -88,13 +88,18 @@ export function createExecutor(deps: ExecutorDeps) {
       )
     }
     const args = renameBack(call.call.arguments, declared.rename)
-    const problems = await validator.problems(declared.tool.input_schema, args)
-    if (problems.length > 0) {
-      const words = problems.map((problem) => inWords(problem, declared.rename)).join('; ')
-      return said('error', `The arguments do not fit the tool's schema: ${words}. Nothing was called.`)
-    }
+    const misfit = await misfits(declared, args)
+    if (misfit) return said('error', `${misfit} Nothing was called.`)
     if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
     return send(call, declared, args)
+  }
+
+  /** Why these arguments, in the server's own names, cannot be sent; null where they can. */
+  async function misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null> {
+    const problems = await validator.problems(declared.tool.input_schema, args)
+    if (problems.length === 0) return null
+    const words = problems.map((problem) => inWords(problem, declared.rename)).join('; ')
+    return `The arguments do not fit the tool's schema: ${words}.`
   }
 
   async function send(
@@ -197,6 +202,8 @@ export function createExecutor(deps: ExecutorDeps) {
       outcome: Exclude<Outcome, 'ok'>,
       text: string,
     ): Promise<Settled> => settle(call, execId, said(outcome, text), 0, canInspect),
+    misfits: (declared: DeclaredTool, args: Record<string, unknown>) =>
+      misfits(declared, renameBack(args, declared.rename)),
     redactArguments: async (args: Record<string, unknown>) => (await redactJson(args)).value,
     close: () => validator.close(),
   }

@@ -46,6 +46,9 @@ const anyOf = (patterns: RegExp[]): string => patterns.map(({ source }) => sourc
 const OWN = new RegExp(anyOf(OWN_RULES.map(([, rule]) => rule)), 'g')
 const SIGN = new RegExp(anyOf(OWN_RULES.map(([sign]) => sign)))
 
+/** Asked for a single match it must be without `g`, which would remember a place for whoever asks next. */
+const ANY_OWN = new RegExp(OWN.source)
+
 /** A field with such a name holds a secret, whatever it looks like. */
 const SECRET_NAME =
   /^(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|access[_-]?token|refresh[_-]?token|authorization)$/i
@@ -72,9 +75,16 @@ export interface Redacted<T> {
  * sealed at rest, where a false alarm costs nothing.
  */
 export function hasSecret(json: string): boolean {
-  OWN.lastIndex = 0
-  return (SIGN.test(json) && OWN.test(json)) || (SECRET_WORD.test(json) && NAMED_SECRET.test(json))
+  if (holdsSecret(json)) return true
+  // JSON inside a text has its quotes and line breaks escaped: some patterns look for them as they are.
+  return (
+    json.includes('\\') &&
+    holdsSecret(json.replaceAll('\\\\', '').replaceAll('\\"', '"').replaceAll('\\n', '\n'))
+  )
 }
+
+const holdsSecret = (text: string): boolean =>
+  (SIGN.test(text) && ANY_OWN.test(text)) || (SECRET_WORD.test(text) && NAMED_SECRET.test(text))
 
 /** Replaces the secrets of a text. */
 export async function redactText(text: string): Promise<Redacted<string>> {

@@ -10,6 +10,7 @@ import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsCh
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { changesIn, type DefinitionChange } from './definition-diff.ts'
 import { type Bound, connectBudgetMs, createDiscovery, within } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import { appended, difference, hashOf, nextRegistry } from './registry.ts'
@@ -34,8 +35,8 @@ export interface SessionToolsDeps {
     delta: ToolsDelta,
     apply: Apply,
   ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
-  /** A server's list moved */
-  onMoved?(connector: Connector, before: readonly string[], after: readonly string[]): void
+  /** A server's list came for the first time (`before` is null), or moved */
+  onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
   log: Logger
 }
 export interface View {
@@ -304,7 +305,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     async list(session, provider) {
       const row = await current(session.id)
       const view = await deps.viewOf(session, provider)
-      return listing(row, view, deps.providers, provider !== null)
+      return listing(row, view, deps.providers, provider !== null, await changesIn(deps, row))
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
@@ -373,6 +374,7 @@ function listing(
   view: View,
   providers: readonly string[],
   withDeclarations: boolean,
+  changes: ReadonlyMap<string, DefinitionChange[]>,
 ): SessionToolList {
   const overlay = overlayOf(row, view.deployment, view.toolLimit)
   const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
@@ -380,6 +382,7 @@ function listing(
     .sort((a, b) => a.order - b.order)
     .map((tool): SessionTool => {
       const reason = tool.reason ?? undeclared.get(tool.canonical_name)
+      const diff = changes.get(tool.canonical_name)
       const isLeftOut = tool.status === 'available' && undeclared.has(tool.canonical_name)
       return {
         canonical_name: tool.canonical_name,
@@ -394,6 +397,7 @@ function listing(
         last_seen_at: tool.last_seen_at,
         status: isLeftOut ? 'undeclarable' : tool.status,
         ...(reason ? { reason } : {}),
+        ...(diff ? { diff } : {}),
       }
     })
   return {

@@ -8,6 +8,7 @@ import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
 import type { Connector } from '../store/store.ts'
 import { connectBudgetMs } from './discovery.ts'
 import { isOffered } from './registry.ts'
+import { oneLine } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
@@ -27,8 +28,11 @@ export class StartupError extends Error {
 export interface ToolboxRules {
   /** Reaches every configured server. Throws StartupError. */
   check(): Promise<void>
-  /** A configured server's list moved while serving: tells what that means, and stops nothing. */
-  note(connector: Connector, before: readonly string[], after: readonly string[]): void
+  /**
+   * A server's list came (`before` is null) or moved while serving: tells what that means, and stops
+   * nothing. Connectors of the API are held to the same rules.
+   */
+  note(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
 
 export interface ToolboxRulesDeps {
@@ -45,6 +49,8 @@ type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[
 
 export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
   const { toolbox, policy, log } = deps
+  /** What was told at start, by connector */
+  const told = new Map<string, readonly string[]>()
 
   async function reach(setting: McpSetting): Promise<Reached> {
     const connector = deps.connectors.find(({ name }) => name === setting.name)
@@ -63,12 +69,13 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     for (const tool of tools) {
       const admitted = policy.admit(connector, tool)
       if (!admitted.ok) {
-        log.warn({ tool, server: connector.name }, strictBlock(toolbox, connector.name, tool).split('\n')[0])
+        const [words] = strictBlock(toolbox, connector.name, tool).split('\n')
+        log.warn({ tool: oneLine(tool), server: connector.name }, words)
       } else if (!admitted.configured) {
         log.info(newcomer ? newTool(tool, connector.name) : byDefault(tool, connector.name))
       } else {
         const limits = policy.limits({ canonical_name: '', mcp_tool_name: tool }, connector)
-        log.debug({ tool, server: connector.name, ...limits }, 'tool configuration merged')
+        log.debug({ tool: oneLine(tool), server: connector.name, ...limits }, 'tool configuration merged')
       }
     }
   }
@@ -89,21 +96,20 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
         throw new StartupError([...unforeseen, ...down], unforeseen.length > 0 ? EX_CONFIG : EX_UNAVAILABLE)
       }
       for (const { setting, connector, tools } of up) {
-        if (tools.length === 0)
-          log.warn(`MCP server '${setting.name}' at ${placeOf(setting)} returned no tools`)
+        if (tools.length === 0) log.warn(noTools(setting))
+        told.set(connector.id, tools)
         tell(connector, tools, false)
       }
       for (const warning of configuredButAbsent(toolbox, up, deps.builtins)) log.warn(warning)
       for (const warning of shared(toolbox, up, deps.builtins)) log.warn(warning)
     },
     note(connector, before, after) {
-      if (connector.origin !== 'config') return
-      tell(
-        connector,
-        after.filter((tool) => !before.includes(tool) && isOffered(connector, tool)),
-        true,
-      )
-      for (const tool of before.filter((name) => !after.includes(name))) {
+      const known = before ?? told.get(connector.id)
+      const offered = after.filter((tool) => isOffered(connector, tool))
+      if (offered.length === 0 && known?.length !== 0) log.warn(noTools(connector))
+      const fresh = offered.filter((tool) => !known?.includes(tool))
+      tell(connector, fresh, known !== undefined)
+      for (const tool of (known ?? []).filter((name) => !after.includes(name))) {
         const isNamed = toolbox.tools.some(
           ({ name }) => name === tool || name === `${connector.name}.${tool}`,
         )
@@ -114,16 +120,21 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
 }
 
 const byDefault = (tool: string, server: string) =>
-  `Tool '${tool}' from MCP '${server}' not explicitly configured, using default configuration`
+  `Tool '${oneLine(tool)}' from MCP '${server}' not explicitly configured, using default configuration`
 const newTool = (tool: string, server: string) =>
-  `New tool '${tool}' discovered from MCP server '${server}', registering with default configuration`
+  `New tool '${oneLine(tool)}' discovered from MCP server '${server}', registering with default configuration`
 const goneTool = (tool: string, server: string) =>
-  `Tool '${tool}' was configured but is no longer available from MCP server '${server}'`
+  `Tool '${oneLine(tool)}' was configured but is no longer available from MCP server '${server}'`
 
-const placeOf = (setting: McpSetting): string =>
-  setting.url ?? [setting.command ?? '', ...setting.args].join(' ').trim()
+const noTools = (server: Place & { name: string }) =>
+  `MCP server '${server.name}' at ${placeOf(server)} returned no tools`
 
-function strictBlock(toolbox: Toolbox, server: string, tool: string): string {
+type Place = Pick<McpSetting, 'url' | 'command'>
+/** Arguments of a program may hold secrets, and so may a query. */
+const placeOf = ({ url, command }: Place): string => url?.replace(/\?.*$/s, '') ?? command ?? ''
+
+function strictBlock(toolbox: Toolbox, server: string, offered: string): string {
+  const tool = oneLine(offered)
   const names = toolbox.tools.map(({ name }) => name).join(', ')
   return [
     `Tool '${tool}' from MCP server '${server}' is not configured in the toolbox.`,
@@ -140,7 +151,7 @@ function strictBlock(toolbox: Toolbox, server: string, tool: string): string {
 const unreachableBlock = (setting: McpSetting, cause: string): string =>
   [
     `Failed to connect to MCP server '${setting.name}' at ${placeOf(setting)}`,
-    `Error: ${cause}`,
+    `Error: ${oneLine(cause, 2_000)}`,
     'The application cannot start without connecting to all configured MCP servers.',
   ].join('\n')
 

@@ -15,6 +15,13 @@ export function visibleText(text: string, limit: number): string {
   return Buffer.byteLength(clean) <= limit ? clean : `${cutUtf8(clean, limit - 3)}…`
 }
 
+/** A text with its unseen characters written out (`\u{200b}`), for people to judge. */
+export const spelledOut = (text: string): string =>
+  text.replace(UNSEEN, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`)
+
+/** One line for a log or a terminal: nothing unseen, no control character that could write on. */
+export const oneLine = (text: string, limit = 400): string => visibleText(text, limit).replace(/[\t\n]/g, ' ')
+
 function withoutComments(text: string): string {
   let kept = ''
   let at = 0

@@ -13,7 +13,7 @@ import type {
   ReportedModel,
 } from '../provider.ts'
 import type { Connector, CredentialCandidates, RegistryTool, Store } from '../store/store.ts'
-import type { ExecutorCall, Settled } from '../tools/execute.ts'
+import type { DeclaredTool, ExecutorCall, Settled } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 
 export type { Overlay } from '../tools/overlay.ts'
@@ -83,6 +83,8 @@ export interface Executor {
     outcome: 'cancelled' | 'denied' | 'outcome_unknown' | 'error',
     text: string,
   ): Promise<Settled>
+  /** Why these arguments do not fit the tool, in the names that the model was given; null where they do. */
+  misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null>
   /** What may be written to the ledger of these arguments. */
   redactArguments(args: Record<string, unknown>): Promise<Record<string, unknown>>
 }

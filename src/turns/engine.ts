@@ -7,7 +7,7 @@ import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import type { MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
-import type { Apply, Caller, Decision, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
+import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
 import type { Fence, Scope, Session, Turn, TurnGround } from '../store/store.ts'
 import {
   type ActiveTurn,
@@ -20,6 +20,7 @@ import {
   requestRestart,
   requestStop,
 } from './active.ts'
+import { recordDecision } from './approvals.ts'
 import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
 import { gathering } from './gather.ts'
 import { type Leases, startLeases } from './leases.ts'
@@ -347,8 +348,7 @@ export function createEngine(deps: EngineDeps): Engine {
       return turn
     },
     async decide(caller, id, call, decision) {
-      await find(caller, id)
-      await record(deps, caller, id, call, decision)
+      await recordDecision(deps, caller, await find(caller, id), call, decision)
       await state.resume(id)
       return find(caller, id)
     },
@@ -415,28 +415,6 @@ const refusal = (isLimit: boolean) =>
   isLimit
     ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
     : new BatonError('not_restartable', 'No model call of this turn is in flight.')
-
-async function record(
-  deps: EngineDeps,
-  caller: Caller,
-  turn: string,
-  call: string,
-  given: Decision,
-): Promise<void> {
-  const row = (await deps.store.executions.ofTurn(turn)).find((one) => one.call_id === call)
-  if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
-  const sealed = given.arguments ? deps.sealed.seal(given.arguments, row.id) : null
-  const by = caller.key_id ?? caller.owner
-  const { decision, reason = null } = given
-  const answer = await deps.store.executions.decide(caller, turn, call, {
-    decision,
-    reason,
-    sealed_arguments: sealed,
-    by,
-  })
-  if (answer === 'decided') return
-  throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
-}
 
 /** Resolves with the work, or after `ms` without it. */
 async function within(ms: number, work: Promise<unknown>): Promise<void> {

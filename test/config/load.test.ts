@@ -42,6 +42,8 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
     bodyLimit: 32 * 2 ** 20,
     drainSeconds: 30,
     leaseSeconds: 15,
+    approvalSeconds: 86_400,
+    ledgerRetentionMs: 90 * 86_400_000,
     connectorsAllowPrivate: true,
     allowStdioConnectors: false,
     encryptionKeys: null,
@@ -76,6 +78,8 @@ t.test('every setting can be given by its variable and by its key in the file', 
     turns_per_owner: '8',
     drain_seconds: '5',
     lease_seconds: '2',
+    approval_seconds: '60',
+    ledger_retention: 'P365D',
     connectors_allow_private: '10.0.0.0/8,tools.internal',
     allow_stdio_connectors: 'true',
     enable_oauth: 'openai,gemini',
@@ -342,11 +346,11 @@ t.test('the toolbox', async (t) => {
 })
 
 t.test('what is wrong in a toolbox', async (t) => {
-  const mcp = (fields: string) => `toolbox: {mcps: [{name: web, ${fields}}]}`
+  const mcp = (fields: string, mode = ', mode: strict') => `toolbox: {mcps: [{name: web${mode}, ${fields}}]}`
   const http = 'transport: sse, url: "http://127.0.0.1:9"'
   const cases: [string, string, RegExp | string][] = [
     [
-      mcp(`${http}, mode: dynamic`),
+      mcp(http, ', mode: dynamic'),
       'toolbox.mcps[0].default_tool_config',
       "MCP server 'web' is configured with mode='dynamic' but missing required field 'default_tool_config'",
     ],
@@ -359,7 +363,34 @@ t.test('what is wrong in a toolbox', async (t) => {
     [mcp(`${http}, headers: {a: "b\\nc"}`), 'toolbox.mcps[0].headers.a', /legal HTTP header/],
     [mcp('transport: stdio, command: x, env: {"1A": b}'), 'toolbox.mcps[0].env.1A', /legal variable/],
     [mcp(`${http}, nope: 1`), 'toolbox.mcps[0].nope', /not a known field/],
-    [mcp(`${http}}, {name: web, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],
+    [mcp(`${http}}, {name: web, mode: strict, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],
+    [mcp(http, ''), 'toolbox.mcps[0].mode', /is required/],
+    [mcp(http, ', mode: loose'), 'toolbox.mcps[0].mode', /must be one of: strict, dynamic/],
+    [mcp('transport: sse, url: "http://u:p@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
+    [mcp('transport: sse, url: web'), 'toolbox.mcps[0].url', /http or https URL/],
+    [mcp(`${http}, pin: ignore`), 'toolbox.mcps[0].pin', /warn, block/],
+    [
+      mcp(`${http}, default_tool_config: {max_instances: 0}`),
+      'toolbox.mcps[0].default_tool_config.max_instances',
+      /1 or more/,
+    ],
+    [
+      mcp(`${http}, default_tool_config: {timeout: PT0S}`),
+      'toolbox.mcps[0].default_tool_config.timeout',
+      /./,
+    ],
+    ['toolbox: {max_concurrent: -1}', 'toolbox.max_concurrent', /1 or more/],
+    ['toolbox: {tools: [{name: a, max_instances: 0}]}', 'toolbox.tools[0].max_instances', /1 or more/],
+    ['toolbox: {tools: [{name: a, max_instances: 1.5}]}', 'toolbox.tools[0].max_instances', /whole number/],
+    ['toolbox: {tools: [{name: a, timeout: PT-5S}]}', 'toolbox.tools[0].timeout', /ISO 8601/],
+    [
+      'toolbox: {tools: [{name: a, require_approval: sometimes}]}',
+      'toolbox.tools[0].require_approval',
+      /never, always/,
+    ],
+    ['ledger_retention: soon', 'ledger_retention', /ISO 8601/],
+    ['ledger_retention: P1Y', 'ledger_retention', /years or months/],
+    ['approval_seconds: 0', 'approval_seconds', /from 1 to/],
     ['toolbox: {tools: [{name: a}, {name: a}]}', 'toolbox.tools[1].name', /twice/],
     ['toolbox: {tools: [{name: a, timeout: P1M}]}', 'toolbox.tools[0].timeout', /ISO 8601/],
     ['toolbox: {tools: [{max_instances: 1}]}', 'toolbox.tools[0].name', /required/],
@@ -434,4 +465,6 @@ t.test('durations are ISO 8601 without years and months', async (t) => {
     t.match(parseDuration(text), { problem: /years or months/ })
   t.match(parseDuration('PT0S'), { problem: /longer than zero/ })
   t.match(parseDuration('P30D'), { problem: /24 days/ })
+  t.same(parseDuration('P30D', 31 * 86_400_000), { ms: 30 * 86_400_000 })
+  t.equal(load({ BATON_LEDGER_RETENTION: 'forever' }).config.ledgerRetentionMs, null)
 })

@@ -112,3 +112,19 @@ t.test('a key that was split into lines is found, and each string keeps its own 
   const { value } = await redactJson({ lines: ['first', begin, middle, end, 'last'], more: ['x', 'y'] })
   t.same(value, { lines: ['first', MASK, MASK, MASK, 'last'], more: ['x', 'y'] })
 })
+
+t.test(
+  'what the ledger replaces is sealed in the conversation, in whatever order they are asked',
+  async (t) => {
+    for (const [what, secret] of Object.entries(PLANTED)) {
+      const part = { type: 'text', text: `before ${secret} after` }
+      t.ok(hasSecret(JSON.stringify(part)), what)
+      t.notOk((await redactText(part.text)).value.includes(secret), `${what}, asked after it was found`)
+    }
+    const named = JSON.stringify({ aws_secret_access_key: `${'wJalrXUtn'.repeat(4)}FEMI` })
+    t.ok(hasSecret(JSON.stringify({ type: 'text', text: named })), 'in JSON that stands in a text')
+    t.ok(hasSecret(JSON.stringify({ text: JSON.stringify({ text: named }) })), 'in JSON in JSON')
+    t.match((await redactText(named)).value, MASK)
+    t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
+  },
+)

@@ -1,0 +1,86 @@
+/**
+ * What became of a tool's definition since it was accepted, for the person who decides on it. Characters
+ * that a reader would not see are written out, since they may be the whole change.
+ */
+import type { Mcp, McpServerSpec, McpTool, ToolList } from '../mcp/mcp.ts'
+import type { Connector, RegistryRow, Store } from '../store/store.ts'
+import { canonicalJson, isRecord } from './json.ts'
+import { cutUtf8, spelledOut } from './text.ts'
+
+/** One place that differs. A side that has nothing there is left out. */
+export interface DefinitionChange {
+  /** JSON Pointer (RFC 6901) into `{description, inputSchema, annotations}` */
+  path: string
+  before?: unknown
+  after?: unknown
+}
+
+/** Shown of one tool; a definition that was written anew differs everywhere. */
+const MOST_CHANGES = 100
+const MOST_BYTES = 4096
+
+/** The parts that a pin's hash covers (registry.ts, hashOf). */
+const compared = (tool: McpTool) => ({
+  description: tool.description ?? tool.title ?? '',
+  inputSchema: tool.inputSchema,
+  annotations: tool.annotations ?? {},
+})
+
+export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
+  const changes: DefinitionChange[] = []
+  compare('', compared(before), compared(after), changes)
+  return changes.slice(0, MOST_CHANGES)
+}
+
+function compare(path: string, before: unknown, after: unknown, changes: DefinitionChange[]): void {
+  if (changes.length >= MOST_CHANGES) return
+  if (isRecord(before) && isRecord(after)) {
+    for (const key of new Set([...Object.keys(before), ...Object.keys(after)])) {
+      const step = spelledOut(key).replace(/~/g, '~0').replace(/\//g, '~1')
+      compare(`${path}/${step}`, before[key], after[key], changes)
+    }
+    return
+  }
+  if (canonicalJson(before ?? null) === canonicalJson(after ?? null)) return
+  changes.push({
+    path,
+    ...(before === undefined ? {} : { before: shown(before) }),
+    ...(after === undefined ? {} : { after: shown(after) }),
+  })
+}
+
+/** A value as it is, or the start of its text where it is long. */
+function shown(value: unknown): unknown {
+  const text = spelledOut(typeof value === 'string' ? value : JSON.stringify(value))
+  if (Buffer.byteLength(text) > MOST_BYTES) return `${cutUtf8(text, MOST_BYTES)}…`
+  return typeof value === 'string' ? text : JSON.parse(text)
+}
+
+export interface ChangedDeps {
+  store: Pick<Store, 'connectors'>
+  mcp: Pick<Mcp, 'cached'>
+  specFor(connector: Connector): McpServerSpec
+}
+
+/** The differences of a registry's changed tools, by canonical name. */
+export async function changesIn(
+  { store, mcp, specFor }: ChangedDeps,
+  row: RegistryRow,
+): Promise<ReadonlyMap<string, DefinitionChange[]>> {
+  const changed = row.tools.filter(({ status }) => status === 'changed')
+  const found = new Map<string, DefinitionChange[]>()
+  if (changed.length === 0) return found
+  for (const { connector } of await store.connectors.bindings(row.session_id)) {
+    const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
+    if (mine.length === 0) continue
+    const { key } = specFor(connector)
+    const list = mcp.cached(key) ?? ((await store.connectors.loadList(key)) as ToolList | null)
+    const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
+    for (const { canonical_name, mcp_tool_name } of mine) {
+      const after = list?.tools.find(({ name }) => name === mcp_tool_name)
+      const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
+      if (before && after) found.set(canonical_name, definitionDiff(before, after))
+    }
+  }
+  return found
+}

@@ -1,0 +1,39 @@
+/** Keeps the ledger of tool calls for as long as the operator wants it, and no longer. */
+import type { Logger } from 'pino'
+import type { Store } from '../store/store.ts'
+
+export interface RetentionDeps {
+  store: Pick<Store, 'executions'>
+  /** Null: for ever */
+  retentionMs: number | null
+  everyMs?: number
+  log: Pick<Logger, 'info' | 'warn'>
+}
+
+/** An hour more or less matters to nobody, and to look costs one indexed statement. */
+const EVERY_MS = 3_600_000
+
+/** Looks at once, then every hour. `close` waits for a look that is under way. */
+export function startRetention({ store, retentionMs, everyMs = EVERY_MS, log }: RetentionDeps) {
+  let looking: Promise<void> = Promise.resolve()
+  const look = async (ms: number) => {
+    try {
+      const count = await store.executions.prune(new Date(Date.now() - ms).toISOString())
+      if (count > 0) log.info({ count }, 'ended tool calls were deleted from the ledger')
+    } catch (err) {
+      log.warn({ err }, 'the ledger was not pruned')
+    }
+  }
+  if (retentionMs === null) return { close: async () => {} }
+  const next = () => {
+    looking = looking.then(() => look(retentionMs))
+  }
+  next()
+  const timer = setInterval(next, everyMs).unref()
+  return {
+    async close() {
+      clearInterval(timer)
+      await looking
+    },
+  }
+}

@@ -1,0 +1,63 @@
+/** A person's word on a tool call that waits: checked, then written where whoever resumes the turn reads it. */
+import { exposedName } from '../chat/names.ts'
+import { BatonError } from '../errors.ts'
+import type { Caller, Decision } from '../ports.ts'
+import type { Execution, Turn } from '../store/store.ts'
+import type { DeclaredTool } from '../tools/execute.ts'
+import type { EngineDeps } from './deps.ts'
+
+/** Throws tool_call_not_found, not_awaiting, and invalid_request for edited arguments that do not fit. */
+export async function recordDecision(
+  deps: EngineDeps,
+  caller: Caller,
+  turn: Turn,
+  call: string,
+  given: Decision,
+): Promise<void> {
+  const { store, executor, sealed } = deps
+  const row = (await store.executions.ofTurn(turn.id)).find((one) => one.call_id === call)
+  if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
+  if (given.arguments) await assertFit(deps, turn, row, given.arguments)
+  const { decision, reason = null } = given
+  const answer = await store.executions.decide(caller, turn.id, call, {
+    decision,
+    reason,
+    sealed_arguments: given.arguments ? sealed.seal(given.arguments, row.id) : null,
+    ...(given.arguments ? { arguments: await executor.redactArguments(given.arguments) } : {}),
+    by: caller.key_id ?? caller.owner,
+  })
+  if (answer === 'decided') return
+  throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
+}
+
+/** A tool that is gone since has no schema to hold them against: the call will be settled in words. */
+async function assertFit(
+  deps: EngineDeps,
+  turn: Turn,
+  row: Execution,
+  args: Record<string, unknown>,
+): Promise<void> {
+  const declared = await declaredTool(deps, turn, row.tool)
+  const misfit = declared && (await deps.executor.misfits(declared, args))
+  if (misfit) throw new BatonError('invalid_request', misfit, { param: 'arguments' })
+}
+
+/** The tool as the turn's model was given it; under its server's own names where no credential is left. */
+async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise<DeclaredTool | undefined> {
+  const session = await deps.store.sessions.get({ owner: '', admin: true }, turn.session_id)
+  const registry = await deps.tools.current(turn.session_id)
+  const tool = registry.tools.find((one) => one.canonical_name === name)
+  if (!session || !tool) return undefined
+  const provider = turn.provider ?? session.provider
+  const own = provider === session.provider ? session.credential_id : null
+  const credential = await deps.credentials.resolve(session.owner, own, provider).catch(() => null)
+  if (!credential) return { tool, rename: null }
+  const deployment = deps.deploymentFor(provider, credential)
+  const { toolLimit } = deployment.capabilities(turn.model ?? session.model)
+  return (
+    deps.tools.overlay(registry, deployment, toolLimit).byExposed.get(exposedName(name)) ?? {
+      tool,
+      rename: null,
+    }
+  )
+}
