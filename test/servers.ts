@@ -95,7 +95,7 @@ function unprivileged(): { uid: number; gid: number } | undefined {
 }
 
 /** Below the range that outgoing connections take theirs from. */
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   for (let tries = 0; tries < 50; tries++) {
     const port = randomInt(20_000, 32_000)
     const isFree = await new Promise<boolean>((resolve) => {

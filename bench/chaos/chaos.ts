@@ -3,10 +3,12 @@
  *
  *   npm run build && npm run chaos -- --rounds 200 --seed 1              kill -9 alone
  *   npm run chaos -- --rounds 100 --seed 1 --faults all                  everything that can go wrong
+ *   npm run chaos -- --scenarios                                         a deploy, a database away, how fast wishes travel
  */
 import { parseArgs } from 'node:util'
 import { FAULTS, type Fault } from './faults.ts'
-import { runRounds, summarize } from './rounds.ts'
+import { runRounds, spread, summarize } from './rounds.ts'
+import { applyNow, cancelToQuiet, databaseAway, rollingRestart } from './scenarios.ts'
 import { openWorld } from './world.ts'
 
 const { values } = parseArgs({
@@ -16,6 +18,7 @@ const { values } = parseArgs({
     faults: { type: 'string', default: 'kill' },
     turns: { type: 'string', default: '3' },
     logs: { type: 'string' },
+    scenarios: { type: 'boolean', default: false },
   },
 })
 
@@ -29,6 +32,13 @@ function faultOf(name: string): Fault {
 
 const world = await openWorld({ logs: values.logs ?? null })
 try {
+  if (values.scenarios) await playScenarios()
+  else await playRounds()
+} finally {
+  await world.close()
+}
+
+async function playRounds(): Promise<void> {
   const report = await runRounds(world, {
     rounds: Number(values.rounds),
     seed: Number(values.seed),
@@ -38,6 +48,15 @@ try {
   })
   console.log(summarize(report))
   if (report.findings.length > 0) process.exitCode = 1
-} finally {
-  await world.close()
+}
+
+async function playScenarios(): Promise<void> {
+  const seed = Number(values.seed)
+  const rolled = await rollingRestart(world, { clients: 6, seed })
+  const away = await databaseAway(world, { ms: 10_000, seed, count: 6 })
+  console.log(`rolling restart: ${JSON.stringify(rolled)}`)
+  console.log(`database away for 10 s: ${JSON.stringify(away)}`)
+  console.log(`cancel to quiet, across replicas: ${spread(await cancelToQuiet(world, 100))}`)
+  console.log(`apply now to the old request closed, across replicas: ${spread(await applyNow(world, 100))}`)
+  if (rolled.findings.length + away.findings.length > 0) process.exitCode = 1
 }

@@ -153,16 +153,21 @@ function readers(world: World, { id }: ChaosTurn, isFirst: boolean, random: Rand
 }
 
 async function check(world: World, turn: ChaosTurn, report: Report): Promise<Finding[]> {
+  for (const { events, connections } of turn.readings) {
+    report.events += events.length
+    report.connections += connections
+  }
+  return checkAfterwards(world, turn)
+}
+
+/** Against the whole stream as a reader has it that comes when all is over. */
+export async function checkAfterwards(world: World, turn: ChaosTurn): Promise<Finding[]> {
   const reference = follow(turn.id, {
     kind: 'later',
     place: (i) => world.replicas[i % world.replicas.length]?.url ?? '',
     signal: AbortSignal.timeout(15_000),
   })
   await reference.done
-  for (const { events, connections } of turn.readings) {
-    report.events += events.length
-    report.connections += connections
-  }
   return checkTurn(world, turn, reference)
 }
 
@@ -187,5 +192,5 @@ export function summarize(report: Report): string {
   ].join('\n')
 }
 
-const spread = (ms: readonly number[]): string =>
+export const spread = (ms: readonly number[]): string =>
   `p50 ${percentile(ms, 0.5)}, p99 ${percentile(ms, 0.99)}, most ${Math.max(...ms)} ms`

@@ -5,13 +5,12 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { freePort } from '../../demo/processes.ts'
 import { startToolServer, type TestTool, type ToolServer, textResult } from '../../test/e2e/tool-server.ts'
 import { createAnthropicEmulator } from '../../test/emulators/anthropic.ts'
 import { createGeminiEmulator } from '../../test/emulators/gemini.ts'
 import type { Recorded } from '../../test/emulators/http.ts'
 import { createOpenAiEmulator } from '../../test/emulators/openai.ts'
-import { type RunningServer, startPostgres, startRedis } from '../../test/servers.ts'
+import { freePort, type RunningServer, startPostgres, startRedis } from '../../test/servers.ts'
 import { createReplica, type Replica } from './replica.ts'
 
 export const MODELS = [
@@ -31,6 +30,8 @@ export interface World {
   /** Requests that a provider answered with an error */
   refused(): Recorded[]
   requests(): number
+  /** The newest model request in which these words stand */
+  requestWith(words: string): Recorded | undefined
   close(): Promise<void>
 }
 
@@ -95,6 +96,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       redisUrl,
       refused: () => everything().filter(({ status = 0 }) => status >= 400),
       requests: () => everything().length,
+      requestWith: (words) => everything().findLast(({ text }) => text.includes(words)),
       close,
     }
     await request(world, 'POST', '/v1/connectors', {
