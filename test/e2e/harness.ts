@@ -1,16 +1,20 @@
 /**
- * A whole gateway in one process: the three emulated vendors, test tool servers, and the app on a free
- * port, over the embedded store with the bus in memory, and over PostgreSQL with Redis where
- * TEST_DATABASE_URL and TEST_REDIS_URL name servers. Under CI=true both must.
+ * A whole gateway on this machine: the three emulated vendors, test tool servers, and Baton on a free port,
+ * in this process or in one of its own; over the embedded store with the bus in memory, and over PostgreSQL
+ * with Redis where TEST_DATABASE_URL and TEST_REDIS_URL name servers. Under CI=true both must.
  */
+import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
 import pg from 'pg'
 import { pino } from 'pino'
 import type { Test } from 'tap'
-import { type App, createApp } from '../../src/app.ts'
+import { createApp } from '../../src/app.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { type AnthropicEmulator, createAnthropicEmulator } from '../emulators/anthropic.ts'
@@ -57,7 +61,6 @@ export type Backend = 'embedded' | 'servers'
 export interface World {
   backend: Backend
   api: Client
-  app: App
   emulators: { openai: OpenAiEmulator; anthropic: AnthropicEmulator; gemini: GeminiEmulator }
   /** Credential ids by path */
   credentials: Record<Path, string>
@@ -69,8 +72,8 @@ export interface World {
   script(play: Script | null): void
   /** Requests for answers of models that a session's vendor got, oldest first. */
   sent(path: Path): Recorded[]
-  /** Closes the app and starts it again on the same store: a process restart. */
-  restart(): Promise<void>
+  /** Ends the gateway, a process of its own by this signal, and starts it again on the same store. */
+  restart(signal?: NodeJS.Signals): Promise<void>
   get(session: string): Promise<Json>
   messages(session: string): Promise<Json[]>
   /** A turn that is waited for; throws unless it answers 200. */
@@ -78,6 +81,8 @@ export interface World {
 }
 
 export interface WorldOptions {
+  /** In a process of its own, which can be killed; only `env` reaches it */
+  process?: boolean
   env?: Record<string, string>
   config?: Partial<Omit<Config, 'limits'>> & { limits?: Partial<Config['limits']> }
   /** Between two pings of an event stream */
@@ -120,17 +125,55 @@ export async function openWorld(t: Test, backend: Backend, options: WorldOptions
     ...(backend === 'servers' ? await servers(t) : {}),
     ...options.env,
   }
+  const start = options.process ? () => startProcess(folder, env) : inProcess(folder, env, options)
+  return createWorld(t, backend, emulators, start)
+}
+
+/** A gateway that listens. */
+interface Gateway {
+  url: string
+  stop(signal?: NodeJS.Signals): Promise<void>
+}
+
+function inProcess(folder: string, env: Record<string, string>, options: WorldOptions) {
   const { config: loaded } = loadConfig(env, folder)
-  const config: Config = {
-    ...loaded,
-    ...options.config,
-    limits: { ...loaded.limits, ...options.config?.limits },
+  const { config, pingMs } = options
+  const limits = { ...loaded.limits, ...config?.limits }
+  return async (): Promise<Gateway> => {
+    const app = await createApp(
+      { ...loaded, ...config, limits },
+      { log: silent, ...(pingMs ? { pingMs } : {}) },
+    )
+    const url = await app.http.listen({ host: '127.0.0.1', port: 0 })
+    return { url, stop: () => app.close() }
   }
-  const world = await createWorld(t, backend, emulators, () =>
-    createApp(config, { log: silent, ...(options.pingMs ? { pingMs: options.pingMs } : {}) }),
-  )
-  t.teardown(() => world.app.close())
-  return world
+}
+
+const SERVER = fileURLToPath(new URL('../../src/server.js', import.meta.url))
+
+/** `npm start` as an operator has it; settles when it says that it is ready. */
+async function startProcess(folder: string, env: Record<string, string>): Promise<Gateway> {
+  const child = spawn(process.execPath, ['--enable-source-maps', SERVER], {
+    cwd: folder,
+    env: { PATH: process.env.PATH, BATON_PORT: '0', BATON_LOG_LEVEL: 'info', ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const exited = once(child, 'exit')
+  let url = ''
+  for await (const line of createInterface(child.stdout)) {
+    if (process.env.E2E_LOG) console.error(line)
+    url = JSON.parse(line).url ?? ''
+    if (url !== '') break
+  }
+  if (url === '') throw new Error(`the gateway ended with ${(await exited)[0]} before it was ready`)
+  child.stdout.resume()
+  return {
+    url,
+    async stop(signal = 'SIGTERM') {
+      child.kill(signal)
+      await exited
+    },
+  }
 }
 
 /** E2E_LOG=debug shows what the gateway says. */
@@ -168,16 +211,14 @@ async function createWorld(
   t: Test,
   backend: Backend,
   emulators: World['emulators'],
-  start: () => Promise<App>,
+  start: () => Promise<Gateway>,
 ): Promise<World> {
-  const listen = async () => {
-    const app = await start()
-    return { app, api: createClient(await app.http.listen({ host: '127.0.0.1', port: 0 })) }
-  }
+  let gateway = await start()
+  t.teardown(() => gateway.stop())
   const credentials = {} as World['credentials']
   const world: World = {
     backend,
-    ...(await listen()),
+    api: createClient(gateway.url),
     emulators,
     credentials,
     async session(path, more = {}) {
@@ -195,9 +236,10 @@ async function createWorld(
       for (const emulator of Object.values(emulators)) emulator.script(play)
     },
     sent: (path) => requestsOf(emulators, path),
-    async restart() {
-      await world.app.close()
-      Object.assign(world, await listen())
+    async restart(signal) {
+      await gateway.stop(signal)
+      gateway = await start()
+      world.api = createClient(gateway.url)
     },
     get: (session) => world.api.get(`/v1/sessions/${session}`),
     messages: async (session) => (await world.api.get(`/v1/sessions/${session}/messages?limit=1000`)).data,

@@ -1,0 +1,206 @@
+/**
+ * What becomes of turns whose process dies (kill -9) or is told to leave (SIGTERM): the next one finishes them
+ * or says truthfully what is not known, and a tool that does not allow it is never run twice.
+ */
+import t, { type Test } from 'tap'
+import { gate } from '../emulators/http.ts'
+import { type EventStream, type Json, ofType, typesOf } from './client.ts'
+import { everyBackend, type Path, type World } from './harness.ts'
+import { type ToolServer, textResult } from './tool-server.ts'
+
+interface Started {
+  session: string
+  turn: string
+  stream: EventStream
+}
+
+async function start(world: World, session: string, input: string): Promise<Started> {
+  const stream = await world.api.turn(session, input)
+  return { session, stream, turn: stream.headers.get('x-baton-turn') ?? '' }
+}
+
+const until = async (holds: () => boolean): Promise<void> => {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 10))
+}
+
+/** What was under way when the process died, one session each. */
+async function killed(
+  t: Test,
+  world: World,
+  tools: ToolServer & { id: string },
+  held: ReturnType<typeof gate>,
+) {
+  const { api } = world
+  const open = (path: Path) => world.session(path, { connectors: ['work', 'guarded'] })
+  world.script((_, { user, step }) =>
+    user === 'speak' && step === 0
+      ? {
+          items: [
+            { type: 'text', text: 'I was say' },
+            { type: 'wait', until: held.opened },
+            { type: 'text', text: 'ing' },
+          ],
+        }
+      : null,
+  )
+  const speaking = await start(world, await open('anthropic key'), 'speak')
+  const waiting = (
+    await api.post(`/v1/sessions/${speaking.session}/turns`, {
+      input: 'I wait',
+      on_busy: 'enqueue',
+      background: true,
+    })
+  ).id
+  const once = await start(world, await open('openai key'), 'think\ncall work__once with {}')
+  const again = await start(world, await open('gemini key'), 'think\ncall work__again with {}')
+  const half = await start(
+    world,
+    await open('anthropic key'),
+    'think\ncall work__quick with {}\ncall work__once with {}',
+  )
+  const approval = await start(world, await open('openai key'), 'call guarded__wipe with {}')
+  await speaking.stream.until('content.delta')
+  await half.stream.until('tool_execution.completed')
+  await approval.stream.until('turn.awaiting_input')
+  await until(() => tools.count('once') === 2 && tools.count('again') === 1)
+
+  await world.restart('SIGKILL')
+  held.open()
+  world.script(null)
+  const ended = async ({ turn }: { turn: string }) => world.api.get(`/v1/turns/${turn}?wait=60`)
+  const results = (turn: Json) => turn.messages.find(({ role }: Json) => role === 'tool')?.parts
+
+  await t.test('in a model call: it is made anew, and the queue goes on', async (t) => {
+    const turn = await ended(speaking)
+    t.match(turn, { state: 'completed', output_text: 'speak' })
+    t.strictSame(
+      turn.messages.map(({ role }: Json) => role),
+      ['user', 'assistant'],
+      'nothing of the lost answer is kept',
+    )
+    t.match(await world.api.get(`/v1/turns/${waiting}?wait=60`), {
+      state: 'completed',
+      output_text: 'I wait',
+    })
+  })
+
+  await t.test('in a tool that may not run twice: it does not, and the model is told', async (t) => {
+    const turn = await ended(once)
+    t.equal(turn.state, 'completed')
+    t.match(results(turn), [
+      { outcome: 'outcome_unknown', is_error: true, content: [{ text: /may or may not/ }] },
+    ])
+    t.match(turn.output_text, /may or may not/)
+    const { data } = await world.api.get(`/v1/tool-executions?turn_id=${once.turn}`)
+    t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }])
+  })
+
+  await t.test('in a tool that may run again: it does', async (t) => {
+    const turn = await ended(again)
+    t.match(turn, { state: 'completed', output_text: 'The tools answered: at last' })
+    t.match(results(turn), [{ outcome: 'ok' }])
+    t.equal(tools.count('again'), 2)
+  })
+
+  await t.test('a result that was there is used, never made again', async (t) => {
+    const turn = await ended(half)
+    t.match(results(turn), [
+      { outcome: 'ok', content: [{ text: 'quick ran' }] },
+      { outcome: 'outcome_unknown' },
+    ])
+    t.equal(tools.count('quick'), 1)
+    t.equal(tools.count('once'), 2, 'once in each of two turns')
+  })
+
+  await t.test('waiting for a person: it still does', async (t) => {
+    const turn = await world.api.get(`/v1/turns/${approval.turn}`)
+    t.equal(turn.state, 'awaiting_input')
+    const call = turn.messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
+    await world.api.post(`/v1/turns/${turn.id}/approvals/${call.call_id}`, { decision: 'approve' })
+    t.match(await ended(approval), { state: 'completed', output_text: 'The tools answered: wiped' })
+  })
+
+  await t.test('the events lead to what is stored', async (t) => {
+    for (const { turn, stream } of [speaking, once, again, half]) {
+      const last = stream.frames.at(-1)
+      const frames = await (
+        await world.api.follow(`/v1/turns/${turn}/events`, { 'last-event-id': last?.id ?? '' })
+      ).done
+      const told = new Map<string, Json>()
+      for (const { data } of [...stream.frames, ...frames]) {
+        if (data.type === 'gap') for (const message of data.snapshot.messages) told.set(message.id, message)
+        if (data.type === 'message') told.set(data.message.id, data.message)
+      }
+      const { messages } = await world.api.get(`/v1/turns/${turn}`)
+      const kept = messages.filter(({ role }: Json) => role !== 'user')
+      t.strictSame(
+        kept.map(({ id }: Json) => told.get(id)),
+        kept,
+      )
+      const types = typesOf([...stream.frames, ...frames])
+      if (world.backend === 'embedded') {
+        t.equal(types.filter((type) => type === 'gap').length, 1)
+        continue
+      }
+      t.equal(types.filter((type) => type === 'turn.completed').length, 1)
+      t.equal(types.filter((type) => type === 'turn.created').length, 1)
+      t.notOk(types.includes('gap'), 'the bus kept them')
+    }
+    if (world.backend === 'servers') {
+      const whole = await (await world.api.follow(`/v1/turns/${speaking.turn}/events`)).done
+      t.match(ofType(whole, 'step.discarded'), [{ reason: 'owner_lost' }])
+    }
+  })
+}
+
+async function toldToLeave(t: Test, world: World, held: ReturnType<typeof gate>) {
+  const session = await world.session('gemini key', { connectors: ['work'] })
+  world.script((_, { user, step }) =>
+    user === 'speak' && step === 0
+      ? {
+          items: [
+            { type: 'text', text: 'I was say' },
+            { type: 'wait', until: held.opened },
+          ],
+        }
+      : null,
+  )
+  const { turn, stream } = await start(world, session, 'speak')
+  await stream.until('content.delta')
+  await world.restart('SIGTERM')
+  await stream.done
+  t.notOk(typesOf(stream.frames).includes('turn.failed'), 'leaving is no failure')
+  held.open()
+  world.script(null)
+  t.match(await world.api.get(`/v1/turns/${turn}?wait=60`), { state: 'completed', output_text: 'speak' })
+}
+
+await everyBackend(
+  t,
+  async (t, world) => {
+    const tool = gate()
+    const work = await world.tools('work', {
+      quick: {},
+      once: {
+        run: ({ signal }) =>
+          new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+      },
+      again: {
+        annotations: { readOnlyHint: true },
+        async run() {
+          if (work.count('again') === 1) await tool.opened
+          return textResult('at last')
+        },
+      },
+    })
+    await world.api.patch(`/v1/connectors/${work.id}`, { trust_annotations: true })
+    const guarded = await world.tools('guarded', { wipe: { run: () => textResult('wiped') } })
+    await world.api.patch(`/v1/connectors/${guarded.id}`, { require_approval: 'always' })
+    await t.test('killed', async (t) => {
+      await killed(t, world, work, gate())
+      tool.open()
+    })
+    await t.test('told to leave', (t) => toldToLeave(t, world, gate()))
+  },
+  { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '1' } },
+)
