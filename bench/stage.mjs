@@ -1,0 +1,153 @@
+/**
+ * The processes of a run, on loopback: the fake upstream, the reference gateway, and Baton. The gateways share one
+ * core, the load and everything else the other, so that a gateway's figures are those of one core.
+ */
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { availableParallelism, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+export const root = fileURLToPath(new URL('..', import.meta.url))
+const instrument = (name) => join(root, 'bench/instruments', name)
+const SERVER = join(root, 'dist/src/server.js')
+
+const canPin = availableParallelism() > 1 && existsSync('/usr/bin/taskset')
+const GATEWAY_CORE = '0'
+const OTHER_CORE = '1'
+
+export async function freePort() {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address()
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+function start(command, args, { core, env = {}, cwd = root } = {}) {
+  const [program, ...rest] = canPin && core ? ['taskset', '-c', core, command, ...args] : [command, ...args]
+  const child = spawn(program, rest, {
+    cwd,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  let said = ''
+  child.stdout.on('data', (chunk) => {
+    if (said.length < 4096) said += chunk
+  })
+  return { child, said: () => said }
+}
+
+async function stop(child) {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.kill('SIGTERM')
+  const timer = setTimeout(() => child.kill('SIGKILL'), 15_000)
+  await once(child, 'exit')
+  clearTimeout(timer)
+}
+
+async function until(ready, child, what) {
+  const end = Date.now() + 90_000
+  while (Date.now() < end) {
+    if (child.exitCode !== null) throw new Error(`${what} ended with ${child.exitCode}`)
+    if (await ready()) return
+    await sleep(10)
+  }
+  throw new Error(`${what} did not come up in 90 s`)
+}
+
+/** Everything that a run started, and the folder that goes with it. */
+export function createStage() {
+  if (canPin) execFileSync('taskset', ['-apc', OTHER_CORE, String(process.pid)], { stdio: 'ignore' })
+  const folder = mkdtempSync(join(tmpdir(), 'baton-bench-'))
+  const closers = [async () => rmSync(folder, { recursive: true, force: true })]
+  let folders = 0
+
+  async function startUpstream(env = {}) {
+    const port = await freePort()
+    const { child, said } = start(process.execPath, [instrument('upstream.mjs'), '--port', String(port)], {
+      core: OTHER_CORE,
+      env,
+    })
+    closers.push(() => stop(child))
+    await until(() => said().includes('upstream on'), child, 'the upstream')
+    return { port, pid: child.pid, base: `http://127.0.0.1:${port}` }
+  }
+
+  async function startBare(upstream, api = 'responses') {
+    const port = await freePort()
+    const { child, said } = start(
+      process.execPath,
+      [instrument('bare-xcode.mjs'), String(port), String(upstream.port)],
+      { core: GATEWAY_CORE, env: { XC_API: api } },
+    )
+    closers.push(() => stop(child))
+    await until(() => said().includes('ready'), child, 'bare-xcode')
+    return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
+  }
+
+  /** `dir`: a data folder to use again; `flags`: for node itself. Answers with the time to the first 200 of /readyz. */
+  async function startBaton(upstream, { env = {}, flags = [], dir, files = {} } = {}) {
+    const port = await freePort()
+    const dataDir = dir ?? join(folder, `data-${++folders}`)
+    const began = performance.now()
+    const { child } = start(process.execPath, [...flags, SERVER], {
+      core: GATEWAY_CORE,
+      env: {
+        BATON_PORT: String(port),
+        BATON_DATA_DIR: dataDir,
+        BATON_LOG_LEVEL: 'info',
+        BATON_OPENAI_BASE_URL: `${upstream.base}/v1`,
+        BATON_ANTHROPIC_BASE_URL: upstream.base,
+        OPENAI_API_KEY: 'sk-bench-0000000000',
+        ANTHROPIC_API_KEY: 'sk-ant-bench-0000000000',
+        ...env,
+      },
+      ...files,
+    })
+    const base = `http://127.0.0.1:${port}`
+    closers.push(() => stop(child))
+    const isReady = () =>
+      fetch(`${base}/readyz`).then(
+        (response) => response.status === 200,
+        () => false,
+      )
+    await until(isReady, child, 'baton')
+    return { base, pid: child.pid, dir: dataDir, readyMs: performance.now() - began, stop: () => stop(child) }
+  }
+
+  return {
+    folder,
+    startUpstream,
+    startBare,
+    startBaton,
+    /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started from what is installed; null where neither. */
+    async startServers() {
+      const { startPostgres, startRedis } = await import(join(root, 'dist/test/servers.js'))
+      const given = { database: process.env.TEST_DATABASE_URL, redis: process.env.TEST_REDIS_URL }
+      if (given.database && given.redis) return given
+      try {
+        const [database, redis] = [await startPostgres({ durable: true }), await startRedis()]
+        closers.push(database.stop, redis.stop)
+        return { database: database.url, redis: redis.url }
+      } catch (cause) {
+        console.log(`without PostgreSQL and Redis: ${cause.message}`)
+        return null
+      }
+    },
+    own: (close) => closers.push(close),
+    async close() {
+      for (const close of closers.splice(0).reverse()) await close().catch((err) => console.error(err))
+    },
+  }
+}
+
+export const serverEnv = (servers) => ({
+  DATABASE_URL: servers.database,
+  REDIS_URL: servers.redis,
+  BATON_ENCRYPTION_KEYS: `bench:${Buffer.alloc(32, 7).toString('base64')}`,
+})
