@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   closed,
@@ -27,13 +28,25 @@ const Token = Type.String({
   pattern: '^[\\x21-\\x7e]+$',
   description: 'Printable ASCII without spaces',
 })
-const Auth = Type.Unsafe<{ type: 'none' | 'oauth' } | { type: 'bearer'; token?: string }>({
+const Auth = Type.Unsafe<
+  | { type: 'none' }
+  | { type: 'oauth'; client_id?: string; client_secret?: string }
+  | { type: 'bearer'; token?: string }
+>({
   type: 'object',
   discriminator: { propertyName: 'type' },
   required: ['type'],
   description: 'The token of `bearer` may also stand in headers, as Authorization',
   oneOf: [
-    Type.Object({ type: Type.Enum(['none', 'oauth']) }, closed),
+    Type.Object({ type: Type.Literal('none') }, closed),
+    Type.Object(
+      {
+        type: Type.Literal('oauth'),
+        client_id: Type.Optional(Token),
+        client_secret: Type.Optional(Token),
+      },
+      { ...closed, description: 'A client is given where the server lets none register itself' },
+    ),
     Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Token) }, closed),
   ],
 })
@@ -106,6 +119,11 @@ const ConnectorView = Type.Object(
     require_approval: Type.String(),
     trust_annotations: Flag,
     pin: Type.String(),
+    status: Type.Object({
+      state: Type.String(),
+      error: Type.Optional(Type.String()),
+      login_url: Type.Optional(Type.String({ description: 'POST there to log in at the server' })),
+    }),
     created_at: Instant,
     updated_at: Instant,
   },
@@ -123,7 +141,13 @@ const ConnectorTest = Type.Object(
   },
   { title: 'ConnectorTest' },
 )
+const Login = Type.Object(
+  { authorization_url: Type.String(), state: Type.String(), expires_at: Instant },
+  { title: 'ConnectorLogin' },
+)
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
+
+const PAGE = { description: 'A page for people', content: { 'text/html': { schema: { type: 'string' } } } }
 
 const tags = ['connectors']
 
@@ -188,6 +212,37 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
       },
     },
     (request) => connectors.test(request.caller, request.params.id),
+  )
+  app.post(
+    '/connectors/:id/login',
+    {
+      schema: {
+        tags,
+        summary: 'Begin a login at an MCP server',
+        description: 'For `auth: oauth`; by the owner of the connector only.',
+        params: IdParam,
+        body: NoBody,
+        response: { 200: Login },
+      },
+    },
+    (request) => connectors.login(request.caller, request.params.id),
+  )
+  app.get(
+    '/oauth/connectors/callback',
+    {
+      config: { open: true },
+      schema: {
+        tags,
+        summary: "Where an MCP server's login returns to",
+        description: 'Needs no key: its single-use `state` authenticates it.',
+        querystring: Type.Record(Type.String(), Type.String({ maxLength: 16_384 })),
+        response: { 200: PAGE, 400: PAGE },
+      },
+    },
+    async (request, reply) => {
+      const { status, html } = await connectors.loginPage(request.query)
+      return reply.code(status).headers(PAGE_HEADERS).send(html)
+    },
   )
   app.post(
     '/connectors/:id/tools/:tool/accept',

@@ -14,6 +14,7 @@ import type { ToolsDelta, TurnEvent } from './chat/event.ts'
 import type { Config } from './config/config.ts'
 import { isLoopback } from './config/settings.ts'
 import { configConnectors, createConnectors } from './connectors.ts'
+import { createConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorSpec } from './credentials/connector-secret.ts'
 import { createCredentials } from './credentials/credentials.ts'
 import { createLoginTable } from './credentials/login-table.ts'
@@ -27,6 +28,7 @@ import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
 import { createGuard } from './mcp/guard.ts'
 import { createMcp } from './mcp/mcp.ts'
+import { createMcpOAuth } from './mcp/oauth.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 import { createSessions } from './sessions.ts'
 import { openStore } from './store/open.ts'
@@ -84,7 +86,16 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
       createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }),
     )
     const mcp = owned(createMcp({ version: VERSION }))
-    const specFor = (connector: Connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate)
+    const mcpOauth = owned(createMcpOAuth())
+    const connectorLogins = createConnectorLogins({
+      store,
+      vault,
+      oauth: mcpOauth,
+      allowPrivate: config.connectorsAllowPrivate,
+      publicUrl: () => config.publicUrl ?? ownUrl(config.host, http.server.address()),
+    })
+    const specFor = (connector: Connector) =>
+      connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
     const table = createLoginTable(LOGINS, config)
     const oauth = owned(createOAuthHttp({ version: VERSION }))
     const refresher = owned(createRefresher({ store, vault, table, http: oauth, log }))
@@ -233,6 +244,7 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         config,
         assertUrl: guard.assertUrl,
         mcp,
+        logins: connectorLogins,
         specOf: specFor,
         tools,
       }),

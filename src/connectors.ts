@@ -5,11 +5,20 @@
 import { newId } from './chat/ids.ts'
 import type { Config, McpSetting } from './config/config.ts'
 import { isHeader } from './config/toolbox.ts'
-import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
+import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
+import {
+  type ConnectorSecret,
+  connectorKey,
+  openConnector,
+  sealConnector,
+} from './credentials/connector-secret.ts'
+import { errorPageOf, pageOf } from './credentials/login-page.ts'
+import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
-import { type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'
-import type { Caller, SessionTools } from './ports.ts'
+import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
+import type { McpClient, McpLogin } from './mcp/oauth.ts'
+import type { Caller, LoginStatus, SessionTools } from './ports.ts'
 import type { Connector, NewConnector, Page, PageRequest, Scope, Store } from './store/store.ts'
 
 export interface ConnectorInput {
@@ -21,7 +30,13 @@ export interface ConnectorInput {
   args?: string[]
   env?: Record<string, string>
   /** The token of `bearer` may also stand in the headers */
-  auth?: { type: Connector['auth']['type']; token?: string }
+  auth?: {
+    type: Connector['auth']['type']
+    token?: string
+    /** Of `oauth`: a client that the server knows, where it lets none register itself */
+    client_id?: string
+    client_secret?: string
+  }
   mode?: Connector['mode']
   default_tool_config?: { max_instances?: number; timeout?: string }
   allow_tools?: string[]
@@ -37,6 +52,8 @@ export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null
   env_names: string[] | null
+  /** Of this replica's connection; `auth_required`: its owner must log in, by a POST to `login_url` */
+  status: { state: McpState; error?: string; login_url?: string }
 }
 
 export interface ConnectorTest {
@@ -57,6 +74,10 @@ export interface Connectors {
   delete(caller: Caller, id: string): Promise<void>
   /** Connects and lists, within the connect budget; a failure of the server is an answer, not an error. */
   test(caller: Caller, id: string): Promise<ConnectorTest>
+  /** Begins a login at the server. Throws forbidden, not_available, what the server's login service did. */
+  login(caller: Caller, id: string): Promise<ConnectorLogin>
+  /** Ends it, by what the browser brings back. */
+  loginPage(query: Readonly<Record<string, string>>): Promise<LoginPage>
   /** Takes a tool's changed definition. Throws tool_not_found. */
   accept(caller: Caller, id: string, tool: string): Promise<{ tool: string; hash: string }>
 }
@@ -67,7 +88,8 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/mcp/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list'>
+  mcp: Pick<Mcp, 'list' | 'status'>
+  logins: ConnectorLogins
   specOf(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged'>
 }
@@ -126,19 +148,22 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     )
     const connector = free(input.name, written)
     await audit(caller, 'connector.create', connector)
-    return connectorView(vault, connector)
+    return view(connector)
   }
 
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
     const before = await writable(caller, id)
     const merged = { ...inputOf(vault, before), ...patch }
     await check(merged)
-    const written = await store.connectors.update(caller, id, stored(vault, before, merged))
+    const { oauth: login } = openConnector(vault, before)
+    const isSameServer = merged.url === before.url && patch.auth === undefined
+    const kept = isSameServer ? login : undefined
+    const written = await store.connectors.update(caller, id, stored(vault, before, merged, kept))
     if (!written) throw new BatonError('connector_not_found', `No connector ${id} exists.`)
     const connector = free(merged.name, written)
     await audit(caller, 'connector.update', connector)
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
-    return connectorView(vault, connector)
+    return view(connector)
   }
 
   async function remove(caller: Caller, id: string): Promise<void> {
@@ -170,15 +195,42 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     }
   }
 
+  async function finish(query: Readonly<Record<string, string>>): Promise<LoginStatus> {
+    try {
+      const connector = await deps.logins.finish(query)
+      tools.connectorChanged(connector, await store.connectors.sessionsOf(connector.id, FOLLOWERS))
+      return { state: 'done' }
+    } catch (failure) {
+      if (!(failure instanceof BatonError) || failure.param === 'state') throw failure
+      return { state: 'failed', error: failure.message }
+    }
+  }
+
+  /** Without secrets, and with what is known of the connection; none is made for it. */
+  function view(connector: Connector): ConnectorView {
+    const { secret, config_revision, ...shown } = connector
+    const { has_token, ...names } = namesIn(vault, connector)
+    const { state, error } = deps.mcp.status(connectorKey(connector))
+    const status = { state, ...(error === undefined ? {} : { error }) }
+    if (connector.auth.type !== 'oauth') return { ...shown, ...names, status }
+    const login = {
+      login_url: loginPath(connector.id),
+      ...(has_token ? {} : { state: 'auth_required' as const }),
+    }
+    return { ...shown, ...names, status: { ...status, ...login } }
+  }
+
   return {
     create,
     update,
     test,
     delete: remove,
-    get: async (scope, id) => connectorView(vault, await row(scope, id)),
+    login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
+    loginPage: (query) => finish(query).then(pageOf, errorPageOf),
+    get: async (scope, id) => view(await row(scope, id)),
     async list(scope, page) {
       const { data, next_cursor } = await store.connectors.list(scope, page)
-      return { data: data.map((connector) => connectorView(vault, connector)), next_cursor }
+      return { data: data.map(view), next_cursor }
     },
     accept: async (caller, id, tool) => tools.accept(caller, await row(caller, id), tool),
   }
@@ -231,6 +283,9 @@ function assertShape(input: ConnectorInput): void {
     if (input.command === undefined) throw invalid('command', 'command is required for transport stdio.')
   } else assertHttpUrl(input.url, transport)
   const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
+  if (input.auth?.type === 'oauth' && hasToken) {
+    throw invalid('headers', 'With auth oauth the login makes the Authorization; take it out of the headers.')
+  }
   if (input.auth?.type === 'bearer' && input.auth.token === undefined && !hasToken) {
     throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')
   }
@@ -259,12 +314,16 @@ function stored(
   vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
   input: ConnectorInput,
+  kept?: McpLogin,
 ): NewConnector {
   const { auth } = input
+  const client = clientIn(auth)
+  const login = client ? { client } : kept
   const secret: ConnectorSecret = {
     headers: input.headers ?? {},
     env: input.env ?? {},
     ...(auth?.type === 'bearer' && auth.token !== undefined ? { bearer: auth.token } : {}),
+    ...(auth?.type === 'oauth' && login ? { oauth: login } : {}),
   }
   return {
     id,
@@ -308,17 +367,26 @@ function inputOf(vault: Pick<Vault, 'open'>, row: Connector): ConnectorInput {
   }
 }
 
-export function connectorView(vault: Pick<Vault, 'open'>, row: Connector): ConnectorView {
-  const { secret, config_revision, ...shown } = row
-  let names: { header_names: string[] | null; env_names: string[] | null }
+/** Of headers and variables the names, and whether there is a login. */
+function namesIn(
+  vault: Pick<Vault, 'open'>,
+  row: Connector,
+): Pick<ConnectorView, 'header_names' | 'env_names'> & { has_token: boolean } {
   try {
-    const { headers, env } = openConnector(vault, row)
-    names = { header_names: Object.keys(headers), env_names: Object.keys(env) }
+    const { headers, env, oauth } = openConnector(vault, row)
+    const has_token = oauth?.tokens !== undefined
+    return { header_names: Object.keys(headers), env_names: Object.keys(env), has_token }
   } catch {
     // The encryption key is gone: the connector can still be seen, changed and deleted.
-    names = { header_names: null, env_names: null }
+    return { header_names: null, env_names: null, has_token: false }
   }
-  return { ...shown, ...names }
+}
+
+/** A client that was made at the server's login service by hand. */
+function clientIn(auth: ConnectorInput['auth']): McpClient | null {
+  if (auth?.client_id === undefined) return null
+  const { client_id, client_secret } = auth
+  return { client_id, ...(client_secret === undefined ? {} : { client_secret }) }
 }
 
 /** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */

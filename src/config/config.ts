@@ -3,6 +3,8 @@
 export interface Config {
   host: string
   port: number
+  /** Where browsers reach the gateway, without a trailing slash; null: where it listens, if that is loopback */
+  publicUrl: string | null
   dataDir: string
   databaseUrl: string | null
   redisUrl: string | null

@@ -200,6 +200,7 @@ function assemble(
   return {
     host: values.host,
     port: values.port,
+    publicUrl: values.public_url,
     dataDir: resolve(cwd, values.data_dir),
     databaseUrl: values.database_url,
     redisUrl: values.redis_url,

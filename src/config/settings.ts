@@ -185,6 +185,11 @@ const headerText = (value: string): string => {
 export const SETTINGS = {
   host: required('BATON_HOST', '127.0.0.1', address, 'Address to listen on.'),
   port: required('BATON_PORT', '8787', whole(0, 65535), 'Port to listen on; 0 takes a free one.'),
+  public_url: optional(
+    'BATON_PUBLIC_URL',
+    upstream,
+    'Where browsers reach the gateway, for logins at MCP servers to come back to. Default: BATON_HOST and BATON_PORT on a loopback host.',
+  ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: secret(
     'DATABASE_URL',

@@ -2,7 +2,8 @@
  * What of a connector is secret: header values, variables of a started program, its bearer token. Sealed
  * as one piece under owner and id, opened where a connection is made.
  */
-import type { McpServerSpec } from '../mcp/contract.ts'
+import type { McpAuth, McpServerSpec } from '../mcp/contract.ts'
+import type { McpLogin } from '../mcp/oauth.ts'
 import type { Connector } from '../store/store.ts'
 import { secretContext, type Vault } from './vault.ts'
 
@@ -11,6 +12,8 @@ export interface ConnectorSecret {
   env: Record<string, string>
   /** Sent as `Authorization: Bearer …` */
   bearer?: string
+  /** The owner's login (connector-logins.ts), or just the client that was given for it */
+  oauth?: McpLogin
 }
 
 /** Null when there is nothing to hide. */
@@ -22,7 +25,8 @@ export function sealConnector(
   const isEmpty =
     Object.keys(secret.headers).length === 0 &&
     Object.keys(secret.env).length === 0 &&
-    secret.bearer === undefined
+    secret.bearer === undefined &&
+    secret.oauth === undefined
   return isEmpty ? null : vault.seal(JSON.stringify(secret), secretContext(owner, id))
 }
 
@@ -37,23 +41,32 @@ export function openConnector(
   ) as ConnectorSecret
 }
 
+/** Of its connection in the MCP door's pool: another with each change. */
+export const connectorKey = ({ id, config_revision }: Pick<Connector, 'id' | 'config_revision'>): string =>
+  `${id}@${config_revision}`
+
 /**
  * A stored connector as the MCP door takes it. `allowPrivate` is the operator's setting for callers'
- * connectors; those of the configuration are exempt.
+ * connectors; those of the configuration are exempt. `login` keeps an OAuth login alive; left out, its token
+ * is used as it is.
  */
 export function connectorSpec(
   connector: Connector,
   vault: Pick<Vault, 'open'>,
   allowPrivate: boolean | readonly string[],
+  login?: (connector: Connector) => McpAuth,
 ): McpServerSpec {
-  const { headers, env, bearer } = openConnector(vault, connector)
+  const { headers, env, bearer, oauth } = openConnector(vault, connector)
+  const token = bearer ?? oauth?.tokens?.access_token
+  const isOwn = connector.auth.type === 'oauth' && login !== undefined
+  const auth = isOwn ? login(connector) : token === undefined ? null : { token: async () => token }
   return {
-    key: `${connector.id}@${connector.config_revision}`,
+    key: connectorKey(connector),
     name: connector.name,
     transport: connector.transport,
     ...(connector.url === null ? {} : { url: connector.url, headers }),
     ...(connector.command === null ? {} : { command: connector.command, args: connector.args, env }),
     allowPrivate: connector.origin === 'config' ? true : allowPrivate,
-    ...(bearer === undefined ? {} : { auth: { token: async () => bearer } }),
+    ...(auth ? { auth } : {}),
   }
 }

@@ -15,6 +15,7 @@ import {
 import { toMcpError } from './failure.ts'
 import { capBody } from './guard.ts'
 import { type Exchange, exchanges } from './http.ts'
+import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
@@ -71,7 +72,7 @@ export async function openConnection(
     wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
-    const { kind, message, retryAfterMs, rpcCode, cause } = toMcpError(error, spec.name)
+    const { kind, message, retryAfterMs, rpcCode, cause } = scrubbed(toMcpError(error, spec.name), spec)
     // Nothing can have been run before a connection stood.
     const failed = kind === 'disconnected' ? 'unavailable' : kind
     throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, cause })
@@ -106,7 +107,8 @@ function createConnection(
       return result
     } catch (error) {
       own.abort()
-      const failure = explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire)
+      const told = toMcpError(exchange.failure ?? error, spec.name, exchange)
+      const failure = scrubbed(explain(told, wire), spec)
       throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure
     }
   }

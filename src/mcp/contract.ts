@@ -36,6 +36,16 @@ export interface McpServerSpec {
 export interface McpAuth {
   token(): Promise<string | undefined>
   onUnauthorized?(): Promise<void>
+  /** What a refused request would have needed; told before anything is done about it */
+  onChallenge?(challenge: McpChallenge): void
+}
+
+/** The server's words, untrusted */
+export interface McpChallenge {
+  /** Separated by blanks */
+  scope?: string
+  /** Where the server says whom it trusts (RFC 9728) */
+  resource_metadata?: string
 }
 
 /** Behaviour hints of the server; to be believed only where the connector's annotations are trusted. */

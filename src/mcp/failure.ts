@@ -1,5 +1,6 @@
 /** Maps whatever the SDK, fetch or a child process throws to an McpError, and says whether a call was run. */
 import {
+  InsufficientScopeError,
   ProtocolError,
   SdkError,
   SdkErrorCode,
@@ -67,6 +68,11 @@ function fromKnownError(error: unknown, server: string, exchange?: Exchange): Mc
     return new McpError('unavailable', `${server}: ${error.message}`, { sent: false, cause: error })
   if (error instanceof BodyTooLargeError)
     return new McpError('too_large', `${server}: ${error.message}`, { sent: true, cause: error })
+  if (error instanceof InsufficientScopeError)
+    return new McpError('auth_required', `${server} wants more rights than the login has (HTTP 403).`, {
+      sent: false,
+      cause: error,
+    })
   if (error instanceof UnauthorizedError || error instanceof SdkHttpError)
     return fromHttp(error instanceof SdkHttpError ? error.status : 401, error, server, exchange)
   const status = sseStatus(error)

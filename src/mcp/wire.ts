@@ -15,6 +15,7 @@ import {
   type StreamableHTTPClientTransportOptions,
   type Transport,
 } from '@modelcontextprotocol/client'
+import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { createMcpFetch, type Exchange, exchanges, refusedAuthorization } from './http.ts'
@@ -190,7 +191,7 @@ function createTransport(
   }
   const options = {
     fetch: createMcpFetch({
-      fetch: context.fetch,
+      fetch: hearing(context.fetch, spec.auth),
       userAgent: userAgent(context),
       maxBytes: context.maxBytes,
       keepsGetStream: spec.transport === 'sse',
@@ -208,6 +209,17 @@ function createTransport(
     reconnectionScheduler: resumptionPacer(hasPending),
   })
   return { transport: http, stdio: null, http }
+}
+
+/** Tells what a refusal asks for. */
+function hearing(fetch: ConnectionContext['fetch'], auth: McpAuth | undefined): ConnectionContext['fetch'] {
+  if (!auth?.onChallenge) return fetch
+  return async (url, init) => {
+    const response = await fetch(url, init)
+    const challenge = challengeIn(response)
+    if (challenge) auth.onChallenge?.(challenge)
+    return response
+  }
 }
 
 /** Parallel calls that are refused together renew the credential once: a rotating one breaks otherwise. */

@@ -40,7 +40,37 @@ type Column = keyof typeof COLUMNS
 const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
 
 export function createConnectors(db: Db): Connectors {
-  return { ...rows(db), ...bindings(db), ...caches(db) }
+  return { ...rows(db), ...logins(db), ...bindings(db), ...caches(db) }
+}
+
+type LoginVerb = 'claim' | 'keep' | 'release'
+
+function logins(db: Db): Pick<Connectors, LoginVerb> {
+  return {
+    async claim(id, by, seconds) {
+      const found = await value<StoredConnector>(
+        db,
+        `update connector c set claimed_by = $2, claimed_until = seconds_from_now($3)
+          where id = $1 and (claimed_until is null or claimed_until < clock_timestamp())
+         returning connector_json(c)`,
+        [id, by, seconds],
+      )
+      return found && toConnector(found)
+    },
+    keep: async (id, revision, by, secret) =>
+      (await value(
+        db,
+        `update connector set secret = $4, secret_version = secret_version + 1
+          where id = $1 and config_revision = $2 and claimed_by = $3 returning 1`,
+        [id, revision, by, secret],
+      )) !== null,
+    async release(id, by) {
+      await db.query(
+        'update connector set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2',
+        [id, by],
+      )
+    },
+  }
 }
 
 type RowVerb = 'create' | 'get' | 'find' | 'list' | 'update' | 'delete' | 'syncConfig'

@@ -170,7 +170,7 @@ function resealing(db: Db): Pick<Credentials, 'sealed' | 'reseal'> {
         `select "table", id, owner, encode(secret, 'base64') as secret, version from (
            select 'credential' as "table", id, owner, secret, version::float8 from credential
            union all
-           select 'connector', id, owner, secret, config_revision::float8 from connector
+           select 'connector', id, owner, secret, (config_revision + secret_version)::float8 from connector
             where secret is not null
          ) held
          where id > $1 order by id limit $2`,
@@ -186,5 +186,7 @@ function resealing(db: Db): Pick<Credentials, 'sealed' | 'reseal'> {
 
 const RESEAL = {
   credential: 'update credential set secret = $3 where id = $1 and version = $2 returning 1',
-  connector: 'update connector set secret = $3 where id = $1 and config_revision = $2 returning 1',
+  // Both grow only, so their sum says that neither moved.
+  connector:
+    'update connector set secret = $3 where id = $1 and config_revision + secret_version = $2 returning 1',
 } as const

@@ -408,6 +408,11 @@ export interface Connectors {
   /** Never one of the configuration's: those change with syncConfig alone. So for delete. */
   update(scope: Scope, id: string, patch: Partial<NewConnector>): Promise<Connector | null | 'name_taken'>
   delete(scope: Scope, id: string): Promise<boolean>
+  /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
+  claim(id: string, by: string, seconds: number): Promise<Connector | null>
+  /** Stores a refreshed login, which is no change of the connector; false when the claim or the revision is another. */
+  keep(id: string, revision: number, by: string, secret: Uint8Array): Promise<boolean>
+  release(id: string, by: string): Promise<void>
   /**
    * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name
    * that is known keeps its row's id, whatever id comes with it: derive the id from the name, since a

@@ -66,6 +66,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
   const values: Record<keyof typeof SETTINGS, string> = {
     host: 'localhost',
     port: '0',
+    public_url: 'https://baton.test/',
     data_dir: 'data',
     database_url: 'postgres://u:p@db/baton',
     redis_url: 'rediss://cache:6379',

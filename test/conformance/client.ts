@@ -2,9 +2,20 @@
  * The client under test of the MCP conformance suite: Baton's own door, driven by one generic path for
  * all scenarios. Usage: client.js <url of the scenario's server>; see `run` for the environment.
  */
-import { createMcp, McpError, type McpServerSpec, type McpTool } from '../../src/mcp/mcp.ts'
+import {
+  createMcp,
+  type McpAuth,
+  type McpChallenge,
+  McpError,
+  type McpServerSpec,
+  type McpTool,
+} from '../../src/mcp/mcp.ts'
+import { createMcpOAuth, type McpLogin } from '../../src/mcp/oauth.ts'
 
 interface ScenarioContext {
+  /** A client that the login server knows already */
+  client_id?: string
+  client_secret?: string
   toolCalls?: { name: string; arguments?: Record<string, unknown> }[]
 }
 
@@ -13,7 +24,56 @@ const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}') as Scena
 
 // Elicitation is not declared by Baton itself; the suite wants to see that it could be answered.
 const mcp = createMcp({ version: '0.0.0', elicit: async () => ({ action: 'accept', content: {} }) })
-const spec: McpServerSpec = { key: 'conformance', name: 'conformance', transport: 'streamable_http', url, allowPrivate: true }
+
+// ---------------------------------------------------------------- a person who logs in wherever it is asked for
+
+const oauth = createMcpOAuth({ clientMetadataUrl: 'https://conformance-test.local/client-metadata.json' })
+const target = { name: 'conformance', url, allowPrivate: true }
+const { client_id, client_secret } = context
+let login: McpLogin | null = client_id
+  ? { client: { client_id, ...(client_secret ? { client_secret } : {}) } }
+  : null
+let challenge: McpChallenge | null = null
+const auth: McpAuth = {
+  token: async () => login?.tokens?.access_token,
+  async onUnauthorized() {
+    const renewed = login && (await oauth.renew(target, login))
+    if (!renewed) throw new McpError('auth_required', 'a login is needed', { sent: false })
+    login = renewed
+  },
+  onChallenge(heard) {
+    challenge = heard
+  },
+}
+/** One to log in, one for more rights. */
+const MOST_LOGINS = 2
+
+/** Runs it, logging in where that is what it lacks; the browser is this function. */
+async function withLogin<T>(run: () => Promise<T>): Promise<T> {
+  for (let logins = 0; ; logins++) {
+    try {
+      return await run()
+    } catch (error) {
+      if (!(error instanceof McpError) || error.kind !== 'auth_required' || logins === MOST_LOGINS) throw error
+      const state = crypto.randomUUID()
+      const redirect_url = 'http://127.0.0.1:3000/callback'
+      const { authorization_url, pending } = await oauth.begin(target, { login, challenge, redirect_url, state })
+      const page = await fetch(authorization_url, { redirect: 'manual' })
+      const answer = new URL(page.headers.get('location') ?? redirect_url).searchParams
+      if (answer.get('state') !== state) throw new Error('the answer is not for this login')
+      login = await oauth.finish(target, pending, answer)
+    }
+  }
+}
+
+const spec: McpServerSpec = {
+  key: 'conformance',
+  name: 'conformance',
+  transport: 'streamable_http',
+  url,
+  allowPrivate: true,
+  auth,
+}
 
 /** A value for every required argument, so that a call passes the server's own check of its input. */
 function argumentsFor(tool: McpTool): Record<string, unknown> {
@@ -26,11 +86,12 @@ function argumentsFor(tool: McpTool): Record<string, unknown> {
 
 try {
   mcp.interest(spec.key, spec, Date.now() + 60_000)
-  const { tools } = await mcp.list(spec, { timeoutMs: 20_000 })
+  const { tools } = await withLogin(() => mcp.list(spec, { timeoutMs: 20_000 }))
   const calls = context.toolCalls ?? tools.map((tool) => ({ name: tool.name, arguments: argumentsFor(tool) }))
   for (const call of calls) {
     const options = { timeoutMs: 10_000, maxTotalMs: 20_000, signal: new AbortController().signal }
-    const result = await mcp.call(spec, call.name, call.arguments ?? {}, options).catch((error) => {
+    const run = () => mcp.call(spec, call.name, call.arguments ?? {}, options)
+    const result = await withLogin(run).catch((error) => {
       // A refused call is an answer; the suite judges what the server saw.
       if (error instanceof McpError) return error.message
       throw error
@@ -39,4 +100,5 @@ try {
   }
 } finally {
   await mcp.close()
+  await oauth.close()
 }

@@ -13,6 +13,7 @@ import { newId } from '../../src/chat/ids.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { createConnectors } from '../../src/connectors.ts'
+import { createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { connectorSpec } from '../../src/credentials/connector-secret.ts'
 import { createCredentials } from '../../src/credentials/credentials.ts'
 import { createVault } from '../../src/credentials/vault.ts'
@@ -20,6 +21,7 @@ import { BatonError } from '../../src/errors.ts'
 import { buildHttp, type HttpDeps } from '../../src/http.ts'
 import type { Mcp, ToolList } from '../../src/mcp/contract.ts'
 import { McpError } from '../../src/mcp/contract.ts'
+import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import type { Caller, SessionTools, StartTurn, ToolsChange, Turns } from '../../src/ports.ts'
 import { createSessions } from '../../src/sessions.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
@@ -261,7 +263,8 @@ const LIST: ToolList = {
   hash: 'h',
   fetched_at: 0,
 }
-const fakeMcp: Pick<Mcp, 'list'> = {
+const fakeMcp: Pick<Mcp, 'list' | 'status'> = {
+  status: () => ({ state: 'idle' }),
   async list(spec) {
     if (spec.name !== 'down') return LIST
     throw new McpError('unavailable', 'Connection refused.', { sent: false })
@@ -312,12 +315,20 @@ export async function gateway(
     if (new URL(url).hostname !== '169.254.169.254') return
     throw new BatonError('address_not_allowed', 'That address is not public.', { param: 'elsewhere' })
   }
+  const logins = createConnectorLogins({
+    store,
+    vault,
+    oauth: createMcpOAuth(),
+    allowPrivate: false,
+    publicUrl: () => null,
+  })
   const connectors = createConnectors({
     store,
     vault,
     config,
     assertUrl,
     mcp: fakeMcp,
+    logins,
     specOf: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
     tools: tools.tools,
   })

@@ -396,6 +396,9 @@ function createMemory() {
       update: never,
       delete: never,
       syncConfig: never,
+      claim: never,
+      keep: never,
+      release: never,
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
       bindings: async (session: string): Promise<Binding[]> =>

@@ -1,0 +1,269 @@
+/**
+ * Logins at MCP servers that want OAuth: begun and finished by a connector's owner, kept in its secret,
+ * refreshed by one replica at a time. A connector belongs to one owner, so its tokens never serve another.
+ */
+import { createHash, randomBytes } from 'node:crypto'
+import { setTimeout as sleepFor } from 'node:timers/promises'
+import { BatonError } from '../errors.ts'
+import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
+import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
+import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
+import { openConnector, sealConnector } from './connector-secret.ts'
+import type { Vault } from './vault.ts'
+
+export interface ConnectorLogin {
+  authorization_url: string
+  state: string
+  expires_at: string
+}
+export interface ConnectorLogins {
+  /** For the MCP door; of connectors with `auth: oauth`. */
+  authFor(connector: Connector): McpAuth
+  /**
+   * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can
+   * register, what the server's login service did.
+   */
+  begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
+  /** The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, what `begin` does. */
+  finish(query: Readonly<Record<string, string>>): Promise<Connector>
+}
+
+export interface ConnectorLoginDeps {
+  store: Pick<Store, 'connectors' | 'logins' | 'audit'>
+  vault: Pick<Vault, 'seal' | 'open'>
+  oauth: McpOAuth
+  allowPrivate: McpLoginTarget['allowPrivate']
+  /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */
+  publicUrl(): string | null
+  now?(): number
+  sleep?(ms: number): Promise<unknown>
+}
+
+const LIFETIME_SECONDS = 600
+const MOST_PENDING = 100
+/** The same table holds providers' logins, whose outcome can be asked for so long. */
+const KEPT_SECONDS = 86_400
+/** A refresh takes a discovery and a token request, each 15 s at most. */
+const CLAIM_SECONDS = 60
+const POLL_MS = 200
+/** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
+const AHEAD_MS = 60_000
+/** Connectors come and go in a long-lived process. */
+const MOST_KNOWN = 1000
+
+/** One connector at one revision, in this process. */
+interface Known {
+  login: McpLogin | null
+  challenge: McpChallenge | null
+  renewing: Promise<McpLogin> | null
+}
+
+export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins {
+  const { store, vault, oauth, allowPrivate } = deps
+  const now = deps.now ?? Date.now
+  const sleep = deps.sleep ?? sleepFor
+  const known = new Map<string, Known>()
+  const replica = randomBytes(8).toString('hex')
+
+  function entry(connector: Connector): Known {
+    const key = `${connector.id}@${connector.config_revision}`
+    const found = known.get(key)
+    if (found) return found
+    const { oauth: login = null } = openConnector(vault, connector)
+    const fresh: Known = { login, challenge: null, renewing: null }
+    known.set(key, fresh)
+    const [oldest] = known.keys()
+    if (known.size > MOST_KNOWN && oldest !== undefined) known.delete(oldest)
+    return fresh
+  }
+
+  const target = ({ name, url }: Connector): McpLoginTarget => ({ name, url: url ?? '', allowPrivate })
+  const isFresh = ({ tokens, expires_at }: McpLogin, refused: string | null): boolean =>
+    tokens !== undefined &&
+    tokens.access_token !== refused &&
+    (expires_at === undefined || expires_at > now() + aheadMs(tokens))
+
+  /** The login with a token that was not refused; of parallel callers one asks. */
+  function renewed(connector: Connector, refused: string | null): Promise<McpLogin> {
+    const one = entry(connector)
+    one.renewing ??= renew(connector, refused)
+      .then((login) => {
+        one.login = login
+        return login
+      })
+      .finally(() => {
+        one.renewing = null
+      })
+    return one.renewing
+  }
+
+  async function renew(connector: Connector, refused: string | null): Promise<McpLogin> {
+    const by = `${replica}-${randomBytes(4).toString('hex')}`
+    const row = await claimed(connector, by, refused)
+    try {
+      const { oauth: login } = openConnector(vault, row)
+      if (row.config_revision !== connector.config_revision || !login?.tokens) throw needed(connector)
+      if (isFresh(login, refused)) return login
+      // What the server refused, or what is about to end: only the refresh token is left.
+      const next = await oauth.renew(target(row), login).catch((failure: unknown) => {
+        // A token that still holds will do while the login service is away.
+        const holds = login.tokens?.access_token !== refused && (login.expires_at ?? 0) > now()
+        if (holds && failure instanceof BatonError) return login
+        throw failure
+      })
+      if (next === login) return login
+      const { tokens: _, expires_at: __, ...signedOut } = login
+      const secret = sealConnector(vault, row, { ...openConnector(vault, row), oauth: next ?? signedOut })
+      const isKept = secret !== null && (await store.connectors.keep(row.id, row.config_revision, by, secret))
+      if (!next || !isKept) throw needed(connector)
+      return next
+    } finally {
+      await store.connectors.release(connector.id, by)
+    }
+  }
+
+  /** Waits for whoever refreshes it now; what he stored is looked at then. */
+  async function claimed(connector: Connector, by: string, refused: string | null): Promise<Connector> {
+    const until = now() + CLAIM_SECONDS * 1000
+    for (;;) {
+      const row = await store.connectors.claim(connector.id, by, CLAIM_SECONDS)
+      if (row) return row
+      const seen = await store.connectors.get({ owner: connector.owner, admin: true }, connector.id)
+      const login = seen && openConnector(vault, seen).oauth
+      if (seen && login && isFresh(login, refused)) return seen
+      if (!seen || now() > until) throw needed(connector)
+      await sleep(POLL_MS)
+    }
+  }
+
+  function authFor(connector: Connector): McpAuth {
+    return {
+      async token() {
+        const { login } = entry(connector)
+        if (!login?.tokens) throw needed(connector)
+        if (isFresh(login, null)) return login.tokens.access_token
+        return (await renewed(connector, null)).tokens?.access_token
+      },
+      async onUnauthorized() {
+        const { login } = entry(connector)
+        if (!login?.tokens) throw needed(connector)
+        await renewed(connector, login.tokens.access_token)
+      },
+      onChallenge(challenge) {
+        entry(connector).challenge = challenge
+      },
+    }
+  }
+
+  // ---- a person logs in
+
+  async function begin(caller: Scope, connector: Connector): Promise<ConnectorLogin> {
+    if (connector.auth.type !== 'oauth') {
+      const words = `Connector ${connector.name} needs no login: its auth is ${connector.auth.type}.`
+      throw new BatonError('invalid_request', words, { param: 'id' })
+    }
+    if (connector.owner !== caller.owner) {
+      throw new BatonError('forbidden', `Only ${connector.owner} can log in for this connector.`)
+    }
+    const redirect_url = redirectUrl()
+    await store.logins.prune(KEPT_SECONDS)
+    const state = randomBytes(32).toString('base64url')
+    const { login, challenge } = entry(connector)
+    const { authorization_url, pending } = await oauth.begin(target(connector), {
+      login,
+      challenge,
+      redirect_url,
+      state,
+    })
+    const state_hash = hashOf(state)
+    const kept: Kept = { pending, revision: connector.config_revision }
+    const made = await store.logins.create(
+      {
+        state_hash,
+        owner: connector.owner,
+        provider: placeOf(connector.id),
+        mode: 'loopback',
+        redirect_uri: redirect_url,
+        sealed: vault.seal(JSON.stringify(kept), contextOf(connector.owner, state_hash)),
+        seconds: LIFETIME_SECONDS,
+      },
+      MOST_PENDING,
+    )
+    if (made) return { authorization_url, state, expires_at: made.expires_at }
+    throw new BatonError('rate_limited', `${MOST_PENDING} logins are under way; finish one or wait.`, {
+      retryAfter: 60,
+    })
+  }
+
+  function redirectUrl(): string {
+    const root = deps.publicUrl()
+    if (root !== null) return `${root}/v1/oauth/connectors/callback`
+    throw new BatonError(
+      'not_available',
+      'The browser could not come back here: the operator must set BATON_PUBLIC_URL.',
+    )
+  }
+
+  async function finish(query: Readonly<Record<string, string>>): Promise<Connector> {
+    const state_hash = hashOf(query.state ?? '')
+    const found = await store.logins.get(state_hash)
+    // Of a provider's login nothing is known here, and the other way round.
+    const id = found && idIn(found.provider)
+    if (!found || id === null) throw wrongState(UNKNOWN)
+    const login = await store.logins.take(state_hash, found.provider)
+    if (!login) throw wrongState(found.is_expired ? LATE : USED)
+    try {
+      const connector = await redeem(login, id, new URLSearchParams(query))
+      await store.logins.finish(state_hash, { credential_id: id })
+      return connector
+    } catch (failure) {
+      const error = failure instanceof BatonError ? failure.message : 'An internal error occurred.'
+      await store.logins.finish(state_hash, { error: error.slice(0, 1000) })
+      throw failure
+    }
+  }
+
+  async function redeem({ owner, sealed, state_hash }: OAuthLogin, id: string, query: URLSearchParams) {
+    // Sealed by `begin`.
+    const { pending, revision } = JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
+    const scope = { owner, admin: false }
+    const connector = await store.connectors.get(scope, id)
+    if (!connector || connector.config_revision !== revision) {
+      throw wrongState('The connector was changed or deleted since; begin a new login.')
+    }
+    const login = await oauth.finish(target(connector), pending, query)
+    const secret = sealConnector(vault, connector, { ...openConnector(vault, connector), oauth: login })
+    // A new revision: what was refused before is tried anew, and no connection outlives its login.
+    const written = secret && (await store.connectors.update(scope, id, { secret }))
+    if (!written || written === 'name_taken') throw wrongState('The connector was deleted since.')
+    await store.audit.write({ owner, act: 'connector.login', subject: id, details: {} })
+    return written
+  }
+
+  return { authFor, begin, finish }
+}
+
+function aheadMs({ expires_in }: McpTokens): number {
+  return typeof expires_in === 'number' ? Math.min(AHEAD_MS, expires_in * 500) : AHEAD_MS
+}
+
+/** What only the login's end needs, sealed. */
+interface Kept {
+  pending: McpPending
+  revision: number
+}
+
+/** The words end up in the registry's reason, and in what a model is told. */
+export const needed = ({ name, id }: Pick<Connector, 'name' | 'id'>): McpError =>
+  new McpError('auth_required', `${name} needs a login: POST ${loginPath(id)}`, { sent: false })
+export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`
+
+const hashOf = (state: string): string => createHash('sha256').update(state).digest('hex')
+const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
+const placeOf = (connector: string): string => `connector:${connector}`
+const idIn = (place: string): string | null => /^connector:(.+)$/.exec(place)?.[1] ?? null
+
+const UNKNOWN = 'No login with this state is under way; begin one at the connector.'
+const USED = 'This login was used already; begin a new one.'
+const LATE = 'This login took too long; begin a new one.'
+const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })

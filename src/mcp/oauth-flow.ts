@@ -1,0 +1,268 @@
+/** The login flow with the SDK's client: one provider object for each step, over plain data. */
+import {
+  auth,
+  computeScopeUnion,
+  discoverOAuthServerInfo,
+  IssuerMismatchError,
+  OAuthClientFlowError,
+  type OAuthClientProvider,
+  type OAuthDiscoveryState,
+  OAuthError,
+  OAuthErrorCode,
+  refreshAuthorization,
+  selectResourceURL,
+} from '@modelcontextprotocol/client'
+import { BatonError } from '../errors.ts'
+import { challengeIn } from './challenge.ts'
+import type { McpChallenge } from './contract.ts'
+import type { BeginLogin, Door, McpClient, McpLogin, McpLoginTarget, McpPending, McpTokens } from './oauth.ts'
+
+/** What one step reads and writes. */
+interface Desk {
+  login: McpLogin
+  redirect_url: string
+  state: string
+  verifier: string
+  discovery: OAuthDiscoveryState | undefined
+  authorization_url: URL | null
+}
+
+export async function begin(
+  target: McpLoginTarget,
+  { login, challenge, redirect_url, state }: BeginLogin,
+  door: Door,
+): Promise<{ authorization_url: string; pending: McpPending }> {
+  const known = challenge ?? (await challengeOf(target, door))
+  const desk: Desk = {
+    login: { ...usableClient(login, redirect_url) },
+    redirect_url,
+    state,
+    verifier: '',
+    discovery: undefined,
+    authorization_url: null,
+  }
+  // A step up asks for what was granted, too: else it would be lost.
+  const scope = computeScopeUnion(scopeIn(login), known?.scope)
+  await step(target, door, async () =>
+    auth(providerOver(desk, door), {
+      serverUrl: target.url,
+      forceReauthorization: true,
+      fetchFn: door.fetch,
+      ...(scope ? { scope } : {}),
+      ...metadataUrl(known),
+    }),
+  )
+  const url = desk.authorization_url
+  // A browser is sent there, so nothing but a page it may be.
+  if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
+  const { login: kept, verifier, discovery } = desk
+  return {
+    authorization_url: url.href,
+    pending: { login: kept, verifier, discovery, redirect_url, challenge: known },
+  }
+}
+
+export async function finish(
+  target: McpLoginTarget,
+  pending: McpPending,
+  query: URLSearchParams,
+  door: Door,
+): Promise<McpLogin> {
+  const code = query.get('code')
+  if (code === null) {
+    // Only the code of an error: its words may come from whoever mixed up two servers (RFC 9207).
+    const told = /^[\w.-]{1,64}$/.exec(query.get('error') ?? '')?.[0]
+    throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
+  }
+  const desk: Desk = {
+    login: { ...pending.login },
+    redirect_url: pending.redirect_url,
+    state: '',
+    verifier: pending.verifier,
+    // Made by `begin`, sealed in between.
+    discovery: pending.discovery as OAuthDiscoveryState,
+    authorization_url: null,
+  }
+  const iss = query.get('iss')
+  await step(target, door, async () =>
+    auth(providerOver(desk, door), {
+      serverUrl: target.url,
+      authorizationCode: code,
+      fetchFn: door.fetch,
+      ...(iss === null ? {} : { iss }),
+      ...metadataUrl(pending.challenge),
+    }),
+  )
+  if (!desk.login.tokens) throw rejected(target, 'it gave no token')
+  return desk.login
+}
+
+/** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
+const PASSING: ReadonlySet<string> = new Set([
+  OAuthErrorCode.ServerError,
+  OAuthErrorCode.TemporarilyUnavailable,
+])
+/** Codes after which only a person can help (RFC 6749 5.2). */
+const LASTING: ReadonlySet<string> = new Set([
+  OAuthErrorCode.InvalidGrant,
+  OAuthErrorCode.InvalidClient,
+  OAuthErrorCode.UnauthorizedClient,
+])
+
+/**
+ * Not by the SDK's `auth`: that begins a new login wherever a refresh fails, and what failed for a moment
+ * must not cost the login. The server is discovered anew: it may have changed whom it trusts.
+ */
+export async function renew(target: McpLoginTarget, login: McpLogin, door: Door): Promise<McpLogin | null> {
+  const { client, tokens } = login
+  if (!client || !tokens?.refresh_token) return null
+  const { refresh_token } = tokens
+  return step(target, door, async () => {
+    const found = await discoverOAuthServerInfo(target.url, { fetchFn: door.fetch })
+    const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
+    // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
+    if (tokens.issuer !== issuer || (client.issuer ?? issuer) !== issuer) return null
+    const provider = providerOver(deskOf(login), door)
+    const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
+    try {
+      const next = await refreshAuthorization(found.authorizationServerUrl, {
+        ...(found.authorizationServerMetadata && { metadata: found.authorizationServerMetadata }),
+        clientInformation: client,
+        refreshToken: refresh_token,
+        ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
+        fetchFn: door.fetch,
+      })
+      return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, door)
+    } catch (failure) {
+      if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
+      throw failure
+    }
+  })
+}
+
+const deskOf = (login: McpLogin): Desk => ({
+  login,
+  redirect_url: '',
+  state: '',
+  verifier: '',
+  discovery: undefined,
+  authorization_url: null,
+})
+
+function providerOver(desk: Desk, door: Door): OAuthClientProvider {
+  return {
+    redirectUrl: desk.redirect_url,
+    ...(door.clientMetadataUrl && { clientMetadataUrl: door.clientMetadataUrl }),
+    clientMetadata: {
+      client_name: 'Baton',
+      redirect_uris: [desk.redirect_url],
+      grant_types: ['authorization_code', 'refresh_token'],
+      response_types: ['code'],
+    },
+    state: () => desk.state,
+    clientInformation(context) {
+      const { client } = desk.login
+      // One that was given is for whom it is first used with.
+      if (client && client.issuer === undefined && context) {
+        desk.login = { ...desk.login, client: { ...client, issuer: context.issuer } }
+      }
+      return desk.login.client
+    },
+    saveClientInformation(client) {
+      desk.login = { ...desk.login, client: client as McpClient }
+    },
+    tokens: () => desk.login.tokens,
+    saveTokens(tokens) {
+      desk.login = withTokens(desk.login, tokens, door)
+    },
+    // Only after a code was refused: the SDK would send the same one again.
+    invalidateCredentials() {
+      throw new BatonError('upstream_rejected', 'The login service refused the code or the client.')
+    },
+    redirectToAuthorization(url) {
+      desk.authorization_url = url
+    },
+    saveCodeVerifier(verifier) {
+      desk.verifier = verifier
+    },
+    codeVerifier: () => desk.verifier,
+    discoveryState: () => desk.discovery,
+    saveDiscoveryState(found) {
+      desk.discovery = found
+    },
+  }
+}
+
+function withTokens(login: McpLogin, tokens: object, { now }: Door): McpLogin {
+  // The SDK has checked the answer by its schema.
+  const known = tokens as McpTokens & { expires_in?: number }
+  const { expires_at: _, ...rest } = login
+  const lives = known.expires_in !== undefined && known.expires_in > 0 && known.expires_in < 1e9
+  return { ...rest, tokens: known, ...(lives ? { expires_at: now() + Number(known.expires_in) * 1000 } : {}) }
+}
+
+/** A client that was registered for another redirect address is no use; one that was given always is. */
+function usableClient(login: McpLogin | null, redirect_url: string): Pick<McpLogin, 'client'> {
+  const client = login?.client
+  if (!client) return {}
+  const registered = client.redirect_uris
+  return Array.isArray(registered) && !registered.includes(redirect_url) ? {} : { client }
+}
+
+const scopeIn = (login: McpLogin | null): string | undefined => {
+  const scope = login?.tokens?.scope
+  return typeof scope === 'string' ? scope : undefined
+}
+
+const metadataUrl = (challenge: McpChallenge | null) => {
+  const url = challenge?.resource_metadata
+  return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
+}
+
+/** What the server asks for, where nobody heard it yet: any request without a token is answered with it. */
+async function challengeOf({ url }: McpLoginTarget, door: Door): Promise<McpChallenge | null> {
+  const headers = { accept: 'application/json, text/event-stream' }
+  const response = await door.fetch(url, { headers }).catch((failure: unknown) => {
+    if (failure instanceof BatonError) throw failure
+    return null
+  })
+  await response?.body?.cancel()
+  return response && challengeIn(response)
+}
+
+/** Runs one step, and turns what is thrown into ours. Nothing of what was sent is in the words. */
+async function step<T>(target: McpLoginTarget, door: Door, work: () => Promise<T>): Promise<T> {
+  try {
+    const result = await work()
+    if (door.refused) throw door.refused
+    return result
+  } catch (failure) {
+    throw door.refused ?? inWords(target, failure)
+  }
+}
+
+function inWords(target: McpLoginTarget, failure: unknown): BatonError {
+  if (failure instanceof BatonError) return failure
+  if (failure instanceof IssuerMismatchError) return rejected(target, 'its issuer is not the one expected')
+  if (failure instanceof OAuthError) {
+    const code = /^[\w.-]{1,64}$/.exec(failure.code)?.[0] ?? 'an unknown error'
+    return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
+  }
+  if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
+  if (failure instanceof Error && /dynamic client registration/.test(failure.message)) {
+    return new BatonError(
+      'not_available',
+      `${target.name} lets no client register itself. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
+    )
+  }
+  if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
+    return rejected(target, 'its metadata is for another server')
+  }
+  return away(target, failure)
+}
+
+const away = (target: McpLoginTarget, cause: unknown) =>
+  new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
+
+const rejected = (target: McpLoginTarget, why: string) =>
+  new BatonError('upstream_rejected', `The login at ${target.name} failed: ${why}.`)

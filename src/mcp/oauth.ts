@@ -1,0 +1,129 @@
+/**
+ * Logins at MCP servers (MCP 2026-07-28 "Authorization"): discovery, registration, PKCE, refresh. Every
+ * address comes from a server that a caller named, so all of them go through the guarded fetch. Keeps
+ * nothing: what must be kept is handed out as JSON, secrets in it. The flow itself is oauth-flow.ts, which
+ * is loaded with the first login, as the SDK costs half a second.
+ */
+import { isLoopback } from '../config/settings.ts'
+import { BatonError } from '../errors.ts'
+import type { McpChallenge, McpServerSpec } from './contract.ts'
+import { createGuard, type Guard, type Resolve } from './guard.ts'
+
+/** What a login at one server is made of. Secret. */
+export interface McpLogin {
+  /** The client that the server's issuer knows us by, registered or given: `client_id`, `client_secret`? … */
+  client?: McpClient
+  tokens?: McpTokens
+  /** When the access token ends, milliseconds since the epoch */
+  expires_at?: number
+}
+export interface McpClient {
+  client_id: string
+  client_secret?: string
+  [field: string]: unknown
+}
+export interface McpTokens {
+  access_token: string
+  token_type: string
+  refresh_token?: string
+  [field: string]: unknown
+}
+/** A login on its way, until the browser comes back. Secret. */
+export interface McpPending {
+  login: McpLogin
+  verifier: string
+  /** What was discovered when it began: the answer must come from there */
+  discovery: unknown
+  redirect_url: string
+  challenge: McpChallenge | null
+}
+export type McpLoginTarget = Pick<McpServerSpec, 'name' | 'allowPrivate'> & { url: string }
+
+export interface McpOAuth {
+  /**
+   * Where a browser logs in. `login`: what is known of an earlier one. Throws BatonError `address_not_allowed`,
+   * `not_available` (no way to register), `upstream_rejected`, `upstream_overloaded` (it may work later).
+   */
+  begin(
+    target: McpLoginTarget,
+    begin: BeginLogin,
+  ): Promise<{ authorization_url: string; pending: McpPending }>
+  /** The redirect's query for tokens. Throws BatonError `upstream_rejected`, `upstream_overloaded`. */
+  finish(target: McpLoginTarget, pending: McpPending, query: URLSearchParams): Promise<McpLogin>
+  /** Null where only a new login helps. Throws BatonError for what may pass. */
+  renew(target: McpLoginTarget, login: McpLogin): Promise<McpLogin | null>
+  close(): Promise<void>
+}
+export interface BeginLogin {
+  login: McpLogin | null
+  challenge: McpChallenge | null
+  redirect_url: string
+  state: string
+}
+
+/** One step's way out. */
+export interface Door {
+  fetch(url: string | URL, init?: RequestInit): Promise<Response>
+  /** An address that the guard kept it from */
+  refused: BatonError | null
+  now(): number
+  clientMetadataUrl: string | undefined
+}
+
+export interface McpOAuthOptions {
+  /** Where servers may read who we are, in place of a registration (client ID metadata document) */
+  clientMetadataUrl?: string
+  now?(): number
+  /** Stands in for the system's resolver in tests */
+  resolve?: Resolve
+}
+
+const TIMEOUT_MS = 15_000
+const MAX_BYTES = 1 << 20
+
+export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
+  const guards = new Map<string, Guard>()
+  const guardFor = (allowPrivate: McpServerSpec['allowPrivate'], requireHttps: boolean): Guard => {
+    const name = JSON.stringify([allowPrivate, requireHttps])
+    const { resolve } = options
+    const made =
+      guards.get(name) ??
+      createGuard({
+        allowPrivate,
+        requireHttps,
+        timeoutMs: TIMEOUT_MS,
+        maxBytes: MAX_BYTES,
+        ...(resolve && { resolve }),
+      })
+    guards.set(name, made)
+    return made
+  }
+  /** https alone, but for this machine, where that is open at all. */
+  const fetchFor = (allowPrivate: McpServerSpec['allowPrivate']) => (url: string | URL, init?: RequestInit) =>
+    guardFor(allowPrivate, !isLoopback(new URL(url).hostname)).fetch(url, init)
+
+  const flow = () => import('./oauth-flow.ts')
+  function door({ allowPrivate }: McpLoginTarget): Door {
+    const guarded = fetchFor(allowPrivate)
+    const made: Door = {
+      refused: null,
+      // The SDK takes what it cannot read for what is not there, and looks elsewhere.
+      fetch: (url, init) =>
+        guarded(url, init).catch((failure: unknown) => {
+          if (failure instanceof BatonError) made.refused = failure
+          throw failure
+        }),
+      now: options.now ?? Date.now,
+      clientMetadataUrl: options.clientMetadataUrl,
+    }
+    return made
+  }
+  return {
+    begin: async (target, begin) => (await flow()).begin(target, begin, door(target)),
+    finish: async (target, pending, query) => (await flow()).finish(target, pending, query, door(target)),
+    renew: async (target, login) => (await flow()).renew(target, login, door(target)),
+    async close() {
+      await Promise.all([...guards.values()].map((guard) => guard.close()))
+    },
+  }
+}

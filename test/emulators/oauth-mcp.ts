@@ -1,0 +1,243 @@
+/**
+ * A login service and the MCP server behind it (MCP 2025-11-25 "Authorization": RFC 9728, 8414, 7591, PKCE),
+ * strict where a client can err: exact redirect addresses, S256, codes and refresh tokens used once. Each
+ * login is another user's; it keeps which token came with which request.
+ */
+import { createHash, randomUUID } from 'node:crypto'
+import {
+  createServer,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  request,
+  type ServerResponse,
+} from 'node:http'
+import type { AddressInfo } from 'node:net'
+
+export interface McpLogins {
+  /** Of the guarded server */
+  url: string
+  origin: string
+  /** Requests that passed, with the user whose token they carried */
+  passed: { user: string; headers: IncomingHttpHeaders }[]
+  /** Token requests by grant type */
+  grants: Record<string, number>
+  /** Clients that registered themselves */
+  clients: Record<string, unknown>[]
+  /** Secrets that were handed out: tokens and client secrets */
+  secrets: string[]
+  /** Access tokens handed out so far are refused from now on, and, with `refresh`, cannot be renewed. */
+  revoke(options?: { refresh: boolean }): void
+  /** The next token requests are answered with this status. */
+  outage(status: number | null): void
+  /** Stands in for the protected resource's metadata. */
+  metadata(document: Record<string, unknown> | null): void
+  close(): Promise<void>
+}
+
+interface Grant {
+  user: string
+  client_id: string
+}
+
+export interface McpLoginsOptions {
+  /** The MCP server that is guarded */
+  upstream: string
+  /** Seconds that an access token holds */
+  expires_in?: number
+  /** No client can register itself; this one is known */
+  client?: { client_id: string; client_secret: string }
+}
+
+export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLogins> {
+  const codes = new Map<
+    string,
+    Grant & { challenge: string; redirect_uri: string; resource: string | null }
+  >()
+  const access = new Map<string, Grant>()
+  const refresh = new Map<string, Grant>()
+  const known = new Map<string, { redirect_uris: string[] | null; secret: string | null }>()
+  if (options.client) {
+    known.set(options.client.client_id, { redirect_uris: null, secret: options.client.client_secret })
+  }
+  let users = 0
+  let outage: number | null = null
+  let metadata: Record<string, unknown> | null = null
+
+  const server = createServer((incoming, response) => {
+    serve(incoming, response).catch(() => response.destroy())
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+
+  const made: McpLogins = {
+    url: `${origin}/mcp`,
+    origin,
+    passed: [],
+    grants: {},
+    clients: [],
+    secrets: [],
+    revoke({ refresh: isAll } = { refresh: false }) {
+      access.clear()
+      if (isAll) refresh.clear()
+    },
+    outage(status) {
+      outage = status
+    },
+    metadata(document) {
+      metadata = document
+    },
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+
+  const PAGES: Record<string, (incoming: IncomingMessage, url: URL, response: ServerResponse) => unknown> = {
+    '/mcp': guarded,
+    '/.well-known/oauth-protected-resource/mcp': (_, __, response) =>
+      json(
+        response,
+        200,
+        metadata ?? { resource: made.url, authorization_servers: [origin], scopes_supported: ['tools'] },
+      ),
+    '/.well-known/oauth-authorization-server': (_, __, response) =>
+      json(response, 200, {
+        issuer: origin,
+        authorization_endpoint: `${origin}/authorize`,
+        token_endpoint: `${origin}/token`,
+        ...(options.client ? {} : { registration_endpoint: `${origin}/register` }),
+        response_types_supported: ['code'],
+        code_challenge_methods_supported: ['S256'],
+        authorization_response_iss_parameter_supported: true,
+        token_endpoint_auth_methods_supported: ['client_secret_post', 'client_secret_basic', 'none'],
+      }),
+    '/register': register,
+    '/authorize': authorize,
+    '/token': token,
+  }
+
+  async function serve(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = new URL(incoming.url ?? '/', origin)
+    const page = PAGES[url.pathname]
+    if (!page) return void response.writeHead(404).end()
+    await page(incoming, url, response)
+  }
+
+  function guarded(incoming: IncomingMessage, _: URL, response: ServerResponse): void {
+    const grant = access.get(/^Bearer (.+)$/.exec(incoming.headers.authorization ?? '')?.[1] ?? '')
+    if (!grant) {
+      const where = `${origin}/.well-known/oauth-protected-resource/mcp`
+      response.setHeader('www-authenticate', `Bearer resource_metadata="${where}", scope="tools"`)
+      return void response.writeHead(401).end()
+    }
+    made.passed.push({ user: grant.user, headers: incoming.headers })
+    const onward = request(
+      options.upstream,
+      { method: incoming.method, headers: incoming.headers },
+      (answer) => {
+        response.writeHead(answer.statusCode ?? 502, answer.headers)
+        response.flushHeaders()
+        answer.pipe(response)
+      },
+    )
+    onward.on('error', () => response.destroy())
+    response.on('close', () => onward.destroy())
+    incoming.pipe(onward)
+  }
+
+  async function register(incoming: IncomingMessage, _: URL, response: ServerResponse): Promise<void> {
+    const asked = JSON.parse(await read(incoming)) as { redirect_uris: string[] }
+    const client_id = `client-${randomUUID()}`
+    const client_secret = secret('client-secret')
+    made.clients.push({ ...asked, client_id })
+    known.set(client_id, { redirect_uris: asked.redirect_uris, secret: client_secret })
+    json(response, 201, { ...asked, client_id, client_secret, client_secret_expires_at: 0 })
+  }
+
+  /** Everybody agrees at once, and is a new user. */
+  function authorize(_: IncomingMessage, url: URL, response: ServerResponse): void {
+    const asked = (name: string) => url.searchParams.get(name) ?? ''
+    const client = known.get(asked('client_id'))
+    const redirect_uri = asked('redirect_uri')
+    const isKnown = client && (client.redirect_uris === null || client.redirect_uris.includes(redirect_uri))
+    if (!isKnown) return json(response, 400, { error: 'invalid_client' })
+    const back = new URL(redirect_uri)
+    back.searchParams.set('state', asked('state'))
+    back.searchParams.set('iss', origin)
+    if (asked('code_challenge_method') !== 'S256' || asked('response_type') !== 'code') {
+      back.searchParams.set('error', 'invalid_request')
+    } else {
+      const code = randomUUID()
+      const grant = { user: `user-${++users}`, client_id: asked('client_id') }
+      const resource = url.searchParams.get('resource')
+      codes.set(code, { ...grant, challenge: asked('code_challenge'), redirect_uri, resource })
+      back.searchParams.set('code', code)
+    }
+    response.writeHead(302, { location: back.href }).end()
+  }
+
+  async function token(incoming: IncomingMessage, _: URL, response: ServerResponse): Promise<void> {
+    const form = new URLSearchParams(await read(incoming))
+    const grant_type = form.get('grant_type') ?? ''
+    made.grants[grant_type] = (made.grants[grant_type] ?? 0) + 1
+    if (outage !== null) return void response.writeHead(outage).end('out of order')
+    const [client_id, given] = clientOf(incoming, form)
+    const client = known.get(client_id)
+    if (!client || (client.secret !== null && client.secret !== given)) {
+      return json(response, 401, { error: 'invalid_client' })
+    }
+    const grant = grant_type === 'refresh_token' ? renewed(form) : redeemed(form)
+    if (!grant || grant.client_id !== client_id) return json(response, 400, { error: 'invalid_grant' })
+    const [access_token, refresh_token] = [secret('access'), secret('refresh')]
+    access.set(access_token, grant)
+    refresh.set(refresh_token, grant)
+    const expires_in = options.expires_in ?? 3600
+    json(response, 200, { access_token, refresh_token, token_type: 'Bearer', expires_in, scope: 'tools' })
+  }
+
+  function redeemed(form: URLSearchParams): Grant | null {
+    const code = form.get('code') ?? ''
+    const found = codes.get(code)
+    codes.delete(code)
+    const proof = createHash('sha256')
+      .update(form.get('code_verifier') ?? '')
+      .digest('base64url')
+    const fits =
+      found?.challenge === proof &&
+      found.redirect_uri === form.get('redirect_uri') &&
+      found.resource === made.url &&
+      form.get('resource') === made.url
+    return fits ? { user: found.user, client_id: found.client_id } : null
+  }
+
+  function renewed(form: URLSearchParams): Grant | null {
+    const old = form.get('refresh_token') ?? ''
+    const grant = refresh.get(old) ?? null
+    refresh.delete(old)
+    return grant
+  }
+
+  function secret(kind: string): string {
+    const text = `mcp-${kind}-${randomUUID()}`
+    made.secrets.push(text)
+    return text
+  }
+  return made
+}
+
+function clientOf({ headers }: IncomingMessage, form: URLSearchParams): [id: string, secret: string | null] {
+  const basic = /^Basic (.+)$/.exec(headers.authorization ?? '')?.[1]
+  if (basic === undefined) return [form.get('client_id') ?? '', form.get('client_secret')]
+  const [id = '', secret = ''] = Buffer.from(basic, 'base64').toString().split(':').map(decodeURIComponent)
+  return [id, secret]
+}
+
+async function read(incoming: IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = []
+  for await (const chunk of incoming) chunks.push(chunk)
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+const json = (response: ServerResponse, status: number, body: object): void =>
+  void response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
