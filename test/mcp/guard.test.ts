@@ -1,7 +1,9 @@
 /** The guarded fetch: which addresses it refuses, and that it dials nothing but what it has checked. */
+import { spawnSync } from 'node:child_process'
 import type { LookupAddress } from 'node:dns'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { isPublicAddress, parseOpenings } from '../../src/mcp/addresses.ts'
@@ -12,6 +14,7 @@ import {
   type GuardOptions,
   type Resolve,
 } from '../../src/mcp/guard.ts'
+import type { SsrfReport } from './servers/ssrf.ts'
 
 const PUBLIC_V4 = '93.184.215.14'
 const PUBLIC_V6 = '2606:2800:21f:cb07:6820:80da:af6b:8b2c'
@@ -276,3 +279,34 @@ t.test('the time limit covers the whole exchange', async (t) => {
   gone.abort()
   await t.rejects(patient, { name: 'AbortError' })
 })
+
+/** A network of its own, for which the kernel must allow it, and `ip` be there to set it up. */
+const UNSHARE = ['--net', '--map-root-user']
+const canUnshare = spawnSync('unshare', [...UNSHARE, 'ip', 'link', 'set', 'lo', 'up']).status === 0
+
+t.test(
+  'in a network where private addresses do lead somewhere, nothing is reached',
+  {
+    skip:
+      canUnshare || process.env.CI === 'true'
+        ? false
+        : 'unshare --net is not allowed here, or there is no ip',
+  },
+  async (t) => {
+    const child = fileURLToPath(new URL('./servers/ssrf.js', import.meta.url))
+    const { status, stdout, stderr } = spawnSync(
+      'unshare',
+      [...UNSHARE, process.execPath, '--enable-source-maps', child],
+      { encoding: 'utf8' },
+    )
+    t.equal(status, 0, stderr)
+    const { refused, open } = JSON.parse(stdout) as SsrfReport
+    t.equal(open.length, 17)
+    for (const { target, status } of open) t.equal(status, 200, `${target} is there`)
+    t.equal(refused.length, open.length + 5)
+    for (const { target, code, reached } of refused) {
+      t.equal(code, 'address_not_allowed', target)
+      t.equal(reached, target.startsWith('redirect') ? 1 : 0, `${target}: only where it was allowed`)
+    }
+  },
+)
