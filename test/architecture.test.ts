@@ -108,3 +108,11 @@ t.test('every relative import names a file that exists', async (t) => {
   )
   t.same(missing, [])
 })
+
+t.test('migrations are numbered from 1 on, each number once', async (t) => {
+  const names = readdirSync(join(root, 'migrations')).sort()
+  t.same(
+    names.map((name) => /^(\d{4})_[a-z]+(?:_[a-z]+)+\.sql$/.exec(name)?.[1] ?? name),
+    names.map((_, i) => String(i + 1).padStart(4, '0')),
+  )
+})
