@@ -4,6 +4,7 @@ import { BatonError } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import type { Execution, Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
+import { TOOL_GONE } from './calls.ts'
 import type { EngineDeps } from './deps.ts'
 
 /** Throws tool_call_not_found, not_awaiting, and invalid_request for edited arguments that do not fit. */
@@ -28,6 +29,26 @@ export async function recordDecision(
   })
   if (answer === 'decided') return
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
+}
+
+/** Settles the calls that wait for a person and whose tools were taken away at once. True: there were any. */
+export async function withdrawCalls(
+  { store }: Pick<EngineDeps, 'store'>,
+  turn: string,
+  removed: readonly string[],
+): Promise<boolean> {
+  const rows = await store.executions.ofTurn(turn)
+  const waiting = rows.filter((row) => row.state === 'awaiting_approval' && removed.includes(row.tool))
+  for (const { call_id } of waiting) {
+    const decision = {
+      decision: 'expired',
+      reason: TOOL_GONE,
+      sealed_arguments: null,
+      by: 'removal',
+    } as const
+    await store.executions.decide({ owner: '', admin: true }, turn, call_id, decision)
+  }
+  return waiting.length > 0
 }
 
 /** A tool that is gone since has no schema to hold them against: the call will be settled in words. */

@@ -158,7 +158,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   const { executor, store, sealed } = run.deps
   if (!row) return { ...job, exec_id: newId('exec') }
   const known = { ...job, exec_id: row.id }
-  const unrun = async (outcome: 'denied' | 'outcome_unknown', text: string): Promise<Job> => ({
+  const unrun = async (outcome: 'denied' | 'cancelled' | 'outcome_unknown', text: string): Promise<Job> => ({
     ...known,
     state: 'settled',
     ...(await executor.settleUnrun(job.call, row.id, outcome, text)),
@@ -175,11 +175,18 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   }
   if (!row.approval) return { ...known, state: 'waiting' }
   const { decision, reason, sealed_arguments } = row.approval
-  if (decision === 'expired') return unrun('denied', 'The call was not run: nobody approved it in time.')
+  if (decision === 'expired') {
+    return reason === TOOL_GONE
+      ? unrun('cancelled', TOOL_GONE)
+      : unrun('denied', 'The call was not run: nobody approved it in time.')
+  }
   if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   await store.executions.begin(run.active.fence, row.id)
   return sealed_arguments ? { ...known, edited: sealed.open(sealed_arguments, row.id) } : known
 }
+
+/** Why a call that waited for a person is settled without one. */
+export const TOOL_GONE = 'The call was not run: its tool was taken out of this conversation while it waited.'
 
 const LOST =
   'The server that ran this call went away before its result was known. It may or may not have taken effect.'
@@ -199,11 +206,12 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const settled = await Promise.allSettled(running.map((job) => runJob(run, job, isLast)))
   const broken = settled.find((one) => one.status === 'rejected')
   if (broken) throw broken.reason
+  await withdraw(run, waiting)
   const isHome = jobs.every(({ result }) => result !== undefined)
   if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && isHome)) {
     return stopHere(run, jobs)
   }
-  if (waiting.length > 0) return awaitInput(run, jobs)
+  if (waiting.some((job) => job.state === 'waiting')) return awaitInput(run, jobs)
   const isEnd = run.index + 1 >= active.turn.max_steps
   await commitResults(
     run,
@@ -211,6 +219,18 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
     isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null,
   )
   return !isEnd
+}
+
+/** Nobody is asked about a call whose tool is gone. */
+async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
+  if (waiting.length === 0) return
+  const { tools } = await run.deps.tools.current(run.active.session.id)
+  for (const job of waiting) {
+    const isThere = tools.some((tool) => tool.canonical_name === job.call.name && tool.enabled)
+    if (isThere) continue
+    const settled = await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', TOOL_GONE)
+    Object.assign(job, { state: 'settled', ...settled })
+  }
 }
 
 async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {

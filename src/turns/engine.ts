@@ -20,7 +20,7 @@ import {
   requestRestart,
   requestStop,
 } from './active.ts'
-import { recordDecision } from './approvals.ts'
+import { recordDecision, withdrawCalls } from './approvals.ts'
 import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
 import { gathering } from './gather.ts'
 import { type Leases, startLeases } from './leases.ts'
@@ -129,6 +129,8 @@ export function createEngine(deps: EngineDeps): Engine {
       finished()
     }
     if (mine.hasQueued) await goOn(session.id)
+    // What it waits for may have come while that was written.
+    if (turn.state === 'awaiting_input') await state.resume(turn.id)
     if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
       await tell({ op: 'handed_over', session_id: session.id })
@@ -150,9 +152,10 @@ export function createEngine(deps: EngineDeps): Engine {
     id: string,
     seconds: number | null,
     signal: AbortSignal,
+    isDone = isSettled,
   ): Promise<Turn> {
     const turn = await find(caller, id)
-    if (isSettled(turn)) return turn
+    if (isDone(turn)) return turn
     const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
@@ -165,7 +168,7 @@ export function createEngine(deps: EngineDeps): Engine {
         })
         const now = await find(caller, id)
         const left = until - Date.now()
-        if (isSettled(now) || left <= 0 || signal.aborted) return now
+        if (isDone(now) || left <= 0 || signal.aborted) return now
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
       }
     } finally {
@@ -189,7 +192,8 @@ export function createEngine(deps: EngineDeps): Engine {
     else if (turn.state === 'awaiting_input') await state.resume(id)
     else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
     breakLater(turn)
-    return waits ? wait(caller, id, CANCEL_WAIT_SECONDS, new AbortController().signal) : find(caller, id)
+    const never = new AbortController().signal
+    return waits ? wait(caller, id, CANCEL_WAIT_SECONDS, never, isEnded) : find(caller, id)
   }
 
   /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
@@ -371,7 +375,9 @@ export function createEngine(deps: EngineDeps): Engine {
       if (!turn || turn.state === 'queued') {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
-      await tell({ op: 'tools', session_id: session.id, apply, removed: delta.removed })
+      if (turn.state === 'awaiting_input' && apply === 'now') {
+        if (await withdrawCalls(deps, turn.id, delta.removed)) await state.resume(turn.id)
+      } else await tell({ op: 'tools', session_id: session.id, apply, removed: delta.removed })
       const isCalling = (await store.executions.ofTurn(turn.id)).some((row) => row.state !== 'settled')
       const restarts =
         apply === 'now' && turn.state === 'running' && !isCalling && turn.restarts < RESTART_LIMIT
@@ -406,7 +412,8 @@ export function createEngine(deps: EngineDeps): Engine {
 }
 
 const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
-const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
+const isEnded = (turn: Turn) => turn.ended_at !== null
+const isSettled = (turn: Turn) => isEnded(turn) || turn.state === 'awaiting_input'
 
 /** Stands in where only the turn's own ids matter. */
 const EMPTY = {} as Session

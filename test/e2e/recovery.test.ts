@@ -153,26 +153,48 @@ async function killed(
   })
 }
 
-async function toldToLeave(t: Test, world: World, held: ReturnType<typeof gate>) {
+/** Refuses new work, brings the step that runs to its end, and leaves the rest to the next process. */
+async function toldToLeave(t: Test, world: World, tools: ToolServer, held: ReturnType<typeof gate>) {
+  const { api } = world
   const session = await world.session('gemini key', { connectors: ['work'] })
+  const other = await world.session('gemini key')
   world.script((_, { user, step }) =>
     user === 'speak' && step === 0
       ? {
           items: [
-            { type: 'text', text: 'I was say' },
+            { type: 'text', text: 'One moment. ' },
             { type: 'wait', until: held.opened },
+            { type: 'call', name: 'work__quick', arguments: {} },
           ],
         }
       : null,
   )
+  const quick = tools.count('quick')
   const { turn, stream } = await start(world, session, 'speak')
   await stream.until('content.delta')
-  await world.restart('SIGTERM')
+  const back = world.restart('SIGTERM')
+  let ready = await api.call('GET', '/readyz')
+  while (ready.status === 200) ready = await api.call('GET', '/readyz')
+  t.equal(ready.status, 503)
+  t.equal((await api.call('GET', '/healthz')).status, 200)
+  const refused = await api.call('POST', `/v1/sessions/${other}/turns`, { input: 'me too' })
+  t.match([refused.status, refused.body.error.code], [503, 'draining'])
+  t.ok(Number(refused.headers.get('retry-after')) > 0)
+  t.equal(stream.frames.at(-1)?.type, 'content.delta', 'the turn that runs is left alone')
+  held.open()
+  await back
   await stream.done
   t.notOk(typesOf(stream.frames).includes('turn.failed'), 'leaving is no failure')
-  held.open()
+  const done = await world.api.get(`/v1/turns/${turn}?wait=60`)
+  t.match(done, { state: 'completed', output_text: 'The tools answered: quick ran' })
+  t.match(done.steps, [
+    { index: 0, finish_reason: 'tool_calls' },
+    { index: 1, finish_reason: 'stop' },
+  ])
+  t.equal(done.steps.length, 2, 'the step that had begun was finished where it began')
+  t.equal(tools.count('quick') - quick, 1)
   world.script(null)
-  t.match(await world.api.get(`/v1/turns/${turn}?wait=60`), { state: 'completed', output_text: 'speak' })
+  t.match(await world.run(other, 'now?'), { state: 'completed', output_text: 'now?' })
 }
 
 await everyBackend(
@@ -200,7 +222,7 @@ await everyBackend(
       await killed(t, world, work, gate())
       tool.open()
     })
-    await t.test('told to leave', (t) => toldToLeave(t, world, gate()))
+    await t.test('told to leave', (t) => toldToLeave(t, world, work, gate()))
   },
-  { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '1' } },
+  { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '30' } },
 )

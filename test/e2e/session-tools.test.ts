@@ -125,7 +125,7 @@ async function comingAndGoing(t: Test, world: World) {
           return textResult('begun')
         },
       })
-      const script = `call ${name}__begin with {}\nthen\ncall ${name}__second with {}\ncall ${late.name}__late with {}\ncall ${name}__begin with {}`
+      const script = `think\ncall ${name}__begin with {}\nthen\nthink\ncall ${name}__second with {}\ncall ${late.name}__late with {}\ncall ${name}__begin with {}`
       const frames = await (await api.turn(session, script)).done
       t.equal(frames.at(-1)?.type, 'turn.completed')
       t.strictSame([server.count('begin'), server.count('second'), late.server.count('late')], [1, 1, 1])
@@ -682,8 +682,8 @@ async function hundreds(t: Test, world: World) {
   await t.test('names do not depend on the path, the order of binding, or the process', async (t) => {
     const first = namesOf(seen.get('openai key') ?? [])
     for (const tools of seen.values()) t.strictSame(namesOf(tools), first)
-    const session = await world.session('anthropic key')
-    for (const name of [...names].reverse()) await world.api.put(`/v1/sessions/${session}/connectors/${name}`)
+    const session = await world.session('anthropic key', { connectors: [...names].reverse().slice(4) })
+    for (const name of names.slice(-4)) await world.api.put(`/v1/sessions/${session}/connectors/${name}`)
     t.strictSame(namesOf(await registry(session)), first)
     const before = await registry(session)
     await world.restart()

@@ -200,6 +200,52 @@ async function answers(t: Test, world: World) {
     t.match(await world.run(session, 'hi'), { steps: [{ provider: 'gemini' }] })
   })
 
+  for (const path of PATH_NAMES) {
+    await t.test(`/render shows what is sent, to the byte, and no secret: ${path}`, async (t) => {
+      const session = await world.session(path, {
+        connectors: ['kit'],
+        instructions: 'Be brief.',
+        settings: { reasoning: { effort: 'low' } },
+      })
+      await world.run(session, ADD)
+      const input = 'what was that?'
+      const shown = await api.post(`/v1/sessions/${session}/render`, { input })
+      await world.run(session, input)
+      const sent = world.sent(path).at(-1)
+      t.equal(JSON.stringify(shown.body), sent?.text)
+      t.equal(shown.method, 'POST')
+      t.ok(shown.url.endsWith(sent?.path ?? '?'), shown.url)
+      for (const [name, value] of Object.entries<string>(shown.headers)) {
+        const real = String(sent?.headers[name.toLowerCase()])
+        if (value.includes('***')) t.not(real, value)
+        else t.equal(value, real, name)
+      }
+      t.match(JSON.stringify(shown.headers), /\*\*\*/)
+    })
+  }
+
+  await t.test('a forced tool choice holds for a turn’s first request', async (t) => {
+    const choices = {
+      'openai key': 'tool_choice',
+      'chatgpt login': 'tool_choice',
+      'gemini key': 'toolConfig',
+    } as const
+    for (const [path, field] of Object.entries(choices) as [keyof typeof choices, string][]) {
+      const session = await world.session(path, {
+        connectors: ['kit'],
+        settings: { tool_choice: { name: 'kit.add' } },
+      })
+      const before = world.sent(path).length
+      await world.run(session, 'call kit__add with {"a": 1, "b": 2}')
+      const [first, second] = world
+        .sent(path)
+        .slice(before)
+        .map(({ body }) => JSON.stringify((body as Json)[field]))
+      t.match(first, /kit__add/, path)
+      t.notMatch(second ?? '', /kit__add/)
+    }
+  })
+
   await t.test('what cannot be run is refused before a turn exists', async (t) => {
     const session = await world.session('openai key')
     const refusal = async (body: Json, path = `/v1/sessions/${session}/turns`) => {
@@ -216,6 +262,12 @@ async function answers(t: Test, world: World) {
       'session_not_found',
       null,
     ])
+    await api.patch(`/v1/credentials/${world.credentials['gemini key']}`, { state: 'disabled' })
+    await api.patch(`/v1/credentials/${world.credentials['code assist login']}`, { state: 'disabled' })
+    const gemini = { input: 'x', provider: 'gemini', model: 'gemini-3.8-flash' }
+    t.strictSame((await refusal(gemini)).slice(0, 2), [409, 'no_credential'])
+    await api.patch(`/v1/credentials/${world.credentials['gemini key']}`, { state: 'active' })
+    await api.patch(`/v1/credentials/${world.credentials['code assist login']}`, { state: 'active' })
     t.strictSame((await api.get(`/v1/sessions/${session}/turns`)).data, [])
     t.strictSame(await world.messages(session), [])
   })
@@ -368,6 +420,13 @@ async function busySessions(t: Test, world: World) {
     },
   )
 
+  await t.test('where nothing runs, each way of being busy just runs', async (t) => {
+    for (const on_busy of ['reject', 'enqueue', 'interrupt']) {
+      const session = await world.session('gemini key')
+      t.match(await world.run(session, { input: 'hi', on_busy }), { state: 'completed', output_text: 'hi' })
+    }
+  })
+
   await t.test('interrupt settles the calls that run, truthfully', async (t) => {
     const session = await world.session('openai key')
     const server = await world.tools('slow', { nap: { run: ({ signal }) => until(signal) } })
@@ -437,6 +496,20 @@ async function idempotency(t: Test, world: World) {
     t.equal(new Set(all.map(({ body }) => body.id)).size, 1)
     t.equal(all.filter(({ headers }) => headers.get('idempotent-replayed') === null).length, 1)
     t.equal((await world.messages(fresh)).length, 2)
+  })
+  await t.test('a turn that failed is replayed as it failed', async (t) => {
+    const fresh = await world.session('openai key')
+    world.script(() => ({
+      status: 400,
+      body: { error: { message: 'no', type: 'x', param: null, code: 'x' } },
+    }))
+    const one = await start({ input: 'fail' }, 'f', fresh)
+    world.script(null)
+    const two = await start({ input: 'fail' }, 'f', fresh)
+    t.strictSame([one.status, two.status], [502, 502])
+    t.equal(two.headers.get('idempotent-replayed'), 'true')
+    t.equal(two.body.error.details.turn_id, one.body.error.details.turn_id)
+    t.match(await start({ input: 'fail' }, 'g', fresh), { status: 200 }, 'another key tries again')
   })
   await t.test('a replay reaches a turn that runs still', async (t) => {
     const fresh = await world.session('openai key')
@@ -887,6 +960,62 @@ async function approvals(t: Test, world: World) {
     t.match(cancelled.body.messages.at(-1), { role: 'tool', parts: [{ outcome: 'cancelled' }] })
     t.equal(server.calls.length, before)
     t.match(await world.run(session, 'fine'), { output_text: 'fine' })
+  })
+
+  await t.test('a call whose tool is taken away now is settled without a person', async (t) => {
+    const { session, stream, turn, asked } = await waiting('gemini key')
+    const before = server.calls.length
+    const other = await api.call('DELETE', `/v1/sessions/${session}/connectors/guarded?apply=now`)
+    t.match(other.body, {
+      removed: ['guarded.look', 'guarded.wipe'],
+      effective: { turn_id: turn.id, from: 'next_step' },
+      restarted_turn_id: null,
+    })
+    const frames = await stream.done
+    t.equal(frames.at(-1)?.type, 'turn.completed')
+    t.match(ofType(frames, 'tool_execution.completed'), [
+      { call_id: asked[0].call_id, outcome: 'cancelled', content: [{ text: /taken out/ }] },
+      { call_id: asked[1].call_id, outcome: 'cancelled' },
+    ])
+    t.equal(server.calls.length, before)
+    const late = await api.call('POST', `/v1/turns/${turn.id}/approvals/${asked[0].call_id}`, {
+      decision: 'approve',
+    })
+    t.match([late.status, late.body.error.code], [409, 'not_awaiting'])
+  })
+
+  await t.test('what is decided or cancelled while other calls run holds once they are done', async (t) => {
+    const { opened, open } = gate()
+    const slow = await world.tools('other', { slow: { run: () => opened.then(() => textResult('slow')) } })
+    for (const end of ['approve', 'cancel'] as const) {
+      const session = await world.session('anthropic key', { connectors: ['guarded', 'other'] })
+      const stream = await api.turn(session, 'call guarded__look with {}\ncall other__slow with {}')
+      const { data } = await stream.until('approval.required')
+      const id = data.turn_id
+      while (slow.count('slow') === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+      if (end === 'approve') {
+        await api.post(`/v1/turns/${id}/approvals/${data.call_id}`, { decision: 'approve' })
+        open()
+        t.equal((await stream.done).at(-1)?.type, 'turn.completed')
+        const results = (await world.messages(session)).find(({ role }) => role === 'tool')
+        t.match(results.parts, [{ outcome: 'ok' }, { outcome: 'ok', content: [{ text: 'slow' }] }])
+      } else {
+        const { body } = await api.call('POST', `/v1/turns/${id}/cancel?wait=true`)
+        t.equal(body.state, 'cancelled')
+        t.match(body.messages.at(-1).parts[0], { outcome: 'cancelled' })
+      }
+    }
+  })
+
+  await t.test('an interrupt ends a waiting turn too', async (t) => {
+    const { session, turn } = await waiting('openai key')
+    const urgent = await api.turn(session, { input: 'never mind', on_busy: 'interrupt' })
+    t.equal((await urgent.done).at(-1)?.type, 'turn.completed')
+    t.match(await api.get(`/v1/turns/${turn.id}`), { state: 'cancelled' })
+    t.strictSame(
+      (await world.messages(session)).map(({ role }) => role),
+      ['user', 'assistant', 'tool', 'user', 'assistant'],
+    )
   })
 
   await t.test('a waiting turn outlives its process', async (t) => {
