@@ -50,7 +50,7 @@ export function createLoginRows(db: Db): OAuthLogins {
       one(
         `update oauth_login l set polled_until = seconds_from_now($2)
           where state_hash = $1 and state = 'pending' and expires_at > clock_timestamp()
-            and (polled_until is null or polled_until < clock_timestamp())
+            and (polled_until is null or polled_until <= clock_timestamp())
          returning oauth_login_json(l)`,
         [hash, seconds],
       ),
