@@ -81,7 +81,7 @@ function applyOverrides(file: Record<string, unknown>, env: Env, problems: Probl
   const origins = new Map<string, string>()
   const names = Object.keys(env).filter((name) => name.startsWith('BATON__'))
   // `…__2` before `…__10`: a list grows from its end.
-  names.sort(new Intl.Collator('en', { numeric: true }).compare)
+  if (names.length > 1) names.sort(new Intl.Collator('en', { numeric: true }).compare)
   for (const name of names) {
     const set = override(file, name, env[name] ?? '')
     if (typeof set === 'string') origins.set(set, name)

@@ -6,30 +6,36 @@ import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavail
 import { plainParam } from './json.ts'
 import { lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
-import { readTemplate, unpack } from './template.ts'
+import { unpack } from './template.ts'
 
-/** `dataDir` null: in memory, gone when closed. Throws when another process has the folder. */
-export async function openEmbedded(dataDir: string | null): Promise<Db> {
-  if (dataDir === null) return openWorker({ folder: null, template: readTemplate() }, async () => {})
+/**
+ * `dataDir` null: in memory, gone when closed. A new database begins as `template` has it, else empty. Throws
+ * when another process has the folder.
+ */
+export async function openEmbedded(
+  dataDir: string | null,
+  template: () => Uint8Array | null = () => null,
+): Promise<Db> {
+  if (dataDir === null) return openWorker({ folder: null, template: template() }, async () => {})
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   const unlock = await lockFolder(dataDir)
   try {
-    return await openWorker({ folder: prepareFolder(dataDir), template: null }, unlock)
+    return await openWorker({ folder: prepareFolder(dataDir, template), template: null }, unlock)
   } catch (err) {
     await unlock()
     throw err
   }
 }
 
-function prepareFolder(dataDir: string): string {
+function prepareFolder(dataDir: string, template: () => Uint8Array | null): string {
   const folder = join(dataDir, 'pg')
-  const template = existsSync(folder) ? null : readTemplate()
-  if (!template) return folder
+  const archive = existsSync(folder) ? null : template()
+  if (!archive) return folder
   // Under another name until it is whole: a start that is killed half way leaves nothing half made.
   const unfinished = join(dataDir, 'pg.unfinished')
   rmSync(unfinished, { recursive: true, force: true })
   mkdirSync(unfinished, { mode: 0o700 })
-  unpack(template, unfinished)
+  unpack(archive, unfinished)
   renameSync(unfinished, folder)
   return folder
 }

@@ -15,6 +15,7 @@ import { createSealed } from './sealed.ts'
 import { createSessions } from './sessions.ts'
 import { createAudit, createSettings } from './settings.ts'
 import type { Store } from './store.ts'
+import { readTemplate } from './template.ts'
 import { createTurns } from './turns.ts'
 
 export interface StoreOptions {
@@ -35,7 +36,7 @@ export async function openStore(options: StoreOptions): Promise<Store> {
   const migrations = readMigrations()
   const db = options.databaseUrl
     ? openPostgres(options.databaseUrl, options.poolSize)
-    : await openEmbedded(options.dataDir)
+    : await openEmbedded(options.dataDir, () => readTemplate(migrations))
   try {
     await migrate(db, migrations)
   } catch (err) {

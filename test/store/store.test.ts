@@ -44,7 +44,15 @@ t.test('the embedded store', async (t) => {
 })
 
 t.test('the build leaves a template for first starts', async (t) => {
-  t.ok(readTemplate(), 'run `npm run build`, or `node scripts/template.mjs` after tsc')
+  const migrations = readMigrations()
+  const template = readTemplate(migrations)
+  t.ok(template, 'run `npm run build`, or `node scripts/template.mjs` after tsc')
+  const db = await openEmbedded(join(folder, 'first'), () => template)
+  t.teardown(() => db.close())
+  t.strictSame(await migrate(db, migrations), [], 'with the schema in it')
+  const [first, ...rest] = migrations
+  t.equal(readTemplate([{ name: first?.name ?? '', sha256: 'other' }, ...rest]), null, 'of other migrations')
+  t.equal(readTemplate([]), null, 'of a newer version')
 })
 
 t.test('a folder is one process’s, and a kill loses nothing that was acknowledged', async (t) => {
@@ -75,7 +83,7 @@ t.test('a first start that was killed half way leaves no half database', async (
   const dataDir = join(folder, 'n'.repeat(120))
   mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
   writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
-  const db = await openEmbedded(dataDir)
+  const db = await openEmbedded(dataDir, () => readTemplate(readMigrations()))
   t.equal(await value(db, 'select 1'), 1)
   t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
   t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
@@ -90,8 +98,10 @@ t.test('a data folder that is no database is refused in words', async (t) => {
 })
 
 t.test('in memory', async (t) => {
-  const db = await openEmbedded(null)
+  const db = await openEmbedded(null, () => readTemplate(readMigrations()))
   t.teardown(() => db.close())
+  await db.query('drop schema public cascade')
+  await db.query('create schema public')
   await migrationTests(t, async () => db)
   await portTests(t, db)
 })
