@@ -78,7 +78,10 @@ export interface Connectors {
   login(caller: Caller, id: string): Promise<ConnectorLogin>
   /** Ends it, by what the browser brings back. */
   loginPage(query: Readonly<Record<string, string>>): Promise<LoginPage>
-  /** Takes a tool's changed definition. Throws tool_not_found. */
+  /**
+   * Takes a tool's changed definition. Throws tool_not_found, and forbidden where it is not the caller's
+   * alone to say: a connector of the configuration.
+   */
   accept(caller: Caller, id: string, tool: string): Promise<{ tool: string; hash: string }>
 }
 
@@ -177,7 +180,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   }
 
   const audit = (caller: Caller, act: string, { id, name, transport, url }: Connector) =>
-    store.audit.write({ owner: caller.owner, act, subject: id, details: { name, transport, url } })
+    store.audit.write({
+      owner: caller.owner,
+      act,
+      subject: id,
+      // Some servers take their key in the query.
+      details: { name, transport, url: url === null ? null : url.replace(/[?#].*/s, '') },
+    })
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {
     const connector = await row(caller, id)
@@ -232,7 +241,14 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       const { data, next_cursor } = await store.connectors.list(scope, page)
       return { data: data.map(view), next_cursor }
     },
-    accept: async (caller, id, tool) => tools.accept(caller, await row(caller, id), tool),
+    async accept(caller, id, tool) {
+      const connector = await row(caller, id)
+      if (connector.origin === 'config' && !caller.admin) {
+        const words = `Connector ${connector.name} serves every owner; an admin accepts its definitions.`
+        throw new BatonError('forbidden', words)
+      }
+      return tools.accept(caller, connector, tool)
+    },
   }
 }
 

@@ -34,7 +34,10 @@ const PLANTED = {
   'connector bearer': secret('brr'),
   'connector variable': secret('var'),
   'connector client secret': secret('ccs'),
+  'spent refresh token': secret('sk-ant-ort01-'),
+  'assertion of a workload': secret('eyassert'),
   'token in a tool result': secret('ghp_').slice(0, 40),
+  'token in a word of refusal': secret('ghp_').slice(0, 40),
 }
 type Name = keyof typeof PLANTED
 /** No secret at all: where even this is not found, the search does not work. */
@@ -47,12 +50,15 @@ const told = (where: string, text: string): string => {
   return text
 }
 
-/** A server that quotes whatever secret it is sent in its refusals. */
-async function startParrot(t: Test): Promise<{ url: string; heard: IncomingHttpHeaders[] }> {
-  const heard: IncomingHttpHeaders[] = []
-  const server = createServer(({ headers }, response) => {
-    heard.push(headers)
-    response.writeHead(400).end(`Not with ${JSON.stringify(headers)}`)
+/** A server, and a token endpoint, that quotes whatever secret it is sent in its refusals. */
+async function startParrot(t: Test): Promise<{ url: string; heard: (IncomingHttpHeaders | string)[] }> {
+  const heard: (IncomingHttpHeaders | string)[] = []
+  const server = createServer(async (request, response) => {
+    const { headers } = request
+    const body = (await request.toArray()).join('')
+    heard.push(headers, body)
+    const words = `Not with ${JSON.stringify(headers)} and ${body}`
+    response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => {
@@ -146,6 +152,8 @@ t.test('no planted secret is found in anything that Baton says or writes', async
     BATON_GOOGLE_OAUTH_CLIENT_SECRET: PLANTED['client secret of the operator'],
     BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
     BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
+    BATON_ANTHROPIC_OAUTH_TOKEN_URL: parrot.url,
+    BATON_ANTHROPIC_OAUTH_CLIENT_ID: 'another-client',
     GEMINI_API_KEY: PLANTED['key of the environment'],
   })
   let key = PLANTED['admin key']
@@ -186,7 +194,28 @@ t.test('no planted secret is found in anything that Baton says or writes', async
       kind: 'api_key',
       api_key: PLANTED['key of no known shape'],
     }),
-    login: await call('POST', '/v1/credentials', { provider: 'anthropic', kind: 'oauth', ...login }),
+    login: await call('POST', '/v1/credentials', {
+      provider: 'anthropic',
+      kind: 'oauth',
+      default: true,
+      ...login,
+    }),
+    spent: await call('POST', '/v1/credentials', {
+      provider: 'anthropic',
+      kind: 'oauth',
+      access_token: secret('sk-ant-oat01-'),
+      refresh_token: PLANTED['spent refresh token'],
+      expires_at: new Date().toISOString(),
+    }),
+    workload: await call('POST', '/v1/credentials', {
+      provider: 'anthropic',
+      kind: 'oauth',
+      federation: {
+        assertion: PLANTED['assertion of a workload'],
+        federation_rule_id: 'fdrl_1',
+        organization_id: 'org_1',
+      },
+    }),
   }
   const http = { transport: 'streamable_http' }
   const connectors: Json[] = [
@@ -247,11 +276,32 @@ t.test('no planted secret is found in anything that Baton says or writes', async
     t.match(JSON.stringify(failed), /Incorrect API key provided/, 'the words of the vendor, without the key')
     await call('POST', `${at}/render`, {})
   }
-  await call('PATCH', at, { provider: 'anthropic', model: 'claude-opus-5-5' })
+  const claude = { provider: 'anthropic', model: 'claude-opus-5-5' }
+  for (const { id } of [credentials.spent, credentials.workload]) {
+    await call('PATCH', at, { ...claude, credential_id: id })
+    const refused = await call('POST', `${at}/turns`, { input: 'hello', stream: false })
+    t.match(refused.error, { message: String }, 'a login that cannot be renewed')
+  }
+  t.match(await call('GET', `/v1/credentials/${credentials.spent.id}`), { state: 'needs_reauth' })
+  await call('PATCH', at, { ...claude, credential_id: credentials.login.id })
   await call('POST', `${at}/turns`, { input: 'hello', stream: false })
   await call('POST', `${at}/render`, {})
   await call('POST', `${at}/render`, { provider: 'gemini', model: 'gemini-3.8-flash' })
   await call('POST', '/v1/oauth/gemini/authorize', { mode: 'paste' })
+  await call('PATCH', `/v1/connectors/${byName.tools}`, { require_approval: 'always' })
+  const asking = { input: 'call tools__leak with {}', stream: false }
+  await call('PATCH', at, { provider: 'openai', model: 'gpt-5.6-sol', credential_id: credentials.openai.id })
+  openai.script(null)
+  const waiting = await call('POST', `${at}/turns`, asking)
+  t.equal(waiting.state, 'awaiting_input', JSON.stringify(waiting))
+  const asked = waiting.messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
+  const denial = {
+    decision: 'deny',
+    reason: `Use ${PLANTED['token in a word of refusal']} in its place`,
+  }
+  await call('POST', `/v1/turns/${waiting.id}/approvals/${asked.call_id}`, denial)
+  const afterwards = await call('GET', `/v1/turns/${waiting.id}?wait=30`)
+  t.match(JSON.stringify(afterwards.messages), /Use \[redacted\] in its place/)
 
   // ---- asked wrongly
   const wrong = PLANTED['provider key']
@@ -291,9 +341,11 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   for (const { id } of connectors) await call('GET', `/v1/connectors/${id}`)
   for (const { id } of Object.values(credentials)) await call('GET', `/v1/credentials/${id}`)
   const ledger = await call('GET', '/v1/tool-executions')
-  t.equal(ledger.data.length, 1)
-  await call('GET', `/v1/tool-executions/${ledger.data[0].id}`)
-  const output = await call('GET', `/v1/tool-executions/${ledger.data[0].id}/output`)
+  const [denied, ran] = ledger.data
+  t.match([denied.outcome, ran.outcome], ['denied', 'ok'])
+  await call('GET', `/v1/tool-executions/${denied.id}`)
+  await call('GET', `/v1/tool-executions/${ran.id}`)
+  const output = await call('GET', `/v1/tool-executions/${ran.id}/output`)
   t.match(output.content, /found /)
   await call('GET', '/v1/tool-executions/stats?group_by=tool')
   for (const path of ['/metrics', '/healthz', '/readyz', '/openapi.json', '/docs']) await call('GET', path)
@@ -310,6 +362,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   t.match(JSON.stringify(anthropic.requests.map(({ headers }) => headers)), PLANTED['access token'])
   t.match(JSON.stringify(parrot.heard), PLANTED['connector header'])
   t.match(JSON.stringify(parrot.heard), PLANTED['connector bearer'])
+  t.match(JSON.stringify(parrot.heard), PLANTED['spent refresh token'])
   t.ok(guarded.passed.length > 0)
   guarded.secrets.forEach((text, i) => {
     secrets[`of the MCP login ${i}`] = text

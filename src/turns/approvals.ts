@@ -4,6 +4,7 @@ import { BatonError } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import type { Execution, Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
+import { redactText } from '../tools/redact.ts'
 import { TOOL_GONE } from './calls.ts'
 import type { EngineDeps } from './deps.ts'
 
@@ -22,7 +23,8 @@ export async function recordDecision(
   const { decision, reason = null } = given
   const answer = await store.executions.decide(caller, turn.id, call, {
     decision,
-    reason,
+    // The ledger holds it, and the model is told what the ledger holds.
+    reason: reason === null ? null : (await redactText(reason)).value,
     sealed_arguments: given.arguments ? sealed.seal(given.arguments, row.id) : null,
     ...(given.arguments ? { arguments: await executor.redactArguments(given.arguments) } : {}),
     by: caller.key_id ?? caller.owner,
