@@ -3,7 +3,7 @@ import { createAuth, createKey } from '../src/auth.ts'
 import type { BatonError } from '../src/errors.ts'
 import { createRateLimit } from '../src/http-rate.ts'
 import { openStore } from '../src/store/open.ts'
-import { fakeBus, type Gateway, gateway } from './routes/gateway.ts'
+import { type Document, fakeBus, type Gateway, gateway } from './routes/gateway.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
 const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
@@ -382,6 +382,17 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     'http://127.0.0.1:8787',
   ]) {
     t.equal(await status({ host, origin }), 403, origin)
+  }
+  const document: Document = (await open.app.inject({ url: '/openapi.json', headers: { host } })).json()
+  for (const [path, operations] of Object.entries(document.paths)) {
+    for (const method of Object.keys(operations)) {
+      const url = path.replace(/\{\w+\}/g, 'x')
+      for (const headers of [{ host: 'evil.test' }, { host, origin: 'http://evil.test' }]) {
+        const answer = await open.app.inject({ method: method as 'get', url, headers })
+        const what = `${method} ${path} ${JSON.stringify(headers)}`
+        t.match([answer.statusCode, answer.json().error.code], [403, 'forbidden'], what)
+      }
+    }
   }
   const refused = await open.app.inject({ url: '/healthz', headers: { host: 'evil.test' } })
   t.match(refused.json(), { error: { code: 'forbidden', message: /loopback/, request_id: String } })

@@ -358,6 +358,8 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     async answer(caller, id, call) {
       await find(caller, id)
+      const isKnown = (await store.executions.ofTurn(id)).some(({ call_id }) => call_id === call)
+      if (!isKnown) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
       throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
     },
     render: (caller, session, request) => renderPreview(deps, caller, session, request),

@@ -1,0 +1,354 @@
+/**
+ * Who may do what, over every operation that the OpenAPI document lists: a whole gateway that wants keys,
+ * one owner with something of everything, another who tries it all, keys that do not open, and nonsense.
+ */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { createApp } from '../../src/app.ts'
+import { loadConfig } from '../../src/config/load.ts'
+import { eventually } from '../credentials/world.ts'
+import { createOpenAiLogins } from '../emulators/oauth-openai.ts'
+import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { type Document, documented, type Operation } from '../routes/gateway.ts'
+import { badBodies, ODD_TEXTS } from '../routes/nonsense.ts'
+import type { Json } from './client.ts'
+import { startToolServer } from './tool-server.ts'
+
+const ADMIN = 'the-bootstrap-admin-key'
+const json = { 'content-type': 'application/json' }
+
+interface Answer {
+  status: number
+  body: Json
+  text: string
+}
+type Call = (method: string, url: string, body?: unknown) => Promise<Answer>
+
+const folder = mkdtempSync(join(tmpdir(), 'baton-access-'))
+const [vendor, logins, tools] = await Promise.all([
+  createOpenAiEmulator(),
+  createOpenAiLogins({ anyPort: true }),
+  startToolServer({ look: { annotations: { readOnlyHint: true } }, wipe: {} }),
+])
+const { config } = loadConfig(
+  {
+    BATON_DATA_DIR: folder,
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: ADMIN,
+    BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
+    BATON_ENABLE_OAUTH: 'openai',
+    BATON_BODY_LIMIT: '64KiB',
+    BATON_DRAIN_SECONDS: '0',
+    BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
+    BATON_OPENAI_OAUTH_ISSUER: logins.url,
+    BATON__TOOLBOX__MCPS__0__NAME: 'shared',
+    BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
+    BATON__TOOLBOX__MCPS__0__URL: tools.url,
+    BATON__TOOLBOX__MCPS__0__MODE: 'dynamic',
+    BATON__TOOLBOX__MCPS__0__BIND: 'manual',
+    BATON__TOOLBOX__MCPS__0__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '5',
+  },
+  folder,
+)
+const app = await createApp(config, { log: pino({ level: 'silent' }) })
+t.teardown(async () => {
+  await app.close()
+  await Promise.all([vendor.close(), logins.close(), tools.close()])
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const documentText = (await app.http.inject('/openapi.json')).body
+const document = JSON.parse(documentText) as Document
+const conforms = documented(document)
+const OPERATIONS = Object.entries(document.paths).flatMap(([path, operations]) =>
+  Object.entries(operations).map(([method, operation]) => ({
+    ...operation,
+    path,
+    method: method.toUpperCase(),
+    name: `${method.toUpperCase()} ${path}`,
+  })),
+)
+type Listed = (typeof OPERATIONS)[number]
+const guarded = OPERATIONS.filter(({ security }) => security !== undefined)
+
+/** Calls with a key; every JSON answer is held against the document. */
+const withKey =
+  (key: string | null): Call =>
+  async (method, url, body) => {
+    const answer = await app.http.inject({
+      method: method as 'GET',
+      url,
+      headers: {
+        ...(key === null ? {} : { authorization: `Bearer ${key}` }),
+        ...(body === undefined ? {} : json),
+      },
+      ...(body === undefined ? {} : { payload: typeof body === 'string' ? body : JSON.stringify(body) }),
+    })
+    const isJson = String(answer.headers['content-type']).startsWith('application/json')
+    const parsed = isJson ? answer.json() : null
+    if (isJson) conforms(method, url, answer.statusCode, parsed)
+    return { status: answer.statusCode, body: parsed, text: answer.body }
+  }
+const admin = withKey(ADMIN)
+async function keyOf(owner: string, more: object = {}): Promise<{ id: string; key: string }> {
+  const made = await admin('POST', '/v1/keys', { owner, scopes: ['chat'], ...more })
+  if (made.status !== 201) throw new Error(made.text)
+  return made.body
+}
+
+/** Something of everything that an owner can have: ids by the path parameter, or the noun, that they stand for. */
+interface Property {
+  call: Call
+  ids: Record<string, string>
+}
+async function propertyOf(owner: string): Promise<Property> {
+  const call = withKey((await keyOf(owner)).key)
+  const made = async (url: string, body: object): Promise<Json> => {
+    const answer = await call('POST', url, body)
+    if (answer.status >= 300) throw new Error(`${url}: ${answer.text}`)
+    return answer.body
+  }
+  const credential = await made('/v1/credentials', {
+    provider: 'openai',
+    kind: 'api_key',
+    api_key: 'sk-test-openai',
+  })
+  const connector = await made('/v1/connectors', {
+    name: `of-${owner}`,
+    transport: 'streamable_http',
+    url: tools.url,
+    require_approval: 'destructive',
+    trust_annotations: true,
+  })
+  const chat = {
+    provider: 'openai',
+    model: 'gpt-5.6-sol',
+    connectors: [connector.id],
+    title: `${owner}'s own`,
+  }
+  const session = await made('/v1/sessions', chat)
+  const at = `/v1/sessions/${session.id}`
+  const input = `call of-${owner}__look with {}`
+  const ran = await made(`${at}/turns`, { input, stream: false })
+  const [execution] = (await call('GET', `/v1/tool-executions?turn_id=${ran.id}`)).body.data
+  const asking = await made(`${at}/turns`, { input: `call of-${owner}__wipe with {}`, stream: false })
+  const asked = asking.messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
+  const [message] = (await call('GET', `${at}/messages`)).body.data
+  const ids = {
+    sessions: session.id,
+    turns: asking.id,
+    connectors: connector.id,
+    credentials: credential.id,
+    'tool-executions': execution.id,
+    message: message.id,
+    call_id: asked.call_id,
+    connector: connector.id,
+    tool: `of-${owner}.look`,
+    provider: 'openai',
+  }
+  return { call, ids }
+}
+
+/** The path with its parameters filled in; `{id}` is of the noun that the path begins with. */
+function filled(path: string, ids: Record<string, string>): string {
+  const noun = path.split('/')[2] ?? ''
+  return path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name === 'id' ? noun : name] ?? 'x_0')
+}
+
+/** A body that would be taken. */
+function exampleOf({ requestBody }: Pick<Operation, 'requestBody'>): unknown {
+  const content = requestBody?.content['application/json']
+  if (!content) return undefined
+  const [first] = Object.values((content.examples ?? {}) as Record<string, { value: unknown }>)
+  return content.example ?? first?.value ?? {}
+}
+
+const ann = await propertyOf('ann')
+const bob = await propertyOf('bob')
+
+/** All that an owner can see of what is his. */
+async function everythingOf({ call, ids }: Property): Promise<string> {
+  const reads = guarded
+    .filter(({ method, path }) => method === 'GET' && !/events$|^\/v1\/(keys|oauth)/.test(path))
+    .map(async ({ path }) => `${path} ${(await call('GET', filled(path, ids))).text}`)
+  return (await Promise.all(reads)).join('\n').replace(/"latency_ms":[\d.]+|"last_used_at":"[^"]*"/g, '')
+}
+
+t.test('another owner’s id is as unknown as none, whatever is asked of it', async (t) => {
+  const before = await everythingOf(ann)
+  const withIds = guarded.filter(({ path }) => path.includes('{id}') && !path.startsWith('/v1/keys'))
+  t.ok(withIds.length >= 25, `${withIds.length} operations`)
+  for (const operation of withIds) {
+    const noun = (operation.path.split('/')[2] ?? '').replace(/s$/, '').replace('-', '_')
+    const answer = await bob.call(operation.method, filled(operation.path, ann.ids), exampleOf(operation))
+    t.match(answer, { status: 404, body: { error: { code: `${noun}_not_found` } } }, operation.name)
+  }
+  t.comment('and below what is his own:')
+  for (const operation of withIds.filter(({ path }) => /\{(message|connector|call_id)\}/.test(path))) {
+    const own = { ...ann.ids, sessions: bob.ids.sessions ?? '', turns: bob.ids.turns ?? '' }
+    const answer = await bob.call(operation.method, filled(operation.path, own), exampleOf(operation))
+    t.match(answer, { status: 404, body: { error: { code: /_not_found$/ } } }, operation.name)
+  }
+  t.equal(await everythingOf(ann), before, 'nothing of it has changed')
+})
+
+t.test('no list, no figure and no filter shows what is another’s', async (t) => {
+  const theirs = Object.entries(ann.ids).filter(([name]) => !['provider', 'call_id', 'tool'].includes(name))
+  const lists = guarded.filter(
+    ({ method, path }) => method === 'GET' && !path.includes('{') && path !== '/v1/keys',
+  )
+  t.ok(lists.length >= 5)
+  for (const { path, name, parameters = [] } of lists) {
+    const filters = parameters.filter(({ name }) => ['session_id', 'turn_id'].includes(name))
+    const asked = filters.map(({ name }) => `${name}=${ann.ids[name === 'turn_id' ? 'turns' : 'sessions']}`)
+    const group = parameters.some(({ name }) => name === 'group_by') ? ['group_by=session'] : []
+    for (const query of [[], ...asked.map((one) => [one])]) {
+      const answer = await bob.call('GET', `${path}?${[...query, ...group].join('&')}`)
+      t.equal(answer.status, 200, `${name}?${query}`)
+      if (query.length > 0) t.same(answer.body.data, [], `${name}?${query} is empty`)
+      for (const [what, id] of theirs) t.notOk(answer.text.includes(id), `${name} shows no ${what}`)
+    }
+  }
+  for (const field of [{ credential_id: ann.ids.credentials }, { connectors: [ann.ids.connectors] }]) {
+    const body = { provider: 'openai', model: 'm', ...field }
+    t.match(await bob.call('POST', '/v1/sessions', body), {
+      status: 400,
+      body: { error: { code: 'invalid_request', param: /^(credential_id|connectors\[0\])$/ } },
+    })
+  }
+})
+
+t.test('a key that is missing, unknown, expired, revoked or too weak opens nothing', async (t) => {
+  const soon = new Date(Date.now() + 1000).toISOString()
+  const [expiring, revoked, weak] = [
+    await keyOf('ann', { expires_at: soon }),
+    await keyOf('ann'),
+    await keyOf('ann'),
+  ]
+  await admin('DELETE', `/v1/keys/${revoked.id}`)
+  const expired = withKey(expiring.key)
+  await eventually(async () => ((await expired('GET', '/v1/sessions')).status === 401 ? true : null))
+  const before = await everythingOf(ann)
+  const closed: [string, Call][] = [
+    ['no key', withKey(null)],
+    ['an unknown key', withKey(`bk_${'x'.repeat(43)}`)],
+    ['an expired key', expired],
+    ['a revoked key', withKey(revoked.key)],
+  ]
+  t.ok(guarded.length >= 40, `${guarded.length} operations`)
+  for (const operation of guarded) {
+    for (const [what, call] of closed) {
+      const answer = await call(operation.method, filled(operation.path, ann.ids), exampleOf(operation))
+      t.match(
+        answer,
+        { status: 401, body: { error: { code: 'unauthenticated' } } },
+        `${operation.name} with ${what}`,
+      )
+    }
+  }
+  t.equal(await everythingOf(ann), before, 'nothing was done')
+
+  const forAdmins: string[] = []
+  for (const operation of guarded.filter(({ path }) => path.startsWith('/v1/keys'))) {
+    const url = filled(operation.path, { keys: revoked.id })
+    const answer = await withKey(weak.key)(operation.method, url, exampleOf(operation))
+    t.match(answer, { status: 403, body: { error: { code: 'forbidden' } } }, operation.name)
+    forAdmins.push(operation.name)
+  }
+  t.same(forAdmins, ['POST /v1/keys', 'GET /v1/keys', 'DELETE /v1/keys/{id}'])
+  const open = OPERATIONS.filter(({ security }) => security === undefined).map(({ name }) => name)
+  t.same(
+    open,
+    [
+      'GET /healthz',
+      'GET /readyz',
+      'GET /metrics',
+      'GET /v1/oauth/connectors/callback',
+      'GET /v1/oauth/callback/{provider}',
+    ],
+    'what needs no key',
+  )
+})
+
+t.test('what the configuration gives to every owner is for admins to change', async (t) => {
+  const { data } = (await bob.call('GET', '/v1/connectors')).body
+  const { id } = data.find(({ origin }: Json) => origin === 'config')
+  const accept = `/v1/connectors/${id}/tools/look/accept`
+  t.match(await bob.call('POST', accept), {
+    status: 403,
+    body: { error: { code: 'forbidden', message: /admin/ } },
+  })
+  t.match(await admin('POST', accept), { status: 200, body: { tool: 'look' } })
+  t.match(await bob.call('POST', `/v1/connectors/${bob.ids.connectors}/tools/look/accept`), { status: 200 })
+  for (const [method, body] of [['PATCH', { pin: 'block' }], ['DELETE']] as const) {
+    t.match(await admin(method, `/v1/connectors/${id}`, body), {
+      status: 409,
+      body: { error: { code: 'read_only' } },
+    })
+  }
+})
+
+t.test(
+  'no input whatever makes a 500: every operation, every field, every kind of wrong value',
+  async (t) => {
+    const own = await propertyOf('cat')
+    const sweep = await sweepAll(t, own)
+    t.same(sweep.faults, [])
+    t.ok(sweep.count > 4000, `${sweep.count} requests`)
+    t.match(
+      await own.call('GET', filled('/v1/sessions/{id}', own.ids)),
+      { status: 200 },
+      'all is well afterwards',
+    )
+  },
+)
+
+async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[]; count: number }> {
+  const faults: string[] = []
+  let count = 0
+  const send = async ({ name, responses, method }: Listed, url: string, body?: unknown): Promise<Answer> => {
+    const answer = await admin(method, url, body === undefined ? undefined : JSON.stringify(body))
+    count++
+    const isPage =
+      answer.text.startsWith('<!doctype html>') && responses[400]?.content?.['text/html'] !== undefined
+    const inShape = answer.status < 400 || isPage || typeof answer.body?.error?.request_id === 'string'
+    if (answer.status >= 500 || !inShape)
+      faults.push(`${name} ${url} ${JSON.stringify(body)} → ${answer.status} ${answer.text}`)
+    return answer
+  }
+  for (const operation of OPERATIONS) {
+    const { path, method, parameters = [], requestBody, name } = operation
+    // A stream that is found has no end, and what is deleted is gone for all who come after.
+    const target = filled(path, /\/events$/.test(path) || method === 'DELETE' ? { provider: 'openai' } : ids)
+    for (const { name } of parameters.filter((parameter) => parameter.in === 'query')) {
+      for (const text of ODD_TEXTS) await send(operation, `${target}?${name}=${text}`)
+      await send(operation, `${target}?${name}=1&${name}=2`)
+    }
+    for (const text of path.includes('{') ? ODD_TEXTS.slice(1) : []) {
+      await send(operation, path.replace(/\{\w+\}/g, text))
+    }
+    const content = requestBody?.content['application/json']
+    if (!content) continue
+    const [good, ...bad] = badBodies(content.schema, exampleOf(operation), document)
+    const isTurn = path.endsWith('/turns')
+    for (const body of bad) await send(operation, target, isTurn ? inBackground(body) : body)
+    t.match(
+      await send(operation, target, { ...(good as object), unknown_field: 1 }),
+      { status: 400, body: { error: { code: 'invalid_request', param: 'unknown_field' } } },
+      `${name} refuses an unknown field`,
+    )
+  }
+  return { faults, count }
+}
+
+/** A good turn would stream without end: whoever is no good stays as bad as it was. */
+const inBackground = (body: unknown): unknown =>
+  typeof body === 'object' &&
+  body !== null &&
+  !Array.isArray(body) &&
+  !('background' in body && body.background !== false)
+    ? { ...body, background: true }
+    : body
