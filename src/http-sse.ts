@@ -60,7 +60,10 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
         clearTimeout(timer)
         timer = setTimeout(() => reply.raw.destroy(), ms).unref()
       }
+      const { socket } = reply.raw
       const leaveSoon = () => {
+        // The server lets idle connections go before this one is idle, and would wait for it.
+        reply.raw.once('finish', () => socket?.end())
         leave()
         cut(CLOSE_MS)
       }
@@ -75,10 +78,8 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
         open.delete(leaveSoon)
         metrics.streamClosed()
       })
-      // Without `connection: close` the server would wait for the kept-alive socket when it closes.
       return reply
         .header('cache-control', 'no-store')
-        .header('connection', 'close')
         .header('x-accel-buffering', 'no')
         .type('text/event-stream; charset=utf-8')
         .send(stream)

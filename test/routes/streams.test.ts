@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import { type IncomingMessage, request } from 'node:http'
+import { Agent, type IncomingMessage, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
@@ -64,8 +64,10 @@ async function serve(t: Test, turn: Turn, extra: Partial<HttpDeps> = {}) {
     path: string,
     headers: Record<string, string> = {},
     body?: object,
+    agent?: Agent,
   ): Promise<IncomingMessage> => {
     const options = {
+      ...(agent ? { agent } : {}),
       host: '127.0.0.1',
       port,
       path,
@@ -114,7 +116,6 @@ t.test('the head leaves before there is any event', async (t) => {
   t.match(stream.headers, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-store',
-    connection: 'close',
     'x-request-id': /^req_/,
   })
   t.match(await until(stream, '\n\n'), /^: /, 'a comment')
@@ -388,6 +389,25 @@ t.test('closing the server ends its streams cleanly, with what was said before',
   const texts = Promise.all([all(ofTurn), all(ofSession)])
   await s.app.close()
   for (const text of await texts) t.same(typesIn(text), ['content.delta'])
+})
+
+t.test('a connection serves one stream after the other, and keeps no server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  t.teardown(() => agent.destroy())
+  await s.say('turn.completed')
+  const ports = new Set<number | undefined>()
+  for (let i = 0; i < 3; i++) {
+    const stream = await s.open('/v1/turns/turn_1/events', {}, undefined, agent)
+    ports.add(stream.socket.localPort)
+    t.same(typesIn(await all(stream)), ['turn.completed'])
+  }
+  t.equal(ports.size, 1)
+  const last = await s.open('/v1/sessions/ses_1/events', {}, undefined, agent)
+  await until(last, '\n\n')
+  const over = once(last.socket, 'close')
+  await Promise.all([all(last), s.app.close()])
+  await over
 })
 
 t.test('a client that does not read cannot keep the server from closing', async (t) => {
