@@ -219,6 +219,8 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         replica: replicaName(),
         leaseSeconds: config.leaseSeconds,
         concurrentTurns: config.limits.concurrentTurns,
+        waitingTurns: config.limits.waitingTurns,
+        overloadMs: config.limits.overloadMs,
         turnsPerOwner: config.turnsPerOwner,
         queueLimit: QUEUE_LIMIT,
         flushMs: bus.kind === 'redis' ? REDIS_FLUSH_MS : 0,

@@ -53,6 +53,10 @@ export interface Config {
   limits: {
     /** Turns that this replica runs at once; more wait in fair order */
     concurrentTurns: number
+    /** Turns that may wait for that; more are refused */
+    waitingTurns: number
+    /** How late the event loop may be for long before new turns are refused */
+    overloadMs: number
     databasePool: number
     /** Upstream connections per origin */
     upstreamConnections: number

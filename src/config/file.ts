@@ -82,6 +82,8 @@ const ProviderSchema = Type.Object(
 const LimitsSchema = Type.Object(
   {
     concurrent_turns: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
+    waiting_turns: Type.Optional(Type.Integer({ minimum: 0, maximum: 100_000 })),
+    overload_delay: Type.Optional(Duration),
     database_pool: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
     upstream_connections: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
     connect_timeout: Type.Optional(Duration),

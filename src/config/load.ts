@@ -261,6 +261,8 @@ const providersOf = (content: FileContent): Config['providers'] =>
 /** Defaults of `limits`, for the documentation too. */
 export const DEFAULT_LIMITS = {
   concurrent_turns: 1000,
+  waiting_turns: 1000,
+  overload_delay: 'PT0.05S',
   database_pool: 10,
   upstream_connections: 1024,
   connect_timeout: 'PT10S',
@@ -272,6 +274,8 @@ function limitsOf(file: NonNullable<FileContent['limits']>): Config['limits'] {
   const limits = { ...DEFAULT_LIMITS, ...file }
   return {
     concurrentTurns: limits.concurrent_turns,
+    waitingTurns: limits.waiting_turns,
+    overloadMs: durationMs(limits.overload_delay),
     databasePool: limits.database_pool,
     upstreamConnections: limits.upstream_connections,
     connectTimeoutMs: durationMs(limits.connect_timeout),

@@ -128,6 +128,10 @@ export interface EngineDeps {
     replica: string
     leaseSeconds: number
     concurrentTurns: number
+    /** Turns that may wait for one of those places; more are refused */
+    waitingTurns: number
+    /** Milliseconds that the event loop may be late for long before new turns are refused */
+    overloadMs: number
     /** Most turns of one owner that run or wait; null: no limit */
     turnsPerOwner: number | null
     /** Most turns waiting in one session */

@@ -27,6 +27,7 @@ import { type Leases, startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
+import { createRoom, watchPace } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
@@ -81,6 +82,11 @@ export function createEngine(deps: EngineDeps): Engine {
   const loopDeps: LoopDeps = { ...patientDeps(deps), noteAnnounced: announced.add }
   const active = new Map<string, ActiveTurn>()
   const slots = createSlots(settings.concurrentTurns)
+  const room = createRoom(
+    slots,
+    settings.concurrentTurns + settings.waitingTurns,
+    watchPace(settings.overloadMs),
+  )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   let draining = false
   let leases: Leases | null = null
@@ -238,13 +244,22 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
+    const leave = room.enter()
+    try {
+      return await open(caller, id, request)
+    } finally {
+      leave()
+    }
+  }
+
+  async function open(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
     const ground = await store.turns.ground(caller, id, request.provider)
     if (!ground) throw new BatonError('session_not_found', `No session ${id} exists.`)
     const { session } = ground
     await assertRoom(session, request)
     const credential = await check(ground, request)
     const turn = newId('turn')
-    const open = {
+    const opened = await store.turns.open(caller, {
       turn: {
         id: turn,
         session_id: id,
@@ -261,8 +276,8 @@ export function createEngine(deps: EngineDeps): Engine {
       queue_limit: settings.queueLimit,
       lease,
       known_revision: deps.tools.keptRevision(id),
-    }
-    return accept(caller, session, credential, await store.turns.open(caller, open))
+    })
+    return accept(caller, session, credential, opened)
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
@@ -405,6 +420,7 @@ export function createEngine(deps: EngineDeps): Engine {
       for (const mine of active.values()) requestStop(mine, DRAINING)
       await within(STOP_MS, all())
       leases?.stop()
+      room.close()
       await announced.flush()
     },
     isDraining: () => draining,

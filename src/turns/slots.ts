@@ -3,6 +3,7 @@
 export interface Slots {
   /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
   take(owner: string, signal: AbortSignal): Promise<() => void>
+  running(): number
   waiting(): number
   /** Whoever takes one now has to wait. */
   isFull(): boolean
@@ -33,6 +34,7 @@ export function createSlots(limit: number): Slots {
     }
   }
   return {
+    running: () => used,
     waiting: () => waiting,
     isFull: () => used >= limit,
     async take(owner, signal) {

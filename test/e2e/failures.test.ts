@@ -186,6 +186,26 @@ async function upstream(t: Test, world: World) {
     world.script(null)
   })
 
+  await t.test('a turn too many is refused before it exists, and taken once there is room', async (t) => {
+    const sessions = await Promise.all([0, 1, 2, 3].map(() => world.session('openai key')))
+    const start = (session: string | undefined) =>
+      api.call('POST', `/v1/sessions/${session}/turns`, { input: 'slow 3000 20', background: true })
+    const taken: string[] = []
+    for (const session of sessions.slice(0, 3)) {
+      const { status, body } = await start(session)
+      t.equal(status, 202)
+      taken.push(body.id)
+    }
+    const refused = await start(sessions[3])
+    t.match([refused.status, refused.body.error.code], [503, 'unavailable'])
+    t.match(refused.headers.get('retry-after'), /^[1-9]\d*$/)
+    t.strictSame((await api.get(`/v1/sessions/${sessions[3]}/turns`)).data, [])
+    const states = await Promise.all(taken.map(async (id) => (await api.get(`/v1/turns/${id}`)).state))
+    t.strictSame(states, ['running', 'running', 'running'])
+    for (const id of taken) await api.post(`/v1/turns/${id}/cancel?wait=true`)
+    t.match(await world.run(sessions[3] ?? '', 'now?'), { state: 'completed' })
+  })
+
   await t.test('a failure after tools keeps the whole exchange', async (t) => {
     for (const path of PATH_NAMES) {
       const session = await world.session(path, { connectors: ['kit'] })
@@ -404,5 +424,9 @@ await everyBackend(
     await t.test('failures of a vendor', (t) => upstream(t, world))
     await t.test('calls that cannot be made', (t) => badCalls(t, world, kit))
   },
-  { config: { limits: { firstByteTimeoutMs: 1_500, idleTimeoutMs: 1_500 } } },
+  {
+    config: {
+      limits: { firstByteTimeoutMs: 1_500, idleTimeoutMs: 1_500, concurrentTurns: 2, waitingTurns: 1 },
+    },
+  },
 )
