@@ -29,6 +29,7 @@ import { createLlm } from './llm.ts'
 import { createGuard } from './mcp/guard.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
+import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 import { createSessions } from './sessions.ts'
 import { openStore } from './store/open.ts'
@@ -39,7 +40,7 @@ import { createGate } from './tools/gate.ts'
 import { hasSecret } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
-import { createToolboxRules } from './tools/startup.ts'
+import { createToolboxRules, EX_CONFIG, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 import { replicaName } from './turns/leases.ts'
@@ -85,7 +86,7 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
     const llm = owned(
       createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }),
     )
-    const mcp = owned(createMcp({ version: VERSION }))
+    const mcp = owned(createMcp({ version: VERSION, sandbox: await sandboxOf(config) }))
     const mcpOauth = owned(createMcpOAuth())
     const connectorLogins = createConnectorLogins({
       store,
@@ -297,6 +298,13 @@ function anyDeploymentOf(provider: string): Deployment {
   if (found) return found.deployment
   throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, {
     param: 'provider',
+  })
+}
+
+/** Around stdio servers. Throws StartupError where it is wanted and cannot be had. */
+export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
+  return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
+    throw new StartupError([failure.message], EX_CONFIG)
   })
 }
 

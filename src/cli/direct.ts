@@ -1,7 +1,7 @@
 /** The command line on the store itself: no gateway need run, and no key is needed. */
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
-import { VERSION } from '../app.ts'
+import { sandboxOf, VERSION } from '../app.ts'
 import { createKey } from '../auth.ts'
 import { openBus } from '../bus/index.ts'
 import type { Config } from '../config/config.ts'
@@ -89,7 +89,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 }
 
 async function* tryConnectors(config: Config, store: Store, vault: Vault) {
-  const mcp = createMcp({ version: VERSION })
+  const mcp = createMcp({ version: VERSION, sandbox: await sandboxOf(config) })
   try {
     for await (const connector of everyConnector(store)) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)

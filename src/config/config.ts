@@ -6,6 +6,8 @@ export interface Config {
   /** Where browsers reach the gateway, without a trailing slash; null: where it listens, if that is loopback */
   publicUrl: string | null
   dataDir: string
+  /** The YAML file, whether or not it is there */
+  file: string
   databaseUrl: string | null
   redisUrl: string | null
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace'
@@ -26,6 +28,8 @@ export interface Config {
   ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
+  /** What stdio servers are shut into */
+  stdioIsolation: 'none' | 'bubblewrap' | 'bubblewrap-network'
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null

@@ -49,13 +49,15 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const envCredentials = readEnvKeys(env, problems)
   if (values) problems.push(...crossRules(values))
   if (!values || problems.length > 0) throw new ConfigError(problems)
-  const config = assemble(values, content, envCredentials, cwd)
+  const config = { ...assemble(values, content, envCredentials, cwd), file: fileIn(env, cwd) }
   return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
 }
 
+const fileIn = (env: Env, cwd: string): string => resolve(cwd, env[CONFIG_FILE.name]?.trim() || 'baton.yaml')
+
 function readFile(env: Env, cwd: string, problems: Problem[]): Record<string, unknown> {
   const given = env[CONFIG_FILE.name]?.trim() || null
-  const path = resolve(cwd, given ?? 'baton.yaml')
+  const path = fileIn(env, cwd)
   let source: string
   try {
     source = readFileSync(path, 'utf8')
@@ -195,7 +197,7 @@ function assemble(
   content: FileContent,
   envCredentials: Config['envCredentials'],
   cwd: string,
-): Config {
+): Omit<Config, 'file'> {
   const auth = authOf(values)
   return {
     host: values.host,
@@ -217,6 +219,7 @@ function assemble(
     ledgerRetentionMs: values.ledger_retention,
     connectorsAllowPrivate: values.connectors_allow_private ?? auth === 'off',
     allowStdioConnectors: values.allow_stdio_connectors,
+    stdioIsolation: values.stdio_isolation,
     enableOauth: values.enable_oauth,
     encryptionKeys: values.encryption_keys,
     baseUrls: {

@@ -265,6 +265,13 @@ export const SETTINGS = {
     flag,
     'Lets API callers make connectors that start programs on this machine.',
   ),
+  stdio_isolation: required(
+    'BATON_STDIO_ISOLATION',
+    'none',
+    oneOf('none', 'bubblewrap', 'bubblewrap-network'),
+    'What MCP servers that are programs run in: `bubblewrap` gives them a read-only file system without the ' +
+      "gateway's data, a `/tmp` and processes of their own, and no network; `bubblewrap-network` leaves them the network.",
+  ),
   enable_oauth: required(
     'BATON_ENABLE_OAUTH',
     '',

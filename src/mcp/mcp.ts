@@ -2,6 +2,7 @@
 import { createAnnouncer } from './announcer.ts'
 import { type ElicitHandler, type Mcp, McpError, type McpServerSpec } from './contract.ts'
 import { createGuard, DEFAULT_MAX_BYTES, type Guard, type Resolve } from './guard.ts'
+import type { Sandbox } from './sandbox.ts'
 import { createServer, type Server, type ServerOptions } from './server.ts'
 import { createWatchdog } from './watchdog.ts'
 
@@ -25,6 +26,8 @@ export interface McpOptions {
   maxBytes?: number
   /** At most one announcement of a changed list per key in this time. Default 5 s */
   announceMs?: number
+  /** What stdio servers are shut into (sandbox.ts). Default: nothing */
+  sandbox?: Sandbox | null
   /** Answers what servers ask the user for; without it, elicitation is not declared. */
   elicit?: ElicitHandler
   /** Stands in for the system's resolver in tests */
@@ -81,6 +84,7 @@ export function createMcp(options: McpOptions): Mcp {
       fetch: guardFor(spec.allowPrivate).fetch,
       maxBytes,
       watchdog,
+      sandbox: options.sandbox ?? null,
       elicit: options.elicit,
     }),
     admit,

@@ -8,6 +8,7 @@ import type { Readable, Writable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
+import type { Sandbox } from './sandbox.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -19,6 +20,8 @@ const DRAIN_MS = 500
 export interface StdioOptions {
   maxBytes: number
   watchdog: Watchdog
+  /** What the process is shut into; null: nothing */
+  sandbox: Sandbox | null
 }
 
 export interface StdioTransport extends Transport {
@@ -37,7 +40,8 @@ type Child = ChildProcessByStdio<Writable, Readable, Readable>
 
 export function createStdioTransport(spec: McpServerSpec, options: StdioOptions): StdioTransport {
   const env = childEnv(spec.env ?? {})
-  const command = spec.command ?? ''
+  const plain = { command: spec.command ?? '', args: spec.args ?? [] }
+  const { command, args } = options.sandbox?.around(plain.command, plain.args) ?? plain
   let child: Child | null = null
   let ended: Promise<string> | null = null
   let ending = ''
@@ -49,7 +53,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       return child?.pid ?? null
     },
     async start() {
-      const started = spawn(command, spec.args ?? [], { env, detached: true, stdio: 'pipe', shell: false })
+      const started = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
       child = started
       started.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)

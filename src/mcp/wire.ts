@@ -19,6 +19,7 @@ import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { createMcpFetch, type Exchange, exchanges, refusedAuthorization } from './http.ts'
+import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
 import { MAX_ENTRIES, mendTools } from './tools.ts'
@@ -32,6 +33,7 @@ export interface ConnectionContext {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   maxBytes: number
   watchdog: Watchdog
+  sandbox: Sandbox | null
   elicit?: ElicitHandler | undefined
   onListChanged(): void
   /** The transport is gone: process ended, stream cut, or closed by us */

@@ -12,7 +12,7 @@ import { oneLine } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
-const EX_CONFIG = 78
+export const EX_CONFIG = 78
 const EX_UNAVAILABLE = 69
 
 /** What stops the start: plain text, one block for each reason. */

@@ -83,6 +83,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
     ledger_retention: 'P365D',
     connectors_allow_private: '10.0.0.0/8,tools.internal',
     allow_stdio_connectors: 'true',
+    stdio_isolation: 'bubblewrap',
     enable_oauth: 'openai,gemini',
     encryption_keys: `k2:${KEY},k1:${Buffer.alloc(32, 1).toString('base64url')}`,
     openai_base_url: 'http://127.0.0.1:1/v1/',
@@ -109,11 +110,12 @@ t.test('every setting can be given by its variable and by its key in the file', 
   const yaml = Object.entries(values).map(([key, value]) => `${key}: ${JSON.stringify(value)}`)
   const dir = folder(yaml.join('\n'))
   const fromFile = loadConfig({}, dir).config
-  t.same({ ...fromEnv, dataDir: '' }, { ...fromFile, dataDir: '' })
+  t.same({ ...fromEnv, dataDir: '', file: '' }, { ...fromFile, dataDir: '', file: '' })
+  t.equal(fromFile.file, join(dir, 'baton.yaml'))
   t.equal(fromFile.dataDir, join(dir, 'data'))
   const defaults = load({}).config
   for (const key of Object.keys(defaults) as (keyof typeof defaults)[]) {
-    if (['envCredentials', 'providers', 'toolbox', 'limits'].includes(key)) continue
+    if (['file', 'envCredentials', 'providers', 'toolbox', 'limits'].includes(key)) continue
     t.notSame(fromEnv[key], defaults[key], `${key} was read`)
   }
   t.match(fromEnv, {

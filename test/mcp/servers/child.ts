@@ -3,8 +3,8 @@
  * names how it misbehaves by itself: `silent`, `stubborn`, `noisy`, `modern`, `dead`, `flaky` (dies with
  * its first call), or anything else for none.
  */
-import { spawn } from 'node:child_process'
-import { existsSync, writeFileSync } from 'node:fs'
+import { spawn, spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 
 const [, , mode = 'good', scratch = ''] = process.argv
@@ -30,6 +30,19 @@ const SLEEPER = "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)"
 const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = {
   env: () => text(process.env),
   pid: () => text(process.pid),
+  /** What it can read, write and reach, and whom it sees */
+  probe: ({ read, write, port }) => {
+    const dial = `require('net').connect(${Number(port)}, '127.0.0.1', () => process.exit(0)).on('error', () => process.exit(1))`
+    return text({
+      user: process.getuid?.(),
+      processes: readdirSync('/proc').filter((name) => /^\d+$/.test(name)).length,
+      readable: (read as string[]).filter((path) => tried(() => readFileSync(path).length > 0)),
+      writable: (write as string[]).filter((folder) =>
+        tried(() => rmSync(mkdtempSync(`${folder}/probe-`), { recursive: true })),
+      ),
+      isReached: spawnSync(process.execPath, ['-e', dial]).status === 0,
+    })
+  },
   echo: (args) => text(args),
   /** A descendant that holds the server's stdout open */
   grandchild: () =>
@@ -51,6 +64,14 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     for (let i = 0; i < 1_500; i++) process.stderr.write('e'.repeat(1_000))
     return text('still here')
   },
+}
+
+function tried(work: () => unknown): boolean {
+  try {
+    return work() !== false
+  } catch {
+    return false
+  }
 }
 
 const names = Object.keys(TOOLS)

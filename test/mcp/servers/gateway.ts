@@ -1,11 +1,13 @@
 /**
  * A process that holds the MCP door, to be killed by a test: starts the stdio server that its arguments
- * name, prints the ids of the server and of its grandchild, and waits.
+ * name, isolated where TEST_ISOLATION says so, prints the ids of the server and of its grandchild, and waits.
  */
 import { createMcp, type McpServerSpec } from '../../../src/mcp/mcp.ts'
+import { openSandbox } from '../../../src/mcp/sandbox.ts'
 
 const [, , ...args] = process.argv
-const mcp = createMcp({ version: '0.0.0' })
+const isolation = process.env.TEST_ISOLATION === 'bubblewrap' ? 'bubblewrap' : 'none'
+const mcp = createMcp({ version: '0.0.0', sandbox: await openSandbox({ isolation, hidden: [] }) })
 const spec: McpServerSpec = {
   key: 'k',
   name: 'child',

@@ -1,0 +1,89 @@
+/**
+ * bubblewrap around stdio servers, where the operator asks for it: namespaces of their own, a read-only file
+ * system without the gateway's data, a /tmp that ends with the process, no other process in sight, and
+ * no network unless that is asked for, too. What is asked for and does not work stops the start: a server
+ * must not run more freely than the operator thinks.
+ */
+import { spawn } from 'node:child_process'
+import { existsSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { childEnv } from './child-env.ts'
+
+export type Isolation = 'none' | 'bubblewrap' | 'bubblewrap-network'
+
+export interface Sandbox {
+  /** What to start in place of a command. */
+  around(command: string, args: readonly string[]): { command: string; args: string[] }
+}
+
+export interface SandboxOptions {
+  isolation: Isolation
+  /** Files and folders of the gateway that servers must not read; those that exist */
+  hidden: readonly string[]
+  /** Stands in for the one on the PATH in tests */
+  program?: string
+}
+
+/** Null: none was asked for. Throws an Error in plain words where bubblewrap is not there or may not work. */
+export async function openSandbox({
+  isolation,
+  hidden,
+  program = 'bwrap',
+}: SandboxOptions): Promise<Sandbox | null> {
+  if (isolation === 'none') return null
+  const walls = wallsFor(isolation, hidden)
+  const sandbox: Sandbox = {
+    around: (command, args) => ({ command: program, args: [...walls, '--', command, ...args] }),
+  }
+  const problem = await failure(sandbox.around('/bin/sh', ['-c', ':']))
+  if (problem === null) return sandbox
+  throw new Error(
+    `BATON_STDIO_ISOLATION is ${isolation}, but ${problem}. Install bubblewrap and let it make namespaces, or set it to none.`,
+  )
+}
+
+/** Nobody's user and group, wherever the gateway's own are allowed to be shown as that. */
+const NOBODY = '65534'
+
+function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
+  const tmp = [...new Set(['/tmp', tmpdir()])]
+  const isOnline = isolation === 'bubblewrap-network'
+  return [
+    '--unshare-all',
+    ...['--uid', NOBODY, '--gid', NOBODY],
+    // Where the gateway dies without a word, so do they; what they started dies with their first process.
+    '--die-with-parent',
+    ...['--ro-bind', '/', '/'],
+    ...['--dev', '/dev'],
+    ...['--proc', '/proc'],
+    // Sockets stand there that would lead around the missing network, and other programs' files.
+    ...[...tmp, '/run'].flatMap((folder) => ['--tmpfs', folder]),
+    ...(isOnline ? ['--share-net', '--ro-bind-try', RESOLVED, RESOLVED] : []),
+    ...hidden.filter((path) => existsSync(path)).flatMap(hide),
+  ]
+}
+
+/** Many a resolv.conf is a link into it. */
+const RESOLVED = '/run/systemd/resolve'
+
+const hide = (path: string): string[] =>
+  statSync(path).isDirectory() ? ['--tmpfs', path] : ['--ro-bind', '/dev/null', path]
+
+const PATIENCE_MS = 10_000
+const SHOWN = 300
+
+/** Why the command did not end well; null: it did. */
+function failure({ command, args }: { command: string; args: string[] }): Promise<string | null> {
+  return new Promise((resolve) => {
+    const stdio = ['ignore', 'ignore', 'pipe'] as const
+    const child = spawn(command, args, { env: childEnv({}), stdio: [...stdio], timeout: PATIENCE_MS })
+    let said = ''
+    child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      said = (said + text).slice(0, SHOWN)
+    })
+    child.on('error', (error: NodeJS.ErrnoException) =>
+      resolve(error.code === 'ENOENT' ? 'bubblewrap (bwrap) is not installed' : error.message),
+    )
+    child.on('close', (code) => resolve(code === 0 ? null : `it does not work here (${said.trim()})`))
+  })
+}
