@@ -37,6 +37,7 @@ interface Row {
 }
 interface StepRow {
   index: number
+  finish_reason: string | null
   discarded: boolean
 }
 interface ExecutionRow {
@@ -69,6 +70,10 @@ export async function checkTurn(world: World, turn: ChaosTurn, reference: Readin
   return found
 }
 
+/** A step that failed or was cancelled is kept without a message. */
+const isCommitted = ({ discarded, finish_reason }: StepRow): boolean =>
+  !discarded && finish_reason !== null && finish_reason !== 'error'
+
 type Report = (kind: Kind, what: string) => void
 
 async function readStored({ database }: World, turn: string): Promise<Stored | null> {
@@ -79,7 +84,9 @@ async function readStored({ database }: World, turn: string): Promise<Stored | n
   return {
     row,
     messages: messages.map(({ body }) => body),
-    steps: await rows<StepRow>('select index, discarded from step where turn_id = $1 order by index'),
+    steps: await rows<StepRow>(
+      'select index, finish_reason, discarded from step where turn_id = $1 order by index',
+    ),
     executions: await rows<ExecutionRow>(
       'select call_id, tool, state, outcome, arguments from execution where turn_id = $1 order by id',
     ),
@@ -97,7 +104,7 @@ function checkEnd(turn: ChaosTurn, { row, messages, steps }: Stored, report: Rep
     const last = textOf(messages.at(-1)?.parts ?? [])
     if (last !== turn.lastWords) report('turn_lost', `ended with: ${last}`)
   }
-  const committed = steps.filter(({ discarded }) => !discarded)
+  const committed = steps.filter(isCommitted)
   const indices = committed.map(({ index }) => index)
   if (new Set(indices).size !== indices.length) report('write_stale', `steps ${indices}`)
   const answers = messages.filter(({ role, incomplete }) => role === 'assistant' && !incomplete)
@@ -160,7 +167,7 @@ function checkStream(reference: Reading, stored: Stored, report: Report): void {
     report,
   )
   const steps = events.flatMap((event) => (event.type === 'step.completed' ? [String(event.step)] : []))
-  const committed = stored.steps.filter(({ discarded }) => !discarded)
+  const committed = stored.steps.filter(isCommitted)
   sameSet(
     'step.completed',
     steps,

@@ -13,6 +13,8 @@ export interface RoundOptions {
   /** Turns of a round */
   turns: number
   faults: readonly Fault[]
+  /** How long a turn may take after a fault, beside the lease; default 10 s */
+  slackMs?: number
   say(line: string): void
 }
 
@@ -34,7 +36,6 @@ export interface Report {
   seconds: number
 }
 
-/** A turn may take this long beside the lease, after a fault. */
 const SLACK_MS = 10_000
 /** What was said before the fault may come this much later. */
 const ON_ITS_WAY_MS = 200
@@ -115,7 +116,7 @@ async function playRound(
     times.resumed.push(resumedAfter(turn, struckAt) - struckAt)
     times.ended.push(endedAt - struckAt)
     const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended
-    const late = endedAt - since - world.leaseSeconds * 1000 - SLACK_MS
+    const late = endedAt - since - world.leaseSeconds * 1000 - (options.slackMs ?? SLACK_MS)
     if (late > 0) report.findings.push({ kind: 'turn_late', turn: turn.id, what: `by ${late} ms` })
   }
   for (const turn of turns) report.findings.push(...(await check(world, turn, report)))
