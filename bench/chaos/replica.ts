@@ -15,6 +15,8 @@ export interface Replica {
   readonly url: string
   /** Resolves when it is ready */
   start(): Promise<void>
+  /** Resolves when what was started last is ready */
+  ready(): Promise<void>
   signal(signal: NodeJS.Signals): void
   /** Sends the signal and waits for the end; how the process ended. */
   end(signal: NodeJS.Signals): Promise<number | null>
@@ -33,11 +35,12 @@ export function createReplica(
   logs: string | null,
 ): Replica {
   let child: ChildProcess | null = null
+  let starting = Promise.resolve()
   const errors: string[] = []
   const url = `http://127.0.0.1:${port}`
   const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
 
-  async function start(): Promise<void> {
+  async function startProcess(): Promise<void> {
     const mine = spawn(process.execPath, ['--enable-source-maps', SERVER], {
       cwd: root,
       env: { PATH: process.env.PATH, BATON_PORT: String(port), ...env },
@@ -67,7 +70,13 @@ export function createReplica(
     name,
     url,
     errors,
-    start,
+    start() {
+      starting = startProcess()
+      // Whoever needs it asks for it; until then a failure is nobody's.
+      starting.catch(() => {})
+      return starting
+    },
+    ready: () => starting,
     isUp,
     signal: (signal) => void child?.kill(signal),
     async end(signal) {

@@ -69,6 +69,7 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
     options.say(`round ${round + 1}: ${fault}, ${ms} ms${found.length ? ', FINDINGS' : ''}`)
     for (const { kind, turn, what } of found) options.say(`  ${kind} ${turn}: ${what}`)
   }
+  await Promise.all(world.replicas.map((replica) => replica.ready()))
   for (const refused of world.refused()) {
     report.findings.push({ kind: 'request_refused', turn: '', what: `${refused.status} ${refused.path}` })
   }
@@ -92,7 +93,9 @@ async function playRound(
 ): Promise<number> {
   const roundStarted = Date.now()
   const victim = report.rounds % world.replicas.length
-  const end = AbortSignal.timeout(ROUND_MS)
+  // The third one may still be coming back from the round before.
+  await Promise.all([0, 1].map((next) => world.replicas[(victim + next) % world.replicas.length]?.ready()))
+  const end = AbortSignal.timeout(ROUND_MS + (options.slackMs ?? SLACK_MS))
   const turns = await Promise.all(
     Array.from({ length: options.turns }, async (_, i) => {
       const turn = await newTurn(world, await newSession(world, victim), victim, random)
@@ -166,7 +169,7 @@ export async function checkAfterwards(world: World, turn: ChaosTurn): Promise<Fi
   const reference = follow(turn.id, {
     kind: 'later',
     place: (i) => world.replicas[i % world.replicas.length]?.url ?? '',
-    signal: AbortSignal.timeout(15_000),
+    signal: AbortSignal.timeout(ROUND_MS),
   })
   await reference.done
   return checkTurn(world, turn, reference)

@@ -156,7 +156,8 @@ function tool(description: string, annotations: Record<string, unknown>): TestTo
       required: ['id', 'ms'],
     },
     async run({ args }) {
-      await sleep(Number(args.ms))
+      // A call whose caller died must not hold the process that counts it.
+      await sleep(Number(args.ms), undefined, { ref: false })
       return textResult(`did ${String(args.id)}`)
     },
   }
@@ -176,7 +177,7 @@ export async function request(
   {
     first = 0,
     headers = {},
-    untilMs = 30_000,
+    untilMs = 60_000,
   }: { first?: number; headers?: Record<string, string>; untilMs?: number } = {},
 ): Promise<Reply> {
   const until = Date.now() + untilMs
