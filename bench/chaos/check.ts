@@ -12,6 +12,7 @@ export const KINDS = [
   'turn_lost',
   'turn_failed',
   'turn_late',
+  'turn_repeated',
   'event_lost',
   'event_repeated',
   'event_disordered',
@@ -20,6 +21,9 @@ export const KINDS = [
   'call_open',
   'result_untrue',
   'write_stale',
+  'step_elsewhere',
+  'refusal_unclear',
+  'memory_grew',
   'request_refused',
   'reader_refused',
 ] as const
@@ -37,6 +41,7 @@ interface Row {
 }
 interface StepRow {
   index: number
+  provider: string
   finish_reason: string | null
   discarded: boolean
 }
@@ -85,7 +90,7 @@ async function readStored({ database }: World, turn: string): Promise<Stored | n
     row,
     messages: messages.map(({ body }) => body),
     steps: await rows<StepRow>(
-      'select index, finish_reason, discarded from step where turn_id = $1 order by index',
+      'select index, provider, finish_reason, discarded from step where turn_id = $1 order by index',
     ),
     executions: await rows<ExecutionRow>(
       'select call_id, tool, state, outcome, arguments from execution where turn_id = $1 order by id',
@@ -104,6 +109,8 @@ function checkEnd(turn: ChaosTurn, { row, messages, steps }: Stored, report: Rep
     const last = textOf(messages.at(-1)?.parts ?? [])
     if (last !== turn.lastWords) report('turn_lost', `ended with: ${last}`)
   }
+  const strange = turn.provider === null ? [] : steps.filter(({ provider }) => provider !== turn.provider)
+  for (const { index, provider } of strange) report('step_elsewhere', `step ${index} asked ${provider}`)
   const committed = steps.filter(isCommitted)
   const indices = committed.map(({ index }) => index)
   if (new Set(indices).size !== indices.length) report('write_stale', `steps ${indices}`)

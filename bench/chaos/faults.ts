@@ -1,9 +1,10 @@
 /** What can go wrong in a round: each fault does its harm, and puts right afterwards what it broke. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
+import type { Kind } from './check.ts'
 import type { Random } from './random.ts'
-import type { ChaosTurn } from './workload.ts'
-import { request, type World } from './world.ts'
+import { ask, type ChaosTurn, newSession, newTurn, planTurn, switchProvider } from './workload.ts'
+import { once, type Reply, request, type World } from './world.ts'
 
 export const FAULTS = [
   'kill',
@@ -11,8 +12,12 @@ export const FAULTS = [
   'redis_restart',
   'redis_flush',
   'postgres_restart',
+  'disk_full',
+  'pool_exhausted',
   'cancel',
   'tools',
+  'switch',
+  'twice',
 ] as const
 export type Fault = (typeof FAULTS)[number]
 
@@ -22,15 +27,15 @@ export interface Harm {
   victim: number
   turns: ChaosTurn[]
   random: Random
+  /** Takes one more turn into the round: followed, awaited and checked like the others */
+  join(turn: ChaosTurn): void
+  report(kind: Kind, what: string): void
 }
 
 /** Does the harm; what it resolves with is done before the next round. */
 export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>> = {
   async kill({ world, victim }) {
-    const replica = world.replicas[victim]
-    await replica?.end('SIGKILL')
-    void replica?.start()
-    // It may come back during the next rounds: they begin when those that they need are there.
+    await kill(world, victim)
     return async () => {}
   },
   /** Longer than a lease: it wakes as an owner who does not know that he is none any more. */
@@ -58,6 +63,33 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     const back = sleep(random.between(0, 5000)).then(() => world.servers?.postgres.up())
     return async () => back
   },
+  /** The error that a server with a full disk answers every insertion with. */
+  async disk_full({ world, victim, random, report }) {
+    const session = await newSession(world, victim)
+    await world.database.query(FILL_DISK)
+    const back = sleep(random.between(300, 3000)).then(() => world.database.query(FREE_DISK))
+    judge(await refused(world, victim, session), 'disk full', report)
+    return async () => back
+  },
+  /** A lock holds every connection that a replica has; whoever wants one more waits in vain. */
+  async pool_exhausted({ world, victim, report }) {
+    const session = await newSession(world, victim)
+    const holder = await world.database.connect()
+    await holder.query('begin; lock table turn in access exclusive mode')
+    const back = sleep(POOL_HELD_MS).then(async () => {
+      await holder.query('commit')
+      holder.release()
+    })
+    const crowd = Array.from({ length: POOL_CROWD }, () => refused(world, victim, session))
+    return async () => {
+      await back
+      const replies = await Promise.all(crowd)
+      const turnedAway = replies.filter(({ status }) => status !== 202 && status !== 409)
+      if (turnedAway.length === 0)
+        report('refusal_unclear', 'no request was refused for want of a connection')
+      for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
+    }
+  },
   async cancel({ world, victim, turns }) {
     for (const turn of turns) {
       turn.isCancelled = true
@@ -81,4 +113,66 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     }
     return async () => {}
   },
+  /** Goes on with the next provider, whose first turn waits behind the running one; at times the owner dies, too. */
+  async switch({ world, victim, turns, random, join }) {
+    for (const { session } of [...turns]) {
+      const provider = await switchProvider(world, session, victim + random.between(0, 2))
+      join(await newTurn(world, planTurn(session, random, provider), victim + random.between(0, 2)))
+    }
+    if (random.next() < 0.5) await kill(world, victim)
+    return async () => {}
+  },
+  /** Clients that ask again, at every replica at once, what they have asked for; at times the owner dies meanwhile. */
+  async twice({ world, victim, turns, random, join, report }) {
+    const everywhere = world.replicas.map((_, i) => victim + i)
+    const fresh = planTurn(await newSession(world, victim), random)
+    const first = everywhere.map((at) => ask(world, fresh, at))
+    const again = turns.map(async (turn) => ({
+      turn,
+      replies: await Promise.all(everywhere.map((at) => ask(world, turn, at))),
+    }))
+    if (random.next() < 0.5) await kill(world, victim)
+    const replies = await Promise.all(first)
+    const turn = { ...fresh, id: String(replies[0]?.body.id), isCancelled: false, readings: [] }
+    for (const one of [{ turn, replies }, ...(await Promise.all(again))]) {
+      const ids = one.replies.map(({ body }) => body.id)
+      if (ids.some((id) => id !== one.turn.id)) report('turn_repeated', `${one.turn.id} answered as ${ids}`)
+    }
+    join(turn)
+    return async () => {}
+  },
+}
+
+/** It may come back during the next rounds: they begin when those that they need are there. */
+async function kill({ replicas }: World, victim: number): Promise<void> {
+  await replicas[victim]?.end('SIGKILL')
+  void replicas[victim]?.start()
+}
+
+const FILL_DISK = `
+  create function no_space() returns trigger language plpgsql as $$ begin
+    raise exception 'could not extend file "base/1/2": No space left on device' using errcode = '53100';
+  end $$;
+  create trigger no_space before insert on message for each row execute function no_space()`
+const FREE_DISK = 'drop function no_space() cascade'
+
+/** Longer than a request waits for a connection. */
+const POOL_HELD_MS = 7_000
+/** More requests than a replica has connections. */
+const POOL_CROWD = 20
+
+/** A turn that is asked for once, whatever the answer. */
+const refused = (world: World, victim: number, session: string): Promise<Reply> =>
+  once(
+    `${world.replicas[victim]?.url}/v1/sessions/${session}/turns`,
+    'POST',
+    { input: 'hello', background: true },
+    {},
+  ).catch((err: unknown) => ({ status: 0, body: { error: { code: String(err) } }, retryAfter: null }))
+
+/** The answer must say what is wrong and when to come again. */
+function judge({ status, body, retryAfter }: Reply, what: string, report: Harm['report']): void {
+  const { code } = (body.error ?? {}) as { code?: string }
+  if (status === 503 && code === 'unavailable' && retryAfter !== null) return
+  report('refusal_unclear', `${what}: ${status} ${code}, Retry-After ${retryAfter}`)
 }

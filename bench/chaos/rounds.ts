@@ -4,7 +4,7 @@ import { checkTurn, type Finding, KINDS } from './check.ts'
 import { type Fault, HARM } from './faults.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, isTerminal } from './reader.ts'
-import { type ChaosTurn, newSession, newTurn } from './workload.ts'
+import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
 import type { World } from './world.ts'
 
 export interface RoundOptions {
@@ -98,7 +98,7 @@ async function playRound(
   const end = AbortSignal.timeout(ROUND_MS + (options.slackMs ?? SLACK_MS))
   const turns = await Promise.all(
     Array.from({ length: options.turns }, async (_, i) => {
-      const turn = await newTurn(world, await newSession(world, victim), victim, random)
+      const turn = await newTurn(world, planTurn(await newSession(world, victim), random), victim)
       turn.readings.push(...readers(world, turn, i === 0, random, end))
       return turn
     }),
@@ -106,7 +106,17 @@ async function playRound(
   await sleep(random.between(0, 900))
   const struckAt = Date.now()
   const struck = turns.filter((turn) => endOf(turn) === null)
-  const mend = await HARM[fault]({ world, victim, turns, random })
+  const mend = await HARM[fault]({
+    world,
+    victim,
+    turns,
+    random,
+    join(turn) {
+      turn.readings.push(...readers(world, turn, false, random, end))
+      turns.push(turn)
+    },
+    report: (kind, what) => report.findings.push({ kind, turn: '', what: `${fault}: ${what}` }),
+  })
   await mend()
   const mended = Date.now()
   await Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }) => done)))
@@ -116,7 +126,8 @@ async function playRound(
     const endedAt = endOf(turn) ?? Date.now()
     const times = report.times[fault] ?? { resumed: [], ended: [] }
     report.times[fault] = times
-    times.resumed.push(resumedAfter(turn, struckAt) - struckAt)
+    const resumedAt = resumedAfter(turn, struckAt)
+    if (resumedAt !== null) times.resumed.push(resumedAt - struckAt)
     times.ended.push(endedAt - struckAt)
     const since = fault === 'kill' || fault === 'freeze' ? struckAt : mended
     const late = endedAt - since - world.leaseSeconds * 1000 - (options.slackMs ?? SLACK_MS)
@@ -133,9 +144,8 @@ function endOf({ readings }: ChaosTurn): number | null {
 }
 
 /** When the reader that stays got something new; what was on its way is not. */
-function resumedAfter({ readings }: ChaosTurn, struckAt: number): number {
-  const later = readings[0]?.events.find(({ at }) => at > struckAt + ON_ITS_WAY_MS)
-  return later?.at ?? Date.now()
+function resumedAfter({ readings }: ChaosTurn, struckAt: number): number | null {
+  return readings[0]?.events.find(({ at }) => at > struckAt + ON_ITS_WAY_MS)?.at ?? null
 }
 
 /** One that stays; for one turn of a round also one that comes back after every event, and one that leaves now and then. */

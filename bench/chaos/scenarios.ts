@@ -4,7 +4,7 @@ import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, type Reading } from './reader.ts'
 import { checkAfterwards } from './rounds.ts'
-import { type ChaosTurn, newSession, newTurn } from './workload.ts'
+import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
 import { request, type World } from './world.ts'
 
 export interface Outcome {
@@ -17,7 +17,7 @@ const urlOf = ({ replicas }: World, i: number) => replicas[i % replicas.length]?
 
 /** A turn with one reader that stays as long as it can. */
 async function followed(world: World, at: number, random: Random): Promise<ChaosTurn> {
-  const turn = await newTurn(world, await newSession(world, at), at, random)
+  const turn = await newTurn(world, planTurn(await newSession(world, at), random), at)
   const signal = AbortSignal.timeout(TURN_MS)
   turn.readings.push(follow(turn.id, { kind: 'staying', place: (i) => urlOf(world, at + i), signal }))
   return turn

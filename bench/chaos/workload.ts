@@ -2,21 +2,26 @@
 import { randomUUID } from 'node:crypto'
 import type { Random } from './random.ts'
 import type { Reading } from './reader.ts'
-import { MODELS, request, type World } from './world.ts'
+import { MODELS, type Reply, request, type World } from './world.ts'
 
-export interface ChaosTurn {
-  id: string
+/** What is asked for, and under which key: asking again must bring the same turn. */
+export interface Plan {
   session: string
-  /** Ids that `charge` and `look` were to be called with */
+  key: string
+  input: string
+  /** Ids that `charge` and `look` are to be called with */
   charges: string[]
   looks: string[]
   /** The last words of the model, where it comes to them */
   lastWords: string
-  /** The replica that accepted it owns it at first */
-  owner: number
+  /** The provider that all its steps must ask; null: the one that the session had at first */
+  provider: string | null
+}
+
+export interface ChaosTurn extends Plan {
+  id: string
   /** Someone asked for its end */
   isCancelled: boolean
-  startedAt: number
   readings: Reading[]
 }
 
@@ -31,15 +36,21 @@ export async function newSession(world: World, first = 0): Promise<string> {
   return String(reply.body.id)
 }
 
+/** Hands the session to the next provider, from its next turn on. */
+export async function switchProvider(world: World, session: string, first = 0): Promise<string> {
+  const path = `/v1/sessions/${session}`
+  const { body } = await request(world, 'GET', path, undefined, { first })
+  const at = MODELS.findIndex(({ provider }) => provider === body.provider)
+  const { provider, model } = MODELS[(at + 1) % MODELS.length] ?? MODELS[0]
+  const reply = await request(world, 'PATCH', path, { provider, model }, { first })
+  if (reply.status !== 200) throw new Error(`no switch: ${JSON.stringify(reply.body)}`)
+  return provider
+}
+
 let turns = 0
 
-/** Starts a turn of three steps at a replica; repeated under its key where that one goes away. */
-export async function newTurn(
-  world: World,
-  session: string,
-  owner: number,
-  random: Random,
-): Promise<ChaosTurn> {
+/** A turn of three steps, three calls and some seconds at most. */
+export function planTurn(session: string, random: Random, provider: string | null = null): Plan {
   const name = `t${++turns}`
   const lastWords = `done ${name}`
   const id = (what: string) => `${name}-${what}`
@@ -59,24 +70,22 @@ export async function newTurn(
     `slow ${random.between(2, 12)} ${random.between(5, 25)}`,
     `say ${lastWords}`,
   ].join('\n')
-  const startedAt = Date.now()
-  const reply = await request(
+  const charges = [id('a'), id('c')]
+  return { session, key: randomUUID(), input, charges, looks: [id('b')], lastWords, provider }
+}
+
+/** Asks for it at a replica, and at the next one under the same key where that one goes away. */
+export const ask = (world: World, plan: Plan, first: number): Promise<Reply> =>
+  request(
     world,
     'POST',
-    `/v1/sessions/${session}/turns`,
-    { input, background: true },
-    { first: owner, headers: { 'idempotency-key': randomUUID() } },
+    `/v1/sessions/${plan.session}/turns`,
+    { input: plan.input, background: true, on_busy: 'enqueue' },
+    { first, headers: { 'idempotency-key': plan.key } },
   )
-  if (reply.status !== 202) throw new Error(`no turn: ${reply.status} ${JSON.stringify(reply.body)}`)
-  return {
-    id: String(reply.body.id),
-    session,
-    charges: [id('a'), id('c')],
-    looks: [id('b')],
-    lastWords,
-    owner,
-    isCancelled: false,
-    startedAt,
-    readings: [],
-  }
+
+export async function newTurn(world: World, plan: Plan, first: number): Promise<ChaosTurn> {
+  const { status, body } = await ask(world, plan, first)
+  if (status !== 202) throw new Error(`no turn: ${status} ${JSON.stringify(body)}`)
+  return { ...plan, id: String(body.id), isCancelled: false, readings: [] }
 }

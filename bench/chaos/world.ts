@@ -166,6 +166,8 @@ function tool(description: string, annotations: Record<string, unknown>): TestTo
 export interface Reply {
   status: number
   body: Record<string, unknown>
+  /** The header */
+  retryAfter: string | null
 }
 
 /** A request that is made again, at another replica, until one answers it with something final. */
@@ -190,7 +192,7 @@ export async function request(
   }
 }
 
-async function once(
+export async function once(
   url: string,
   method: string,
   body: unknown,
@@ -200,8 +202,12 @@ async function once(
     method,
     headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
     ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-    signal: AbortSignal.timeout(15_000),
+    signal: AbortSignal.timeout(30_000),
   })
   const text = await response.text()
-  return { status: response.status, body: text === '' ? {} : JSON.parse(text) }
+  return {
+    status: response.status,
+    body: text === '' ? {} : JSON.parse(text),
+    retryAfter: response.headers.get('retry-after'),
+  }
 }

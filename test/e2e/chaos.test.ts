@@ -70,12 +70,13 @@ async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
   const turn: ChaosTurn = {
     id: String(body.id),
     session,
+    key: '',
+    input,
     charges: ['fourth'],
     looks: [],
     lastWords: '',
-    owner: 0,
+    provider: null,
     isCancelled: false,
-    startedAt: 0,
     readings: [reading],
   }
   nothingFound(t, await checkAfterwards(world, turn))
