@@ -9,6 +9,7 @@ import {
   Instant,
   idParams,
   Json,
+  LoginReturn,
   listOf,
   NoBody,
   nullable,
@@ -34,6 +35,7 @@ const Auth = Type.Unsafe<
   | { type: 'bearer'; token?: string }
 >({
   type: 'object',
+  title: 'ConnectorAuth',
   discriminator: { propertyName: 'type' },
   required: ['type'],
   description: 'The token of `bearer` may also stand in headers, as Authorization',
@@ -235,7 +237,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         tags,
         summary: "Where an MCP server's login returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
-        querystring: Type.Record(Type.String(), Type.String({ maxLength: 16_384 })),
+        querystring: LoginReturn,
         response: { 200: PAGE, 400: PAGE },
       },
     },

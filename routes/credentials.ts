@@ -63,7 +63,9 @@ const NewCredential = {
       closed,
     ),
   ),
-  examples: [{ provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-…', name: 'work', default: true }],
+  examples: [
+    { provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-example', name: 'work', default: true },
+  ],
 }
 const CredentialPatch = Type.Object(
   {

@@ -4,7 +4,7 @@ import { BatonError } from '../src/errors.ts'
 import type { Logins } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
-import { closed, Id, Instant, Provider } from './schemas.ts'
+import { closed, Id, Instant, LoginReturn, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
@@ -107,7 +107,7 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
         summary: "Where a provider's page returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
-        querystring: Type.Record(Type.String(), Type.String({ maxLength: 16_384 })),
+        querystring: LoginReturn,
         response: { 200: PAGE, 400: PAGE },
       },
     },

@@ -50,6 +50,15 @@ export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: strin
   ...(cursor === undefined ? {} : { cursor }),
 })
 
+const Returned = Type.Optional(Type.String({ maxLength: 16_384 }))
+/** Query that a login's page comes back with; some vendors add fields of their own. */
+export const LoginReturn = Type.Unsafe<Record<string, string>>(
+  Type.Object(
+    { state: Returned, code: Returned, error: Returned, error_description: Returned },
+    { additionalProperties: Type.String({ maxLength: 16_384 }) },
+  ),
+)
+
 /** A page of a list: newest first, unless its route says otherwise. */
 export const listOf = (item: TSchema) =>
   Type.Object({ data: Type.Array(item), next_cursor: nullable(Type.String()) })

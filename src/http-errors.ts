@@ -74,6 +74,8 @@ const REFUSALS: Record<string, () => BatonError> = {
 export function useErrors(app: App): void {
   const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
   app.addHook('onRoute', ({ url, method }) => {
+    // What answers preflights everywhere is no sign of something being there.
+    if (url === '*') return
     const pattern = new RegExp(
       `^${url
         .replace(/[.+?^$()[\]{}|\\]/g, '\\$&')

@@ -2,7 +2,7 @@
 import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
 import type { App } from '../routes/app.ts'
-import { ErrorShape } from '../routes/schemas.ts'
+import { ErrorShape, Json } from '../routes/schemas.ts'
 
 const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
@@ -13,7 +13,13 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
-      info: { title: 'Baton', version, description: DESCRIPTION },
+      info: {
+        title: 'Baton',
+        version,
+        description: DESCRIPTION,
+        license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+      },
+      servers: [{ url: '/', description: 'This gateway' }],
       components: {
         securitySchemes: {
           bearer: { type: 'http', scheme: 'bearer', description: 'A gateway key, bk_…' },
@@ -31,7 +37,8 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
       .filter((word) => word !== 'v1')
       .join('_')
       .toLowerCase()
-    if (url.startsWith('/v1/') && !config?.open) schema.security = [{ bearer: [] }, { header: [] }]
+    const needsKey = url.startsWith('/v1/') && !config?.open
+    schema.security = needsKey ? [{ bearer: [] }, { header: [] }] : []
   })
   await app.register(swaggerUi, {
     routePrefix: '/docs',
@@ -39,7 +46,11 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })
-  app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger())
+  app.get(
+    '/openapi.json',
+    { schema: { tags: ['operation'], summary: 'This document', response: { 200: Json } } },
+    async () => app.swagger(),
+  )
 }
 
 /** What a status says where its route says no more. */
@@ -52,23 +63,51 @@ const STATUSES: Record<string, string> = {
   default: 'What went wrong',
 }
 
+type Node = Record<string, unknown>
+const isNode = (value: unknown): value is Node => typeof value === 'object' && value !== null
+
 /**
- * Moves every schema with a title to `components.schemas`, a reference in its place; says in words what the
- * generator leaves out.
+ * Moves every schema with a title to `components.schemas`, a reference in its place; says what the generator
+ * leaves out: statuses in words, and which bodies may be absent.
  */
 function named<D extends object>(document: D): D {
-  const schemas: Record<string, unknown> = {}
+  const schemas: Node = {}
+  const place = (title: string, schema: Node) => {
+    schemas[title] = schema
+    return { $ref: `#/components/schemas/${title}` }
+  }
   const moved = (value: unknown, at = ''): unknown => {
     if (Array.isArray(value)) return value.map((item) => moved(item))
-    if (typeof value !== 'object' || value === null) return value
+    if (!isNode(value)) return value
+    if (at === 'requestBody') value.required = needsBody(value)
     const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
     const { title: _, ...schema } = copy
-    schemas[title] = schema
-    return { $ref: `#/components/schemas/${title}` }
+    return place(title, isNode(schema.discriminator) ? tagged(schema, title) : schema)
+  }
+  /** A discriminator tells apart only schemas that have a name (OpenAPI 3.1, 4.8.25). */
+  const tagged = (schema: Node, title: string): Node => {
+    const tag = String((schema.discriminator as Node).propertyName)
+    const mapping: Record<string, string> = {}
+    const oneOf = (schema.oneOf as Node[]).map((branch) => {
+      const { const: only, enum: several } = (branch.properties as Record<string, Node>)[tag] ?? {}
+      const values = Array.isArray(several) ? several.map(String) : [String(only)]
+      const name = (values[0] ?? '').replace(/(?:^|_)(\w)/g, (_, letter: string) => letter.toUpperCase())
+      const reference = place(`${title}${name}`, branch)
+      for (const value of values) mapping[value] = reference.$ref
+      return reference
+    })
+    return { ...schema, oneOf, discriminator: { propertyName: tag, mapping } }
   }
   const { components = {}, ...rest } = moved(document) as { components?: object }
   return { ...rest, components: { ...components, schemas } } as D
+}
+
+/** A body whose fields are all optional may be absent (src/http-validation.ts). */
+function needsBody({ content }: Node): boolean {
+  const { schema } =
+    (content as Record<string, { schema?: { required?: unknown[] } }>)['application/json'] ?? {}
+  return (schema?.required?.length ?? 0) > 0
 }

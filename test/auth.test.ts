@@ -326,6 +326,12 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
     origin: 'https://evil.test',
   })
   t.equal(other.headers['access-control-allow-origin'], undefined)
+  const nothing = await g.call('GET', '/v1/nothing', undefined, bearer(ADMIN))
+  t.match(
+    nothing,
+    { status: 404, body: { error: { code: 'not_found' } } },
+    'preflights make nothing be there',
+  )
 })
 
 t.test('answers carry the headers that harden them', async (t) => {

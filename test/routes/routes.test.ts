@@ -70,7 +70,17 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
       t.notOk(ids.has(operation.operationId), `${name} has an id of its own`)
       ids.add(operation.operationId)
       t.ok(operation.responses.default, `${name} documents its errors`)
+      for (const { name: field, schema } of operation.parameters ?? []) {
+        t.type(schema, 'object', `${name} says what ${field} is`)
+      }
       const content = operation.requestBody?.content['application/json']
+      const needsBody = (content?.schema.required?.length ?? 0) > 0 || content?.schema.$ref !== undefined
+      t.equal(operation.requestBody?.required ?? false, needsBody, `${name} says whether it needs its body`)
+      t.equal(
+        operation.security?.length === 0,
+        !path.startsWith('/v1/') || path.includes('callback'),
+        `${name} says whether it needs a key`,
+      )
       const isEmpty = content && Object.keys(content.schema.properties ?? { any: 1 }).length === 0
       if (content && !isEmpty) {
         t.ok(content.example || content.examples || content.schema.$ref, `${name} has an example`)
@@ -78,6 +88,20 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     }
   }
   t.ok(document.components.schemas.Message)
+  const { discriminator, oneOf } = document.components.schemas.ContextEdit ?? {}
+  t.same(discriminator, {
+    propertyName: 'op',
+    mapping: {
+      insert_before: '#/components/schemas/ContextEditInsertBefore',
+      insert_after: '#/components/schemas/ContextEditInsertBefore',
+      replace_at: '#/components/schemas/ContextEditInsertBefore',
+      delete_at: '#/components/schemas/ContextEditDeleteAt',
+    },
+  })
+  t.equal((oneOf as unknown[]).length, 2, 'each branch stands by its name')
+  for (const [, name = ''] of body.matchAll(/"#\/components\/schemas\/(\w+)"/g)) {
+    t.ok(document.components.schemas[name], `${name} is there`)
+  }
   t.notMatch(JSON.stringify(document.paths), /Default Response/)
 })
 
