@@ -66,6 +66,8 @@ create table session (
   metadata json not null,
   -- The highest seq ever given to a message: a deletion leaves a gap
   last_seq bigint not null default 0,
+  -- How often messages were replaced or deleted: what somebody keeps of a history holds while this stays
+  rewrites bigint not null default 0,
   usage token_usage not null default (0, 0, 0, 0),
   created_at timestamptz not null default clock_timestamp(),
   updated_at timestamptz not null default clock_timestamp()
@@ -713,7 +715,7 @@ begin
          results = array(select jsonb_array_elements_text(m -> 'results'))
    where id = the_message
   returning * into changed;
-  update session set updated_at = clock_timestamp() where id = the_session;
+  update session set updated_at = clock_timestamp(), rewrites = rewrites + 1 where id = the_session;
   return json_build_object('message', changed.body);
 end
 $$;
@@ -790,7 +792,12 @@ begin
     'message', placed,
     'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8),
     'start', json_build_object(
-      'history', history(place.id, 0),
+      'rewrites', place.rewrites,
+      'history', history(
+        place.id,
+        case when (request #>> '{known_history,rewrites}')::bigint = place.rewrites
+             then (request #>> '{known_history,seq}')::bigint else 0 end
+      ),
       'registry', newer_registry(place.id, coalesce((request ->> 'known_revision')::bigint, -1)),
       'bindings', bindings_json(place.id)
     )

@@ -50,8 +50,8 @@ export function segmentsOf(item: unknown): string[] {
 
 export const packPhase = (phase: Phase): string => JSON.stringify({ phase })
 
-export function phaseOf(part: TextPart): Phase | undefined {
-  return phase(wireJson(part.provenance?.opaque ?? '')?.phase)
+export function phaseOf({ provenance }: TextPart): Phase | undefined {
+  return provenance?.opaque === undefined ? undefined : phase(wireJson(provenance.opaque)?.phase)
 }
 
 export const phase = (value: unknown): Phase | undefined =>

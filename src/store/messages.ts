@@ -76,11 +76,13 @@ export function createMessages(db: Db, parts: Parts): Messages {
         if (target.busy) return 'busy'
         const gone = [id, ...(await dropResults(queries, parts, session, target))]
         await queries.query('delete from message where id = any($1::text[])', [gone])
-        await queries.query('update session set updated_at = clock_timestamp() where id = $1', [session])
+        await queries.query(REWRITTEN, [session])
         return gone
       }),
   }
 }
+
+const REWRITTEN = 'update session set updated_at = clock_timestamp(), rewrites = rewrites + 1 where id = $1'
 
 /** What was handed in, as it is stored now; `i` is its place among those handed in together. */
 export const asStored = (session: string, message: NewMessage, placed: Placed, i = 0): Message => ({

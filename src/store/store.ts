@@ -151,11 +151,15 @@ export interface OpenTurn {
   lease: { owner: string; seconds: number }
   /** Of the session's registry: then it is not read again */
   known_revision?: number
+  /** The messages up to this seq are known as they were with that many rewrites: they are not read again */
+  known_history?: { rewrites: number; seq: number }
 }
 /** What a running turn begins with, read by the statement that opened it. */
 export interface TurnStart {
-  /** All of the session, the turn's input included, ascending */
+  /** All of the session, the turn's input included, ascending; after `known_history` where that still holds */
   history: Message[]
+  /** How often messages of the session were replaced or deleted */
+  rewrites: number
   /** Null when the session's registry still has `known_revision` */
   registry: RegistryRow | null
   bindings: Binding[]

@@ -27,7 +27,12 @@ type OpenAnswer =
       turn: StoredTurn
       message: Placed
       epoch: number
-      start: { history: StoredMessage[]; registry: RegistryRow | null; bindings: StoredBindings }
+      start: {
+        history: StoredMessage[]
+        rewrites: number
+        registry: RegistryRow | null
+        bindings: StoredBindings
+      }
     }
   | { kind: 'queued'; turn: StoredTurn; interrupted: string | null }
   | { kind: 'replayed'; turn: StoredTurn }
@@ -291,6 +296,7 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
     message: asStored(session_id, request.message, answer.message),
     start: {
       history: answer.start.history.map(parts.message),
+      rewrites: answer.start.rewrites,
       registry: answer.start.registry,
       bindings: toBindings(answer.start.bindings),
     },

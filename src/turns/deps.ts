@@ -2,7 +2,7 @@
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { ModelEvent } from '../chat/event.ts'
-import type { ToolCallPart } from '../chat/message.ts'
+import type { Message, ToolCallPart } from '../chat/message.ts'
 import type { ChosenCredential } from '../ports.ts'
 import type {
   CredentialSecret,
@@ -103,6 +103,8 @@ export interface Metrics {
 export interface LoopDeps extends EngineDeps {
   /** The end of this turn is in the stream. */
   noteAnnounced(turn: string): void
+  /** For the session's next turn here. */
+  keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }
 
 export interface EngineDeps {

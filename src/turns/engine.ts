@@ -23,6 +23,7 @@ import {
 import { recordDecision, withdrawCalls } from './approvals.ts'
 import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
 import { gathering } from './gather.ts'
+import { createHistories, wholeHistory } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
 import { patientDeps } from './patience.ts'
@@ -79,7 +80,12 @@ export function createEngine(deps: EngineDeps): Engine {
         .catch((err: unknown) => log.warn({ err, turns: turns.length }, 'announcements were not noted')),
     GATHER_MS,
   )
-  const loopDeps: LoopDeps = { ...patientDeps(deps), noteAnnounced: announced.add }
+  const histories = createHistories()
+  const loopDeps: LoopDeps = {
+    ...patientDeps(deps),
+    noteAnnounced: announced.add,
+    keepHistory: histories.keep,
+  }
   const active = new Map<string, ActiveTurn>()
   const slots = createSlots(settings.concurrentTurns)
   const room = createRoom(
@@ -259,6 +265,7 @@ export function createEngine(deps: EngineDeps): Engine {
     await assertRoom(session, request)
     const credential = await check(ground, request)
     const turn = newId('turn')
+    const kept = histories.kept(id)
     const opened = await store.turns.open(caller, {
       turn: {
         id: turn,
@@ -276,7 +283,9 @@ export function createEngine(deps: EngineDeps): Engine {
       queue_limit: settings.queueLimit,
       lease,
       known_revision: deps.tools.keptRevision(id),
+      ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
     })
+    if (opened?.kind === 'running') opened.start.history = wholeHistory(opened.start, kept)
     return accept(caller, session, credential, opened)
   }
 

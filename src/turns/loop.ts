@@ -74,6 +74,9 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   } catch (thrown) {
     await fail(run, thrown)
   }
+  if (entry.kind === 'fresh' && entry.opening) {
+    deps.keepHistory(turn.session_id, entry.opening.start.rewrites, run.history)
+  }
 }
 
 /** Once in the stream, however often a turn is entered. */

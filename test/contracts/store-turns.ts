@@ -92,6 +92,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       opened.start,
       {
         history: await store.messages.after(session, 0),
+        rewrites: 0,
         registry: await store.registry.get(session),
         bindings: [],
       },
@@ -109,6 +110,29 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     const opened = await store.turns.open(scope, { ...openRequest(session), known_revision: revision })
     t.match(opened, { kind: 'running', start: { registry: null } })
   })
+
+  await t.test(
+    'a history that is known already comes from there on, until a message is rewritten',
+    async (t) => {
+      const scope = owner()
+      const { id: session } = await newSession(store, scope)
+      const stored = await store.messages.append(scope, session, [message('a'), message('b'), message('c')])
+      if (!Array.isArray(stored)) return t.fail('not appended')
+      const [a, b] = stored
+      const seen = async (known_history: { rewrites: number; seq: number }) => {
+        const opened = await store.turns.open(scope, { ...openRequest(session), known_history })
+        if (opened?.kind !== 'running') throw new Error(`not opened: ${opened?.kind}`)
+        await endTurn(store, opened.fence, opened.turn.id)
+        return { seqs: opened.start.history.map(({ seq }) => seq), rewrites: opened.start.rewrites }
+      }
+      t.strictSame(await seen({ rewrites: 0, seq: 2 }), { seqs: [3, 4], rewrites: 0 })
+      await store.messages.replace(scope, session, a?.id ?? '', { role: 'user', parts: text('A') })
+      t.strictSame(await seen({ rewrites: 0, seq: 4 }), { seqs: [1, 2, 3, 4, 5], rewrites: 1 })
+      await store.messages.delete(scope, session, b?.id ?? '')
+      t.strictSame(await seen({ rewrites: 1, seq: 5 }), { seqs: [1, 3, 4, 5, 6], rewrites: 2 })
+      t.strictSame(await seen({ rewrites: 2, seq: 6 }), { seqs: [7], rewrites: 2 })
+    },
+  )
 
   await t.test('only those who may see the session open, read, list and cancel its turns', async (t) => {
     const scope = owner()

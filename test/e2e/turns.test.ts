@@ -183,6 +183,25 @@ async function answers(t: Test, world: World) {
     t.match(await world.run(session, 'and you?'), { steps: [{ provider: 'openai' }] })
   })
 
+  await t.test('each turn goes on from the history as it is now', async (t) => {
+    const session = await world.session('openai key')
+    const shown = async (input: string) => {
+      await world.run(session, input)
+      return wordsOf(world.sent('openai key').at(-1)?.body as Json)
+    }
+    t.strictSame(await shown('one'), ['one'])
+    t.strictSame(await shown('two'), ['one', 'one', 'two'])
+    const [first] = await world.messages(session)
+    const said = (words: string) => ({ role: 'user', parts: [{ type: 'text', text: words }] })
+    await api.patch(`/v1/sessions/${session}/messages/${first.id}`, said('uno'))
+    t.strictSame(await shown('three'), ['uno', 'one', 'two', 'two', 'three'])
+    await api.delete(`/v1/sessions/${session}/messages/${first.id}`)
+    await api.post(`/v1/sessions/${session}/messages`, { messages: [said('more')] })
+    const now = ['one', 'two', 'two', 'three', 'three', 'more', 'four']
+    t.strictSame(await shown('four'), now)
+    t.strictSame(await shown('five'), [...now, 'four', 'five'])
+  })
+
   await t.test('a PATCH while a turn runs holds from the next turn on', async (t) => {
     const session = await world.session('openai key', { connectors: ['kit'] })
     const { opened, open } = gate()

@@ -1,0 +1,138 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { Message } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { TurnStart } from '../../src/store/store.ts'
+import { createHistories, wholeHistory } from '../../src/turns/histories.ts'
+import { createRoom, type Pace, watchPace } from '../../src/turns/room.ts'
+import { createSlots } from '../../src/turns/slots.ts'
+
+// ---------------------------------------------------------------- what it takes
+
+const NEVER = new AbortController().signal
+
+const refusal = (work: () => unknown): BatonError | null => {
+  try {
+    work()
+  } catch (thrown) {
+    if (thrown instanceof BatonError) return thrown
+    throw thrown
+  }
+  return null
+}
+
+t.test('turns that are opened, run or wait take room together', async (t) => {
+  const slots = createSlots(1)
+  const room = createRoom(slots, 3, { isBehind: () => false, close() {} })
+  const giveBack = await slots.take('one', NEVER)
+  const second = slots.take('two', NEVER)
+  const leave = room.enter()
+  const refused = refusal(() => room.enter())
+  t.match(refused, { code: 'unavailable', status: 503, retryAfter: 2 })
+  leave()
+  room.enter()()
+  giveBack()
+  ;(await second)()
+  t.strictSame([slots.running(), slots.waiting()], [0, 0])
+  const all = [room.enter(), room.enter(), room.enter()]
+  t.match(
+    refusal(() => room.enter()),
+    { code: 'unavailable' },
+  )
+  for (const one of all) one()
+})
+
+t.test('a replica that is behind takes no turn, however few it has', async (t) => {
+  const pace: Pace = { isBehind: () => true, close() {} }
+  const room = createRoom(createSlots(10), 10, pace)
+  t.match(
+    refusal(() => room.enter()),
+    { code: 'unavailable', status: 503, retryAfter: 1 },
+  )
+})
+
+t.test('late without a pause is behind; one long task is not', async (t) => {
+  const pace = watchPace(20, 5, 4)
+  t.teardown(pace.close)
+  block(200)
+  await sleep(6)
+  t.notOk(pace.isBehind(), 'one long task')
+  for (let i = 0; i < 20 && !pace.isBehind(); i++) {
+    block(60)
+    // As many timers as are due run, then the next task blocks them again.
+    await new Promise(setImmediate)
+  }
+  t.ok(pace.isBehind(), 'one after the other')
+  while (pace.isBehind()) await sleep(10)
+})
+
+function block(ms: number): void {
+  for (const end = performance.now() + ms; performance.now() < end; );
+}
+
+// ---------------------------------------------------------------- what it keeps
+
+const message = (seq: number, words = 'x'.repeat(700)): Message => ({
+  id: `msg_${seq}`,
+  session_id: 'ses_1',
+  turn_id: null,
+  seq,
+  role: 'user',
+  parts: [{ type: 'text', text: words }],
+  created_at: '2030-01-01T00:00:00.000Z',
+})
+const messages = (from: number, to: number) =>
+  Array.from({ length: to - from + 1 }, (_, i) => message(from + i))
+const start = (history: Message[], rewrites: number): TurnStart => ({
+  history,
+  rewrites,
+  registry: null,
+  bindings: [],
+})
+
+t.test('what is kept goes before what is new, while nothing was rewritten', async (t) => {
+  const histories = createHistories()
+  t.equal(histories.kept('ses_1'), undefined)
+  histories.keep('ses_1', 3, messages(1, 4))
+  const kept = histories.kept('ses_1')
+  t.match(kept, { rewrites: 3, seq: 4 })
+  const whole = wholeHistory(start(messages(5, 6), 3), kept)
+  t.strictSame(
+    whole.map(({ seq }) => seq),
+    [1, 2, 3, 4, 5, 6],
+  )
+  whole.push(message(7))
+  t.equal(kept?.messages.length, 4, 'the list is its own')
+  const all = messages(1, 6)
+  t.equal(wholeHistory(start(all, 4), kept), all)
+  t.equal(wholeHistory(start(all, 0), undefined), all)
+})
+
+t.test('the least recently used goes first, and nobody takes all the room', async (t) => {
+  // A message counts about a thousand.
+  const histories = createHistories(10_000)
+  for (const session of ['a', 'b', 'c', 'd']) histories.keep(session, 0, messages(1, 2))
+  histories.keep('a', 0, messages(1, 2))
+  histories.keep('e', 0, messages(1, 2))
+  t.strictSame(
+    ['a', 'b', 'c', 'd', 'e'].filter((session) => histories.kept(session)),
+    ['a', 'c', 'd', 'e'],
+  )
+  histories.keep('a', 0, messages(1, 3))
+  t.equal(histories.kept('a'), undefined, 'more than a quarter')
+  histories.keep('a', 0, [])
+  t.equal(histories.kept('a'), undefined)
+})
+
+t.test('a history that goes on is measured by what is new', async (t) => {
+  const histories = createHistories(10_000)
+  const long = messages(1, 2)
+  histories.keep('a', 0, long)
+  histories.keep('a', 0, [...long, message(3)])
+  t.equal(histories.kept('a'), undefined, 'all of it counts')
+  histories.keep('a', 0, long)
+  histories.keep('a', 0, [...long, message(3, 'short')])
+  t.equal(histories.kept('a')?.seq, 3)
+  for (const session of ['b', 'c', 'd']) histories.keep(session, 0, messages(1, 2))
+  t.ok(histories.kept('a'), 'and counts once')
+})
