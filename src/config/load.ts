@@ -45,10 +45,12 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const file = readFile(env, cwd, problems)
   const origins = applyOverrides(file, env, problems)
   const content = checkFile(file, origins, problems)
-  const values = readSettings(env, file, problems)
+  const read = readSettings(env, file, problems)
   const envCredentials = readEnvKeys(env, problems)
-  if (values) problems.push(...crossRules(values))
-  if (!values || problems.length > 0) throw new ConfigError(problems)
+  problems.push(...crossRules(read))
+  if (problems.length > 0) throw new ConfigError(problems)
+  // Every reader has run without a problem: the table's own types hold.
+  const values = read as SettingValues
   const config = { ...assemble(values, content, envCredentials, cwd), file: fileIn(env, cwd) }
   return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
 }
@@ -97,14 +99,28 @@ function checkFile(file: object, origins: Map<string, string>, problems: Problem
   if (Object.keys(file).length === 0) return {}
   const check = createAjv({ allErrors: true }).compile(FileSchema)
   const found = check(file) ? [] : (check.errors ?? []).map(problemOf)
-  const content = found.length === 0 ? (file as FileContent) : {}
-  if (content.toolbox) found.push(...toolboxProblems(content.toolbox))
-  found.push(...providerProblems(content))
+  const content = without(file, found) as FileContent
+  const further = [...(content.toolbox ? toolboxProblems(content.toolbox) : []), ...providerProblems(content)]
+  found.push(...further.filter(({ path }) => !found.some((problem) => problem.path === path)))
   for (const problem of found) {
     const name = origins.get(problem.path)
     problems.push(name ? { ...problem, path: `${problem.path} (${name})` } : problem)
   }
   return content
+}
+
+/** The file without the values at fault, so that the rest is still held to what no schema can say. */
+function without(file: object, problems: readonly Problem[]): object {
+  const copy: object = structuredClone(file)
+  for (const { path } of problems) {
+    const steps = path.split(/[.[\]]+/).filter((step) => step !== '')
+    const last = steps.pop() ?? ''
+    let at: unknown = copy
+    for (const step of steps) at = (at as Record<string, unknown> | undefined)?.[step]
+    if (Array.isArray(at)) at[Number(last)] = {}
+    else if (typeof at === 'object' && at !== null) delete (at as Record<string, unknown>)[last]
+  }
+  return copy
 }
 
 function providerProblems(content: FileContent): Problem[] {
@@ -123,17 +139,17 @@ function providerProblems(content: FileContent): Problem[] {
   )
 }
 
-/** Variable before file before default. Null when any value is unfit. */
-function readSettings(env: Env, file: Record<string, unknown>, problems: Problem[]): SettingValues | null {
-  const before = problems.length
-  const values = Object.entries(SETTINGS).map(([key, setting]) => {
+/** Variable before file before default. An unfit value is left out. */
+function readSettings(env: Env, file: Record<string, unknown>, problems: Problem[]): Partial<SettingValues> {
+  const values = Object.entries(SETTINGS).flatMap(([key, setting]) => {
     const fromEnv = env[setting.name]?.trim() || null
     const fromFile = fileText(file[key])
     const path = fromEnv === null && fromFile !== null ? key : setting.name
-    return [key, readOne<unknown>(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)]
+    const before = problems.length
+    const value = readOne<unknown>(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
+    return problems.length === before ? [[key, value]] : []
   })
-  // Every reader has run without a problem: the table's own types hold.
-  return problems.length === before ? (Object.fromEntries(values) as SettingValues) : null
+  return Object.fromEntries(values)
 }
 
 function fileText(value: unknown): string | null {
@@ -164,25 +180,29 @@ function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
   })
 }
 
-const authOf = ({ auth, host }: SettingValues): 'off' | 'keys' => auth ?? (isLoopback(host) ? 'off' : 'keys')
+const authOf = ({ auth, host }: Pick<SettingValues, 'auth' | 'host'>): 'off' | 'keys' =>
+  auth ?? (isLoopback(host) ? 'off' : 'keys')
 
-function crossRules(values: SettingValues): Problem[] {
+/** What must fit together; a rule whose values are unfit themselves has nothing to say. */
+function crossRules(values: Partial<SettingValues>): Problem[] {
+  const { host, auth, cors_origins, database_url, encryption_keys } = values
   const problems: Problem[] = []
-  if (authOf(values) === 'off' && !isLoopback(values.host)) {
+  const isOff = host !== undefined && auth !== undefined && authOf({ host, auth }) === 'off'
+  if (isOff && !isLoopback(host)) {
     problems.push({
       path: SETTINGS.auth.name,
-      problem: `must not be off while BATON_HOST is ${values.host}, which others can reach`,
+      problem: `must not be off while BATON_HOST is ${host}, which others can reach`,
       remedy: 'Set BATON_AUTH=keys with a BATON_ADMIN_KEY, or BATON_HOST=127.0.0.1',
     })
   }
-  if (authOf(values) === 'off' && values.cors_origins.includes('*')) {
+  if (isOff && cors_origins?.includes('*')) {
     problems.push({
       path: SETTINGS.cors_origins.name,
       problem: 'must not hold * while auth is off: every page could then call',
       remedy: 'Name the origins, or set BATON_AUTH=keys',
     })
   }
-  if (values.database_url !== null && values.encryption_keys === null) {
+  if (database_url && encryption_keys === null) {
     problems.push({
       path: SETTINGS.encryption_keys.name,
       problem: 'is required with DATABASE_URL',

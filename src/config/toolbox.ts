@@ -8,7 +8,7 @@ type ToolboxFile = NonNullable<FileContent['toolbox']>
 type McpFile = NonNullable<ToolboxFile['mcps']>[number]
 type ToolFile = NonNullable<ToolboxFile['tools']>[number]
 
-/** Problems that a schema cannot say; `toolbox` has passed it. */
+/** Problems that a schema cannot say. What did not pass it was taken out: a field may lack that the type has. */
 export function toolboxProblems(toolbox: ToolboxFile): Problem[] {
   const mcps = toolbox.mcps ?? []
   const tools = toolbox.tools ?? []
@@ -19,10 +19,10 @@ export function toolboxProblems(toolbox: ToolboxFile): Problem[] {
   ]
 }
 
-function repeated(list: readonly { name: string }[], path: string): Problem[] {
+function repeated(list: readonly { name?: string }[], path: string): Problem[] {
   const names = list.map(({ name }) => name)
   return names.flatMap((name, i) =>
-    names.indexOf(name) < i
+    name !== undefined && names.indexOf(name) < i
       ? [{ path: `${path}[${i}].name`, problem: `'${name}' is configured twice`, remedy: 'Keep one of them' }]
       : [],
   )
@@ -46,12 +46,13 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
       "Add default_tool_config: {max_instances: 5, timeout: PT30S}, or set mode: 'strict'",
     )
   }
-  if (mcp.transport === 'stdio') {
+  const transport: McpFile['transport'] | undefined = mcp.transport
+  if (transport === 'stdio') {
     if (!mcp.command) say('command', 'is required for transport stdio')
     for (const field of ['url', 'headers'] as const) {
       if (mcp[field] !== undefined) say(field, 'does not belong to transport stdio', 'Remove it')
     }
-  } else {
+  } else if (transport !== undefined) {
     if (!mcp.url) say('url', `is required for transport ${mcp.transport}`)
     else if (!isHttpUrl(mcp.url)) say('url', 'must be an http or https URL')
     else if (/^https?:\/\/[^/?#]*@/i.test(mcp.url)) {

@@ -181,6 +181,7 @@ t.test('all problems come at once, each with its path and a remedy, no secret in
       'toolbox.max_concurrent',
       'toolbox.mcps[0].name',
       'toolbox.mcps[0].transport',
+      'toolbox.mcps[0].mode',
     ].sort(),
   )
   t.notMatch(JSON.stringify(found), /hunter2|c2VjcmV0/)
@@ -198,6 +199,35 @@ t.test('all problems come at once, each with its path and a remedy, no secret in
   } catch (error) {
     t.match(error, { message: /^BATON_PORT: must be .*\nBATON_AUTH: must be one of: off, keys\./ })
   }
+})
+
+t.test('what is wrong by itself hides nothing that does not fit together', async (t) => {
+  const mcps = [
+    'name: a, transport: stdio, mode: dynamic, max: 1',
+    'name: a, transport: sse, url: 5, mode: strict',
+    'transport: sse, url: "ftp://x", mode: strict, headers: {"b ad": x, ok: [1]}',
+  ]
+  const found = problems(
+    { BATON_PORT: 'x', BATON_HOST: '0.0.0.0', BATON_AUTH: 'off', DATABASE_URL: 'postgresql://db/baton' },
+    `toolbox: {mcps: [${mcps.map((mcp) => `{${mcp}}`)}]}\n`,
+  )
+  t.same(
+    found.map(({ path }) => path).sort(),
+    [
+      'BATON_PORT',
+      'BATON_AUTH',
+      'BATON_ENCRYPTION_KEYS',
+      'toolbox.mcps[0].max',
+      'toolbox.mcps[0].command',
+      'toolbox.mcps[0].default_tool_config',
+      'toolbox.mcps[1].name',
+      'toolbox.mcps[1].url',
+      'toolbox.mcps[2].name',
+      'toolbox.mcps[2].url',
+      'toolbox.mcps[2].headers.b ad',
+      'toolbox.mcps[2].headers.ok',
+    ].sort(),
+  )
 })
 
 t.test('values that a setting does not take', async (t) => {
