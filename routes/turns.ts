@@ -98,12 +98,15 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
 
   const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
 
+  /** The session's model is none of another provider's. */
+  async function assertModel(caller: Caller, session: string, provider: string): Promise<void> {
+    if ((await sessions.get(caller, session)).provider === provider) return
+    throw new BatonError('invalid_request', 'A turn with a provider of its own needs its own model.', {
+      param: 'model',
+    })
+  }
+
   async function startRequest(body: Static<typeof NewTurn>, key: string | undefined): Promise<StartTurn> {
-    if (body.provider !== undefined && body.model === undefined) {
-      throw new BatonError('invalid_request', 'A turn with its own provider needs its own model.', {
-        param: 'model',
-      })
-    }
     return {
       input: await givenInput(deps, body.input),
       context: await givenEdits(deps, body.context),
@@ -149,6 +152,9 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const { caller, body } = request
+      if (body.provider !== undefined && body.model === undefined) {
+        await assertModel(caller, request.params.id, body.provider)
+      }
       const given = await startRequest(body, request.headers['idempotency-key'])
       const { turn, outcome } = await turns.start(caller, request.params.id, given)
       reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)

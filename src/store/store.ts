@@ -262,6 +262,8 @@ export interface Turns {
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
   open(scope: Scope, open: OpenTurn): Promise<Opened | null>
   get(scope: Scope, id: string): Promise<Turn | null>
+  /** The session's turn of this Idempotency-Key, while the key is kept. */
+  ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
    * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a

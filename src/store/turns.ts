@@ -46,7 +46,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-type PublicVerb = 'ground' | 'open' | 'get' | 'list' | 'load' | 'requestCancel' | 'endQueued'
+type PublicVerb = 'ground' | 'open' | 'get' | 'ofKey' | 'list' | 'load' | 'requestCancel' | 'endQueued'
 
 function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
   return {
@@ -78,6 +78,17 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
         [id, visibleTo(scope)],
       )
       return found && parts.turn(found)
+    },
+    async ofKey(session, key) {
+      const [found] = await values<{ turn: StoredTurn; body_hash: string }>(
+        db,
+        `select json_build_object('turn', turn_json(t), 'body_hash', body_hash) from turn t
+          where session_id = $1 and idempotency_key = $2
+            and created_at > clock_timestamp() - interval '24 hours'
+          order by created_at desc limit 1`,
+        [session, key],
+      )
+      return found ? { ...found, turn: parts.turn(found.turn) } : null
     },
     async load(owner, { session, idempotency_key }, most) {
       const load = await value<number>(

@@ -263,7 +263,9 @@ export function createEngine(deps: EngineDeps): Engine {
     if (!ground) throw new BatonError('session_not_found', `No session ${id} exists.`)
     const { session } = ground
     await assertRoom(session, request)
-    const credential = await check(ground, request)
+    const checked = await check(ground, request).catch((refused: unknown) => repeated(id, request, refused))
+    if ('outcome' in checked) return checked
+    const credential = checked
     const turn = newId('turn')
     const kept = histories.kept(id)
     const opened = await store.turns.open(caller, {
@@ -287,6 +289,14 @@ export function createEngine(deps: EngineDeps): Engine {
     })
     if (opened?.kind === 'running') opened.start.history = wholeHistory(opened.start, kept)
     return accept(caller, session, credential, opened)
+  }
+
+  /** What would be refused now may have been taken before: the same key brings the same turn all the same. */
+  async function repeated(id: string, request: StartTurn, refused: unknown): Promise<StartedTurn> {
+    const key = request.idempotency_key
+    const known = key === null ? null : await store.turns.ofKey(id, key)
+    if (known?.body_hash === request.body_hash) return { turn: known.turn, outcome: 'replayed' }
+    throw refused
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */

@@ -180,6 +180,11 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       for (const one of opened) if (one?.kind === 'running') await endTurn(store, one.fence, one.turn.id)
       const again = await store.turns.open(scope, request())
       t.match(again, { kind: 'replayed', turn: { state: 'completed' } })
+      t.match(await store.turns.ofKey(session, 'key-1'), {
+        turn: { id: again && 'turn' in again && again.turn.id },
+        body_hash: request().turn.body_hash,
+      })
+      t.equal(await store.turns.ofKey(session, 'key-2'), null)
       const elsewhere = await newSession(store, scope)
       const fresh = openRequest(elsewhere.id, { turn: { idempotency_key: 'key-1' } })
       t.equal((await store.turns.open(scope, fresh))?.kind, 'running', 'a key belongs to its session')

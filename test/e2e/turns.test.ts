@@ -179,6 +179,12 @@ async function answers(t: Test, world: World) {
     const session = await world.session('openai key')
     const turn = await world.run(session, { input: 'hi', provider: 'gemini', model: 'gemini-3.8-flash' })
     t.match(turn.steps, [{ provider: 'gemini', model: 'gemini-3.8-flash' }])
+    const { provider } = await world.get(session)
+    t.match(
+      await world.run(session, { input: 'hi', provider }),
+      { state: 'completed' },
+      'its own needs no model',
+    )
     t.match(await world.get(session), { provider: 'openai', model: 'gpt-5.6-sol' })
     t.match(await world.run(session, 'and you?'), { steps: [{ provider: 'openai' }] })
   })
@@ -471,6 +477,8 @@ const until = (signal: AbortSignal): Promise<Json> =>
 
 // ---------------------------------------------------------------- idempotency
 
+const SAID = { role: 'user', parts: [{ type: 'text', text: 'Before.' }] }
+
 async function idempotency(t: Test, world: World) {
   const { api } = world
   const session = await world.session('openai key')
@@ -496,6 +504,19 @@ async function idempotency(t: Test, world: World) {
       (await again.done).map(({ raw }) => raw),
       frames,
     )
+  })
+  await t.test('a repeat that would be refused by now brings the turn all the same', async (t) => {
+    const fresh = await world.session('gemini key')
+    const body = { input: 'once more', context: [{ op: 'insert_after', index: -1, message: SAID }] }
+    const one = await start(body, 'n', fresh)
+    t.equal(one.status, 200)
+    const path = `/v1/credentials/${world.credentials['gemini key']}`
+    await api.patch(path, { state: 'disabled' })
+    const two = await start(body, 'n', fresh)
+    t.match(await start(body, 'm', fresh), { status: 409, body: { error: { code: 'no_credential' } } })
+    await api.patch(path, { state: 'active', default: true })
+    t.match(two, { status: 200, body: { id: one.body.id } })
+    t.equal(two.headers.get('idempotent-replayed'), 'true')
   })
   await t.test('another body under the same key is refused', async (t) => {
     const { status, body } = await start({ input: 'twice' }, 'a')

@@ -490,7 +490,7 @@ t.test('what a turn refuses', async (t) => {
     [{ input: 'a', max_steps: 1.5 }, 'max_steps', /whole number/],
     [{ input: 'a', stream: 'false' }, 'stream', /true or false/],
     [{ input: 'a', on_busy: 'wait' }, 'on_busy', /reject, enqueue, interrupt/],
-    [{ input: 'a', provider: 'gemini' }, 'model', /its own model/],
+    [{ input: 'a', provider: 'gemini' }, 'model', /needs its own model/],
     [{ input: 'a', messages: [] }, 'messages', /known field/],
     [edit({ op: 'swap', index: 0 }), 'context[1].op', /insert_before, insert_after, replace_at, delete_at/],
     [edit({ op: 'delete_at' }), 'context[1].index', /required/],
