@@ -21,6 +21,8 @@ export interface Replica {
   /** Sends the signal and waits for the end; how the process ended. */
   end(signal: NodeJS.Signals): Promise<number | null>
   isUp(): boolean
+  /** Null when it is down */
+  pid(): number | null
   /** Resident memory in MiB; null when it is down */
   rss(): number | null
   /** What it logged at level error and above, each a JSON line */
@@ -78,6 +80,7 @@ export function createReplica(
     },
     ready: () => starting,
     isUp,
+    pid: () => (isUp() ? (child?.pid ?? null) : null),
     signal: (signal) => void child?.kill(signal),
     async end(signal) {
       if (!child || !isUp()) return child?.exitCode ?? null

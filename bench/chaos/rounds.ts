@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { checkTurn, type Finding, KINDS } from './check.ts'
 import { type Fault, HARM } from './faults.ts'
+import { inWords, type MemoryLife, watchMemory } from './memory.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, isTerminal } from './reader.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
@@ -31,8 +32,8 @@ export interface Report {
   requests: number
   events: number
   connections: number
-  /** Resident memory of the replicas, MiB: first and last look */
-  memory: { replica: string; first: number; last: number }[]
+  /** Of each process that lived long enough to be judged */
+  memory: MemoryLife[]
   seconds: number
 }
 
@@ -59,7 +60,7 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
     memory: [],
     seconds: 0,
   }
-  const first = world.replicas.map((replica) => replica.rss() ?? 0)
+  const watch = watchMemory(world.replicas)
   for (let round = 0; round < options.rounds; round++) {
     const fault = random.pick(options.faults)
     const before = report.findings.length
@@ -75,11 +76,8 @@ export async function runRounds(world: World, options: RoundOptions): Promise<Re
   }
   report.calls = world.tools.calls.length
   report.requests = world.requests()
-  report.memory = world.replicas.map((replica, i) => ({
-    replica: replica.name,
-    first: first[i] ?? 0,
-    last: replica.rss() ?? 0,
-  }))
+  report.memory = watch.stop()
+  report.findings.push(...grown(report.memory))
   report.seconds = Math.round((Date.now() - started) / 1000)
   return report
 }
@@ -185,13 +183,20 @@ export async function checkAfterwards(world: World, turn: ChaosTurn): Promise<Fi
   return checkTurn(world, turn, reference)
 }
 
+export const grown = (lives: readonly MemoryLife[]): Finding[] =>
+  lives
+    .filter(({ grew }) => grew)
+    .map((life) => ({ kind: 'memory_grew' as const, turn: '', what: inWords(life) }))
+
 export function percentile(values: readonly number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b)
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? 0
 }
 
+export const tally = (findings: readonly Finding[]): string =>
+  KINDS.map((kind) => `${kind} ${findings.filter((one) => one.kind === kind).length}`).join(', ')
+
 export function summarize(report: Report): string {
-  const counts = KINDS.map((kind) => `${kind} ${report.findings.filter((one) => one.kind === kind).length}`)
   const times = Object.entries(report.times).map(
     ([fault, { resumed, ended }]) =>
       `  ${fault}: ${ended.length} turns struck; next event ${spread(resumed)}; end ${spread(ended)}`,
@@ -200,8 +205,8 @@ export function summarize(report: Report): string {
     `${report.rounds} rounds, seed ${report.seed}, ${report.seconds} s: ${report.turns} turns (${report.struck} struck), ${report.requests} model calls, ${report.calls} tool calls`,
     `readers: ${report.events} events over ${report.connections} connections`,
     ...times,
-    `memory: ${report.memory.map(({ replica, first, last }) => `${replica} ${first} → ${last} MiB`).join(', ')}`,
-    counts.join(', '),
+    ...report.memory.map(inWords),
+    tally(report.findings),
     report.findings.length === 0 ? 'nothing lost, nothing twice' : `${report.findings.length} FINDINGS`,
   ].join('\n')
 }

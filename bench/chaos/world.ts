@@ -32,6 +32,8 @@ export interface World {
   requests(): number
   /** The newest model request in which these words stand */
   requestWith(words: string): Recorded | undefined
+  /** Lets go of the requests that were answered well, so that a long run does not fill the driver's memory. */
+  forget(): void
   close(): Promise<void>
 }
 
@@ -86,7 +88,9 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     // The first one migrates; the others would only wait for it.
     await replicas[0]?.start()
     await Promise.all(replicas.slice(1).map((replica) => replica.start()))
-    const everything = () => [...openai.requests, ...anthropic.requests, ...gemini.requests]
+    const emulators = [openai, anthropic, gemini]
+    const everything = () => emulators.flatMap(({ requests }) => requests)
+    let forgotten = 0
     const world: World = {
       replicas,
       database,
@@ -95,8 +99,15 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       servers,
       redisUrl,
       refused: () => everything().filter(({ status = 0 }) => status >= 400),
-      requests: () => everything().length,
+      requests: () => everything().length + forgotten,
       requestWith: (words) => everything().findLast(({ text }) => text.includes(words)),
+      forget() {
+        for (const { requests } of emulators) {
+          const kept = requests.filter(({ status }) => status === undefined || status >= 400)
+          forgotten += requests.length - kept.length
+          requests.splice(0, requests.length, ...kept)
+        }
+      },
       close,
     }
     await request(world, 'POST', '/v1/connectors', {
