@@ -43,6 +43,18 @@ export const violated = (thrown: unknown): string | null =>
 export const unavailable = (why: string, cause?: unknown): BatonError =>
   new BatonError('unavailable', `The database is not available: ${why}`, { retryAfter: 2, cause })
 
+/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
+const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
+
+/** What a database answered in place of rows: `unavailable` where another time may do, else QueryFailure. */
+export function refusal(
+  { message, code, constraint }: { message: string; code: string; constraint: string | null },
+  cause?: unknown,
+): BatonError | QueryFailure {
+  if (SERVER_CLASSES.has(code.slice(0, 2))) return unavailable(message, cause)
+  return new QueryFailure(message, code, constraint, { cause })
+}
+
 /** The only value of the only row, null when there is no row. */
 export async function value<T>(
   db: Pick<Queries, 'query'>,

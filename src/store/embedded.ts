@@ -2,7 +2,7 @@
 import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
-import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavailable } from './db.ts'
+import { type Db, inTransaction, type Param, type Queries, refusal, unavailable } from './db.ts'
 import { plainParam } from './json.ts'
 import { lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
@@ -92,8 +92,7 @@ function settle(waiting: Map<number, Waiting>, answer: Answer): void {
   const caller = waiting.get(answer.id)
   waiting.delete(answer.id)
   if ('failure' in answer) {
-    const { message, code, constraint } = answer.failure
-    return caller?.reject(new QueryFailure(message, code, constraint))
+    return caller?.reject(refusal(answer.failure))
   }
   for (const row of answer.rows) {
     for (const name of answer.json) {

@@ -1,6 +1,6 @@
 /** The store on a PostgreSQL server: a bounded pool of connections. */
 import pg from 'pg'
-import { type Db, inTransaction, type Param, type Queries, QueryFailure, unavailable } from './db.ts'
+import { type Db, inTransaction, type Param, type Queries, QueryFailure, refusal, unavailable } from './db.ts'
 import { plainParam } from './json.ts'
 
 const PATIENCE = {
@@ -63,12 +63,9 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   }
 }
 
-/** SQLSTATE classes that speak of the server, not of the statement: connection, resources, shutdown, system. */
-const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
-
 function failure(err: unknown): Error {
   if (!(err instanceof Error)) return unavailable(String(err))
   if (!(err instanceof pg.DatabaseError) || err.code === undefined) return unavailable(err.message, err)
-  if (SERVER_CLASSES.has(err.code.slice(0, 2))) return unavailable(err.message, err)
-  return new QueryFailure(err.message, err.code, err.constraint ?? null, { cause: err })
+  const { message, code, constraint = null } = err
+  return refusal({ message, code, constraint }, err)
 }

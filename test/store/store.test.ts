@@ -298,6 +298,13 @@ async function portTests(t: Test, db: Db): Promise<void> {
     t.match(duplicate, { code: '23505', constraint: 'port_test_pkey' })
   })
 
+  await t.test('a full disk is told as a store that is away, in its own words', async (t) => {
+    const full = `do $$ begin raise 'No space left on device' using errcode = 'disk_full'; end $$`
+    const refused = await rejection(db.query(full))
+    t.match(refused, { code: 'unavailable', status: 503, retryAfter: 2, message: /No space left on device/ })
+    t.equal(await value(db, 'select 1'), 1, 'and it goes on')
+  })
+
   await t.test('values come back as they went', async (t) => {
     const [row] = await db.query(
       `select $1::text as t, $2::bytea as b, $3::json as j, $4::boolean as f, $5::text[] as a, $6::float8 as n`,
