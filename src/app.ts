@@ -154,8 +154,8 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
     }
 
     /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */
-    async function emit(session: string, delta: ToolsDelta): Promise<void> {
-      const turn_id = engine.activeTurn(session) ?? (await runningTurn(session))
+    async function emit(session: string, delta: ToolsDelta, turn: string | null): Promise<void> {
+      const turn_id = engine.activeTurn(session) ?? turn
       const event: TurnEvent = {
         type: 'tools.changed',
         ...delta,
@@ -169,11 +169,6 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         'control',
         JSON.stringify({ op: 'revision', session_id: session, revision: delta.tools_revision }),
       )
-    }
-
-    async function runningTurn(session: string): Promise<string | null> {
-      const found = await store.sessions.get({ owner: '', admin: true }, session)
-      return found?.active_turn_id ?? null
     }
 
     const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))

@@ -1,6 +1,6 @@
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
-import { bytesOf, document } from './json.ts'
+import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import { setList, visibleTo } from './sql.ts'
 import type { Binding, Connector, Connectors, NewConnector } from './store.ts'
@@ -216,7 +216,7 @@ function orGone(err: unknown): unknown {
   return err
 }
 
-type CacheVerb = 'saveList' | 'loadList' | 'pins' | 'pin'
+type CacheVerb = 'saveList' | 'loadList' | 'pinFirst' | 'pins' | 'pin'
 
 function caches(db: Db): Pick<Connectors, CacheVerb> {
   return {
@@ -230,6 +230,18 @@ function caches(db: Db): Pick<Connectors, CacheVerb> {
       )
     },
     loadList: (key) => value<unknown>(db, 'select list from tool_list where key = $1', [key]),
+    async pinFirst(connector, tools) {
+      const pins = tools.map(({ definition, ...rest }) => ({ ...rest, definition: document(definition) }))
+      await db.query(
+        `insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
+         select c.id, p.tool, p.hash, p.definition::json, 'first use'
+           from json_to_recordset($2::json) as p (tool text, hash text, definition text)
+           join connector c on c.id = $1
+         order by p.tool
+         on conflict do nothing`,
+        [connector, record(pins)],
+      )
+    },
     pins: (connector) =>
       db.query('select tool, hash, definition from tool_pin where connector_id = $1 order by tool', [
         connector,

@@ -1,7 +1,8 @@
 import { BatonError } from '../errors.ts'
+import { type StoredBindings, toBindings } from './connectors.ts'
 import { type Db, value } from './db.ts'
-import { document } from './json.ts'
-import type { Registry, RegistryRow } from './store.ts'
+import { document, record } from './json.ts'
+import type { Registry, RegistryGrounds, RegistryRow } from './store.ts'
 
 export function createRegistry(db: Db): Registry {
   return {
@@ -15,13 +16,75 @@ export function createRegistry(db: Db): Registry {
       if (!row) throw new BatonError('session_not_found', 'The session was deleted.')
       return row
     },
-    put: async (session, expected, tools, delta) =>
-      (await value(
-        db,
-        `update registry
-            set revision = $3, tools = $4::json, delta = $5::json, updated_at = clock_timestamp()
-          where session_id = $1 and revision = $2 returning 1`,
-        [session, expected, delta.tools_revision, document(tools), document(delta)],
-      )) !== null,
+    async grounds(known) {
+      const found = await value<StoredGrounds>(db, GROUNDS, [
+        known.map(({ session_id }) => session_id),
+        known.map(({ revision }) => String(revision)),
+      ])
+      const { sessions = [], pins = [] } = found ?? {}
+      return {
+        sessions: sessions.map((one) => ({ ...one, bindings: toBindings(one.bindings) })),
+        pins,
+      }
+    },
+    put: (changes) =>
+      db.query(PUT, [
+        changes.map(({ session_id }) => session_id),
+        record(
+          changes.map(({ session_id, expected, tools, delta }) => ({
+            session_id,
+            expected,
+            revision: delta.tools_revision,
+            tools: document(tools),
+            delta: document(delta),
+          })),
+        ),
+      ]),
   }
 }
+
+interface StoredGrounds {
+  sessions: (Omit<RegistryGrounds['sessions'][number], 'bindings'> & { bindings: StoredBindings })[]
+  pins: RegistryGrounds['pins']
+}
+
+const GROUNDS = `
+  with known as (
+    select * from unnest($1::text[], $2::bigint[]) as known (session_id, revision)
+  )
+  select json_build_object(
+    'sessions', (
+      select coalesce(json_agg(json_build_object(
+               'session_id', r.session_id,
+               'registry', case when r.revision <> k.revision then registry_json(r) end,
+               'bindings', bindings_json(r.session_id)
+             )), '[]')
+        from known k join registry r on r.session_id = k.session_id
+    ),
+    'pins', (
+      select coalesce(json_agg(json_build_object(
+               'connector_id', p.connector_id, 'tool', p.tool, 'hash', p.hash
+             )), '[]')
+        from tool_pin p
+       where p.connector_id in (
+         select b.connector_id from known k join binding b on b.session_id = k.session_id
+       )
+    )
+  )`
+
+// Locked in one order: writers of overlapping sets would wait for each other for ever.
+const PUT = `
+  with locked as materialized (
+    select session_id from registry where session_id = any($1::text[]) order by session_id for no key update
+  )
+  update registry r
+     set revision = c.revision, tools = c.tools::json, delta = c.delta::json, updated_at = clock_timestamp()
+    from locked l
+    join json_to_recordset($2::json)
+      as c (session_id text, expected bigint, revision bigint, tools text, delta text)
+      on c.session_id = l.session_id
+   where r.session_id = l.session_id and r.revision = c.expected
+  returning r.session_id, (
+    select t.id from turn t
+     where t.session_id = r.session_id and t.state in ('running', 'awaiting_input') limit 1
+  ) as turn_id`

@@ -400,10 +400,35 @@ export interface RegistryRow {
   updated_at: string
   tools: RegistryTool[]
 }
+/** What sessions' registries are made of, of one moment. */
+export interface RegistryGrounds {
+  /** Those of the sessions that exist; `registry` is null where the caller has it */
+  sessions: { session_id: string; registry: RegistryRow | null; bindings: Binding[] }[]
+  /** Accepted definitions of the connectors that they bind */
+  pins: { connector_id: string; tool: string; hash: string }[]
+}
+export interface RegistryChange {
+  session_id: string
+  /** The revision that it follows */
+  expected: number
+  tools: RegistryTool[]
+  delta: ToolsDelta
+}
 export interface Registry {
   get(session: string): Promise<RegistryRow>
-  /** Compare and swap on the revision; false when another change came first. */
-  put(session: string, expected: number, tools: RegistryTool[], delta: ToolsDelta): Promise<boolean>
+  /** `revision`: the one that the caller has; -1: none. */
+  grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>
+  /**
+   * Compare and swap on each revision, for sessions of which none is named twice. Answers with those that
+   * were written and the turn that runs or waits in them; where another change came first, a session is missing.
+   */
+  put(changes: readonly RegistryChange[]): Promise<{ session_id: string; turn_id: string | null }[]>
+}
+/** The definition of a tool that is accepted, and its hash. */
+export interface Pin {
+  tool: string
+  hash: string
+  definition: unknown
 }
 export interface Connectors {
   create(connector: NewConnector): Promise<Connector | 'name_taken'>
@@ -433,8 +458,9 @@ export interface Connectors {
   /** Last known tool list of a connection key, so that a cold start has one. */
   saveList(key: string, connector: string, list: unknown): Promise<void>
   loadList(key: string): Promise<unknown>
-  /** First-seen definition hash of a tool, and the accepted one. */
-  pins(connector: string): Promise<{ tool: string; hash: string; definition: unknown }[]>
+  /** Keeps definitions that are met for the first time; an accepted one stays. */
+  pinFirst(connector: string, tools: readonly Pin[]): Promise<void>
+  pins(connector: string): Promise<Pin[]>
   pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
 }
 

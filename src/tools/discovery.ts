@@ -6,7 +6,7 @@
 import type { Logger } from 'pino'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
-import { hashOf, type KnownServer } from './registry.ts'
+import type { KnownServer } from './registry.ts'
 
 export interface DiscoveryDeps {
   store: Pick<Store, 'connectors'>
@@ -15,6 +15,12 @@ export interface DiscoveryDeps {
   /** A server's list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
   log: Logger
+}
+
+/** A server as it is known, its accepted definitions aside. */
+export interface ListedServer extends Omit<KnownServer, 'pins'> {
+  /** Of the list that it shows (see `marks`) */
+  mark: string | null
 }
 
 /** As much of a binding as tells whether its server's list has moved. */
@@ -28,7 +34,7 @@ export interface Discovery {
   known(
     bindings: readonly Binding[],
     options: { deadlineMs: number; refresh: boolean },
-  ): Promise<KnownServer[]>
+  ): Promise<ListedServer[]>
   /**
    * What a registry made of these bindings' present lists is made of, binding by binding; null where a list
    * is missing or old. Equal marks: nothing to do.
@@ -155,25 +161,33 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   async function one(
     { connector, alias }: Binding,
     { deadlineMs, refresh }: { deadlineMs: number; refresh: boolean },
-  ): Promise<KnownServer> {
+  ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec.key, spec, watch.wantedUntil)
-    const [pins, answer] = await Promise.all([
-      store.connectors.pins(connector.id),
-      within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh)),
-    ])
-    const hashes = new Map(pins.map(({ tool, hash }) => [tool, hash]))
-    const common = { connector, server: alias ?? connector.name, pins: hashes }
-    if (answer && 'list' in answer)
-      return { ...common, tools: answer.list.tools, state: 'live', reason: null }
+    const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
+    const common = { connector, server: alias ?? connector.name }
+    if (answer && 'list' in answer) {
+      const { tools, hash } = answer.list
+      const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
+      return { ...common, tools, state: 'live', reason: null, mark }
+    }
     const older = mcp.cached(spec.key) ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
     return {
       ...common,
+      mark: null,
       tools: older?.tools ?? null,
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
     }
+  }
+
+  function markOf({ connector, alias }: Bound): string | null {
+    const watch = latest.get(connector.id)
+    const isSame = watch?.connector.config_revision === connector.config_revision
+    const list = watch && isSame ? usable(watch.spec) : null
+    const isNow = watch && list && isRecent(list) && !mcp.isOutdated(watch.spec.key)
+    return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
   }
 
   /** A list that is there, at once; an old one is asked for again behind it. */
@@ -181,6 +195,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const list = refresh || mcp.isOutdated(watch.spec.key) ? null : usable(watch.spec)
     if (!list) return null
     if (!isRecent(list)) void ask(watch, true)
+    // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
+    if (watch.list?.hash !== list.hash) void came(watch, list)
     return Promise.resolve({ list })
   }
 
@@ -194,8 +210,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /**
-   * Keeps the list for a cold start, and the hash of each definition seen for the first time. False when
-   * the store had this very list: another replica, or this one before its start, told the sessions.
+   * Keeps the list for a cold start. False when the store had this very list: another replica, or this one
+   * before its start, told the sessions.
    */
   async function remember(
     { connector, spec }: Watch,
@@ -206,11 +222,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       const stored = before ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
       if (stored?.hash === list.hash) return false
       await store.connectors.saveList(spec.key, connector.id, list)
-      const pinned = new Set((await store.connectors.pins(connector.id)).map(({ tool }) => tool))
-      const unknown = list.tools.filter(({ name }) => !pinned.has(name))
-      await Promise.all(
-        unknown.map((tool) => store.connectors.pin(connector.id, tool.name, hashOf(tool), tool, 'first use')),
-      )
     } catch (err) {
       log.warn({ err, connector: connector.name }, 'tool list was not kept')
     }
@@ -223,7 +234,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
-  async function safely(binding: Binding, options: Parameters<typeof one>[1]): Promise<KnownServer> {
+  async function safely(binding: Binding, options: Parameters<typeof one>[1]): Promise<ListedServer> {
     try {
       return await one(binding, options)
     } catch (thrown) {
@@ -231,7 +242,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
       const reason = `${connector.name} is not available: it could not be asked`
       const server = alias ?? connector.name
-      return { connector, server, tools: null, state: 'away', reason, pins: new Map() }
+      return { connector, server, tools: null, state: 'away', reason, mark: null }
     }
   }
 
@@ -239,14 +250,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     known: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
     forget: (id) => forget(({ connector }) => connector.id === id),
     isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
-    marks: (bindings) =>
-      bindings.map(({ connector, alias }) => {
-        const watch = latest.get(connector.id)
-        const isSame = watch?.connector.config_revision === connector.config_revision
-        const list = watch && isSame ? usable(watch.spec) : null
-        const isNow = watch && list && isRecent(list) && !mcp.isOutdated(watch.spec.key)
-        return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
-      }),
+    marks: (bindings) => bindings.map(markOf),
     onArrival: (fn) => void listeners.add(fn),
     close() {
       isClosed = true

@@ -1,23 +1,38 @@
 /**
- * The tools of sessions as a live thing: binds and unbinds servers, follows what they announce, writes each
- * change as one new revision, and says so. The rules of what a registry holds are registry.ts.
+ * The tools of sessions as a live thing: binds and unbinds servers, and follows what they announce. The rules
+ * of what a registry holds are registry.ts; writing one is registries.ts.
  */
-import type { Logger } from 'pino'
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
-import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
+import type { Binding, Connector, RegistryRow, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { type Bound, connectBudgetMs, createDiscovery, within } from './discovery.ts'
+import { type Bound, connectBudgetMs, createDiscovery, type ListedServer, within } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
-import { appended, difference, hashOf, nextRegistry } from './registry.ts'
+import {
+  type Change,
+  createRegistries,
+  type Ground,
+  type Next,
+  type Pins,
+  type Registries,
+  type RegistriesDeps,
+} from './registries.ts'
+import {
+  appended,
+  difference,
+  hashOf,
+  type KnownServer,
+  type NextRegistry,
+  nextRegistry,
+} from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
-export interface SessionToolsDeps {
-  store: Pick<Store, 'registry' | 'connectors' | 'sessions'>
+export interface SessionToolsDeps extends RegistriesDeps {
+  store: Pick<Store, 'registry' | 'connectors'>
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
@@ -27,8 +42,6 @@ export interface SessionToolsDeps {
   /** The deployment and limit that the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
-  /** A revision is written: say it on the session's stream and to the other replicas */
-  emit(session: string, delta: ToolsDelta): Promise<void>
   /** When it takes effect; restarts the step in flight for `now` */
   takeEffect(
     session: Session,
@@ -37,7 +50,6 @@ export interface SessionToolsDeps {
   ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
   /** A server's list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
-  log: Logger
 }
 export interface View {
   deployment: Deployment
@@ -46,20 +58,18 @@ export interface View {
 }
 
 /** What the engine needs beside what routes call. */
-export interface EngineTools extends SessionTools {
-  /** `bindings`: of the session, where they were read a moment ago. */
-  settle(session: string, owner: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<void>
-  /** The revision of the registry that is kept here; -1: none. */
-  keptRevision(session: string): number
-  /** Keeps a registry that was just read, so that it need not be read again; answers with the newest kept. */
-  keep(row: RegistryRow): RegistryRow
-  current(session: string): Promise<RegistryRow>
-  latestRevision(session: string): number
+export interface EngineTools
+  extends SessionTools,
+    Pick<Registries, 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
+  /**
+   * Brings the session's registry up to date with what its servers list. Waits for servers, and for callers'
+   * changes that are under way, no longer than told; what is known by then is written however long the store
+   * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
+   */
+  settle(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
-  /** Another replica wrote this revision. */
-  noteRevision(session: string, revision: number): void
   close(): Promise<void>
 }
 
@@ -70,97 +80,28 @@ interface Look {
   /** Every server was there: nothing is waited for */
   isWhole: boolean
 }
-interface Change {
-  row: RegistryRow
-  before: RegistryRow
-  delta: ToolsDelta
+/** How long servers may take; `budget`: as long as each of them may take to be reached. */
+interface Patience {
+  deadlineMs: number | 'budget'
+  /** Asks them even where a list is fresh */
+  refresh: boolean
 }
 
-/** Tools in all cached registries together: each holds its schemas. */
-const MOST_CACHED = 20_000
-/** Sessions whose newest revision is known by number. */
-const MOST_NOTED = 50_000
+/** What is known now. */
+const AT_ONCE: Patience = { deadlineMs: 0, refresh: false }
+/** Sessions whose last look is known. */
+const MOST_LOOKS = 50_000
 /** Sessions that follow one server's announcement at once; the others see it at their next turn. */
 const FOLLOWERS = 1_000
-/** Another writer may come first; more often than this it is no race but a defect. */
-const MOST_TRIES = 10
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
   const discovery = createDiscovery(deps)
-  const rows = new Map<string, RegistryRow>()
-  /** The newest revision known of, which may be newer than the cached row */
-  const newest = new Map<string, number>()
-  let held = 0
+  const registries = createRegistries(deps)
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const looks = new Map<string, Look>()
-  /** The last change of a session that is under way here: they go one after the other */
+  /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
-
-  function keep(row: RegistryRow): RegistryRow {
-    const cached = rows.get(row.session_id)
-    if (cached && cached.revision >= row.revision) return cached
-    drop(row.session_id)
-    rows.set(row.session_id, row)
-    held += weightOf(row)
-    for (const oldest of rows.keys()) {
-      if (held <= MOST_CACHED || oldest === row.session_id) break
-      drop(oldest)
-    }
-    noteRevision(row.session_id, row.revision)
-    return row
-  }
-
-  const weightOf = (row: RegistryRow) => row.tools.length + 1
-
-  function drop(session: string): void {
-    const row = rows.get(session)
-    if (!row) return
-    rows.delete(session)
-    held -= weightOf(row)
-  }
-
-  function noteRevision(session: string, revision: number): void {
-    if (revision <= (newest.get(session) ?? 0)) return
-    newest.delete(session)
-    newest.set(session, revision)
-    const [oldest = ''] = newest.size > MOST_NOTED ? newest.keys() : []
-    newest.delete(oldest)
-  }
-
-  async function current(session: string): Promise<RegistryRow> {
-    const cached = rows.get(session)
-    if (cached && cached.revision >= (newest.get(session) ?? 0)) return cached
-    return keep(await store.registry.get(session))
-  }
-
-  /** Writes what `compute` makes of the newest row; computes anew when another writer came first. */
-  async function change(
-    session: string,
-    compute: (before: RegistryRow) => Pick<Change, 'delta'> & { tools: RegistryTool[] },
-  ): Promise<Change> {
-    for (let tries = 0; tries < MOST_TRIES; tries++) {
-      const before = await store.registry.get(session)
-      const { tools, delta } = compute(before)
-      if (delta.added.length + delta.removed.length + delta.changed.length === 0) {
-        keep(before)
-        return { row: before, before, delta: { ...delta, tools_revision: before.revision } }
-      }
-      const moved = { ...delta, tools_revision: before.revision + 1 }
-      if (!(await store.registry.put(session, before.revision, tools, moved))) continue
-      const row = keep({
-        session_id: session,
-        revision: moved.tools_revision,
-        updated_at: new Date().toISOString(),
-        tools,
-      })
-      await deps.emit(session, moved).catch((err: unknown) => log.warn({ err, session }, 'an event was lost'))
-      return { row, before, delta: moved }
-    }
-    throw new BatonError('unavailable', 'The tools of this session are changing too fast; try again.', {
-      retryAfter: 1,
-    })
-  }
 
   /** One change of a session at a time in this process; the compare-and-swap guards against the others. */
   function inLine<T>(session: string, work: () => Promise<T>): Promise<T> {
@@ -174,40 +115,87 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return mine
   }
 
-  /** One look at the bound servers, and one revision if anything moved. */
-  async function update(session: string, options: { deadlineMs: number; refresh: boolean }): Promise<Change> {
-    const bindings = await store.connectors.bindings(session)
-    const servers = await discovery.known(bindings, options)
-    const marks = discovery.marks(bindings)
-    const written = await change(session, (before) => {
-      const next = nextRegistry(before.tools, servers, deps.builtins, deps.policy, new Date().toISOString())
-      const { added, removed, changed } = next
-      return { tools: next.tools, delta: { tools_revision: before.revision, added, removed, changed } }
-    })
-    looks.delete(session)
-    const bound = bindings.map(({ connector: { id, config_revision }, alias }) => ({
-      connector: { id, config_revision },
-      alias,
-    }))
-    const isWhole = servers.every(({ state }) => state === 'live') && !marks.includes(null)
-    looks.set(session, { bound, marks, isWhole })
-    const [oldest = ''] = looks.size > MOST_NOTED ? looks.keys() : []
-    looks.delete(oldest)
-    return written
+  /** The registry that the bound servers' lists make of it now, or once they are there. */
+  async function look({ row, bindings, pins }: Ground, patience: Patience): Promise<Next> {
+    const { refresh } = patience
+    const deadlineMs = patience.deadlineMs === 'budget' ? budgetOf(bindings) : patience.deadlineMs
+    const servers = await discovery.known(bindings, { deadlineMs, refresh })
+    const pinned = await pinnedOf(servers, pins)
+    const made: Look = {
+      bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
+        connector: { id, config_revision },
+        alias,
+      })),
+      marks: servers.map(({ mark }) => mark),
+      isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
+    }
+    return {
+      ...nextRegistry(row.tools, pinned, deps.builtins, deps.policy, new Date().toISOString()),
+      stands: () => note(row.session_id, made),
+    }
   }
 
-  /** Takes over what is known now, without waiting for any server. */
-  const follow = (session: string): Promise<unknown> =>
-    inLine(session, () => update(session, { deadlineMs: 0, refresh: false })).catch((err: unknown) =>
-      log.warn({ err, session_id: session }, 'tools could not be brought up to date'),
+  function note(session: string, made: Look): void {
+    looks.delete(session)
+    looks.set(session, made)
+    const [oldest = ''] = looks.size > MOST_LOOKS ? looks.keys() : []
+    looks.delete(oldest)
+  }
+
+  /** Trust on first use: what a model is to get for the first time is kept before it can. */
+  async function pinnedOf(servers: readonly ListedServer[], pins: Pins): Promise<KnownServer[]> {
+    return Promise.all(
+      servers.map(async (server): Promise<KnownServer> => {
+        const { connector, tools } = server
+        const known = pins.get(connector.id) ?? new Map<string, string>()
+        const unknown = (tools ?? []).filter(({ name }) => !known.has(name))
+        if (unknown.length === 0) return { ...server, pins: known }
+        const first = unknown.map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
+        await store.connectors.pinFirst(connector.id, first)
+        // Another session's first use may have come before this one, with another list.
+        const kept = await store.connectors.pins(connector.id)
+        return { ...server, pins: new Map(kept.map(({ tool, hash }) => [tool, hash])) }
+      }),
     )
+  }
+
+  /** Servers are waited for once: whatever another writer did meanwhile is looked at as it is. */
+  const update = (session: string, patience: Patience): Promise<Change> =>
+    registries.change(session, (ground, tries) => look(ground, tries === 0 ? patience : AT_ONCE))
+
+  const isCurrent = (session: string, bindings: readonly Bound[]): boolean => {
+    const last = looks.get(session)
+    return last?.isWhole === true && discovery.marks(bindings).join('\n') === last.marks.join('\n')
+  }
+
+  /** A server that the session binds moved since its registry was made. */
+  function hasMoved(session: string): boolean {
+    const last = looks.get(session)
+    if (!last) return false
+    const marks = discovery.marks(last.bound)
+    return last.bound.some(
+      ({ connector: { id } }, i) =>
+        discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
+    )
+  }
 
   discovery.onArrival((connector) => {
-    void followers(connector).catch((err: unknown) => log.warn({ err }, 'tool list was not followed'))
+    void followers(connector, (session) => !isCurrent(session, looks.get(session)?.bound ?? []))
   })
 
-  async function followers(connector: Connector): Promise<void> {
-    for (const session of await store.connectors.sessionsOf(connector.id, FOLLOWERS)) await follow(session)
+  /** Without waiting for any server. Turns do not wait for it either: each brings its own session up to date. */
+  async function follow(sessions: readonly string[], isLeft = (_: string) => true): Promise<void> {
+    await registries
+      .changeAll(sessions, (ground) => look(ground, AT_ONCE), isLeft)
+      .catch((err: unknown) => log.warn({ err }, 'tools could not be brought up to date'))
+  }
+
+  async function followers({ id }: Connector, isLeft?: (session: string) => boolean): Promise<void> {
+    const all = await store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
+      log.warn({ err }, 'tool list was not followed')
+      return []
+    })
+    await follow(all, isLeft)
   }
 
   async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
@@ -225,22 +213,22 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return bytes(before) === bytes(after)
   }
 
-  const budgetOf = (bindings: readonly Binding[]) =>
-    bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
-
-  const updateFully = async (session: string, refresh: boolean): Promise<Change> => {
-    const bindings = await store.connectors.bindings(session)
-    return update(session, { deadlineMs: budgetOf(bindings), refresh })
-  }
-
   /**
    * A caller's change: the answer tells all that became of the tools meanwhile, also where a server's
    * arrival, here or on another replica, wrote a part of it first.
    */
-  async function made(session: Session, apply: Apply, work: () => Promise<Change>): Promise<ToolsChange> {
+  async function made(
+    session: Session,
+    apply: Apply,
+    patience: Patience,
+    work: (bindings: readonly Binding[]) => Promise<unknown>,
+  ): Promise<ToolsChange> {
     const change = await inLine(session.id, async () => {
-      const before = await store.registry.get(session.id)
-      const { row } = await work()
+      const ground = await registries.ground(session.id)
+      if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
+      const { row: before, bindings } = ground
+      await work(bindings)
+      const { row } = await update(session.id, patience)
       return { before, row, delta: { tools_revision: row.revision, ...difference(before.tools, row.tools) } }
     })
     return finish(session, change, apply)
@@ -268,83 +256,77 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   return {
-    current,
-    keep,
-    keptRevision: (session) => rows.get(session)?.revision ?? -1,
-    noteRevision,
-    latestRevision: (session) => newest.get(session) ?? 0,
-    overlay: (row, deployment, toolLimit) => overlayOf(row, deployment, toolLimit),
-    async settle(session, _owner, deadlineMs, known) {
-      const bindings = known ?? (await store.connectors.bindings(session))
-      const last = looks.get(session)
-      const marks = discovery.marks(bindings)
-      if (last?.isWhole && marks.join('\n') === last.marks.join('\n') && !lines.has(session)) return
-      const work = inLine(session, () => update(session, { deadlineMs, refresh: false }))
-      const failed = (err: unknown) =>
-        log.warn({ err, session_id: session }, 'tools could not be brought up to date')
-      // A bind that waits for its server may be first in line: the turn goes on without it.
-      await within(deadlineMs, work.catch(failed))
+    current: registries.current,
+    keep: registries.keep,
+    keptRevision: registries.keptRevision,
+    noteRevision: registries.noteRevision,
+    latestRevision: registries.latestRevision,
+    overlay: overlayOf,
+    async settle(session, deadlineMs, known) {
+      const line = lines.get(session)
+      if (known && !line && isCurrent(session, known)) return 0
+      const from = performance.now()
+      // A bind may wait for its server much longer: the turn goes on without it.
+      if (line) await within(deadlineMs, line)
+      if (!known && looks.get(session)?.isWhole && !hasMoved(session)) return performance.now() - from
+      const left = Math.max(0, deadlineMs - (performance.now() - from))
+      let waited = performance.now() - from
+      await registries
+        .change(session, async (ground, tries) => {
+          const asked = performance.now()
+          const next = await look(ground, tries === 0 ? { deadlineMs: left, refresh: false } : AT_ONCE)
+          waited += performance.now() - asked
+          return next
+        })
+        .catch((err: unknown) => {
+          if (err instanceof BatonError && err.code === 'unavailable') throw err
+          log.warn({ err, session_id: session }, 'tools could not be brought up to date')
+        })
+      return waited
     },
-    isBehind(session) {
-      const last = looks.get(session)
-      if (lines.has(session)) return true
-      if (!last) return false
-      const marks = discovery.marks(last.bound)
-      return last.bound.some(
-        ({ connector: { id } }, i) =>
-          discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
-      )
-    },
+    isBehind: (session) => lines.has(session) || hasMoved(session),
     async open(session, connectors) {
       const scope = { owner: session.owner, admin: false }
       const auto = await Promise.all(deps.autoBound().map((name) => store.connectors.find(scope, name)))
       const all = [...auto.filter((one) => one !== null), ...connectors]
       for (const one of all) await store.connectors.bind(session.id, one.id, null)
-      await inLine(session.id, () => updateFully(session.id, false))
+      await inLine(session.id, () => update(session.id, { deadlineMs: 'budget', refresh: false }))
     },
     async list(session, provider) {
-      const row = await current(session.id)
+      const row = await registries.current(session.id)
       const view = await deps.viewOf(session, provider)
       return listing(row, view, deps.providers, provider !== null, await changesIn(deps, row))
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      const bindings = await store.connectors.bindings(session.id)
-      assertFree(bindings, found.id, alias ?? found.name)
-      return made(session, apply, async () => {
+      return made(session, apply, { deadlineMs: 'budget', refresh: false }, async (bindings) => {
+        assertFree(bindings, found.id, alias ?? found.name)
         await store.connectors.bind(session.id, found.id, alias)
-        return updateFully(session.id, false)
       })
     },
-    async unbind(session, idOrName, apply) {
-      const bindings = await store.connectors.bindings(session.id)
-      const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
-      if (!bound)
+    // What stays is not waited for: taking tools away must be quick.
+    unbind: (session, idOrName, apply) =>
+      made(session, apply, AT_ONCE, async (bindings) => {
+        const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
+        if (bound) return store.connectors.unbind(session.id, bound.connector.id)
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
-      return made(session, apply, async () => {
-        await store.connectors.unbind(session.id, bound.connector.id)
-        // What stays is not waited for: taking tools away must be quick.
-        return update(session.id, { deadlineMs: 0, refresh: false })
-      })
-    },
+      }),
     async setEnabled(session, name, enabled, apply) {
-      const compute = (before: RegistryRow) => {
-        const tool = before.tools.find((one) => one.canonical_name === name)
+      const make = async ({ row: { tools } }: Ground): Promise<NextRegistry> => {
+        const tool = tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
-        const others = before.tools.filter((one) => one !== tool)
+        const others = tools.filter((one) => one !== tool)
         // One that comes back is declared behind the others, so that what the model has seen stays.
-        const tools = enabled
-          ? [...others, ...appended(before.tools, [{ ...tool, enabled }])]
-          : before.tools.map((one) => (one === tool ? { ...one, enabled } : one))
-        const changed = tool.enabled === enabled ? [] : [name]
-        return { tools, delta: { tools_revision: before.revision, added: [], removed: [], changed } }
+        const next = enabled
+          ? [...others, ...appended(tools, [{ ...tool, enabled }])]
+          : tools.map((one) => (one === tool ? { ...one, enabled } : one))
+        return { tools: next, added: [], removed: [], changed: tool.enabled === enabled ? [] : [name] }
       }
-      const switched = await inLine(session.id, () => change(session.id, compute))
+      const switched = await inLine(session.id, () => registries.change(session.id, make))
       return finish(session, switched, apply)
     },
-    async refresh(session, apply) {
-      return made(session, apply, () => updateFully(session.id, true))
-    },
+    refresh: (session, apply) =>
+      made(session, apply, { deadlineMs: 'budget', refresh: true }, async () => {}),
     async accept(caller: Caller, from, tool) {
       const spec = deps.specFor(from)
       const list = mcp.cached(spec.key) ?? (await mcp.list(spec, { timeoutMs: connectBudgetMs(from) }))
@@ -357,16 +339,16 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     connectorChanged(connector, sessions) {
       discovery.forget(connector.id)
-      const all = async () => {
-        for (const session of sessions) await follow(session)
-      }
-      void all()
+      void follow(sessions)
     },
     async close() {
       discovery.close()
     },
   }
 }
+
+const budgetOf = (bindings: readonly Binding[]) =>
+  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
 
 /** The registry as api.md shows it. What the session's provider cannot declare carries the reason. */
 function listing(

@@ -101,7 +101,6 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
   const opening = entry.kind === 'fresh' ? entry.opening : undefined
-  const from = performance.now()
   const resolve = () => opening?.credential ?? credentialOf(deps, active, provider)
   const [credential, { history, ...tools }] = await Promise.all([
     patiently(deps.log, async () => resolve()).then(completed),
@@ -120,7 +119,6 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       turn.context,
     ),
     ...tools,
-    serverWaitMs: SERVER_WAIT_MS - (performance.now() - from),
     isCurrent: opening !== undefined,
     index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
     invalidCalls: 0,
@@ -134,23 +132,24 @@ function credentialOf(deps: LoopDeps, { turn, session }: ActiveTurn, provider: s
   return deps.credentials.resolve(turn.owner, own, provider)
 }
 
-type Loaded = Pick<Run, 'history' | 'registry' | 'connectors'>
+type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>
 
 /** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
 async function started({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
   const { history, bindings } = start
   if (start.registry) tools.keep(start.registry)
-  await tools.settle(session.id, session.owner, SERVER_WAIT_MS, bindings)
+  const waited = await tools.settle(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
-  return { history, registry, connectors: connectorsIn(bindings, registry.revision) }
+  const connectors = connectorsIn(bindings, registry.revision)
+  return { history, registry, connectors, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
 async function readBack({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
-  const [history] = await Promise.all([
+  const [history, waited] = await Promise.all([
     store.messages.after(session.id, 0),
-    tools.settle(session.id, session.owner, SERVER_WAIT_MS),
+    tools.settle(session.id, SERVER_WAIT_MS),
   ])
-  return { history, registry: null, connectors: null }
+  return { history, registry: null, connectors: null, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
 async function steps(run: Run): Promise<void> {

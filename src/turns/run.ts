@@ -57,11 +57,9 @@ export const SERVER_WAIT_MS = 400
  * request has it, and changes that come together are one restart.
  */
 export async function catchUp(run: Run): Promise<void> {
-  const { id, owner } = run.active.session
-  if (run.serverWaitMs <= 0 || !run.deps.tools.isBehind(id)) return
-  const from = performance.now()
-  await run.deps.tools.settle(id, owner, run.serverWaitMs)
-  run.serverWaitMs -= performance.now() - from
+  const { id } = run.active.session
+  if (!run.deps.tools.isBehind(id)) return
+  run.serverWaitMs -= await run.deps.tools.settle(id, Math.max(0, run.serverWaitMs))
 }
 
 /** The record of a step that is over, with what its model call used so far. */

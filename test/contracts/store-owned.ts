@@ -2,7 +2,7 @@
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { NewConnector, NewCredential, RegistryTool, Scope, Store } from '../../src/store/store.ts'
-import { ADMIN, allPages, id, newSession, owner, rejection, STRANGER } from './store-rows.ts'
+import { ADMIN, allPages, id, newSession, openRequest, owner, rejection, STRANGER } from './store-rows.ts'
 
 const connector = (scope: Scope, name: string, rest: Partial<NewConnector> = {}): NewConnector => ({
   id: id('con'),
@@ -189,8 +189,13 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
     await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
     await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
+    await store.connectors.pinFirst(one.id, [
+      { tool: 'x', hash: 'h4', definition: { v: 4 } },
+      { tool: 'b', hash: 'h5', definition: { v: '\0' } },
+    ])
     t.strictSame(await store.connectors.pins(one.id), [
       { tool: 'a', hash: 'h2', definition: { v: 2 } },
+      { tool: 'b', hash: 'h5', definition: { v: '\0' } },
       { tool: 'x', hash: 'h3', definition: { v: 3 } },
     ])
     await store.connectors.delete(scope, one.id)
@@ -234,14 +239,70 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     removed: [],
     changed: [],
   })
-  const both = await Promise.all([1, 2].map(() => store.registry.put(session, 0, [tool], delta(1))))
-  t.strictSame(both.sort(), [false, true], 'of two changes one came first')
+  const put = (session_id: string, expected: number, tools: RegistryTool[]) =>
+    store.registry.put([{ session_id, expected, tools, delta: delta(expected + 1) }])
+  const both = await Promise.all([1, 2].map(() => put(session, 0, [tool])))
+  t.strictSame(
+    both.sort((a, b) => a.length - b.length),
+    [[], [{ session_id: session, turn_id: null }]],
+    'of two changes one came first',
+  )
   const row = await store.registry.get(session)
   t.equal(row.revision, 1)
   t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes stay')
-  t.equal(await store.registry.put(session, 1, [], delta(2)), true)
+  t.equal((await put(session, 1, [])).length, 1)
   t.equal((await store.sessions.get(scope, session))?.tools_revision, 2)
-  t.equal(await store.registry.put('ses_none', 0, [], delta(1)), false)
+  t.strictSame(await put('ses_none', 0, []), [])
+
+  await t.test('many registries are read and written together', async (t) => {
+    const { id: other } = await newSession(store, scope)
+    const one = connector(scope, 'many')
+    await store.connectors.create(one)
+    await store.connectors.bind(session, one.id, 'me')
+    await store.connectors.pinFirst(one.id, [{ tool: 'x', hash: 'h1', definition: { a: '\0' } }])
+    const known = [
+      { session_id: session, revision: 2 },
+      { session_id: other, revision: -1 },
+      { session_id: 'ses_none', revision: -1 },
+    ]
+    const { sessions, pins } = await store.registry.grounds(known)
+    t.strictSame(pins, [{ connector_id: one.id, tool: 'x', hash: 'h1' }])
+    t.equal(sessions.length, 2)
+    const ground = sessions.find(({ session_id }) => session_id === session)
+    t.match(ground, {
+      registry: null,
+      bindings: [{ alias: 'me', connector: { id: one.id, owner: scope.owner } }],
+    })
+    t.match(
+      sessions.find(({ session_id }) => session_id === other),
+      { registry: { revision: 0 }, bindings: [] },
+    )
+    const open = openRequest(other)
+    await store.turns.open(scope, open)
+    const change = (session_id: string, expected: number) => ({
+      session_id,
+      expected,
+      tools: [tool],
+      delta: delta(expected + 1),
+    })
+    t.strictSame(await store.registry.put([change(session, 2), change(other, 5)]), [
+      { session_id: session, turn_id: null },
+    ])
+    t.strictSame(await store.registry.put([change(session, 2), change(other, 0)]), [
+      { session_id: other, turn_id: open.turn.id },
+    ])
+    await store.registry.put([change(other, 1), change(session, 3)])
+    await store.registry.put([change(other, 2)])
+    const all = [change(session, 4), change(other, 3)]
+    const overlapping = Array.from({ length: 8 }, (_, i) =>
+      store.registry.put(i % 2 ? all : [...all].reverse()),
+    )
+    t.equal(
+      (await Promise.all(overlapping)).flat().length,
+      2,
+      'each is written once, and nobody waits for ever',
+    )
+  })
 }
 
 const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({

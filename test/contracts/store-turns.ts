@@ -343,7 +343,14 @@ async function commitContract(t: Test, store: Store): Promise<void> {
       registry: null,
       cancel_requested: false,
     })
-    await store.registry.put(session.id, 0, [], { tools_revision: 1, added: [], removed: [], changed: [] })
+    await store.registry.put([
+      {
+        session_id: session.id,
+        expected: 0,
+        tools: [],
+        delta: { tools_revision: 1, added: [], removed: [], changed: [] },
+      },
+    ])
     await store.turns.requestCancel(scope, turn.id)
     t.match(await store.turns.readStep(fence, turn.id, 1, 0), {
       registry: { revision: 1 },

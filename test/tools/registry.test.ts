@@ -8,7 +8,15 @@ import type { ToolsDelta } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
-import type { Binding, Connector, RegistryRow, RegistryTool, Session } from '../../src/store/store.ts'
+import type {
+  Binding,
+  Connector,
+  Pin,
+  RegistryChange,
+  RegistryRow,
+  RegistryTool,
+  Session,
+} from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { hashOf, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
@@ -382,11 +390,31 @@ function createMemory() {
         const row = rows.get(session) ?? { session_id: session, revision: 0, updated_at: NOW, tools: [] }
         return JSON.parse(JSON.stringify(row)) as RegistryRow
       },
-      put: async (session: string, expected: number, tools: RegistryTool[], delta: ToolsDelta) => {
-        if ((rows.get(session)?.revision ?? 0) !== expected) return false
-        written.push(delta)
-        rows.set(session, { session_id: session, revision: delta.tools_revision, updated_at: NOW, tools })
-        return true
+      grounds: async (known: readonly { session_id: string; revision: number }[]) => ({
+        sessions: await Promise.all(
+          known.map(async ({ session_id, revision }) => {
+            const registry = await store.registry.get(session_id)
+            const isKnown = registry.revision === revision
+            const bindings = await store.connectors.bindings(session_id)
+            return { session_id, registry: isKnown ? null : registry, bindings }
+          }),
+        ),
+        pins: [...pins].flatMap(([connector_id, own]) => own.map((one) => ({ connector_id, ...one }))),
+      }),
+      put: async (changes: readonly RegistryChange[]) => {
+        const fit = changes.filter(
+          ({ session_id, expected }) => expected === (rows.get(session_id)?.revision ?? 0),
+        )
+        for (const { session_id, tools, delta } of fit) {
+          written.push(delta)
+          rows.set(session_id, {
+            session_id,
+            revision: delta.tools_revision,
+            updated_at: NOW,
+            tools: [...tools],
+          })
+        }
+        return fit.map(({ session_id }) => ({ session_id, turn_id: null }))
       },
     },
     connectors: {
@@ -422,6 +450,10 @@ function createMemory() {
         [...bindings].filter(([, own]) => own.some((one) => one.id === id)).map(([session]) => session),
       saveList: async (key: string, _: string, list: unknown) => void lists.set(key, list),
       loadList: async (key: string) => lists.get(key) ?? null,
+      pinFirst: async (id: string, tools: readonly Pin[]) => {
+        const own = pins.get(id) ?? []
+        pins.set(id, [...own, ...tools.filter(({ tool }) => !own.some((one) => one.tool === tool))])
+      },
       pins: async (id: string) => pins.get(id) ?? [],
       pin: async (id: string, name: string, hash: string, definition: unknown) => {
         const others = (pins.get(id) ?? []).filter((one) => one.tool !== name)
@@ -636,7 +668,7 @@ t.test('a turn waits for no server longer than it was told, however many there a
   const [slow, other] = ['slow', 'other'].map((name) => add(name, { tools: [tool('a')], when }))
   const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
   const started = performance.now()
-  await seed.settle('ses_1', 'o', 50)
+  await seed.settle('ses_1', 50)
   t.ok(performance.now() - started < 4_000, 'not the five seconds of a bind')
   t.notOk((await seed.current('ses_1')).tools.some(({ server: name }) => name === 'slow'))
   letGo()
@@ -644,6 +676,54 @@ t.test('a turn waits for no server longer than it was told, however many there a
   await heard((_, { added }) => added.includes('slow.a'))
   t.ok(slow && other)
   t.equal(servers.size, 2)
+})
+
+t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
+  const { create, add, servers, store, rows } = setUp(t)
+  const tools = create()
+  const sessions = ['ses_1', 'ses_2'].map(sessionOf)
+  const one = add('s', { tools: [tool('a')] })
+  for (const session of sessions) await tools.open(session, [one])
+  const bindings = await store.connectors.bindings('ses_1')
+  const put = store.registry.put
+  let letGo = () => {}
+  const isSlow = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  store.registry.put = async (changes) => {
+    await isSlow
+    return put(changes)
+  }
+  servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(sessions[0] as Session, 'next')
+  // The list is known by then; that it is written everywhere is what takes its time.
+  while (!tools.isBehind('ses_2')) await new Promise((resolve) => setImmediate(resolve))
+  const alive = setTimeout(letGo, 400)
+  const waited = await tools.settle('ses_2', 20, bindings)
+  t.ok(waited < 400, 'the store’s time is none that was spent on servers')
+  t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
+  t.notOk(tools.isBehind('ses_2'))
+  await refreshed
+  clearTimeout(alive)
+})
+
+t.test('a definition is kept before a model can get it, whichever way its list came', async (t) => {
+  const { create, add, mcp, store, servers, heard, announce } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await mcp.list({ key: 'con_s@1' } as never, { timeoutMs: 1_000 })
+  const put = store.registry.put
+  store.registry.put = async (changes) => {
+    t.match(await store.connectors.pins('con_s'), [{ tool: 'a', hash: hashOf(tool('a')) }])
+    return put(changes)
+  }
+  await tools.open(session, [one])
+  store.registry.put = put
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed' })
 })
 
 t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
@@ -663,7 +743,7 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.match(gone, { removed: ['a.x'], changed: [], added: [] }, 'the other server is not called away')
   t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
   letGo()
-  await restarted.settle('ses_1', 'o', 1_000)
+  await restarted.settle('ses_1', 1_000)
   t.equal(written.length, 2)
   await heard(() => true)
 })
@@ -675,7 +755,7 @@ t.test('two writers at once lose nothing', async (t) => {
   const all = Array.from({ length: 6 }, (_, i) => add(`s${i}`, { tools: [tool('a')] }))
   await left.open(session, [])
   await Promise.all(all.map(({ name }, i) => (i % 2 ? left : right).bind(session, name, 'next', null)))
-  await Promise.all([left.settle('ses_1', 'o', 1_000), right.settle('ses_1', 'o', 1_000)])
+  await Promise.all([left.settle('ses_1', 1_000), right.settle('ses_1', 1_000)])
   right.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
   left.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
   for (const tools of [left, right]) {

@@ -1,0 +1,210 @@
+/**
+ * The registries of sessions: a cache that never serves an older revision than is known of, and the one way
+ * to write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
+ */
+import type { Logger } from 'pino'
+import type { ToolsDelta } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
+import type { Binding, RegistryRow, Store } from '../store/store.ts'
+import type { NextRegistry } from './registry.ts'
+
+/** What a session's registry is made of, as the store had it. */
+export interface Ground {
+  row: RegistryRow
+  bindings: readonly Binding[]
+  /** Accepted definition hashes by tool, by connector */
+  pins: Pins
+}
+export type Pins = ReadonlyMap<string, ReadonlyMap<string, string>>
+
+export interface Change {
+  row: RegistryRow
+  before: RegistryRow
+  delta: ToolsDelta
+}
+/** `tries`: how many were in vain, since another writer came first. */
+export type Make = (ground: Ground, tries: number) => Promise<Next>
+export interface Next extends NextRegistry {
+  /** Called in the moment in which the registry is known to be this */
+  stands?(): void
+}
+
+export interface Registries {
+  current(session: string): Promise<RegistryRow>
+  /** Keeps a registry that was just read; answers with the newest kept. */
+  keep(row: RegistryRow): RegistryRow
+  /** The revision that is kept here; -1: none. */
+  keptRevision(session: string): number
+  /** Another replica wrote this revision. */
+  noteRevision(session: string, revision: number): void
+  /** The newest revision known of, which may be newer than the kept row. */
+  latestRevision(session: string): number
+  /** Null for a session that is gone. */
+  ground(session: string): Promise<Ground | null>
+  /** One revision, if anything moved. Throws session_not_found. */
+  change(session: string, make: Make): Promise<Change>
+  /** The same for many, a read and a write for all together; for those that are still `left` when it begins. */
+  changeAll(sessions: readonly string[], make: Make, isLeft: (session: string) => boolean): Promise<void>
+}
+
+export interface RegistriesDeps {
+  store: Pick<Store, 'registry'>
+  /** A revision is written: say it on the session's stream and to the other replicas */
+  emit(session: string, delta: ToolsDelta, turn: string | null): Promise<void>
+  log: Logger
+}
+
+/** Tools in all cached registries together: each holds its schemas. */
+const MOST_CACHED = 20_000
+/** Sessions whose newest revision is known by number. */
+const MOST_NOTED = 50_000
+/** Another writer may come first; more often than this it is no race but a defect. */
+const MOST_TRIES = 10
+/** Of one read and write: more would keep the store, and the event loop, from everybody else. */
+const TOGETHER = { sessions: 50, tools: 1_000 }
+
+export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
+  const rows = new Map<string, RegistryRow>()
+  const newest = new Map<string, number>()
+  let held = 0
+
+  function keep(row: RegistryRow): RegistryRow {
+    const cached = rows.get(row.session_id)
+    if (cached && cached.revision >= row.revision) return cached
+    drop(row.session_id)
+    rows.set(row.session_id, row)
+    held += weightOf(row)
+    for (const oldest of rows.keys()) {
+      if (held <= MOST_CACHED || oldest === row.session_id) break
+      drop(oldest)
+    }
+    noteRevision(row.session_id, row.revision)
+    return row
+  }
+
+  function drop(session: string): void {
+    const row = rows.get(session)
+    if (!row) return
+    rows.delete(session)
+    held -= weightOf(row)
+  }
+
+  function noteRevision(session: string, revision: number): void {
+    if (revision <= (newest.get(session) ?? 0)) return
+    newest.delete(session)
+    newest.set(session, revision)
+    const [oldest = ''] = newest.size > MOST_NOTED ? newest.keys() : []
+    newest.delete(oldest)
+  }
+
+  async function grounds(sessions: readonly string[]): Promise<Ground[]> {
+    const known = new Map(sessions.map((id) => [id, rows.get(id)]))
+    const found = await store.registry.grounds(
+      sessions.map((id) => ({ session_id: id, revision: known.get(id)?.revision ?? -1 })),
+    )
+    const pins = new Map<string, Map<string, string>>()
+    for (const { connector_id, tool, hash } of found.pins) {
+      const own = pins.get(connector_id) ?? new Map<string, string>()
+      pins.set(connector_id, own.set(tool, hash))
+    }
+    return found.sessions.flatMap(({ session_id, registry, bindings }) => {
+      const row = registry ?? known.get(session_id)
+      return row ? [{ row, bindings, pins }] : []
+    })
+  }
+
+  /** Writes what moved. Left out of the answer: sessions where another writer came first. */
+  async function write(made: readonly { before: RegistryRow; next: Next }[]): Promise<Change[]> {
+    const changes = made.map(({ before, next: { tools, added, removed, changed, stands } }) => {
+      const isMoved = added.length + removed.length + changed.length > 0
+      const delta = { tools_revision: before.revision + (isMoved ? 1 : 0), added, removed, changed }
+      return {
+        session_id: before.session_id,
+        expected: before.revision,
+        tools,
+        delta,
+        before,
+        isMoved,
+        stands,
+      }
+    })
+    const moved = changes.filter(({ isMoved }) => isMoved)
+    const written = moved.length === 0 ? [] : await store.registry.put(moved)
+    const turns = new Map(written.map(({ session_id, turn_id }) => [session_id, turn_id]))
+    const updated_at = new Date().toISOString()
+    const done = changes.flatMap(({ session_id, tools, delta, before, isMoved, stands }): Change[] => {
+      if (isMoved && !turns.has(session_id)) return []
+      const row = { session_id, revision: delta.tools_revision, updated_at, tools }
+      const kept = keep(isMoved ? row : before)
+      stands?.()
+      return [{ before, row: isMoved ? row : kept, delta }]
+    })
+    const says = done.map(async ({ row: { session_id }, delta }) => {
+      if (turns.has(session_id)) await emit(session_id, delta, turns.get(session_id) ?? null)
+    })
+    for (const said of await Promise.allSettled(says)) {
+      if (said.status === 'rejected') log.warn({ err: said.reason }, 'an event was lost')
+    }
+    return done
+  }
+
+  async function change(session: string, make: Make): Promise<Change> {
+    for (let tries = 0; tries < MOST_TRIES; tries++) {
+      const [ground] = await grounds([session])
+      if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
+      const [done] = await write([{ before: ground.row, next: await make(ground, tries) }])
+      if (done) return done
+    }
+    throw new BatonError('unavailable', 'The tools of this session are changing too fast; try again.', {
+      retryAfter: 1,
+    })
+  }
+
+  async function changeTogether(sessions: readonly string[], make: Make): Promise<string[]> {
+    const made = await Promise.all(
+      (await grounds(sessions)).map(async (ground) => ({ before: ground.row, next: await make(ground, 0) })),
+    )
+    const done = new Set((await write(made)).map(({ row }) => row.session_id))
+    return made.map(({ before }) => before.session_id).filter((id) => !done.has(id))
+  }
+
+  return {
+    keep,
+    noteRevision,
+    change,
+    keptRevision: (session) => rows.get(session)?.revision ?? -1,
+    latestRevision: (session) => newest.get(session) ?? 0,
+    async current(session) {
+      const cached = rows.get(session)
+      if (cached && cached.revision >= (newest.get(session) ?? 0)) return cached
+      return keep(await store.registry.get(session))
+    },
+    async ground(session) {
+      const [ground] = await grounds([session])
+      return ground ?? null
+    },
+    async changeAll(sessions, make, isLeft) {
+      for (const some of portions(sessions, (id) => rows.get(id)?.tools.length ?? 0)) {
+        const late = await changeTogether(some.filter(isLeft), make)
+        for (const session of late.filter(isLeft)) await change(session, make)
+      }
+    },
+  }
+}
+
+const weightOf = (row: RegistryRow) => row.tools.length + 1
+
+function* portions(sessions: readonly string[], toolsOf: (session: string) => number): Generator<string[]> {
+  let some: string[] = []
+  let tools = 0
+  for (const session of sessions) {
+    tools += toolsOf(session)
+    if (some.length > 0 && (some.length === TOGETHER.sessions || tools > TOGETHER.tools)) {
+      yield some
+      some = []
+      tools = toolsOf(session)
+    }
+    some.push(session)
+  }
+  if (some.length > 0) yield some
+}
