@@ -6,13 +6,13 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import pg from 'pg'
-import { pino } from 'pino'
+import { type Logger, pino } from 'pino'
 import type { Test } from 'tap'
 import { createApp } from '../../src/app.ts'
 import type { Config } from '../../src/config/config.ts'
@@ -74,6 +74,12 @@ export interface World {
   sent(path: Path): Recorded[]
   /** Ends the gateway, a process of its own by this signal, and starts it again on the same store. */
   restart(signal?: NodeJS.Signals): Promise<void>
+  /** Ends the gateway for good. */
+  stop(): Promise<void>
+  /** Another replica on the same servers, ended with the world. */
+  another(): Promise<Client>
+  /** Holds `data`, the embedded store's folder */
+  folder: string
   get(session: string): Promise<Json>
   messages(session: string): Promise<Json[]>
   /** A turn that is waited for; throws unless it answers 200. */
@@ -87,6 +93,10 @@ export interface WorldOptions {
   config?: Partial<Omit<Config, 'limits'>> & { limits?: Partial<Config['limits']> }
   /** Between two pings of an event stream */
   pingMs?: number
+  /** The YAML file */
+  yaml?: string
+  /** In place of the silent one; not for a process of its own */
+  log?: Logger
 }
 
 const { TEST_DATABASE_URL, TEST_REDIS_URL, CI } = process.env
@@ -127,8 +137,9 @@ export async function openWorld(t: Test, backend: Backend, options: WorldOptions
     ...(backend === 'servers' ? await servers(t) : {}),
     ...options.env,
   }
+  if (options.yaml) writeFileSync(join(folder, 'baton.yaml'), options.yaml)
   const start = options.process ? () => startProcess(folder, env) : inProcess(folder, env, options)
-  return createWorld(t, backend, emulators, start)
+  return createWorld(t, backend, emulators, folder, start)
 }
 
 /** A gateway that listens. */
@@ -139,13 +150,10 @@ interface Gateway {
 
 function inProcess(folder: string, env: Record<string, string>, options: WorldOptions) {
   const { config: loaded } = loadConfig(env, folder)
-  const { config, pingMs } = options
+  const { config, pingMs, log = silent } = options
   const limits = { ...loaded.limits, ...config?.limits }
   return async (): Promise<Gateway> => {
-    const app = await createApp(
-      { ...loaded, ...config, limits },
-      { log: silent, ...(pingMs ? { pingMs } : {}) },
-    )
+    const app = await createApp({ ...loaded, ...config, limits }, { log, ...(pingMs ? { pingMs } : {}) })
     const url = await app.http.listen({ host: '127.0.0.1', port: 0 })
     return { url, stop: () => app.close() }
   }
@@ -189,8 +197,13 @@ export const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => 
   BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
 })
 
+const servers = async (t: Test): Promise<Record<string, string>> => ({
+  ...(await databaseServer(t)),
+  REDIS_URL: TEST_REDIS_URL ?? '',
+})
+
 /** A database of this run's own, dropped afterwards. */
-async function servers(t: Test): Promise<Record<string, string>> {
+export async function databaseServer(t: Test): Promise<Record<string, string>> {
   const name = `baton_e2e_${randomBytes(6).toString('hex')}`
   const url = new URL(TEST_DATABASE_URL ?? '')
   await asAdmin(`create database ${name}`)
@@ -198,7 +211,6 @@ async function servers(t: Test): Promise<Record<string, string>> {
   url.pathname = `/${name}`
   return {
     DATABASE_URL: url.href,
-    REDIS_URL: TEST_REDIS_URL ?? '',
     BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
   }
 }
@@ -213,6 +225,7 @@ async function createWorld(
   t: Test,
   backend: Backend,
   emulators: World['emulators'],
+  folder: string,
   start: () => Promise<Gateway>,
 ): Promise<World> {
   let gateway = await start()
@@ -243,6 +256,13 @@ async function createWorld(
       gateway = await start()
       world.api = createClient(gateway.url)
     },
+    stop: () => gateway.stop(),
+    async another() {
+      const other = await start()
+      t.teardown(() => other.stop())
+      return createClient(other.url)
+    },
+    folder,
     get: (session) => world.api.get(`/v1/sessions/${session}`),
     messages: async (session) => (await world.api.get(`/v1/sessions/${session}/messages?limit=1000`)).data,
     run: (session, input) =>

@@ -1,0 +1,233 @@
+/** The operator's servers at start: real processes of Baton against real MCP servers (docs/toolbox.md). */
+import { spawn } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import t, { type Test } from 'tap'
+import { createClient } from './client.ts'
+import { databaseServer } from './harness.ts'
+import { startToolServer } from './tool-server.ts'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../../..')
+const server = join(root, 'dist/src/server.js')
+const real = (name: string) => join(root, 'node_modules/@modelcontextprotocol', name, 'dist/index.js')
+
+const folder = mkdtempSync(join(tmpdir(), 'baton-start-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+// Several processes, one after the other, on a machine that may be busy.
+t.setTimeout(240_000)
+/** A server's database opens in a fraction of the embedded one's time. */
+const store = process.env.TEST_DATABASE_URL ? await databaseServer(t) : {}
+
+interface Outcome {
+  code: number | null
+  stderr: string
+  /** Log lines */
+  log: { level: number; msg: string; [field: string]: unknown }[]
+}
+
+/** Starts Baton on a YAML file; resolves when it ended, or when it is ready (then `url` is there). */
+async function start(t: Test, yaml: string, env: Record<string, string> = {}) {
+  writeFileSync(join(folder, 'baton.yaml'), yaml)
+  const child = spawn(process.execPath, [server], {
+    cwd: folder,
+    env: { PATH: process.env.PATH ?? '', BATON_PORT: '0', BATON_LOG_LEVEL: 'debug', ...store, ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
+  t.teardown(() => {
+    child.kill('SIGKILL')
+    return ended
+  })
+  const outcome: Outcome = { code: null, stderr: '', log: [] }
+  child.stderr.on('data', (chunk: Buffer) => {
+    outcome.stderr += chunk
+  })
+  let rest = ''
+  const ready = new Promise<string>((resolve) => {
+    child.stdout.on('data', (chunk: Buffer) => {
+      const lines = (rest + chunk).split('\n')
+      rest = lines.pop() ?? ''
+      for (const line of lines) {
+        const entry = JSON.parse(line)
+        outcome.log.push(entry)
+        if (entry.msg === 'baton is ready') resolve(entry.url)
+      }
+    })
+  })
+  const url = await Promise.race([ready, ended.then(() => null)])
+  if (url === null) outcome.code = await ended
+  const stop = async () => {
+    child.kill('SIGTERM')
+    return ended
+  }
+  return { ...outcome, url, stop, said: (words: string) => outcome.log.filter(({ msg }) => msg === words) }
+}
+
+/** Nobody listens there. */
+const freePort = () =>
+  new Promise<number>((resolve) => {
+    const probe = createServer().listen(0, '127.0.0.1', () => {
+      const address = probe.address()
+      probe.close(() => resolve(typeof address === 'object' ? (address?.port ?? 0) : 0))
+    })
+  })
+
+/** The real server-everything over streamable HTTP. */
+async function everything(t: Test): Promise<string> {
+  const port = await freePort()
+  const child = spawn(process.execPath, [real('server-everything'), 'streamableHttp'], {
+    env: { PATH: process.env.PATH ?? '', PORT: String(port) },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const ended = new Promise((resolve) => child.once('close', resolve))
+  t.teardown(() => {
+    child.kill('SIGKILL')
+    return ended
+  })
+  await new Promise<void>((resolve) => {
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.on('data', (chunk: Buffer) => /listening/i.test(String(chunk)) && resolve())
+    }
+  })
+  return `http://127.0.0.1:${port}/mcp`
+}
+
+const MEMORY = `
+    - name: memory
+      transport: stdio
+      command: ${process.execPath}
+      args: [${real('server-memory')}]`
+const MEMORY_TOOLS = [
+  'create_entities',
+  'create_relations',
+  'add_observations',
+  'delete_entities',
+  'delete_observations',
+  'delete_relations',
+  'read_graph',
+  'search_nodes',
+  'open_nodes',
+]
+
+t.test('a strict server’s tool that is not configured stops the start', async (t) => {
+  const { code, stderr } = await start(
+    t,
+    `toolbox:\n  tools: [{name: memory.read_graph}, {name: search_nodes}]\n  mcps:${MEMORY}\n      mode: strict\n`,
+  )
+  t.equal(code, 78)
+  const blocks = stderr.trim().split('\n\n')
+  t.equal(blocks.length, MEMORY_TOOLS.length - 2, 'one block for each, in plain text')
+  const [block] = blocks.filter((text) => text.includes('create_entities'))
+  t.match(block?.split('\n'), [
+    "Tool 'create_entities' from MCP server 'memory' is not configured in the toolbox.",
+    'MCP Server: memory',
+    'Mode: strict',
+    'Missing Tool: create_entities',
+    'Configured tools: [memory.read_graph, search_nodes]',
+    'To resolve:',
+    /toolbox\.tools: {2}- name: memory\.create_entities/,
+    /mode: dynamic with default_tool_config/,
+  ])
+})
+
+t.test('servers that cannot be reached stop the start, each with its reason', async (t) => {
+  const closed = `http://127.0.0.1:${await freePort()}/mcp`
+  const { code, stderr } = await start(
+    t,
+    `
+toolbox:
+  mcps:
+    - {name: closed, transport: streamable_http, url: "${closed}?key=hunter2", mode: strict}
+    - {name: missing, transport: stdio, command: /no/such/program, args: [hunter2], mode: strict}
+`,
+  )
+  t.equal(code, 69)
+  const blocks = stderr.trim().split('\n\n')
+  t.equal(blocks.length, 2)
+  t.match(blocks[0]?.split('\n'), [
+    `Failed to connect to MCP server 'closed' at ${closed}`,
+    /^Error: .*(refused|ECONNREFUSED)/i,
+    'The application cannot start without connecting to all configured MCP servers.',
+  ])
+  t.match(blocks[1]?.split('\n'), [
+    "Failed to connect to MCP server 'missing' at /no/such/program",
+    /^Error: ./,
+    'The application cannot start without connecting to all configured MCP servers.',
+  ])
+  t.notMatch(stderr, /hunter2/)
+})
+
+t.test('a dynamic server without defaults stops the start before anything is reached', async (t) => {
+  const { code, stderr } = await start(t, `toolbox:\n  mcps:${MEMORY}\n      mode: dynamic\n`)
+  t.equal(code, 78)
+  t.match(
+    stderr,
+    "MCP server 'memory' is configured with mode='dynamic' but missing required field 'default_tool_config'",
+  )
+})
+
+t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
+  const url = await everything(t)
+  const empty = await startToolServer()
+  t.teardown(() => empty.close())
+  const tools = [
+    ...MEMORY_TOOLS.map((name) => `memory.${name}`),
+    'everything.echo',
+    'everything.gone',
+    'absent',
+  ]
+  const file = (mode: string) => `
+toolbox:
+  tools:
+    - {name: everything.get-sum, max_instances: 2}
+${tools.map((name) => `    - {name: ${name}}`).join('\n')}
+  mcps:${MEMORY}
+      mode: ${mode}
+      default_tool_config: {max_instances: 9, timeout: PT7S}
+    - {name: everything, transport: streamable_http, url: "${url}", mode: dynamic, default_tool_config: {timeout: PT9S}}
+    - {name: empty, transport: streamable_http, url: "${empty.url}", mode: strict}
+`
+  const one = await start(t, file('strict'))
+  t.ok(one.url, one.stderr)
+  const absent = "' was configured but is no longer available from MCP server "
+  t.match(one.said(`Tool 'gone${absent}'everything'`), [{ level: 40 }])
+  t.equal(one.said(`MCP server 'empty' at ${empty.url} returned no tools`).length, 1)
+  t.ok(one.log.some(({ msg, level }) => level === 40 && msg.startsWith(`Tool 'absent${absent}`)))
+  t.match(
+    one.said('tool configuration merged').find(({ tool }) => tool === 'get-sum'),
+    { level: 20, server: 'everything', maxInstances: 2, timeoutMs: 9_000 },
+  )
+  t.match(
+    one.said('tool configuration merged').find(({ tool }) => tool === 'read_graph'),
+    { maxInstances: 5, timeoutMs: 30_000 },
+  )
+  const byDefault = (tool: string, mcp: string) =>
+    `Tool '${tool}' from MCP '${mcp}' not explicitly configured, using default configuration`
+  t.match(one.said(byDefault('get-env', 'everything')), [{ level: 30 }])
+  t.equal(one.said(byDefault('echo', 'everything')).length, 0)
+  const api = createClient(one.url ?? '')
+  const { id } = await api.post('/v1/sessions', { provider: 'openai', model: 'any' })
+  const names = (await api.get(`/v1/sessions/${id}/tools`)).tools.map(
+    ({ canonical_name }: { canonical_name: string }) => canonical_name,
+  )
+  for (const name of ['memory.read_graph', 'everything.get-env', 'inspect_tool_output']) {
+    t.ok(names.includes(name), name)
+  }
+  t.equal(await one.stop(), 0)
+
+  const two = await start(t, file('dynamic'), { BATON__TOOLBOX__TOOLS__1__NAME: 'memory.create_entity' })
+  t.ok(two.url, two.stderr)
+  t.equal(two.said(byDefault('create_entities', 'memory')).length, 1, 'the edited file lets it in by default')
+  t.match(
+    two.said('tool configuration merged').find(({ tool }) => tool === 'read_graph'),
+    { maxInstances: 9, timeoutMs: 7_000 },
+  )
+  t.equal(await two.stop(), 0)
+
+  const three = await start(t, file('dynamic'), { BATON__TOOLBOX__MCPS__1__MODE: 'strict' })
+  t.equal(three.code, 78)
+  t.match(three.stderr, "Tool 'get-env' from MCP server 'everything' is not configured in the toolbox.")
+})
