@@ -114,8 +114,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** One attempt at a time for a server; who comes meanwhile shares it, unless he wants it newer. */
   function ask(watch: Watch, refresh: boolean): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
-    const isNewer = refresh || mcp.isOutdated(watch.spec.key)
-    const { spec, connector } = watch
+    const { spec, connector, failure } = watch
+    // After a failure the door's own list is only a memory, however fresh.
+    const isNewer = refresh || failure !== null || mcp.isOutdated(spec.key)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
     const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: isNewer }).then(
@@ -186,13 +187,14 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const watch = latest.get(connector.id)
     const isSame = watch?.connector.config_revision === connector.config_revision
     const list = watch && isSame ? usable(watch.spec) : null
-    const isNow = watch && list && isRecent(list) && !mcp.isOutdated(watch.spec.key)
+    const isNow = list && watch?.failure === null && isRecent(list) && !mcp.isOutdated(watch.spec.key)
     return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
   }
 
-  /** A list that is there, at once; an old one is asked for again behind it. */
+  /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */
   function reuse(watch: Watch, refresh: boolean): Promise<Answer> | null {
-    const list = refresh || mcp.isOutdated(watch.spec.key) ? null : usable(watch.spec)
+    const isOld = refresh || watch.failure !== null || mcp.isOutdated(watch.spec.key)
+    const list = isOld ? null : usable(watch.spec)
     if (!list) return null
     if (!isRecent(list)) void ask(watch, true)
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
