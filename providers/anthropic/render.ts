@@ -55,19 +55,19 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   }
 }
 
-/** The declarations, the last one marked as the end of a cached prefix. */
+/** None is marked as the end of a cached prefix: such a mark would move with every tool that is appended. */
 export const declareTools = (tools: readonly ToolDeclaration[]): WireTool[] =>
-  tools.map(({ name, description, parameters }, i) => ({
+  tools.map(({ name, description, parameters }) => ({
     name,
     ...(description.trim() === '' ? {} : { description: wellFormed(description) }),
     input_schema: { type: 'object', ...wellFormedValue(parameters) },
-    ...(i === tools.length - 1 ? { cache_control: CACHED } : {}),
   }))
 
 /**
- * Four breakpoints are allowed (wire/anthropic.md 8), and four are used: tools, system, and the last
- * blocks of the last two user messages. The later of these writes the cache for the next request, the
- * earlier one is where the request before wrote it, found however many blocks have come since.
+ * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks,
+ * which the tools stand before, and the last blocks of the last two user messages. The later of these
+ * writes the cache for the next request, the earlier one is where the request before wrote it, found
+ * however many blocks have come since.
  */
 const CACHED: CacheControl = { type: 'ephemeral' }
 
