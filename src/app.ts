@@ -123,6 +123,7 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
     const gate = createGate({
       places: bus.places(await store.settings.init('deployment', randomUUID())),
       metrics,
+      queueMs: config.toolWaitSeconds * 1000,
       maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
     })
     const executor = owned(

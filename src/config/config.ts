@@ -24,6 +24,8 @@ export interface Config {
   leaseSeconds: number
   /** How long a tool call waits for a decision */
   approvalSeconds: number
+  /** How long a tool call waits for a free place */
+  toolWaitSeconds: number
   /** How long ended tool calls are kept; null: for ever */
   ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]

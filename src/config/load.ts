@@ -236,6 +236,7 @@ function assemble(
     drainSeconds: values.drain_seconds,
     leaseSeconds: values.lease_seconds,
     approvalSeconds: values.approval_seconds,
+    toolWaitSeconds: values.tool_wait_seconds,
     ledgerRetentionMs: values.ledger_retention,
     connectorsAllowPrivate: values.connectors_allow_private ?? auth === 'off',
     allowStdioConnectors: values.allow_stdio_connectors,

@@ -248,6 +248,12 @@ export const SETTINGS = {
     whole(1, 30 * 86_400),
     'How long a tool call waits for a decision before it counts as denied.',
   ),
+  tool_wait_seconds: required(
+    'BATON_TOOL_WAIT_SECONDS',
+    '10',
+    whole(1, 3600),
+    'How long a tool call waits for a free place before the model is told that the tool is busy.',
+  ),
   ledger_retention: required(
     'BATON_LEDGER_RETENTION',
     'P90D',

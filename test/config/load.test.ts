@@ -43,6 +43,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
     drainSeconds: 30,
     leaseSeconds: 15,
     approvalSeconds: 86_400,
+    toolWaitSeconds: 10,
     ledgerRetentionMs: 90 * 86_400_000,
     connectorsAllowPrivate: true,
     allowStdioConnectors: false,

@@ -219,25 +219,33 @@ t.test('a definition that changes is shown with its difference, and waits to be 
 
 // ---------------------------------------------------------------- limits
 
-/** A tool that counts how many of its calls run at once. */
-function counter(ms: number) {
-  const state = { now: 0, most: 0, all: 0 }
-  const tool: TestTool = {
-    async run() {
-      state.all++
-      state.most = Math.max(state.most, ++state.now)
-      await new Promise((resolve) => setTimeout(resolve, ms))
-      state.now--
-      return textResult('done')
-    },
+/** Tools that count how many of their calls run at once: of each, and of all of them together. */
+function counters(ms: number) {
+  const count = () => ({ now: 0, most: 0, all: 0 })
+  const together = count()
+  const enter = (state: ReturnType<typeof count>) => {
+    state.all++
+    state.most = Math.max(state.most, ++state.now)
   }
-  return { state, tool }
+  const counter = () => {
+    const state = count()
+    const tool: TestTool = {
+      async run() {
+        for (const one of [state, together]) enter(one)
+        await new Promise((resolve) => setTimeout(resolve, ms))
+        for (const one of [state, together]) one.now--
+        return textResult('done')
+      },
+    }
+    return { state, tool }
+  }
+  return { together, narrow: counter(), wide: counter() }
 }
 
 await everyBackend(
   t,
   async (t, world) => {
-    const [narrow, wide] = [counter(25), counter(25)]
+    const { narrow, wide, together } = counters(25)
     const server = await served(t, { narrow: narrow.tool, wide: wide.tool })
     const { id } = await world.api.post('/v1/connectors', {
       name: 'busy',
@@ -250,10 +258,6 @@ await everyBackend(
       const sessions = await Promise.all(
         Array.from({ length: 50 }, () => world.session('openai key', { connectors: [id] })),
       )
-      let most = 0
-      const watch = setInterval(() => {
-        most = Math.max(most, narrow.state.now + wide.state.now)
-      }, 1)
       const turns = await Promise.all(
         sessions.map((session, i) =>
           replicas[i % replicas.length]?.post(`/v1/sessions/${session}/turns`, {
@@ -262,23 +266,25 @@ await everyBackend(
           }),
         ),
       )
-      clearInterval(watch)
       t.same(
         turns.filter((turn) => turn.output_text !== 'The tools answered: done | done'),
         [],
         'every call came to its turn',
       )
-      t.equal(narrow.state.all + wide.state.all, 100)
+      t.equal(together.all, 100)
       t.equal(narrow.state.most, 1, 'configured by name')
       t.ok(wide.state.most <= 3 && wide.state.most > 1, `by the connector’s default: ${wide.state.most}`)
-      t.ok(most <= 3, `by max_concurrent: ${most}`)
+      t.equal(together.most, 3, 'by max_concurrent')
       const page = await (await fetch(`${world.api.url}/metrics`)).text()
       t.match(page, /^baton_tools_running 0$/m)
       t.match(page, /^baton_tools_waiting 0$/m)
       t.match(page, /^baton_tool_wait_seconds_count\{tool="busy\.narrow"\} [1-9]/m)
     })
   },
-  { yaml: 'toolbox: {max_concurrent: 3, tools: [{name: busy.narrow, max_instances: 1}]}\n' },
+  {
+    yaml: 'toolbox: {max_concurrent: 3, tools: [{name: busy.narrow, max_instances: 1}]}\n',
+    env: { BATON_TOOL_WAIT_SECONDS: '100' },
+  },
 )
 
 t.test('timeouts and cancellations reach the server, and progress stretches a call', async (t) => {
@@ -437,23 +443,37 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const server = await served(t, {
     login: { run: ({ args }) => textResult(`${slack}, ${jwt} for ${JSON.stringify(args)} ${PLAIN}`) },
     fails: { run: () => Promise.reject(new Error(`refused ${github} and ${PEM(key)}`)) },
+    denied: {},
+    edited: {},
   })
   const yaml = `toolbox:\n  mcps:\n${mcp('vault', server.url, `${DYNAMIC}, require_approval: always`)}`
   const { log, text } = recorder()
   const world = await openWorld(t, 'embedded', { yaml, log })
   const session = await world.session('anthropic key')
   const args = { id: aws, token: github, nested: { pem: PEM(key) }, note: PLAIN }
-  const input = `think\ncall vault__login with ${JSON.stringify(args)}\ncall vault__fails with {}`
+  const calls = [`login with ${JSON.stringify(args)}`, 'fails with {}', 'denied with {}', 'edited with {}']
+  const input = `think\n${calls.map((call) => `call vault__${call}`).join('\n')}`
   const turn = await world.run(session, input)
   t.equal(turn.state, 'awaiting_input')
   await world.restart()
   const open = (await world.api.get(`/v1/tool-executions?turn_id=${turn.id}`)).data
-  for (const { call_id } of open) {
-    await world.api.post(`/v1/turns/${turn.id}/approvals/${call_id}`, { decision: 'approve' })
+  const answers: Record<string, Json> = {
+    'vault.denied': { decision: 'deny', reason: `Never with ${slack}, ${PLAIN}!` },
+    'vault.edited': { decision: 'approve', arguments: { token: github, note: PLAIN } },
+  }
+  for (const { call_id, tool } of open) {
+    const answer = answers[tool] ?? { decision: 'approve' }
+    await world.api.post(`/v1/turns/${turn.id}/approvals/${call_id}`, answer)
   }
   const done = await world.api.get(`/v1/turns/${turn.id}?wait=60`)
   t.equal(done.state, 'completed', 'the signed turn was replayed')
   t.strictSame(server.calls.find(({ tool }) => tool === 'login')?.args, args, 'with its real arguments')
+  t.strictSame(server.calls.find(({ tool }) => tool === 'edited')?.args, answers['vault.edited']?.arguments)
+  const said = (await world.messages(session)).find(({ role }) => role === 'tool').parts
+  t.match(said[2], {
+    outcome: 'denied',
+    content: [{ text: 'The call was denied: Never with [redacted], plain-words' }],
+  })
   t.match(await world.run(session, `and again ${github}`), { state: 'completed' })
   const told = JSON.stringify(world.sent('anthropic key').at(-1)?.body)
   for (const secret of SECRETS) t.ok(told.includes(secret), 'the model still has what was said')
@@ -465,7 +485,7 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const metrics = await (await fetch(`${world.api.url}/metrics`)).text()
   const shown = JSON.stringify([data, outputs])
   t.match(shown, PLAIN)
-  t.equal(data.length, 2)
+  t.equal(data.length, 4)
   await world.stop()
   const files = everything(join(world.folder, 'data'))
   t.ok(files.includes(Buffer.from(PLAIN)), 'the search finds what is there')
