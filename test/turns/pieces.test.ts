@@ -1,0 +1,206 @@
+/** The loop's small parts by themselves: places, gathered writes, patience, wishes, what is told and to whom. */
+import { pino } from 'pino'
+import t from 'tap'
+import type { Message } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { Session, Turn } from '../../src/store/store.ts'
+import {
+  type ActiveTurn,
+  CANCELLED,
+  cancelRemoved,
+  createActive,
+  RESTART,
+  requestRestart,
+  requestStop,
+  TOOL_REMOVED,
+} from '../../src/turns/active.ts'
+import { gathering } from '../../src/turns/gather.ts'
+import { patiently } from '../../src/turns/patience.ts'
+import { contextOf, hydrate, type Run, terminalEvent } from '../../src/turns/run.ts'
+import { createSlots } from '../../src/turns/slots.ts'
+
+const never = new AbortController().signal
+const NOW = '2026-11-22T00:00:00.000Z'
+
+t.test('places are given owner by owner, whoever asked most often', async (t) => {
+  const slots = createSlots(1)
+  const first = await slots.take('greedy', never)
+  const served: string[] = []
+  const owners = ['greedy', 'greedy', 'greedy', 'modest', 'other']
+  const all = owners.map(async (owner, i) => {
+    const giveBack = await slots.take(owner, never)
+    served.push(`${owner} ${i}`)
+    giveBack()
+  })
+  t.ok(slots.isFull())
+  t.equal(slots.waiting(), 5)
+  first()
+  first()
+  await Promise.all(all)
+  t.strictSame(served, ['greedy 0', 'modest 3', 'other 4', 'greedy 1', 'greedy 2'])
+  t.strictSame([slots.running(), slots.waiting()], [0, 0], 'a place is given back once')
+})
+
+t.test('who leaves the line leaves no gap, and takes no place', async (t) => {
+  const slots = createSlots(1)
+  const giveBack = await slots.take('a', never)
+  const gone = new AbortController()
+  const left = slots.take('b', gone.signal)
+  const stays = slots.take('b', never)
+  gone.abort(CANCELLED)
+  t.equal(await left.catch((reason: unknown) => reason), CANCELLED)
+  await t.rejects(slots.take('b', AbortSignal.abort(new Error('too late'))), /too late/)
+  t.equal(slots.waiting(), 1)
+  giveBack()
+  ;(await stays)()
+  t.notOk(slots.isFull())
+})
+
+t.test('ids of a moment are written together, each once', async (t) => {
+  const writes: string[][] = []
+  const gathered = gathering(async (ids) => void writes.push(ids), 5)
+  for (const id of ['a', 'b', 'a']) gathered.add(id)
+  await gathered.flush()
+  t.strictSame(writes, [['a', 'b']])
+  await gathered.flush()
+  t.equal(writes.length, 1, 'nothing waits, nothing is written')
+  const written = new Promise<void>((resolve) => {
+    const later = gathering(async (ids) => {
+      writes.push(ids)
+      resolve()
+    }, 5)
+    later.add('c')
+  })
+  await written
+  t.strictSame(writes[1], ['c'])
+})
+
+t.test('a store that is away is waited for, any other failure is not', async (t) => {
+  const log = pino({ level: 'silent' })
+  let asked = 0
+  const back = await patiently(log, async () => {
+    if (++asked < 3) throw new BatonError('unavailable', 'away')
+    return 'back'
+  })
+  t.strictSame([back, asked], ['back', 3])
+  await t.rejects(
+    patiently(log, async () => {
+      asked++
+      throw new BatonError('invalid_request', 'no')
+    }),
+    { code: 'invalid_request' },
+  )
+  t.equal(asked, 4)
+})
+
+const turn = {
+  id: 'turn_1',
+  session_id: 'ses_1',
+  restarts: 0,
+  base_seq: 2,
+  usage: { input_tokens: 1, output_tokens: 2, reasoning_tokens: 0, cached_tokens: 0 },
+} as Turn
+const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
+  const fence = { session_id: 'ses_1', owner: 'r', epoch: 1 }
+  const { active } = createActive({ ...turn }, fence, {} as Session)
+  active.phase = phase
+  active.model = new AbortController()
+  return active
+}
+
+t.test('wishes for a restart: one while it is pending, only of a model call, at most eight', async (t) => {
+  const active = activeIn('model')
+  t.equal(requestRestart(active), 'restarting')
+  t.equal(active.model?.signal.reason, RESTART)
+  t.equal(requestRestart(active), 'restarting', 'several become one')
+  for (const phase of ['preparing', 'tools', 'committing', 'waiting', 'ended'] as const) {
+    t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
+  }
+  const often = activeIn('model')
+  often.turn.restarts = 8
+  t.equal(requestRestart(often), 'limit')
+  const stopped = activeIn('model')
+  requestStop(stopped, CANCELLED)
+  t.equal(requestRestart(stopped), 'not_restartable')
+})
+
+t.test('a stop reaches the model and all calls, and the first reason counts', async (t) => {
+  const active = activeIn('tools')
+  const calls = ['a.x', 'a.x', 'b.y'].map((tool, i) => {
+    const abort = new AbortController()
+    active.calls.set(`call_${i}`, { tool, abort })
+    return abort
+  })
+  t.equal(cancelRemoved(active, new Set(['a.x'])), 2)
+  t.equal(cancelRemoved(active, new Set(['a.x'])), 0, 'once')
+  requestStop(active, CANCELLED)
+  requestStop(active, Symbol('later'))
+  t.equal(active.stop.signal.reason, CANCELLED)
+  t.strictSame(
+    calls.map(({ signal }) => signal.reason),
+    [TOOL_REMOVED, TOOL_REMOVED, CANCELLED],
+  )
+  t.equal(active.model?.signal.reason, CANCELLED)
+})
+
+const message = (seq: number, text: string): Message => ({
+  id: `msg_${seq}`,
+  session_id: 'ses_1',
+  turn_id: null,
+  seq,
+  role: 'user',
+  parts: [{ type: 'text', text }],
+  created_at: NOW,
+})
+
+t.test('the model is shown the edited past, what came since, and a hint of the moment', async (t) => {
+  const active = activeIn('preparing')
+  const history = [message(1, 'old'), message(2, 'old too'), message(3, 'new')]
+  const edited = [message(1, 'edited')]
+  const run = { active, history, edited, hint: 'Call better.' } as unknown as Run
+  const texts = contextOf(run).map(({ parts: [part] }) => part?.type === 'text' && part.text)
+  t.strictSame(texts, ['edited', 'new', 'Call better.'])
+})
+
+t.test('what is announced of a message is said with the stored one', async (t) => {
+  const stub = { ...message(0, ''), id: 'msg_3', parts: [] }
+  const said = {
+    type: 'message',
+    message: stub,
+    session_id: 'ses_1',
+    turn_id: 'turn_1',
+    step: 0,
+    at: NOW,
+  } as const
+  const stored = message(3, 'whole')
+  t.match(hydrate(said, [stored]), { message: stored })
+  t.equal(hydrate(said, []), said)
+  const other = {
+    type: 'turn.cancelled',
+    session_id: 'ses_1',
+    turn_id: 'turn_1',
+    step: null,
+    at: NOW,
+  } as const
+  t.equal(hydrate(other, [stored]), other)
+})
+
+t.test('each end of a turn has its event', async (t) => {
+  const { usage } = turn
+  const error = new BatonError('upstream_timeout', 'late').toBody()
+  t.strictSame(terminalEvent({ state: 'completed', finish_reason: null, error: null }, usage), {
+    type: 'turn.completed',
+    finish_reason: 'stop',
+    usage,
+  })
+  t.strictSame(terminalEvent({ state: 'cancelled', finish_reason: null, error: null }, usage), {
+    type: 'turn.cancelled',
+  })
+  t.match(terminalEvent({ state: 'failed', finish_reason: null, error }, usage), {
+    type: 'turn.failed',
+    error,
+  })
+  t.match(terminalEvent({ state: 'failed', finish_reason: null, error: null }, usage), {
+    error: { code: 'internal' },
+  })
+})
