@@ -139,6 +139,41 @@ async function comingAndGoing(t: Test, world: World) {
   }
 }
 
+/** The emulated model calls whatever it is told to; Gemini's answer to an undeclared one is UNEXPECTED_TOOL_CALL. */
+async function calledBlindly(t: Test, world: World) {
+  const { api } = world
+  const { unexpected } = world.emulators.gemini
+  for (const path of ['gemini key', 'code assist login'] as const) {
+    await t.test(`what is in the registry is never an unexpected call: ${path}`, async (t) => {
+      const { name, server } = await fresh(world, { one: {} })
+      const session = await world.session(path)
+      const events = await api.follow(`/v1/sessions/${session}/events`)
+      const blindly = async (tool: string) => {
+        world.script((_, { step }) => (step === 0 ? calls([`${name}__${tool}`, {}]) : null))
+        const { state } = await world.run(session, 'go')
+        t.equal(state, 'completed')
+        return server.count(tool)
+      }
+      unexpected.splice(0)
+      await api.put(`/v1/sessions/${session}/connectors/${name}`)
+      t.equal(await blindly('one'), 1)
+      server.tools.set('two', {})
+      await server.announce()
+      await events.until(({ type, data }) => type === 'tools.changed' && data.added.includes(`${name}.two`))
+      t.equal(await blindly('two'), 1)
+      await api.patch(`/v1/sessions/${session}/tools/${name}.two`, { enabled: false })
+      await api.patch(`/v1/sessions/${session}/tools/${name}.two`, { enabled: true })
+      t.equal(await blindly('two'), 2)
+      t.strictSame(unexpected, [])
+      await api.delete(`/v1/sessions/${session}/connectors/${name}`)
+      t.equal(await blindly('one'), 1)
+      t.strictSame(new Set(unexpected), new Set([`${name}__one`]), 'once it is gone it is one')
+      world.script(null)
+      events.leave()
+    })
+  }
+}
+
 // ---------------------------------------------------------------- apply now
 
 /** A model that speaks until it is cut off, in its first request; then does what `then` says. */
@@ -782,7 +817,12 @@ async function longResults(t: Test, world: World) {
 
 await everyBackend(t, async (t, world) => {
   await t.test('tools that come and go', (t) => comingAndGoing(t, world))
-  await t.test('apply: now', (t) => applyNow(t, world))
+  await t.test('called blindly', (t) => calledBlindly(t, world))
+  await t.test('apply: now', async (t) => {
+    world.emulators.gemini.unexpected.splice(0)
+    await applyNow(t, world)
+    t.strictSame(world.emulators.gemini.unexpected, [], 'no restarted model was without the tool')
+  })
   await t.test('while tools run', (t) => duringTools(t, world))
   await t.test('declarations', (t) => declarations(t, world))
   await t.test('results that are too long', (t) => longResults(t, world))

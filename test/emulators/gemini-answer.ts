@@ -16,6 +16,8 @@ export interface Setting {
   promptTokens: number
   /** Number of the answer: makes ids that differ */
   serial: number
+  /** The model calls what it may not call */
+  onUnexpected?(tool: string): void
 }
 
 /** A chunk, or something to wait for before the next one. The last chunk carries the finish reason. */
@@ -83,6 +85,7 @@ function callParts(calls: readonly Call[], { traits, model, signatures, serial }
 function refusedCalls(calls: readonly Call[], setting: Setting): Json | null {
   const stranger = calls.find(({ name }) => !setting.callable.includes(name))
   if (stranger) {
+    setting.onUnexpected?.(stranger.name)
     return {
       content: { role: 'model', parts: callParts(calls, setting) },
       finishReason: 'UNEXPECTED_TOOL_CALL',

@@ -36,6 +36,8 @@ export interface GeminiEmulator {
   requests: Recorded[]
   /** Settles with the request of that place (from 0) once it has arrived. */
   request(index: number): Promise<Recorded>
+  /** Tools that a model called and that its request did not declare, in the order of the answers. */
+  unexpected: string[]
   /** Stands in for the default scenes where it returns one; null: the default again. */
   script(play: Script | null): void
   /** From now on this key or token is refused. */
@@ -56,6 +58,7 @@ export interface GeminiOptions {
 export async function createGeminiEmulator(options: GeminiOptions = {}): Promise<GeminiEmulator> {
   const signatures = createSignatures()
   const revoked = new Set<string>()
+  const unexpected: string[] = []
   let play: Script | null = null
   let serial = 0
 
@@ -74,6 +77,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
       thoughts: call.body.generationConfig?.thinkingConfig?.includeThoughts === true,
       promptTokens: tokensOf(call.body),
       serial: ++serial,
+      onUnexpected: (tool) => unexpected.push(tool),
     })
     return call.method === 'generateContent' ? whole(scene, steps, call) : streamed(scene, steps, call)
   }
@@ -98,6 +102,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
     codeAssistBaseUrl: `${server.url}/v1internal`,
     requests: server.requests,
     request: server.request,
+    unexpected,
     script(next) {
       play = next
     },
