@@ -24,6 +24,8 @@ export interface ActiveTurn {
   model: AbortController | null
   /** A restart was asked for and the step's new request has not left yet */
   restartPending: boolean
+  /** Of the request that left last: its registry, and whether a restart is why it was made */
+  sent: { revision: number; isRestart: boolean } | null
   /** Announced, and not known to be in the stream yet: kept with the next commit too */
   unsaid: AnnouncedEvent[]
   /** Tool calls in flight by call id */
@@ -53,6 +55,7 @@ export function createActive(
     stop: new AbortController(),
     model: null,
     restartPending: false,
+    sent: null,
     unsaid: [],
     calls: new Map(),
     hasQueued: false,
@@ -67,10 +70,16 @@ export const RESTART_LIMIT = 8
 
 export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
-/** Several wishes become one restart: while one is pending, the step will read the newest tools anyway. */
-export function requestRestart(active: ActiveTurn): RestartAnswer {
+/**
+ * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.
+ * `revision`: the change that it is for, which the request in flight may have been made with.
+ */
+export function requestRestart(active: ActiveTurn, revision = Number.POSITIVE_INFINITY): RestartAnswer {
   if (active.stop.signal.aborted) return 'not_restartable'
   if (active.restartPending) return 'restarting'
+  if (active.phase === 'model' && active.sent && active.sent.revision >= revision) {
+    return active.sent.isRestart ? 'restarting' : 'not_restartable'
+  }
   if (active.phase !== 'model' && active.phase !== 'preparing') return 'not_restartable'
   if (active.turn.restarts >= RESTART_LIMIT) return 'limit'
   // Not sent yet: the step takes the new overlay by itself, and nothing has to be discarded.

@@ -66,7 +66,7 @@ export interface Engine extends Turns {
 type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
   | { op: 'restart'; turn_id: string; session_id: string }
-  | { op: 'tools'; session_id: string; apply: Apply; removed: string[] }
+  | { op: 'tools'; session_id: string; apply: Apply; removed: string[]; revision: number }
   | { op: 'revision'; session_id: string; revision: number }
   /** A turn was given away: whoever hears this first may have it */
   | { op: 'handed_over'; session_id: string }
@@ -242,7 +242,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (control.op === 'handed_over') return void leases?.look()
     const mine = active.get(control.session_id)
     if (!mine) return
-    if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed)
+    if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed, control.revision)
     if (mine.turn.id !== control.turn_id) return
     if (control.op === 'cancel') requestStop(mine, CANCELLED)
     else requestRestart(mine)
@@ -361,10 +361,10 @@ export function createEngine(deps: EngineDeps): Engine {
     return credential
   }
 
-  function applyNow(mine: ActiveTurn, apply: Apply, removed: string[]): 'restart' | 'next_step' {
+  function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
     if (apply !== 'now') return 'next_step'
     cancelRemoved(mine, new Set(removed))
-    return requestRestart(mine) === 'restarting' ? 'restart' : 'next_step'
+    return requestRestart(mine, revision) === 'restarting' ? 'restart' : 'next_step'
   }
 
   return {
@@ -400,7 +400,7 @@ export function createEngine(deps: EngineDeps): Engine {
     async toolsChanged(session, delta, apply) {
       const mine = active.get(session.id)
       if (mine) {
-        const from = applyNow(mine, apply, delta.removed)
+        const from = applyNow(mine, apply, delta.removed, delta.tools_revision)
         return {
           effective: { turn_id: mine.turn.id, from },
           restarted_turn_id: from === 'restart' ? mine.turn.id : null,
@@ -413,7 +413,10 @@ export function createEngine(deps: EngineDeps): Engine {
       }
       if (turn.state === 'awaiting_input' && apply === 'now') {
         if (await withdrawCalls(deps, turn.id, delta.removed)) await state.resume(turn.id)
-      } else await tell({ op: 'tools', session_id: session.id, apply, removed: delta.removed })
+      } else {
+        const { removed, tools_revision: revision } = delta
+        await tell({ op: 'tools', session_id: session.id, apply, removed, revision })
+      }
       const isCalling = (await store.executions.ofTurn(turn.id)).some((row) => row.state !== 'settled')
       const restarts =
         apply === 'now' && turn.state === 'running' && !isCalling && turn.restarts < RESTART_LIMIT

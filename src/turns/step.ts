@@ -102,6 +102,7 @@ async function streamStep(
   const abort = new AbortController()
   active.model = abort
   let isStarted = false
+  const isRestart = active.restartPending
   const beforeSend = () => {
     if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
     if (isStarted) return true
@@ -109,6 +110,7 @@ async function streamStep(
     run.open = open
     active.phase = 'model'
     active.restartPending = false
+    active.sent = { revision: prepared.overlay.revision, isRestart }
     const { provider, model, tools_revision, tool_count } = step
     say(run, { type: 'step.started', provider, model, tools_revision, tool_count })
     deps.log.debug({ turn_id: active.turn.id, step: step.index, tools_revision, tool_count }, 'step started')

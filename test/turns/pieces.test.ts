@@ -116,6 +116,13 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   for (const phase of ['preparing', 'tools', 'committing', 'waiting', 'ended'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
   }
+  const fresh = activeIn('model')
+  fresh.sent = { revision: 7, isRestart: true }
+  t.equal(requestRestart(fresh, 7), 'restarting', 'the request in flight was made with the change')
+  t.notOk(fresh.model?.signal.aborted)
+  t.equal(requestRestart({ ...fresh, sent: { revision: 7, isRestart: false } }, 7), 'not_restartable')
+  t.equal(requestRestart(fresh, 8), 'restarting')
+  t.ok(fresh.model?.signal.aborted)
   const often = activeIn('model')
   often.turn.restarts = 8
   t.equal(requestRestart(often), 'limit')
