@@ -92,6 +92,8 @@ const BoundConnector = Type.Object(
     alias: nullable(Type.String()),
     origin: Type.Enum(['api', 'config']),
     transport: Type.String(),
+    status: Type.Enum(['available', 'unavailable']),
+    reason: Type.Optional(Type.String()),
   },
   { title: 'BoundConnector' },
 )
@@ -118,7 +120,7 @@ const OfProvider = Type.Object({ provider: Type.Optional(Provider) }, closed)
 const tags = ['session tools']
 const change = { 200: ToolsChange }
 
-export function sessionToolRoutes(app: App, { sessions, tools, store }: RouteDeps): void {
+export function sessionToolRoutes(app: App, { sessions, tools, connectors }: RouteDeps): void {
   app.get(
     '/sessions/:id/connectors',
     {
@@ -131,15 +133,7 @@ export function sessionToolRoutes(app: App, { sessions, tools, store }: RouteDep
     },
     async (request) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const bindings = await store.connectors.bindings(session.id)
-      const data = bindings.map(({ connector: { id, name, origin, transport }, alias }) => ({
-        id,
-        name,
-        alias,
-        origin,
-        transport,
-      }))
-      return { data, next_cursor: null }
+      return { data: await connectors.boundTo(session), next_cursor: null }
     },
   )
   app.put(

@@ -19,7 +19,7 @@ import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Caller, LoginStatus, SessionTools } from './ports.ts'
-import type { Connector, NewConnector, Page, PageRequest, Scope, Store } from './store/store.ts'
+import type { Connector, NewConnector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 
 export interface ConnectorInput {
   name: string
@@ -56,6 +56,13 @@ export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   status: { state: McpState; error?: string; login_url?: string }
 }
 
+/** A server that a session binds: `unavailable` while its tools cannot be called, with the reason if known. */
+export interface BoundConnector extends Pick<Connector, 'id' | 'name' | 'origin' | 'transport'> {
+  alias: string | null
+  status: 'available' | 'unavailable'
+  reason?: string
+}
+
 export interface ConnectorTest {
   ok: boolean
   latency_ms: number
@@ -70,6 +77,8 @@ export interface Connectors {
   create(caller: Caller, input: ConnectorInput): Promise<ConnectorView>
   get(scope: Scope, id: string): Promise<ConnectorView>
   list(scope: Scope, page: PageRequest): Promise<Page<ConnectorView>>
+  /** What a session binds. */
+  boundTo(session: Session): Promise<BoundConnector[]>
   update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView>
   delete(caller: Caller, id: string): Promise<void>
   /** Connects and lists, within the connect budget; a failure of the server is an answer, not an error. */
@@ -94,9 +103,10 @@ export interface ConnectorDeps {
   mcp: Pick<Mcp, 'list' | 'status'>
   logins: ConnectorLogins
   specOf(connector: Connector): McpServerSpec
-  tools: Pick<SessionTools, 'accept' | 'connectorChanged'>
+  tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
 }
 
+const LOGIN = 'it waits for a login of its owner'
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 /** How long a server may take to be reached and to list its tools. */
 const CONNECT_BUDGET_MS = { streamable_http: 5_000, sse: 5_000, stdio: 15_000 }
@@ -229,10 +239,29 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     return { ...shown, ...names, status: { ...status, ...login } }
   }
 
+  async function boundTo(session: Session): Promise<BoundConnector[]> {
+    const [bindings, known] = await Promise.all([
+      store.connectors.bindings(session.id),
+      tools.list(session, null),
+    ])
+    return bindings.map(({ connector, alias }) => {
+      const { id, name, origin, transport } = connector
+      const { state, error } = view(connector).status
+      // Of a server that has shown its tools the registry knows more than this replica's connection.
+      const own = known.tools.filter((tool) => tool.connector_id === id)
+      const isUp = own.length > 0 ? own.some(isLive) : state === 'ready' && error === undefined
+      const status = isUp ? ('available' as const) : ('unavailable' as const)
+      const why = state === 'auth_required' ? LOGIN : (own[0]?.reason ?? error)
+      const reason = isUp ? undefined : why
+      return { id, name, alias, origin, transport, status, ...(reason === undefined ? {} : { reason }) }
+    })
+  }
+
   return {
     create,
     update,
     test,
+    boundTo,
     delete: remove,
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
     loginPage: (query) => finish(query).then(pageOf, errorPageOf),
@@ -251,6 +280,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     },
   }
 }
+
+const isLive = ({ status }: { status: string }) => status !== 'unavailable'
 
 const shownTool = ({ name, title, description, inputSchema, annotations }: McpTool) => ({
   name,

@@ -534,9 +534,20 @@ async function badCompany(t: Test, world: World) {
     const bad = await Promise.all([1, 2, 3, 4].map(() => fresh(world, { lost: {} })))
     const [down, hung, broken, flood] = bad
     const hostile = await fresh(world, hostileTools())
-    const session = await world.session('openai key', {
-      connectors: [...names, ...bad.map(({ name }) => name), hostile.name],
+    const never = await api.post('/v1/connectors', {
+      name: 'never',
+      transport: 'streamable_http',
+      url: 'http://127.0.0.1:1/mcp',
     })
+    const session = await world.session('openai key', {
+      connectors: [...names, ...bad.map(({ name }) => name), hostile.name, 'never'],
+    })
+    const { data } = await api.get(`/v1/sessions/${session}/connectors`)
+    for (const { name, status, reason } of data) {
+      const expected =
+        name === never.name ? { status: 'unavailable', reason: /never: / } : { status: 'available' }
+      t.match({ name, status, reason }, expected)
+    }
     t.equal(
       (await world.run(session, `call ${down?.name}__lost with {}`)).output_text,
       'The tools answered: lost ran',

@@ -691,7 +691,9 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   const id = await newSession({ connectors: ['files', 'files'] })
   t.match(g.tools.calls.at(-1), { verb: 'open', args: [id, ['files']] })
   const url = `/v1/sessions/${id}`
-  t.match((await call('GET', `${url}/connectors`)).body, { data: [{ name: 'files', alias: null }] })
+  t.match((await call('GET', `${url}/connectors`)).body, {
+    data: [{ name: 'files', alias: null, status: String }],
+  })
   const change = {
     status: 200,
     body: { tools_revision: 1, effective: { from: 'next_turn' }, prompt_cache: 'kept' },
