@@ -2,6 +2,7 @@
  * The checker: reads the database, the MCP server's own record and every reader's events, and knows nothing
  * of how the gateway works. Each finding names its kind; a sound run has none.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { TurnEvent } from '../../src/chat/event.ts'
 import type { Message, Part } from '../../src/chat/message.ts'
 import { isTerminal, type Reading, type Seen } from './reader.ts'
@@ -81,8 +82,21 @@ const isCommitted = ({ discarded, finish_reason }: StepRow): boolean =>
 
 type Report = (kind: Kind, what: string) => void
 
-async function readStored({ database }: World, turn: string): Promise<Stored | null> {
-  const rows = async <T>(sql: string): Promise<T[]> => (await database.query(sql, [turn])).rows as T[]
+/** The checker waits, too, for a database that a fault of another client's turn has taken away. */
+const DATABASE_MS = 60_000
+
+async function read<T>({ database }: World, sql: string, turn: string): Promise<T[]> {
+  for (const until = Date.now() + DATABASE_MS; ; await sleep(100)) {
+    try {
+      return (await database.query(sql, [turn])).rows as T[]
+    } catch (err) {
+      if (Date.now() > until) throw err
+    }
+  }
+}
+
+async function readStored(world: World, turn: string): Promise<Stored | null> {
+  const rows = <T>(sql: string) => read<T>(world, sql, turn)
   const [row] = await rows<Row>('select state, error, recoveries from turn where id = $1')
   if (!row) return null
   const messages = await rows<{ body: Message }>('select body from message where turn_id = $1 order by seq')

@@ -10,6 +10,7 @@ export const FAULTS = [
   'kill',
   'freeze',
   'redis_restart',
+  'redis_mute',
   'redis_flush',
   'postgres_restart',
   'disk_full',
@@ -48,9 +49,18 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     return async () => back
   },
   async redis_restart({ world, random }) {
-    await world.servers?.redis.down('SIGKILL')
-    const back = sleep(random.between(0, 3000)).then(() => world.servers?.redis.up())
+    await world.servers.redis.down('SIGKILL')
+    const back = sleep(random.between(0, 3000)).then(() => world.servers.redis.up())
     return async () => back
+  },
+  /** Nothing that is committed can be announced; then its owner dies. Whoever takes over has to say it, once. */
+  async redis_mute({ world, victim, random }) {
+    const redis = new Redis(world.redisUrl)
+    const ms = random.between(500, 2500)
+    await redis.call('CLIENT', 'PAUSE', String(ms), 'WRITE').finally(() => redis.disconnect())
+    await sleep(random.between(50, ms))
+    await kill(world, victim)
+    return async () => {}
   },
   async redis_flush({ world }) {
     const redis = new Redis(world.redisUrl)
@@ -59,8 +69,8 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
   },
   async postgres_restart({ world, random }) {
     // SIGQUIT: as after a crash, without a checkpoint.
-    await world.servers?.postgres.down(random.next() < 0.5 ? 'SIGQUIT' : 'SIGINT')
-    const back = sleep(random.between(0, 5000)).then(() => world.servers?.postgres.up())
+    await world.servers.postgres.down(random.next() < 0.5 ? 'SIGQUIT' : 'SIGINT')
+    const back = sleep(random.between(0, 5000)).then(() => world.servers.postgres.up())
     return async () => back
   },
   /** The error that a server with a full disk answers every insertion with. */
@@ -90,11 +100,13 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
       for (const reply of turnedAway) judge(reply, 'pool exhausted', report)
     }
   },
-  async cancel({ world, victim, turns }) {
+  /** At times the owner dies before it has acted on it. */
+  async cancel({ world, victim, turns, random }) {
     for (const turn of turns) {
       turn.isCancelled = true
       await request(world, 'POST', `/v1/turns/${turn.id}/cancel`, undefined, { first: victim + 1 })
     }
+    if (random.next() < 0.5) await kill(world, victim)
     return async () => {}
   },
   async tools({ world, victim, turns, random }) {

@@ -42,6 +42,9 @@ export function createReplica(
   const url = `http://127.0.0.1:${port}`
   const isUp = () => child !== null && child.exitCode === null && child.signalCode === null
 
+  // A run that fails must not leave processes behind.
+  process.once('exit', () => void child?.kill('SIGKILL'))
+
   async function startProcess(): Promise<void> {
     const mine = spawn(process.execPath, ['--enable-source-maps', SERVER], {
       cwd: root,

@@ -62,18 +62,17 @@ export async function rollingRestart(
   return { findings: await findingsOf(world, turns), turns: turns.length, exits, recoveries: rows[0].count }
 }
 
-/** PostgreSQL goes away in the middle of turns, and comes back. Needs servers of the run's own. */
+/** PostgreSQL goes away in the middle of turns, and comes back. */
 export async function databaseAway(
   world: World,
   { ms, seed, count }: { ms: number; seed: number; count: number },
 ): Promise<Outcome & { recoveries: number; refusal: Refusal; ready: { status: number; reason: string } }> {
-  if (!world.servers) throw new Error('the database is not ours to stop')
   const random = createRandom(seed)
   const turns = await Promise.all(Array.from({ length: count }, (_, i) => followed(world, i, random)))
   const session = await newSession(world)
   await sleep(300)
   await world.servers.postgres.down('SIGINT')
-  const back = sleep(ms).then(() => world.servers?.postgres.up())
+  const back = sleep(ms).then(() => world.servers.postgres.up())
   const refusal = await refusalOf(`${urlOf(world, 0)}/v1/sessions/${session}/turns`)
   const readiness = await fetch(`${urlOf(world, 1)}/readyz`)
   const ready = { status: readiness.status, reason: await readiness.text() }

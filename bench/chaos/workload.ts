@@ -1,5 +1,6 @@
 /** The turns of a run: what is said to the models, and what must come of it. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Random } from './random.ts'
 import type { Reading } from './reader.ts'
 import { MODELS, type Reply, request, type World } from './world.ts'
@@ -33,8 +34,21 @@ export async function newSession(world: World, first = 0): Promise<string> {
   const body = { provider, model, connectors: ['kit'] }
   const reply = await request(world, 'POST', '/v1/sessions', body, { first })
   if (reply.status !== 201) throw new Error(`no session: ${JSON.stringify(reply.body)}`)
-  return String(reply.body.id)
+  const id = String(reply.body.id)
+  await hasTools(world, id, first)
+  return id
 }
+
+/** A turn waits less than half a second for its servers: a loaded machine may need longer to list their tools. */
+async function hasTools(world: World, session: string, first: number): Promise<void> {
+  for (const until = Date.now() + TOOLS_MS; ; await sleep(50)) {
+    const { body } = await request(world, 'GET', `/v1/sessions/${session}/tools`, undefined, { first })
+    const tools = (body.tools ?? []) as { canonical_name: string; status: string }[]
+    if (tools.some((tool) => tool.canonical_name === 'kit.charge' && tool.status === 'available')) return
+    if (Date.now() > until) throw new Error(`no tools: ${JSON.stringify(body)}`)
+  }
+}
+const TOOLS_MS = 60_000
 
 /** Hands the session to the next provider, from its next turn on. */
 export async function switchProvider(world: World, session: string, first = 0): Promise<string> {

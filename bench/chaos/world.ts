@@ -24,8 +24,7 @@ export interface World {
   database: pg.Pool
   tools: ToolServer
   leaseSeconds: number
-  /** Null where the run was given servers: those are not ours to restart */
-  servers: { postgres: RunningServer; redis: RunningServer } | null
+  servers: { postgres: RunningServer; redis: RunningServer }
   redisUrl: string
   /** Requests that a provider answered with an error */
   refused(): Recorded[]
@@ -40,24 +39,22 @@ export interface World {
 export interface WorldOptions {
   replicas?: number
   leaseSeconds?: number
-  /** Servers that are there already; the database gets a schema of the run's own */
-  given?: { databaseUrl: string; redisUrl: string }
+  /** Whether PostgreSQL syncs to the disk; default true */
+  durable?: boolean
   env?: Record<string, string>
   /** A folder for the replicas' logs */
   logs?: string | null
 }
 
 export async function openWorld(options: WorldOptions = {}): Promise<World> {
-  const { replicas: count = 3, leaseSeconds = 2, given, env = {}, logs = null } = options
+  const { replicas: count = 3, leaseSeconds = 2, durable = true, env = {}, logs = null } = options
   const closers: (() => Promise<unknown>)[] = []
   const close = async () => {
     for (const one of closers.splice(0).reverse()) await one()
   }
   try {
-    const servers = given ? null : await startServers(closers)
-    const databaseUrl = given ? await ownDatabase(given.databaseUrl, closers) : servers?.postgres.url
-    const redisUrl = given?.redisUrl ?? servers?.redis.url
-    if (!databaseUrl || !redisUrl) throw new Error('no servers')
+    const servers = await startServers(durable, closers)
+    const [databaseUrl, redisUrl] = [servers.postgres.url, servers.redis.url]
     const openai = await createOpenAiEmulator()
     const anthropic = await createAnthropicEmulator()
     const gemini = await createGeminiEmulator()
@@ -128,26 +125,12 @@ async function stopReplica(replica: Replica): Promise<void> {
   await replica.end('SIGKILL')
 }
 
-async function startServers(closers: (() => Promise<unknown>)[]) {
-  const postgres = await startPostgres({ durable: true })
+async function startServers(durable: boolean, closers: (() => Promise<unknown>)[]) {
+  const postgres = await startPostgres({ durable })
   closers.push(postgres.stop)
   const redis = await startRedis()
   closers.push(redis.stop)
   return { postgres, redis }
-}
-
-async function ownDatabase(given: string, closers: (() => Promise<unknown>)[]): Promise<string> {
-  const name = `baton_chaos_${randomBytes(6).toString('hex')}`
-  const asAdmin = async (sql: string) => {
-    const client = new pg.Client({ connectionString: given })
-    await client.connect()
-    await client.query(sql).finally(() => client.end())
-  }
-  await asAdmin(`create database ${name}`)
-  closers.push(() => asAdmin(`drop database if exists ${name} with (force)`))
-  const url = new URL(given)
-  url.pathname = `/${name}`
-  return url.href
 }
 
 /** `charge` must never run twice for one call; `look` may. */

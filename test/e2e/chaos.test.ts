@@ -2,12 +2,14 @@
  * A short run of bench/chaos: replicas as processes of their own, killed, frozen and replaced under turns,
  * and the checker afterwards. `npm run chaos` is the long one.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { type Finding, KINDS } from '../../bench/chaos/check.ts'
-import { follow } from '../../bench/chaos/reader.ts'
+import type { Fault } from '../../bench/chaos/faults.ts'
+import { follow, type Reading } from '../../bench/chaos/reader.ts'
 import { checkAfterwards, runRounds } from '../../bench/chaos/rounds.ts'
-import { rollingRestart } from '../../bench/chaos/scenarios.ts'
-import { type ChaosTurn, newSession } from '../../bench/chaos/workload.ts'
+import { databaseAway, rollingRestart } from '../../bench/chaos/scenarios.ts'
+import { type ChaosTurn, newSession, newTurn } from '../../bench/chaos/workload.ts'
 import { openWorld, request, type World } from '../../bench/chaos/world.ts'
 
 const { TEST_DATABASE_URL, TEST_REDIS_URL, CI } = process.env
@@ -21,67 +23,120 @@ if (!hasServers && CI === 'true') t.fail('TEST_DATABASE_URL and TEST_REDIS_URL a
 t.setTimeout(900_000)
 
 t.test('replicas that die, freeze and are replaced', { skip }, async (t) => {
-  const given = { databaseUrl: TEST_DATABASE_URL ?? '', redisUrl: TEST_REDIS_URL ?? '' }
-  const world = await openWorld({ given })
+  // Servers of its own: some of the faults are theirs.
+  const world = await openWorld({ durable: false })
   t.teardown(() => world.close())
+  const play = (rounds: number, turns: number, seed: number, fault: Fault) =>
+    runRounds(world, {
+      rounds,
+      turns,
+      seed,
+      faults: [fault],
+      slackMs: PATIENCE_MS,
+      say: (line) => t.comment(line),
+    })
+
+  await t.test('ten kills at random moments of tool turns lose and repeat nothing', async (t) => {
+    const { findings, struck } = await play(10, 2, 11, 'kill')
+    nothingFound(t, findings)
+    t.ok(struck > 0, 'turns were struck')
+  })
 
   await t.test(
-    'ten kills and a freeze at random moments of tool turns lose and repeat nothing',
+    'neither do a frozen owner, a Redis that is emptied, restarted or mute, and a full disk',
     async (t) => {
-      const options = { turns: 2, slackMs: PATIENCE_MS, say: (line: string) => t.comment(line) }
-      const killed = await runRounds(world, { ...options, rounds: 10, seed: 11, faults: ['kill'] })
-      const frozen = await runRounds(world, { ...options, rounds: 1, seed: 12, faults: ['freeze'] })
-      nothingFound(t, [...killed.findings, ...frozen.findings])
-      t.ok(killed.struck > 0, 'turns were struck')
+      for (const fault of ['freeze', 'redis_flush', 'redis_restart', 'redis_mute', 'disk_full'] as const) {
+        nothingFound(t, (await play(1, 1, 12, fault)).findings)
+      }
     },
   )
 
+  await t.test(
+    'nor cancels, tool changes, switches of the provider and repeated requests across replicas',
+    async (t) => {
+      for (const fault of ['cancel', 'tools', 'switch', 'twice'] as const) {
+        nothingFound(t, (await play(1, 2, 13, fault)).findings)
+      }
+    },
+  )
+
+  await t.test('while PostgreSQL is away turns wait, new ones are refused, readiness says so', async (t) => {
+    const { findings, refusal, ready } = await databaseAway(world, { ms: 2000, seed: 14, count: 2 })
+    nothingFound(t, findings)
+    t.match(refusal, { status: 503, code: 'unavailable', retryAfter: /^[1-9]/ })
+    t.match(ready, { status: 503, reason: /store/ })
+  })
+
   await t.test('a deploy under load costs no client more than a reconnection', async (t) => {
-    const { findings, exits, recoveries, turns } = await rollingRestart(world, { clients: 3, seed: 13 })
+    const { findings, exits, recoveries, turns } = await rollingRestart(world, { clients: 3, seed: 15 })
     nothingFound(t, findings)
     t.same(exits, [0, 0, 0], 'every replica ended by itself')
     t.equal(recoveries, 0, 'and gave its turns away before')
     t.ok(turns > 0)
   })
 
-  await t.test('a turn that loses its owner a fourth time fails with its reason, its calls settled', (t) =>
-    losesItsOwnerOnceMore(t, world),
-  )
+  const subtests = [
+    t.test('a turn that loses its owner a fourth time fails with its reason, its calls settled', (t) =>
+      losesItsOwnerOnceMore(t, world),
+    ),
+    t.test('an owner that hears no cancel loses the turn at the deadline, alive or not', (t) =>
+      hearsNothing(t, world),
+    ),
+  ]
+  await Promise.all(subtests)
 })
 
-async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
-  const session = await newSession(world, 0)
-  const input = 'call kit__charge with {"id": "fourth", "ms": 600000}'
-  const path = `/v1/sessions/${session}/turns`
-  const { body } = await request(world, 'POST', path, { input, background: true }, { first: 0 })
-  const reading = follow(String(body.id), {
+interface Held {
+  turn: ChaosTurn
+  reading: Reading
+}
+
+/** A turn at this replica that hangs in a call, followed at the others. */
+async function hangingTurn(world: World, at: number, name: string): Promise<Held> {
+  const session = await newSession(world, at)
+  const input = `call kit__charge with {"id": "${name}", "ms": 600000}`
+  const plan = { session, key: name, input, charges: [name], looks: [], lastWords: '', provider: null }
+  const turn = await newTurn(world, plan, at)
+  const reading = follow(turn.id, {
     kind: 'staying',
-    place: (i) => world.replicas[1 + (i % 2)]?.url ?? '',
+    place: (i) => world.replicas[(at + 1 + (i % 2)) % 3]?.url ?? '',
     signal: AbortSignal.timeout(PATIENCE_MS),
   })
-  while (!world.tools.calls.some(({ args }) => args.id === 'fourth')) {
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
-  await world.database.query('update turn set recoveries = 3 where id = $1', [body.id])
+  turn.readings.push(reading)
+  while (!world.tools.calls.some(({ args }) => args.id === name)) await sleep(20)
+  return { turn, reading }
+}
+
+async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
+  const { turn, reading } = await hangingTurn(world, 0, 'fourth')
+  await world.database.query('update turn set recoveries = 3 where id = $1', [turn.id])
   await world.replicas[0]?.end('SIGKILL')
   await reading.done
   const end = JSON.parse(reading.events.at(-1)?.data ?? '{}')
   t.match(end, { type: 'turn.failed', error: { code: 'recovery_limit' } })
-  const turn: ChaosTurn = {
-    id: String(body.id),
-    session,
-    key: '',
-    input,
-    charges: ['fourth'],
-    looks: [],
-    lastWords: '',
-    provider: null,
-    isCancelled: false,
-    readings: [reading],
-  }
   nothingFound(t, await checkAfterwards(world, turn))
-  const { rows } = await world.database.query('select outcome from execution where turn_id = $1', [body.id])
-  t.same(rows, [{ outcome: 'outcome_unknown' }])
+  t.same(await outcomes(world, turn), ['outcome_unknown'])
+}
+
+/** Its lease would hold for an hour: only the deadline can end it. */
+async function hearsNothing(t: Test, world: World): Promise<void> {
+  const { turn, reading } = await hangingTurn(world, 1, 'deaf')
+  world.replicas[1]?.signal('SIGSTOP')
+  const lease = `update lease set until = now() + interval '1 hour' where session_id = $1`
+  await world.database.query(lease, [turn.session])
+  turn.isCancelled = true
+  await request(world, 'POST', `/v1/turns/${turn.id}/cancel`, undefined, { first: 2 })
+  await reading.done
+  t.equal(reading.events.at(-1)?.type, 'turn.cancelled')
+  world.replicas[1]?.signal('SIGCONT')
+  await world.replicas[1]?.end('SIGTERM')
+  nothingFound(t, await checkAfterwards(world, turn))
+  t.same(await outcomes(world, turn), ['outcome_unknown'])
+}
+
+async function outcomes(world: World, { id }: ChaosTurn): Promise<unknown[]> {
+  const { rows } = await world.database.query('select outcome from execution where turn_id = $1', [id])
+  return rows.map(({ outcome }) => outcome)
 }
 
 function nothingFound(t: Test, findings: readonly Finding[]): void {
