@@ -45,7 +45,9 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
       // A desktop client: any port and path of this machine.
       isRedirect: (uri) => /^http:\/\/(127\.0\.0\.1|\[::1\]|localhost):\d+\/[\w/-]*$/.test(uri),
     },
-    access: (serial) => `ya29.emulated-code-assist-${serial}`,
+    // The public API (gemini.ts) takes those with its own scope alone.
+    access: (serial, { scope }) =>
+      `ya29.emulated-${scope.includes('generative-language') ? 'public' : 'code-assist'}-${serial}`,
     refresh: (serial) => `1//emulated-refresh-${serial}`,
     extra: () => ({ iss: root }),
   })
