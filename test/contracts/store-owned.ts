@@ -2,7 +2,17 @@
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { NewConnector, NewCredential, RegistryTool, Scope, Store } from '../../src/store/store.ts'
-import { ADMIN, allPages, id, newSession, openRequest, owner, rejection, STRANGER } from './store-rows.ts'
+import {
+  ADMIN,
+  allPages,
+  endTurn,
+  id,
+  newSession,
+  openRequest,
+  owner,
+  rejection,
+  STRANGER,
+} from './store-rows.ts'
 
 const connector = (scope: Scope, name: string, rest: Partial<NewConnector> = {}): NewConnector => ({
   id: id('con'),
@@ -28,6 +38,7 @@ const connector = (scope: Scope, name: string, rest: Partial<NewConnector> = {})
 export async function ownedContract(t: Test, store: Store): Promise<void> {
   await t.test('connectors', (t) => connectorContract(t, store))
   await t.test('bindings, lists and pins', (t) => bindingContract(t, store))
+  await t.test('a turn opens at once where a credential is surely there', (t) => sureContract(t, store))
   await t.test('the registry', (t) => registryContract(t, store))
   await t.test('credentials', (t) => credentialContract(t, store))
   await t.test('refreshing and re-encrypting', (t) => secretContract(t, store))
@@ -407,6 +418,57 @@ async function credentialContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await ground('other'), [named, own, other])
     const lent = await store.sessions.update(scope, session, { credential_id: foreign.id })
     t.strictSame(await ground(), [lent, null, own], 'another owner’s is none of the session’s')
+  })
+}
+
+async function sureContract(t: Test, store: Store): Promise<void> {
+  const scope = owner()
+  const { id: session, provider } = await newSession(store, scope)
+  const opens = async (environment: string[] = [], other: string | null = null) => {
+    const request = openRequest(session, { turn: { provider: other } })
+    const opened = await store.turns.openSurely(scope, request, environment)
+    if (opened?.kind === 'unsure') {
+      t.strictSame(opened.ground, await store.turns.ground(scope, session, other))
+      t.equal(await store.turns.get(scope, request.turn.id), null, 'nothing is written')
+    } else if (opened?.kind === 'running') await endTurn(store, opened.fence, opened.turn.id)
+    return opened?.kind
+  }
+  const add = (rest: Parameters<typeof credential>[1]) => store.credentials.create(credential(scope, rest))
+  const disable = (id: string) => store.credentials.update(scope, id, { state: 'disabled' })
+  const name = (id: string) => store.sessions.update(scope, session, { credential_id: id })
+
+  await t.test('of the provider, in the store or in the environment', async (t) => {
+    t.equal(await opens(), 'unsure')
+    t.equal(await opens([provider]), 'running')
+    t.equal(await opens([provider], 'other'), 'unsure')
+    const only = await add({ provider })
+    t.equal(await opens(), 'running')
+    t.equal(await opens([], 'other'), 'unsure')
+    await disable(only.id)
+    t.equal(await opens(), 'unsure')
+  })
+
+  await t.test(
+    'a default that is not active is looked at closer, whatever the environment holds',
+    async (t) => {
+      const preferred = await add({ provider, is_default: true })
+      t.equal(await opens(), 'running')
+      await disable(preferred.id)
+      t.equal(await opens([provider]), 'unsure')
+    },
+  )
+
+  await t.test('the session’s own counts alone, for its provider', async (t) => {
+    const own = await add({ provider })
+    await name(own.id)
+    t.equal(await opens(), 'running')
+    await disable(own.id)
+    await add({ provider, is_default: true })
+    t.equal(await opens([provider]), 'unsure')
+    t.equal(await opens(['other'], 'other'), 'running')
+    await name('cred_gone')
+    t.equal(await opens([provider]), 'unsure')
+    t.equal(await store.turns.openSurely(STRANGER, openRequest(session), [provider]), null)
   })
 }
 

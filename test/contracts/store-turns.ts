@@ -66,6 +66,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     const request = openRequest(session, {
       turn: { input: text('Hi \ud800'), context, provider: 'p', model: 'm' },
     })
+    const ground = await store.turns.ground(scope, session, 'p')
     const opened = await store.turns.open(scope, request)
     if (opened?.kind !== 'running') return t.fail(`not opened: ${opened?.kind}`)
     const { body_hash, ...given } = request.turn
@@ -91,6 +92,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(
       opened.start,
       {
+        ...ground,
         history: await store.messages.after(session, 0),
         rewrites: 0,
         registry: await store.registry.get(session),
