@@ -501,8 +501,21 @@ begin
 end
 $$;
 
--- What must be known before a turn is opened: {session, named, preferred}, the last two the session's own
--- credential and the one that stands in for it.
+-- What a turn stands on: {session, named, preferred}, the last two the session's own credential and the one
+-- that stands in for it.
+create function ground_json(place session, the_provider text) returns json
+language plpgsql stable as $$
+begin
+  return json_build_object(
+    'session', session_json(place),
+    'named', case when place.credential_id is not null then (
+      select credential_json(c) from credential c where c.id = place.credential_id and c.owner = place.owner
+    ) end,
+    'preferred', preferred_credential(place.owner, coalesce(the_provider, place.provider))
+  );
+end
+$$;
+
 create function turn_ground(visible_to text, the_session text, the_provider text) returns json
 language plpgsql stable as $$
 declare
@@ -513,13 +526,23 @@ begin
   if not found then
     return null;
   end if;
-  return json_build_object(
-    'session', session_json(place),
-    'named', (
-      select credential_json(c) from credential c where c.id = place.credential_id and c.owner = place.owner
-    ),
-    'preferred', preferred_credential(place.owner, coalesce(the_provider, place.provider))
-  );
+  return ground_json(place, the_provider);
+end
+$$;
+
+-- Whether an active credential is surely there: the session's own where it names one for the provider, else
+-- the one that stands in, else the environment's, whose providers are given.
+create function has_credential(place session, the_provider text, ground json, environment jsonb)
+returns boolean
+language plpgsql immutable as $$
+declare
+  wanted text := coalesce(the_provider, place.provider);
+begin
+  if place.credential_id is not null and wanted = place.provider then
+    return coalesce(ground #>> '{named,provider}' = wanted and ground #>> '{named,state}' = 'active', false);
+  end if;
+  return case when ground ->> 'preferred' is null then environment ? wanted
+              else ground #>> '{preferred,state}' = 'active' end;
 end
 $$;
 
@@ -582,12 +605,11 @@ begin
    where id = the_session
   returning last_seq - jsonb_array_length(messages) into before;
   insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
-  select m ->> 'id', the_session, m ->> 'turn_id', before + n,
-         array(select jsonb_array_elements_text(m -> 'calls')),
-         array(select jsonb_array_elements_text(m -> 'results')), at,
-         message_body(m ->> 'id', the_session, m ->> 'turn_id', before + n, m ->> 'role',
-                      (m ->> 'parts')::json, (m ->> 'incomplete')::boolean, at)
-    from jsonb_array_elements(messages) with ordinality as given (m, n);
+  select m.id, the_session, m.turn_id, before + m.n, m.calls, m.results, at,
+         message_body(m.id, the_session, m.turn_id, before + m.n, m.role, m.parts::json, m.incomplete, at)
+    from rows from (jsonb_to_recordset(messages) as (
+           id text, turn_id text, role text, parts text, calls text[], results text[], incomplete boolean
+         )) with ordinality as m (id, turn_id, role, parts, calls, results, incomplete, n);
   return json_build_object('after', before, 'created_at', rfc3339(at));
 end
 $$;
@@ -596,22 +618,24 @@ $$;
 create function put_step(the_turn text, s jsonb) returns token_usage
 language plpgsql as $$
 declare
+  used token_usage := jsonb_populate_record(null::token_usage, s -> 'usage');
   former token_usage;
-  current token_usage := jsonb_populate_record(null::token_usage, s -> 'usage');
 begin
-  delete from step
-   where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
-  returning (usage).* into former;
-  if found then
-    current := minus_usage(current, former);
-  end if;
   insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
                     usage, started_at, ended_at, discarded)
   values (the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
-          (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason',
-          jsonb_populate_record(null::token_usage, s -> 'usage'), (s ->> 'started_at')::timestamptz,
-          (s ->> 'ended_at')::timestamptz, coalesce((s ->> 'discarded')::boolean, false));
-  return current;
+          (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason', used,
+          (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
+          coalesce((s ->> 'discarded')::boolean, false))
+  on conflict do nothing;
+  if found then
+    return used;
+  end if;
+  delete from step
+   where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
+  returning (usage).* into former;
+  perform put_step(the_turn, s);
+  return minus_usage(used, former);
 end
 $$;
 
@@ -724,6 +748,8 @@ $$;
 
 -- Accepts a turn, queues it, or says why not: one of the contract's Opened, with the lease's `epoch` for
 -- the fence and the message's {after, created_at}. Null: no such session to see.
+-- `environment` in the request: it is to be opened only where a credential is surely there; else the answer is
+-- {kind: 'unsure', ground}, and nothing is written.
 create function open_turn(visible_to text, request jsonb) returns json
 language plpgsql as $$
 declare
@@ -734,6 +760,9 @@ declare
   active_id text;
   interrupted text;
   urgent boolean := request ->> 'on_busy' = 'interrupt';
+  seen bigint := 0;
+  ground json;
+  earlier json;
   placed json;
 begin
   select * into place from session
@@ -749,17 +778,21 @@ begin
        and idempotency_key = given ->> 'idempotency_key'
        and created_at > clock_timestamp() - interval '24 hours'
      order by created_at desc limit 1;
-  end if;
-  if known.id is not null then
-    if known.body_hash <> given ->> 'body_hash' then
-      return json_build_object('kind', 'mismatch');
+    if found then
+      if known.body_hash <> given ->> 'body_hash' then
+        return json_build_object('kind', 'mismatch');
+      end if;
+      return json_build_object('kind', 'replayed', 'turn', turn_json(known));
     end if;
-    return json_build_object('kind', 'replayed', 'turn', turn_json(known));
   end if;
 
-  select id into active_id from turn
-   where session_id = place.id and state in ('queued', 'running', 'awaiting_input')
-   order by state = 'queued', created_at limit 1;
+  ground := ground_json(place, given ->> 'provider');
+  if request ? 'environment'
+     and not has_credential(place, given ->> 'provider', ground, request -> 'environment') then
+    return json_build_object('kind', 'unsure', 'ground', ground);
+  end if;
+
+  active_id := ground #>> '{session,active_turn_id}';
   if active_id is not null then
     if request ->> 'on_busy' = 'reject' then
       return json_build_object('kind', 'busy', 'active_turn_id', active_id);
@@ -785,6 +818,13 @@ begin
     end if;
     return json_build_object('kind', 'queued', 'turn', turn_json(made), 'interrupted', interrupted);
   end if;
+
+  if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
+    seen := (request #>> '{known_history,seq}')::bigint;
+  end if;
+  if place.last_seq > seen then
+    earlier := history(place.id, seen);
+  end if;
   placed := add_messages(place.id, jsonb_build_array(request -> 'message'));
   return json_build_object(
     'kind', 'running',
@@ -792,12 +832,9 @@ begin
     'message', placed,
     'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8),
     'start', json_build_object(
+      'ground', ground,
       'rewrites', place.rewrites,
-      'history', history(
-        place.id,
-        case when (request #>> '{known_history,rewrites}')::bigint = place.rewrites
-             then (request #>> '{known_history,seq}')::bigint else 0 end
-      ),
+      'earlier', earlier,
       'registry', newer_registry(place.id, coalesce((request ->> 'known_revision')::bigint, -1)),
       'bindings', bindings_json(place.id)
     )
@@ -819,12 +856,10 @@ declare
   ending jsonb := change -> 'end';
 begin
   -- The same commit again, because its answer was lost on the way: what it wrote stands, lease or not.
-  select json_build_object('after', min(m.seq) - 1, 'created_at', rfc3339(min(m.created_at))) into added
+  select json_build_object('after', m.seq - 1, 'created_at', rfc3339(m.created_at)) into added
     from message m
-   where m.session_id = place and m.turn_id = change ->> 'turn_id'
-     and m.id in (select given ->> 'id' from jsonb_array_elements(change -> 'messages') given)
-  having count(*) > 0;
-  if added is not null then
+   where m.id = change #>> '{messages,0,id}' and m.session_id = place and m.turn_id = change ->> 'turn_id';
+  if found then
     return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
   end if;
   if not lock_fence(fence) then

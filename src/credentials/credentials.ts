@@ -29,6 +29,8 @@ export interface ChosenCredential {
   complete?(): Promise<CredentialFacts>
 }
 export interface ChooseCredential {
+  /** Providers whose keys the environment holds */
+  readonly environment: readonly string[]
   /**
    * The session's credential where it is of the provider, else the owner's default, else the owner's only
    * active one, else the environment's. `known`: the rows, where they were read a moment ago. Throws
@@ -111,6 +113,7 @@ export interface CredentialDeps {
 export function createCredentials(deps: CredentialDeps): Credentials {
   const { store, vault, config, deployments, logins = null } = deps
   const env = envViews(config.envCredentials)
+  const environment = config.envCredentials.map(({ provider }) => provider)
   const keyOf = (provider: string) =>
     config.envCredentials.find((known) => known.provider === provider)?.apiKey
 
@@ -319,7 +322,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     return row && credentialView(row)
   }
 
-  return { create, add, get, list, update, delete: remove, resolve, assertOauth }
+  return { environment, create, add, get, list, update, delete: remove, resolve, assertOauth }
 }
 
 const envId = (provider: string): string => `cred_env_${provider}`

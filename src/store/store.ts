@@ -155,7 +155,7 @@ export interface OpenTurn {
   known_history?: { rewrites: number; seq: number }
 }
 /** What a running turn begins with, read by the statement that opened it. */
-export interface TurnStart {
+export interface TurnStart extends TurnGround {
   /** All of the session, the turn's input included, ascending; after `known_history` where that still holds */
   history: Message[]
   /** How often messages of the session were replaced or deleted */
@@ -261,6 +261,15 @@ export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
   open(scope: Scope, open: OpenTurn): Promise<Opened | null>
+  /**
+   * Opens it where an active credential is there, in the store or for one of the environment's providers;
+   * else answers `unsure`, and nothing is written.
+   */
+  openSurely(
+    scope: Scope,
+    open: OpenTurn,
+    environment: readonly string[],
+  ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>

@@ -17,6 +17,7 @@ import {
   StaleOwner,
   type Turn,
   type TurnEnd,
+  type TurnGround,
   type Turns,
 } from './store.ts'
 
@@ -28,8 +29,10 @@ type OpenAnswer =
       message: Placed
       epoch: number
       start: {
-        history: StoredMessage[]
+        ground: StoredGround
         rewrites: number
+        /** Those before the turn's input */
+        earlier: StoredMessage[] | null
         registry: RegistryRow | null
         bindings: StoredBindings
       }
@@ -37,6 +40,12 @@ type OpenAnswer =
   | { kind: 'queued'; turn: StoredTurn; interrupted: string | null }
   | { kind: 'replayed'; turn: StoredTurn }
   | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
+/** As SQL gives it: ground_json in the schema. */
+interface StoredGround {
+  session: Session
+  named: StoredCredential | null
+  preferred: StoredCredential | null
+}
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
@@ -46,29 +55,41 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-type PublicVerb = 'ground' | 'open' | 'get' | 'ofKey' | 'list' | 'load' | 'requestCancel' | 'endQueued'
+type PublicVerb =
+  | 'ground'
+  | 'open'
+  | 'openSurely'
+  | 'get'
+  | 'ofKey'
+  | 'list'
+  | 'load'
+  | 'requestCancel'
+  | 'endQueued'
 
 function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
   return {
     async ground(scope, session, provider) {
-      const found = await value<{
-        session: Session
-        named: StoredCredential | null
-        preferred: StoredCredential | null
-      }>(db, 'select turn_ground($1, $2, $3)', [visibleTo(scope), session, provider])
-      if (!found) return null
-      const { named, preferred } = found
-      const credentials = {
-        named: named && toCredential(named),
-        preferred: preferred && toCredential(preferred),
-      }
-      return { session: found.session, credentials }
+      const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
+        visibleTo(scope),
+        session,
+        provider,
+      ])
+      return found && toGround(found)
     },
     async open(scope, request) {
       const answer = await value<OpenAnswer>(db, 'select open_turn($1, $2)', [
         visibleTo(scope),
         openRecord(request, parts),
       ])
+      return answer && toOpened(answer, request, parts)
+    },
+    async openSurely(scope, request, environment) {
+      const answer = await value<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(
+        db,
+        'select open_turn($1, $2)',
+        [visibleTo(scope), openRecord(request, parts, { environment })],
+      )
+      if (answer?.kind === 'unsure') return { kind: answer.kind, ground: toGround(answer.ground) }
       return answer && toOpened(answer, request, parts)
     },
     async get(scope, id) {
@@ -284,10 +305,16 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
   }
 }
 
-function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts): string {
+const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
+  session,
+  credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
+})
+
+function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts, more = {}): string {
   const session = turn.session_id
   return record({
     ...rest,
+    ...more,
     turn: { ...turn, input: parts.seal(turn.input, session), context: parts.edits(turn.context, session) },
     message: parts.newMessage(message, session),
   })
@@ -300,16 +327,19 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'replayed') return { kind: answer.kind, turn }
   const { session_id } = turn
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
+  const message = asStored(session_id, request.message, answer.message)
+  const { ground, rewrites, earlier, registry, bindings } = answer.start
   return {
     kind: 'running',
     turn,
     fence,
-    message: asStored(session_id, request.message, answer.message),
+    message,
     start: {
-      history: answer.start.history.map(parts.message),
-      rewrites: answer.start.rewrites,
-      registry: answer.start.registry,
-      bindings: toBindings(answer.start.bindings),
+      ...toGround(ground),
+      history: [...(earlier ?? []).map(parts.message), message],
+      rewrites,
+      registry,
+      bindings: toBindings(bindings),
     },
   }
 }

@@ -26,6 +26,8 @@ export interface ResolvedCredential
 }
 
 export interface Credentials {
+  /** Providers whose keys the environment holds */
+  readonly environment: readonly string[]
   /** Throws `no_credential`, `credential_needs_reauth`, or `invalid_request` for a credential of another provider. */
   resolve(
     owner: string,

@@ -2,13 +2,11 @@
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
  * wishes to whoever owns the others. The loop itself is run.ts; leases and recovery are leases.ts.
  */
-import { applyEdits } from '../chat/edits.ts'
 import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
-import type { MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import type { Fence, Scope, Session, Turn, TurnGround } from '../store/store.ts'
+import type { Fence, Scope, Session, Turn } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -21,11 +19,12 @@ import {
   requestStop,
 } from './active.ts'
 import { recordDecision, withdrawCalls } from './approvals.ts'
-import type { EngineDeps, LoopDeps, ResolvedCredential } from './deps.ts'
+import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
-import { createHistories, wholeHistory } from './histories.ts'
+import { createHistories } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
+import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
 import { createRoom, watchPace } from './room.ts'
@@ -94,6 +93,7 @@ export function createEngine(deps: EngineDeps): Engine {
     watchPace(settings.overloadMs),
   )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
+  const open = createOpening(deps, histories, lease)
   let draining = false
   let leases: Leases | null = null
 
@@ -252,93 +252,23 @@ export function createEngine(deps: EngineDeps): Engine {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
     const leave = room.enter()
     try {
-      return await open(caller, id, request)
+      return await accept(caller, await open(caller, id, request))
     } finally {
       leave()
     }
   }
 
-  async function open(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
-    const ground = await store.turns.ground(caller, id, request.provider)
-    if (!ground) throw new BatonError('session_not_found', `No session ${id} exists.`)
-    const { session } = ground
-    await assertRoom(session, request)
-    const checked = await check(ground, request).catch((refused: unknown) => repeated(id, request, refused))
-    if ('outcome' in checked) return checked
-    const credential = checked
-    const turn = newId('turn')
-    const kept = histories.kept(id)
-    const opened = await store.turns.open(caller, {
-      turn: {
-        id: turn,
-        session_id: id,
-        input: request.input,
-        context: request.context,
-        max_steps: request.max_steps,
-        provider: request.provider,
-        model: request.model,
-        idempotency_key: request.idempotency_key,
-        body_hash: request.body_hash,
-      },
-      message: { id: newId('msg'), turn_id: turn, role: 'user' as const, parts: request.input },
-      on_busy: request.on_busy,
-      queue_limit: settings.queueLimit,
-      lease,
-      known_revision: deps.tools.keptRevision(id),
-      ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
-    })
-    if (opened?.kind === 'running') opened.start.history = wholeHistory(opened.start, kept)
-    return accept(caller, session, credential, opened)
-  }
-
-  /** What would be refused now may have been taken before: the same key brings the same turn all the same. */
-  async function repeated(id: string, request: StartTurn, refused: unknown): Promise<StartedTurn> {
-    const key = request.idempotency_key
-    const known = key === null ? null : await store.turns.ofKey(id, key)
-    if (known?.body_hash === request.body_hash) return { turn: known.turn, outcome: 'replayed' }
-    throw refused
-  }
-
-  /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
-  async function assertRoom({ id, owner }: Session, { idempotency_key }: StartTurn): Promise<void> {
-    const most = settings.turnsPerOwner
-    if (most === null || (await store.turns.load(owner, { session: id, idempotency_key }, most)) < most)
-      return
-    throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
-  }
-
-  async function accept(
-    caller: Caller,
-    session: Session,
-    credential: ResolvedCredential,
-    opened: Awaited<ReturnType<typeof store.turns.open>>,
-  ): Promise<StartedTurn> {
-    switch (opened?.kind) {
-      case 'running':
-        state.launch(opened.turn, opened.fence, session, {
-          kind: 'fresh',
-          opening: { start: opened.start, credential },
-        })
-        return { turn: opened.turn, outcome: 'created' }
-      case 'queued':
-        await announceQueued(opened.turn)
-        if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
-        return { turn: opened.turn, outcome: 'queued' }
-      case 'replayed':
-        return { turn: opened.turn, outcome: 'replayed' }
-      case 'busy':
-        throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {
-          details: { active_turn_id: opened.active_turn_id },
-        })
-      case 'queue_full':
-        throw new BatonError('queue_full', 'Too many turns wait in this session.', { retryAfter: 5 })
-      case 'mismatch':
-        throw new BatonError('idempotency_mismatch', 'This Idempotency-Key was used with another body.', {
-          param: 'Idempotency-Key',
-        })
-      default:
-        throw new BatonError('session_not_found', `No session ${session.id} exists.`)
+  async function accept(caller: Caller, opened: Accepted): Promise<StartedTurn> {
+    const { kind, turn } = opened
+    if (kind === 'replayed') return { turn, outcome: kind }
+    if (kind === 'running') {
+      const { start, fence } = opened
+      state.launch(turn, fence, start.session, { kind: 'fresh', start })
+      return { turn, outcome: 'created' }
     }
+    await announceQueued(turn)
+    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
+    return { turn, outcome: kind }
   }
 
   async function announceQueued(turn: Turn): Promise<void> {
@@ -348,17 +278,6 @@ export function createEngine(deps: EngineDeps): Engine {
     )
     // The running turn may have ended between the check and the insert: nobody else would look soon.
     await bus.publish('queue', turn.session_id).catch(() => {})
-  }
-
-  /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
-  async function check({ session, credentials }: TurnGround, request: StartTurn) {
-    const provider = request.provider ?? session.provider
-    const own = provider === session.provider ? session.credential_id : null
-    const credential = await deps.credentials.resolve(session.owner, own, provider, credentials)
-    if (request.context.length > 0) {
-      applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
-    }
-    return credential
   }
 
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {

@@ -62,5 +62,7 @@ function sizeOf(messages: readonly Message[], before: (KeptHistory & { size: num
 const OVERHEAD = 300
 
 /** All messages of a session whose turn begins, in a list of its own. */
-export const wholeHistory = (start: TurnStart, kept: KeptHistory | undefined): Message[] =>
-  kept?.rewrites === start.rewrites ? [...kept.messages, ...start.history] : start.history
+export const wholeHistory = (
+  start: Pick<TurnStart, 'history' | 'rewrites'>,
+  kept: KeptHistory | undefined,
+): Message[] => (kept?.rewrites === start.rewrites ? [...kept.messages, ...start.history] : start.history)

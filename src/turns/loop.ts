@@ -19,15 +19,10 @@ import { modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
 export type Entry =
-  | { kind: 'fresh'; opening?: Opening }
+  /** `start`: it begins right where it was opened, and its first step need not read anything */
+  | { kind: 'fresh'; start?: TurnStart }
   | { kind: 'resumed' }
   | { kind: 'recovered'; announce: AnnouncedEvent[] }
-
-/** What is known of a turn that begins right where it was opened: its first step reads nothing. */
-export interface Opening {
-  start: TurnStart
-  credential: ResolvedCredential
-}
 
 /** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
@@ -74,8 +69,8 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   } catch (thrown) {
     await fail(run, thrown)
   }
-  if (entry.kind === 'fresh' && entry.opening) {
-    deps.keepHistory(turn.session_id, entry.opening.start.rewrites, run.history)
+  if (entry.kind === 'fresh' && entry.start) {
+    deps.keepHistory(turn.session_id, entry.start.rewrites, run.history)
   }
 }
 
@@ -100,11 +95,10 @@ async function completed(credential: ResolvedCredential): Promise<ResolvedCreden
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
-  const opening = entry.kind === 'fresh' ? entry.opening : undefined
-  const resolve = () => opening?.credential ?? credentialOf(deps, active, provider)
+  const start = entry.kind === 'fresh' ? entry.start : undefined
   const [credential, { history, ...tools }] = await Promise.all([
-    patiently(deps.log, async () => resolve()).then(completed),
-    opening ? started(deps, active, opening.start) : readBack(deps, active),
+    patiently(deps.log, () => credentialOf(deps, active, provider, start)).then(completed),
+    start ? started(deps, active, start) : readBack(deps, active),
   ])
   return {
     deps,
@@ -119,7 +113,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       turn.context,
     ),
     ...tools,
-    isCurrent: opening !== undefined,
+    isCurrent: start !== undefined,
     index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
     invalidCalls: 0,
     hint: null,
@@ -127,9 +121,14 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   }
 }
 
-function credentialOf(deps: LoopDeps, { turn, session }: ActiveTurn, provider: string) {
+function credentialOf(
+  deps: LoopDeps,
+  { turn, session }: ActiveTurn,
+  provider: string,
+  start: TurnStart | undefined,
+): Promise<ResolvedCredential> {
   const own = provider === session.provider ? session.credential_id : null
-  return deps.credentials.resolve(turn.owner, own, provider)
+  return deps.credentials.resolve(turn.owner, own, provider, start?.credentials)
 }
 
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>

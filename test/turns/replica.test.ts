@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { TurnStart } from '../../src/store/store.ts'
 import { createHistories, wholeHistory } from '../../src/turns/histories.ts'
 import { createRoom, type Pace, watchPace } from '../../src/turns/room.ts'
 import { createSlots } from '../../src/turns/slots.ts'
@@ -107,12 +106,7 @@ const message = (seq: number, words = 'x'.repeat(700)): Message => ({
 })
 const messages = (from: number, to: number) =>
   Array.from({ length: to - from + 1 }, (_, i) => message(from + i))
-const start = (history: Message[], rewrites: number): TurnStart => ({
-  history,
-  rewrites,
-  registry: null,
-  bindings: [],
-})
+const start = (history: Message[], rewrites: number) => ({ history, rewrites })
 
 t.test('what is kept goes before what is new, while nothing was rewritten', async (t) => {
   const histories = createHistories()

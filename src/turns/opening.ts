@@ -1,0 +1,112 @@
+/** Takes a turn in, or refuses it: what must be looked at before a turn exists, and the statement that opens it. */
+import { applyEdits } from '../chat/edits.ts'
+import { newId } from '../chat/ids.ts'
+import type { MessageInput } from '../chat/message.ts'
+import { BatonError } from '../errors.ts'
+import type { Caller, StartTurn } from '../ports.ts'
+import type { Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
+import type { EngineDeps } from './deps.ts'
+import { type Histories, wholeHistory } from './histories.ts'
+
+/** A turn that exists now, or did before. */
+export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
+
+/** Throws what refuses it: session_not_found, no_credential, turn_in_progress, … */
+export type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
+
+export function createOpening(
+  deps: Pick<EngineDeps, 'store' | 'settings' | 'credentials' | 'tools'>,
+  histories: Histories,
+  lease: OpenTurn['lease'],
+): Opening {
+  const { store, settings, credentials, tools } = deps
+
+  async function open(caller: Caller, id: string, request: StartTurn, row: OpenTurn): Promise<Opened | null> {
+    if (request.context.length === 0 && settings.turnsPerOwner === null) {
+      // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
+      const opened = await store.turns.openSurely(caller, row, credentials.environment)
+      if (opened?.kind !== 'unsure') return opened
+    }
+    const ground = await store.turns.ground(caller, id, request.provider)
+    if (!ground) return null
+    await assertRoom(ground.session, request)
+    const refused = await check(ground, request).then(
+      () => null,
+      (thrown: unknown) => ({ thrown }),
+    )
+    if (!refused) return store.turns.open(caller, row)
+    // What would be refused now may have been taken before: the same key brings the same turn all the same.
+    const { idempotency_key: key, body_hash } = request
+    const known = key === null ? null : await store.turns.ofKey(id, key)
+    if (known?.body_hash === body_hash) return { kind: 'replayed', turn: known.turn }
+    throw refused.thrown
+  }
+
+  /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
+  async function assertRoom({ id, owner }: Session, { idempotency_key }: StartTurn): Promise<void> {
+    const most = settings.turnsPerOwner
+    if (most === null || (await store.turns.load(owner, { session: id, idempotency_key }, most)) < most)
+      return
+    throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
+  }
+
+  /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
+  async function check({ session, credentials: known }: TurnGround, request: StartTurn): Promise<void> {
+    const provider = request.provider ?? session.provider
+    const own = provider === session.provider ? session.credential_id : null
+    await credentials.resolve(session.owner, own, provider, known)
+    if (request.context.length === 0) return
+    applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
+  }
+
+  return async (caller, id, request) => {
+    const kept = histories.kept(id)
+    const opened = await open(caller, id, request, {
+      ...turnRow(id, request),
+      queue_limit: settings.queueLimit,
+      lease,
+      known_revision: tools.keptRevision(id),
+      ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
+    })
+    if (opened?.kind === 'running') opened.start.history = wholeHistory(opened.start, kept)
+    return assertAccepted(opened, id)
+  }
+}
+
+function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {
+  const turn = newId('turn')
+  const { input, context, max_steps, provider, model, idempotency_key, body_hash } = request
+  return {
+    turn: {
+      id: turn,
+      session_id: session,
+      input,
+      context,
+      max_steps,
+      provider,
+      model,
+      idempotency_key,
+      body_hash,
+    },
+    message: { id: newId('msg'), turn_id: turn, role: 'user', parts: input },
+    on_busy: request.on_busy,
+  }
+}
+
+function assertAccepted(opened: Opened | null, session: string): Accepted {
+  if (!opened) throw new BatonError('session_not_found', `No session ${session} exists.`)
+  switch (opened.kind) {
+    case 'busy':
+      throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {
+        details: { active_turn_id: opened.active_turn_id },
+      })
+    case 'queue_full':
+      throw new BatonError('queue_full', 'Too many turns wait in this session.', { retryAfter: 5 })
+    case 'mismatch':
+      throw new BatonError('idempotency_mismatch', 'This Idempotency-Key was used with another body.', {
+        param: 'Idempotency-Key',
+      })
+    default:
+      return opened
+  }
+}
