@@ -89,8 +89,6 @@ export function createLogins(deps: LoginsDeps): Logins {
   const now = deps.now ?? Date.now
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const loopback = createLoopback()
-  /** Listeners by the login that holds them */
-  const held = new Map<string, () => void>()
   const kept = (login: OAuthLogin) =>
     JSON.parse(vault.open(login.sealed, contextOf(login.owner, login.state_hash))) as Kept
 
@@ -147,7 +145,7 @@ export function createLogins(deps: LoginsDeps): Logins {
       }
       return { authorization_url: `${url}?${encoded(query)}`, state, expires_at: login.expires_at, mode }
     } catch (thrown) {
-      letGo(hash)
+      loopback.release(hash)
       throw thrown
     }
   }
@@ -157,20 +155,9 @@ export function createLogins(deps: LoginsDeps): Logins {
     if (mode === 'paste') return vendor.pasteRedirect
     const own = deps.ownUrl()
     if (vendor.loopback.anyPath && own !== null) return `${own}/v1/oauth/callback/${vendor.provider}`
-    const { redirect_uri, release } = await loopback.hold(vendor, (query) =>
+    return loopback.hold(hash, vendor, LIFETIME_SECONDS, (query) =>
       callbackPage(vendor.provider, Object.fromEntries(query)),
     )
-    const timer = setTimeout(() => letGo(hash), LIFETIME_SECONDS * 1000).unref()
-    held.set(hash, () => {
-      clearTimeout(timer)
-      release()
-    })
-    return redirect_uri
-  }
-
-  function letGo(hash: string): void {
-    held.get(hash)?.()
-    held.delete(hash)
   }
 
   async function beginDevice(begin: Begin): Promise<Login> {
@@ -283,7 +270,7 @@ export function createLogins(deps: LoginsDeps): Logins {
   /** Writes down what came of a login that was taken. */
   async function ending(login: OAuthLogin, work: () => Promise<CredentialView>): Promise<CredentialView> {
     const { state_hash, provider } = login
-    letGo(state_hash)
+    loopback.release(state_hash)
     try {
       const view = await work()
       await store.logins.finish(state_hash, { credential_id: view.id })
@@ -373,7 +360,6 @@ export function createLogins(deps: LoginsDeps): Logins {
     status,
     importFile: createImport({ table, http, sleep, now, add }),
     async close() {
-      for (const hash of [...held.keys()]) letGo(hash)
       await Promise.all([devices.close(), loopback.close()])
     },
   }

@@ -7,11 +7,6 @@ import type { AddressInfo } from 'node:net'
 import { BatonError } from '../errors.ts'
 import type { OAuthVendor } from '../oauth-vendor.ts'
 
-export interface Held {
-  redirect_uri: string
-  /** Idempotent. The listener closes with the last login that holds it. */
-  release(): void
-}
 /** A page for the person, after the answer was redeemed. */
 export interface LoginPage {
   status: 200 | 400
@@ -19,10 +14,17 @@ export interface LoginPage {
 }
 export interface Loopback {
   /**
-   * `answer` gets the query of every request to the address. Throws `unavailable` where another program
-   * has the vendor's ports.
+   * Opens the vendor's redirect address, which it returns, for one login and so many seconds. `answer` gets
+   * the query of every request to it. Throws `unavailable` where another program has the vendor's ports.
    */
-  hold(vendor: OAuthVendor, answer: (query: URLSearchParams) => Promise<LoginPage>): Promise<Held>
+  hold(
+    login: string,
+    vendor: OAuthVendor,
+    seconds: number,
+    answer: (query: URLSearchParams) => Promise<LoginPage>,
+  ): Promise<string>
+  /** Idempotent. A listener closes with the last login that holds it. */
+  release(login: string): void
   close(): Promise<void>
 }
 
@@ -36,6 +38,8 @@ export function createLoopback(): Loopback {
   /** Those at a fixed port, by vendor and port */
   const shared = new Map<string, Listener>()
   const open = new Set<Listener>()
+  /** How each login lets go of its listener */
+  const holds = new Map<string, () => void>()
 
   async function listener(
     vendor: OAuthVendor,
@@ -60,7 +64,7 @@ export function createLoopback(): Loopback {
     )
   }
 
-  function release(vendor: OAuthVendor, held: Listener): void {
+  function leave(vendor: OAuthVendor, held: Listener): void {
     held.holders--
     if (held.holders > 0) return
     shared.delete(`${vendor.provider} ${held.port}`)
@@ -69,21 +73,26 @@ export function createLoopback(): Loopback {
     held.server.close()
   }
 
+  function release(login: string): void {
+    const end = holds.get(login)
+    holds.delete(login)
+    end?.()
+  }
+
   return {
-    async hold(vendor, answer) {
+    release,
+    async hold(login, vendor, seconds, answer) {
       const held = await listener(vendor, answer)
       held.holders++
-      let isHeld = true
-      return {
-        redirect_uri: `http://${vendor.loopback.host}:${held.port}${vendor.loopback.path}`,
-        release() {
-          if (!isHeld) return
-          isHeld = false
-          release(vendor, held)
-        },
-      }
+      const timer = setTimeout(() => release(login), seconds * 1000).unref()
+      holds.set(login, () => {
+        clearTimeout(timer)
+        leave(vendor, held)
+      })
+      return `http://${vendor.loopback.host}:${held.port}${vendor.loopback.path}`
     },
     async close() {
+      for (const login of [...holds.keys()]) release(login)
       for (const { server } of open) {
         server.close()
         server.closeAllConnections()
