@@ -58,7 +58,7 @@ export function anthropicFixture(name: string): JsonReply {
   return { status, headers, body }
 }
 
-export async function createAnthropicEmulator(): Promise<AnthropicEmulator> {
+export async function createAnthropicEmulator(port = 0): Promise<AnthropicEmulator> {
   const refused = new Map<string, keyof typeof REFUSED>()
   const cache = createPromptCache()
   let script: Script | null = null
@@ -91,7 +91,7 @@ export async function createAnthropicEmulator(): Promise<AnthropicEmulator> {
     return tell(scene, { asker, turns, serial: mine, cached: cache(asker, turns), dropped })
   }
 
-  const { url, requests, request, close } = await serve(answer)
+  const { url, requests, request, close } = await serve(answer, port)
   return {
     baseUrl: url,
     requests,

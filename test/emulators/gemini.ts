@@ -49,6 +49,8 @@ export interface GeminiOptions {
   /** Answers of `:loadCodeAssist` and `:onboardUser`; absent: an account with a project. */
   loadCodeAssist?: Json
   onboardUser?: Json
+  /** Default: a free one */
+  port?: number
 }
 
 /**
@@ -95,7 +97,7 @@ export async function createGeminiEmulator(options: GeminiOptions = {}): Promise
     }
   }
 
-  const server = await serve(answer)
+  const server = await serve(answer, options.port)
   return {
     url: server.url,
     publicBaseUrl: `${server.url}/v1beta`,

@@ -65,8 +65,11 @@ export function gate(): { opened: Promise<void>; open: () => void } {
   return { opened, open }
 }
 
-/** Serves `answer` on a free loopback port. A throw in `answer` becomes a 500 that names it. */
-export async function serve(answer: (request: Recorded) => Reply | Promise<Reply>): Promise<Emulator> {
+/** Serves `answer` on loopback; port 0 is a free one. A throw in `answer` becomes a 500 that names it. */
+export async function serve(
+  answer: (request: Recorded) => Reply | Promise<Reply>,
+  port = 0,
+): Promise<Emulator> {
   const requests: Recorded[] = []
   const waiting: { index: number; resolve: (request: Recorded) => void }[] = []
   const take = async (incoming: IncomingMessage, response: ServerResponse) => {
@@ -84,10 +87,11 @@ export async function serve(answer: (request: Recorded) => Reply | Promise<Reply
     // A caller that leaves while its body is read leaves nothing to answer.
     take(incoming, response).catch(() => response.destroy())
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject).listen(port, '127.0.0.1', resolve)
+  })
   return {
-    url: `http://127.0.0.1:${port}`,
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     requests,
     request: (index) => {
       const there = requests[index]

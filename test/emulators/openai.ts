@@ -37,7 +37,7 @@ interface Caller {
   account: string
 }
 
-export async function createOpenAiEmulator(): Promise<OpenAiEmulator> {
+export async function createOpenAiEmulator(port = 0): Promise<OpenAiEmulator> {
   const world: World = { script: null, revoked: new Set(), ids: 0, prompts: new Map() }
   const server = await serve(async (request) => {
     try {
@@ -46,7 +46,7 @@ export async function createOpenAiEmulator(): Promise<OpenAiEmulator> {
       if (thrown instanceof Refusal) return thrown.reply
       throw thrown
     }
-  })
+  }, port)
   return {
     keyBaseUrl: `${server.url}/v1`,
     chatgptBaseUrl: `${server.url}/backend-api/codex`,

@@ -1,0 +1,32 @@
+/**
+ * The emulated model services on fixed ports, so that the README's walk can be tried without an account.
+ *
+ *   npm run emulators                    serves them until Ctrl-C
+ *   npm run -s emulators -- --settings   prints the settings that lead Baton to them, for the shell's `eval`
+ */
+import { parseArgs } from 'node:util'
+import { createAnthropicEmulator } from '../test/emulators/anthropic.ts'
+import { createGeminiEmulator } from '../test/emulators/gemini.ts'
+import { createOpenAiEmulator } from '../test/emulators/openai.ts'
+
+const { values } = parseArgs({ options: { settings: { type: 'boolean', default: false } } })
+const PORTS = { openai: 8791, anthropic: 8792, gemini: 8793 }
+
+if (values.settings) {
+  const [openai, anthropic, gemini] = Object.values(PORTS).map((port) => `http://127.0.0.1:${port}`)
+  const settings = {
+    BATON_OPENAI_BASE_URL: `${openai}/v1`,
+    BATON_CHATGPT_BASE_URL: `${openai}/backend-api/codex`,
+    BATON_ANTHROPIC_BASE_URL: anthropic,
+    BATON_GEMINI_BASE_URL: `${gemini}/v1beta`,
+    BATON_CODE_ASSIST_BASE_URL: `${gemini}/v1internal`,
+    BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
+  }
+  for (const [name, value] of Object.entries(settings)) console.log(`export ${name}=${value}`)
+} else {
+  await createOpenAiEmulator(PORTS.openai)
+  await createAnthropicEmulator(PORTS.anthropic)
+  await createGeminiEmulator({ port: PORTS.gemini })
+  console.log('Emulated models on this machine; they do what the text says: call <tool> with <json>.')
+  console.log('Start Baton with: eval "$(npm run -s emulators -- --settings)" && npm start')
+}
