@@ -7,10 +7,13 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/jwt.ts'
+import { createApp } from '../../src/app.ts'
+import { loadConfig } from '../../src/config/load.ts'
 import type { ChosenCredential } from '../../src/credentials/credentials.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
 import type { Credential, Store } from '../../src/store/store.ts'
+import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { gate } from '../emulators/http.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
@@ -560,6 +563,63 @@ async function newDatabase(t: Test, server: string): Promise<string> {
 
 const url = process.env.TEST_DATABASE_URL
 const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
+
+const redisUrl = process.env.TEST_REDIS_URL
+const isAlone = isWaived || (!redisUrl && process.env.CI !== 'true' && 'TEST_REDIS_URL is not set')
+
+t.test(
+  'ten turns at once on two replicas renew a spent login once, and all of them end well',
+  { skip: isAlone },
+  async (t) => {
+    if (!url || !redisUrl) return t.fail('CI must set TEST_DATABASE_URL and TEST_REDIS_URL')
+    const claude = await createAnthropicEmulator()
+    t.teardown(() => claude.close())
+    const env = {
+      DATABASE_URL: await newDatabase(t, url),
+      REDIS_URL: redisUrl,
+      BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
+      BATON_ENABLE_OAUTH: 'anthropic',
+      BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
+      BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
+      BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
+      BATON_LOG_LEVEL: 'fatal',
+      BATON_DRAIN_SECONDS: '0',
+    }
+    const replicas = await Promise.all([1, 2].map(() => createApp(loadConfig(env, '/nowhere').config)))
+    t.teardown(() => Promise.all(replicas.map((replica) => replica.close())))
+    const post = async (i: number, path: string, payload: object) => {
+      const headers = { host: 'localhost' }
+      const answer = await replicas[i % 2]?.http.inject({
+        method: 'POST',
+        url: `/v1${path}`,
+        headers,
+        payload,
+      })
+      return { status: answer?.statusCode, body: answer?.json() }
+    }
+    const { secret } = await login('anthropic', 3600)
+    const { access_token, refresh_token } = secret
+    const spent = { provider: 'anthropic', kind: 'oauth', access_token, refresh_token, expires_at: at(-60) }
+    const { body: credential } = await post(0, '/credentials', spent)
+    const chat = { provider: 'anthropic', model: 'claude-opus-5-5', credential_id: credential.id }
+    const ten = Array.from({ length: 10 }, (_, i) => i)
+    const sessions = await Promise.all(ten.map((i) => post(i, '/sessions', chat)))
+    const before = anthropic.tokenRequests().length
+    const said = await Promise.all(
+      sessions.map(({ body }, i) =>
+        post(i, `/sessions/${body.id}/turns`, { input: `say ${i}`, stream: false }),
+      ),
+    )
+    t.match(
+      said,
+      ten.map((i) => ({ status: 200, body: { state: 'completed', output_text: String(i) } })),
+    )
+    t.equal(anthropic.tokenRequests().length - before, 1, 'one request at the token endpoint')
+    const used = claude.requests.filter(({ path }) => path.startsWith('/v1/messages'))
+    t.equal(new Set(used.map(({ headers }) => headers.authorization)).size, 1, 'the new token alone is used')
+    t.not(used[0]?.headers.authorization, `Bearer ${access_token}`)
+  },
+)
 
 t.test(
   'killed in the middle of a renewal, a process leaves what the vendor knows',
