@@ -19,6 +19,8 @@ const { values } = parseArgs({
     turns: { type: 'string', default: '3' },
     logs: { type: 'string' },
     scenarios: { type: 'boolean', default: false },
+    /** Turns a second while the replicas are replaced; absent: six clients */
+    rate: { type: 'string' },
   },
 })
 
@@ -52,7 +54,8 @@ async function playRounds(): Promise<void> {
 
 async function playScenarios(): Promise<void> {
   const seed = Number(values.seed)
-  const rolled = await rollingRestart(world, { clients: 6, seed })
+  const load = values.rate === undefined ? { clients: 6 } : { rate: Number(values.rate) }
+  const rolled = await rollingRestart(world, { ...load, seed })
   const away = await databaseAway(world, { ms: 10_000, seed, count: 6 })
   console.log(`rolling restart: ${JSON.stringify(rolled)}`)
   console.log(`database away for 10 s: ${JSON.stringify(away)}`)

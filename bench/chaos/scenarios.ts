@@ -27,39 +27,61 @@ const overAll = (turns: ChaosTurn[]): Promise<unknown> =>
   Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }: Reading) => done)))
 
 async function findingsOf(world: World, turns: ChaosTurn[]): Promise<Finding[]> {
-  const found = await Promise.all(turns.map((turn) => checkAfterwards(world, turn)))
-  return found.flat()
+  const found: Finding[] = []
+  for (const turn of turns) found.push(...(await checkAfterwards(world, turn)))
+  return found
+}
+
+/** So many clients, each with one turn after the other; or so many turns a second, however long each takes. */
+export type Load = { clients: number } | { rate: number }
+
+/** Keeps starting turns until told; what it resolves with are all of them, over. */
+function talk(world: World, load: Load, random: Random): () => Promise<ChaosTurn[]> {
+  let isOver = false
+  const turns: Promise<ChaosTurn>[] = []
+  const one = async () => {
+    const turn = await followed(world, random.between(0, world.replicas.length), random)
+    await overAll([turn])
+    return turn
+  }
+  const go = async () => {
+    while (!isOver) {
+      const turn = one()
+      turns.push(turn)
+      await ('rate' in load ? sleep(1000 / load.rate) : turn)
+    }
+  }
+  const going = Array.from({ length: 'clients' in load ? load.clients : 1 }, go)
+  return async () => {
+    isOver = true
+    await Promise.all(going)
+    return Promise.all(turns)
+  }
 }
 
 /** Every replica is stopped as a deploy stops it and started again, while clients keep talking. */
 export async function rollingRestart(
   world: World,
-  { clients, seed }: { clients: number; seed: number },
-): Promise<Outcome & { exits: (number | null)[]; recoveries: number }> {
-  const random = createRandom(seed)
-  const turns: ChaosTurn[] = []
-  let isOver = false
-  const talking = Array.from({ length: clients }, async (_, client) => {
-    while (!isOver) {
-      const turn = await followed(world, client + random.between(0, world.replicas.length), random)
-      turns.push(turn)
-      await overAll([turn])
-    }
-  })
+  { seed, ...load }: Load & { seed: number },
+): Promise<Outcome & { exits: (number | null)[]; recoveries: number; seconds: number }> {
+  const started = Date.now()
+  const over = talk(world, load, createRandom(seed))
   const exits: (number | null)[] = []
   for (const replica of world.replicas) {
     await sleep(500)
     exits.push(await replica.end('SIGTERM'))
     await replica.start()
   }
-  isOver = true
-  await Promise.all(talking)
-  const ids = turns.map(({ id }) => id)
-  const { rows } = await world.database.query(
-    'select coalesce(sum(recoveries), 0)::int as count from turn where id = any($1)',
-    [ids],
-  )
-  return { findings: await findingsOf(world, turns), turns: turns.length, exits, recoveries: rows[0].count }
+  const seconds = Math.round((Date.now() - started) / 1000)
+  const turns = await over()
+  const recoveries = await recoveriesOf(world, turns)
+  return { findings: await findingsOf(world, turns), turns: turns.length, exits, recoveries, seconds }
+}
+
+async function recoveriesOf({ database }: World, turns: ChaosTurn[]): Promise<number> {
+  const sum = 'select coalesce(sum(recoveries), 0)::int as count from turn where id = any($1)'
+  const { rows } = await database.query(sum, [turns.map(({ id }) => id)])
+  return rows[0].count
 }
 
 /** PostgreSQL goes away in the middle of turns, and comes back. */
@@ -78,14 +100,10 @@ export async function databaseAway(
   const ready = { status: readiness.status, reason: await readiness.text() }
   await back
   await overAll(turns)
-  const { rows } = await world.database.query(
-    'select coalesce(sum(recoveries), 0)::int as count from turn where id = any($1)',
-    [turns.map(({ id }) => id)],
-  )
   return {
     findings: await findingsOf(world, turns),
     turns: turns.length,
-    recoveries: rows[0].count,
+    recoveries: await recoveriesOf(world, turns),
     refusal,
     ready,
   }
