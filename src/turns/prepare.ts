@@ -4,7 +4,6 @@
  */
 import { newId } from '../chat/ids.ts'
 import { type MessageInput, toolCalls } from '../chat/message.ts'
-import { exposedName } from '../chat/names.ts'
 import { repair } from '../chat/repair.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow } from '../store/store.ts'
@@ -50,7 +49,7 @@ export function prepare(
     instructions: from.instructions,
     messages,
     tools: overlay.tools,
-    settings: stepSettings(from.settings, from.followUp, overlay),
+    settings: stepSettings(from.settings, from.followUp),
     session_id: from.session_id,
     follow_up: from.followUp,
     capabilities,
@@ -69,13 +68,12 @@ export function prepare(
 
 /**
  * A forced tool choice holds for a turn's first request only: repeated after every result it could never
- * end. A choice that names a tool which is not declared now falls back to `auto`.
+ * end. The adapters leave one out that names a tool which is not declared now, and say so in their notes.
  */
-function stepSettings(settings: ModelSettings, followUp: boolean, overlay: Overlay): ModelSettings {
+function stepSettings(settings: ModelSettings, followUp: boolean): ModelSettings {
   const choice = settings.tool_choice
-  if (choice === undefined || choice === 'auto' || choice === 'none') return settings
-  const isDeclared = choice === 'required' || overlay.byExposed.has(exposedName(choice.name))
-  return followUp || !isDeclared ? { ...settings, tool_choice: 'auto' } : settings
+  if (!followUp || choice === undefined || choice === 'none') return settings
+  return { ...settings, tool_choice: 'auto' }
 }
 
 function parseContext(

@@ -268,6 +268,10 @@ async function answers(t: Test, world: World) {
         .map(({ body }) => JSON.stringify((body as Json)[field]))
       t.match(first, /kit__add/, path)
       t.notMatch(second ?? '', /kit__add/)
+      await api.patch(`/v1/sessions/${session}`, { settings: { tool_choice: { name: 'kit.gone' } } })
+      const { body, notes } = await api.post(`/v1/sessions/${session}/render`, { input: 'x' })
+      t.equal(body[field], undefined)
+      t.match(notes, [/tool_choice: .*kit\.gone/], 'what is left out is named')
     }
   })
 
