@@ -10,12 +10,13 @@ import t, { type Test } from 'tap'
 import { createApp } from '../../src/app.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { eventually } from '../credentials/world.ts'
+import { gate } from '../emulators/http.ts'
 import { createOpenAiLogins } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { type Document, documented, type Operation } from '../routes/gateway.ts'
 import { badBodies, ODD_TEXTS } from '../routes/nonsense.ts'
 import type { Json } from './client.ts'
-import { startToolServer } from './tool-server.ts'
+import { startToolServer, textResult } from './tool-server.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
 const json = { 'content-type': 'application/json' }
@@ -27,11 +28,16 @@ interface Answer {
 }
 type Call = (method: string, url: string, body?: unknown) => Promise<Answer>
 
+const held = gate()
 const folder = mkdtempSync(join(tmpdir(), 'baton-access-'))
 const [vendor, logins, tools] = await Promise.all([
   createOpenAiEmulator(),
   createOpenAiLogins({ anyPort: true }),
-  startToolServer({ look: { annotations: { readOnlyHint: true } }, wipe: {} }),
+  startToolServer({
+    look: { annotations: { readOnlyHint: true } },
+    wipe: {},
+    hold: { annotations: { readOnlyHint: true }, run: () => held.opened.then(() => textResult('held')) },
+  }),
 ])
 const { config } = loadConfig(
   {
@@ -41,6 +47,7 @@ const { config } = loadConfig(
     BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
     BATON_ENABLE_OAUTH: 'openai',
     BATON_BODY_LIMIT: '64KiB',
+    BATON_TURNS_PER_OWNER: '3',
     BATON_DRAIN_SECONDS: '0',
     BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
     BATON_OPENAI_OAUTH_ISSUER: logins.url,
@@ -293,10 +300,38 @@ t.test('what the configuration gives to every owner is for admins to change', as
   }
 })
 
+t.test('an owner has only so many turns that run or wait their turn, whatever others have', async (t) => {
+  const { call, ids } = await propertyOf('dan')
+  const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
+  const begin = async (calls: Call, connectors: unknown[], input: string) => {
+    const { id } = (await calls('POST', '/v1/sessions', { ...chat, connectors })).body
+    return calls('POST', `/v1/sessions/${id}/turns`, { input, background: true })
+  }
+  const hold = () => begin(call, [ids.connectors], 'call of-dan__hold with {}')
+  const running = await Promise.all([hold(), hold(), hold()])
+  t.same(
+    running.map(({ status }) => status),
+    [202, 202, 202],
+  )
+  t.match(await hold(), {
+    status: 429,
+    body: { error: { code: 'rate_limited', details: { retry_after: Number } } },
+  })
+  t.equal((await begin(bob.call, [], 'say hello')).status, 202)
+  held.open()
+  for (const { body } of running) {
+    t.match(await call('GET', `/v1/turns/${body.id}?wait=30`), { body: { state: 'completed' } })
+  }
+  t.equal((await hold()).status, 202, 'there is room again')
+})
+
 t.test(
   'no input whatever makes a 500: every operation, every field, every kind of wrong value',
   async (t) => {
     const own = await propertyOf('cat')
+    // One that is free, so that turns which are no nonsense begin.
+    const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
+    own.ids.sessions = (await own.call('POST', '/v1/sessions', chat)).body.id
     const sweep = await sweepAll(t, own)
     t.same(sweep.faults, [])
     t.ok(sweep.count > 4000, `${sweep.count} requests`)
