@@ -53,7 +53,7 @@ export const direct = (upstream) => ({
   }),
 })
 
-export const bare = (gateway, { history = [], tools = [] } = {}) => ({
+export const bare = (gateway, { history = [], tools } = {}) => ({
   base: gateway.base,
   baseline: 'direct',
   pids: () => [gateway.pid],

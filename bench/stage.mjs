@@ -10,6 +10,7 @@ import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { descendants } from './instruments/load.mjs'
 
 export const root = fileURLToPath(new URL('..', import.meta.url))
 const instrument = (name) => join(root, 'bench/instruments', name)
@@ -18,6 +19,7 @@ const SERVER = join(root, 'dist/src/server.js')
 const canPin = availableParallelism() > 1 && existsSync('/usr/bin/taskset')
 const GATEWAY_CORE = '0'
 const OTHER_CORE = '1'
+const ANY_CORE = '0,1'
 
 export async function freePort() {
   const server = createServer().listen(0, '127.0.0.1')
@@ -44,7 +46,8 @@ function start(command, args, { core, env = {}, cwd = root } = {}) {
 
 async function stop(child) {
   if (child.exitCode !== null || child.signalCode !== null) return
-  child.kill('SIGTERM')
+  // npm and its shell end with what they have started.
+  process.kill(descendants(child.pid).at(-1), 'SIGTERM')
   const timer = setTimeout(() => child.kill('SIGKILL'), 15_000)
   await once(child, 'exit')
   clearTimeout(timer)
@@ -90,13 +93,17 @@ export function createStage() {
     return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
   }
 
-  /** `dir`: a data folder to use again; `flags`: for node itself. Answers with the time to the first 200 of /readyz. */
-  async function startBaton(upstream, { env = {}, flags = [], dir, files = {} } = {}) {
+  /**
+   * `dir`: a data folder to use again; `flags`: for node itself; `npm`: as `npm start`, on any core. Answers with the
+   * time to the first 200 of /readyz.
+   */
+  async function startBaton(upstream, { env = {}, flags = [], dir, npm = false } = {}) {
     const port = await freePort()
     const dataDir = dir ?? join(folder, `data-${++folders}`)
     const began = performance.now()
-    const { child } = start(process.execPath, [...flags, SERVER], {
-      core: GATEWAY_CORE,
+    const command = npm ? ['npm', ['start', '-s']] : [process.execPath, [...flags, SERVER]]
+    const { child } = start(...command, {
+      core: npm ? ANY_CORE : GATEWAY_CORE,
       env: {
         BATON_PORT: String(port),
         BATON_DATA_DIR: dataDir,
@@ -107,7 +114,6 @@ export function createStage() {
         ANTHROPIC_API_KEY: 'sk-ant-bench-0000000000',
         ...env,
       },
-      ...files,
     })
     const base = `http://127.0.0.1:${port}`
     closers.push(() => stop(child))

@@ -1,0 +1,98 @@
+/** What a delta and a turn cost: added time, CPU, throughput, and the memory of streams that wait. */
+import { bare, baton, direct, openSessions } from '../client.mjs'
+import { idle, interleave, median, ms, ramp } from '../instruments/load.mjs'
+
+const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
+const SIZES = [
+  { n: 1, streams: 40, slug: 'd10-i5', rampMs: 0 },
+  // 60 deltas 20 ms apart
+  { n: 50, streams: 300, slug: 'd60-i20', rampMs: 400 },
+  // 3,300 deltas and 123 turns a second
+  { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 },
+]
+
+async function targetsOf({ upstream, plain, gateways }, sessions) {
+  const targets = { direct: direct(upstream), 'bare-xcode': bare(plain) }
+  for (const [name, gateway] of Object.entries(gateways)) {
+    targets[name] = baton(gateway, await openSessions(gateway, sessions, SESSION))
+  }
+  return targets
+}
+
+const times = (value, base) => `${(value / base).toFixed(2)} ×`
+
+/** Added time to the first delta, transit, and the gateway's CPU for each delta, a turn's own cost included. */
+export async function streams(world) {
+  const targets = await targetsOf(world, 700)
+  for (const { n, ...size } of SIZES) {
+    const sum = await interleave(targets, { n, ...size, rounds: world.rounds })
+    const base = sum['bare-xcode']
+    for (const [name, { vs, gwCpuPerEvent, transit, errors }] of Object.entries(sum)) {
+      if (name === 'direct') continue
+      world.row(
+        `${n} streams`,
+        name,
+        `first delta +${ms(vs.addTtftP50)} ms (${times(vs.addTtftP50, base.vs.addTtftP50)})`,
+        `transit p50 ${ms(transit.p50)} ms, added ${ms(vs.addTransitP50)} ms (${times(vs.addTransitP50, base.vs.addTransitP50)})`,
+        `CPU a delta ${gwCpuPerEvent.toFixed(0)} µs (${times(gwCpuPerEvent, base.gwCpuPerEvent)})`,
+        `errors ${JSON.stringify(errors)}`,
+      )
+    }
+  }
+}
+
+/** Turns of one delta, as many as a core can do. */
+export async function turns(world) {
+  const targets = await targetsOf(world, 300)
+  const sum = await interleave(targets, { n: 24, streams: 300, slug: 'd1-i0', rounds: world.rounds })
+  const base = sum['bare-xcode']
+  for (const [name, { gwCpuPerStream, streamsPerS, errors }] of Object.entries(sum)) {
+    if (name === 'direct') continue
+    const cpu = `${ms(gwCpuPerStream)} ms (${times(gwCpuPerStream, base.gwCpuPerStream)})`
+    world.row(
+      'turns of one delta',
+      name,
+      `${streamsPerS.toFixed(0)} a second`,
+      `CPU a turn ${cpu}`,
+      `errors ${JSON.stringify(errors)}`,
+    )
+  }
+}
+
+const RATES = [1000, 2000, 3000, 4000, 5000, 6000, 8000, 10_000, 12_000]
+
+/** The highest rate of RATES that is kept up with, transit p90 below 50 ms: turns of 200 deltas 20 ms apart. */
+export async function sustained(world) {
+  const { direct: _, ...targets } = await targetsOf(world, 700)
+  const best = Object.fromEntries(Object.keys(targets).map((name) => [name, []]))
+  for (let round = 0; round < world.rounds; round++) {
+    for (const name in targets)
+      best[name].push((await ramp(targets[name], null, { rates: RATES, d: 200 })).best)
+  }
+  for (const name in best) {
+    const rate = median(best[name])
+    world.row(
+      'sustained deltas/s',
+      name,
+      rate,
+      times(rate, median(best['bare-xcode'])),
+      best[name].join(', '),
+    )
+  }
+}
+
+/** Resident memory of an open stream that has had its first delta and waits. */
+export async function idleStreams(world) {
+  const { direct: _, ...targets } = await targetsOf(world, 500)
+  for (const name in targets) {
+    const { baseKiB, points, afterCloseKiB } = await idle(targets[name], { n: 400, settleMs: 3000 })
+    const [{ perStreamKiB, idleCores }] = points
+    world.row(
+      'idle streams',
+      name,
+      `${perStreamKiB.toFixed(0)} KiB each`,
+      `before ${(baseKiB / 1024).toFixed(0)} MiB, after ${(afterCloseKiB / 1024).toFixed(0)} MiB`,
+      `${(idleCores * 100).toFixed(1)} % of a core`,
+    )
+  }
+}
