@@ -11,6 +11,7 @@ import type { Usage } from './chat/message.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import { type Answer, createAnswer } from './llm/answer.ts'
+import { bodyBytes } from './llm/body.ts'
 import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
 import { createModels, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
@@ -151,7 +152,7 @@ export function createLlm(deps: LlmDeps): Llm {
       url: urlOf(deployment, path),
       method,
       headers: headersFor(deployment, secret, request.credential, { ...STREAM_HEADERS, ...headers }),
-      body: Buffer.from(JSON.stringify(body)),
+      body: bodyBytes(body),
       signal,
       maxBytes: MAX_ANSWER,
       ...(call.beforeSend ? { beforeSend: () => call.beforeSend?.() ?? true } : {}),

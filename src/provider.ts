@@ -132,6 +132,7 @@ export interface RenderedRequest {
   path: string
   /** Without authorization and content-type */
   headers: Record<string, string>
+  /** What is frozen in it is shared with other requests, and sent from memory (src/chat/once.ts) */
   body: Record<string, unknown>
   /** What was left out or changed, in words for `/render`: "temperature: not accepted by this model" */
   notes: string[]

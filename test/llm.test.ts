@@ -1,10 +1,12 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from 'node:net'
+import fc from 'fast-check'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { Agent } from 'undici'
 import type { ModelEvent } from '../src/chat/event.ts'
 import { BatonError } from '../src/errors.ts'
+import { bodyBytes } from '../src/llm/body.ts'
 import { createLlm, type LlmDeps, LlmStale, type ModelCall } from '../src/llm.ts'
 import type { CredentialSecret, Deployment, ModelRequest, UpstreamFailure } from '../src/provider.ts'
 import type { ModelCallRecord } from '../src/telemetry.ts'
@@ -795,6 +797,31 @@ t.test('lists of models', async (t) => {
     t.same(await llm.models(without, caller), [])
     t.equal(llm.reported(without, caller, 'one'), undefined)
   })
+})
+
+t.test('a body is the JSON of its value, and what is frozen in it is written once', async (t) => {
+  const list = fc.array(fc.tuple(fc.jsonValue(), fc.boolean())).map((items) =>
+    // Only frozen objects are kept: primitives always count as frozen.
+    items.map(([item, isKept]) => (isKept ? Object.freeze(item) : item)),
+  )
+  const member = fc.oneof(list, list.map(Object.freeze), fc.jsonValue(), fc.constant(undefined))
+  const body = fc.dictionary(fc.string(), fc.oneof(member, fc.dictionary(fc.string(), member)))
+  fc.assert(
+    fc.property(body, (value) => {
+      const expected = JSON.stringify(value)
+      return bodyBytes(value).toString() === expected && bodyBytes(value).toString() === expected
+    }),
+  )
+  let written = 0
+  const counted = Object.freeze({
+    toJSON: () => {
+      written++
+      return 'text'
+    },
+  })
+  const send = () => bodyBytes({ a: [counted, {}, 'π'], b: { c: counted } }).toString()
+  t.equal(send(), send())
+  t.equal(written, 1)
 })
 
 t.test('closing ends the calls in flight', async (t) => {

@@ -6,6 +6,7 @@
  * still accept it. Nothing that Baton sends or reads differs otherwise (wire/anthropic.md 3.1).
  */
 import { createHash } from 'node:crypto'
+import { frozen, once } from '../../src/chat/once.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
 import { type Family, familyOf } from './capabilities.ts'
 import { renderMessages } from './messages.ts'
@@ -56,12 +57,17 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
 }
 
 /** None is marked as the end of a cached prefix: such a mark would move with every tool that is appended. */
-export const declareTools = (tools: readonly ToolDeclaration[]): WireTool[] =>
-  tools.map(({ name, description, parameters }) => ({
-    name,
-    ...(description.trim() === '' ? {} : { description: wellFormed(description) }),
-    input_schema: { type: 'object', ...wellFormedValue(parameters) },
-  }))
+export const declareTools = once((tools: readonly ToolDeclaration[]) =>
+  frozen(
+    tools.map(
+      ({ name, description, parameters }): WireTool => ({
+        name,
+        ...(description.trim() === '' ? {} : { description: wellFormed(description) }),
+        input_schema: { type: 'object', ...wellFormedValue(parameters) },
+      }),
+    ),
+  ),
+)
 
 /**
  * Four breakpoints are allowed (wire/anthropic.md 8), and three are used: the end of the system blocks,

@@ -3,6 +3,7 @@
  * Assist inside of its envelope (wire/gemini.md 3, 5, 8, 9).
  */
 import { exposedName } from '../../src/chat/names.ts'
+import { frozen, once } from '../../src/chat/once.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
 import { familyOf, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
@@ -53,22 +54,22 @@ interface FunctionDeclaration {
 }
 
 /** The `tools` member: one entry that holds every declaration, or none without tools. */
-export function declareTools(
-  tools: readonly ToolDeclaration[],
-  bothSpellings: boolean,
-): { functionDeclarations: FunctionDeclaration[]; function_declarations?: FunctionDeclaration[] }[] {
-  if (tools.length === 0) return []
-  const functionDeclarations = tools.map(({ name, description, parameters }) => ({
-    name,
-    description,
-    parametersJsonSchema: parameters,
-  }))
-  return [
-    bothSpellings
-      ? { function_declarations: functionDeclarations, functionDeclarations }
-      : { functionDeclarations },
-  ]
+export const declareTools = (tools: readonly ToolDeclaration[], bothSpellings: boolean): DeclaredTools[] =>
+  tools.length === 0 ? [] : (bothSpellings ? twice : plain)(tools)
+
+interface DeclaredTools {
+  functionDeclarations: FunctionDeclaration[]
+  function_declarations?: FunctionDeclaration[]
 }
+const declarations = (tools: readonly ToolDeclaration[]): FunctionDeclaration[] =>
+  tools.map(({ name, description, parameters }) => ({ name, description, parametersJsonSchema: parameters }))
+const plain = once((tools: readonly ToolDeclaration[]) =>
+  frozen([{ functionDeclarations: declarations(tools) }]),
+)
+const twice = once((tools: readonly ToolDeclaration[]) => {
+  const functionDeclarations = declarations(tools)
+  return frozen([{ function_declarations: functionDeclarations, functionDeclarations }])
+})
 
 /** The body without envelope, and what had to be left out or changed. */
 export function renderBody(

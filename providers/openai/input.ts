@@ -11,17 +11,26 @@ import {
   type TextPart,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
+import { frozen, once } from '../../src/chat/once.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
 export function inputItems(messages: readonly MessageInput[]): InputItem[] {
-  return messages.flatMap((message) => {
-    if (message.role === 'assistant') return assistantItems(message.parts)
-    if (message.role === 'tool') return message.parts.flatMap(resultItem)
-    // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
-    return givenItem(message.role === 'system' ? 'developer' : 'user', message.parts)
-  })
+  const items: InputItem[] = []
+  for (const message of messages) items.push(...itemsOf(message))
+  return items
 }
+
+const itemsOf = once(({ role, parts }: MessageInput) => {
+  const items =
+    role === 'assistant'
+      ? assistantItems(parts)
+      : role === 'tool'
+        ? parts.flatMap(resultItem)
+        : // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
+          givenItem(role === 'system' ? 'developer' : 'user', parts)
+  return items.map(frozen)
+})
 
 function givenItem(role: 'user' | 'developer', parts: readonly Part[]): InputItem[] {
   const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))

@@ -1,5 +1,6 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
 import { exposedName } from '../../src/chat/names.ts'
+import { frozen, once } from '../../src/chat/once.ts'
 import type {
   CredentialFacts,
   Effort,
@@ -20,15 +21,19 @@ export interface Draft<Body> {
 }
 
 /** `strict` is written out: left out, the public API makes the schema strict (wire/openai.md 5). */
-export function declareTools(tools: readonly ToolDeclaration[]): FunctionTool[] {
-  return tools.map(({ name, description, parameters }) => ({
-    type: 'function',
-    name,
-    description,
-    strict: false,
-    parameters,
-  }))
-}
+export const declareTools = once((tools: readonly ToolDeclaration[]) =>
+  frozen(
+    tools.map(
+      ({ name, description, parameters }): FunctionTool => ({
+        type: 'function',
+        name,
+        description,
+        strict: false,
+        parameters,
+      }),
+    ),
+  ),
+)
 
 export function renderPublic(request: ModelRequest): RenderedRequest {
   return rendered(publicBody(request), { ...accept, ...operatorHeaders(request) })

@@ -2,7 +2,8 @@
  * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
- * their provenance fits; ids and names are legal; refused media and empty parts are gone.
+ * their provenance fits; ids and names are legal; refused media and empty parts are gone. A message that
+ * needs none of this comes out as the very object that went in, so that adapters may know it again.
  */
 import { createHash, type Hash } from 'node:crypto'
 import {
@@ -77,8 +78,8 @@ class Walk {
     if (message.role === 'assistant') return this.#assistant(message)
     const parts = message.parts.flatMap((part) => this.#givenPart(part))
     if (parts.length === 0) return
-    if (message.role !== 'system') return this.#push({ role: 'user', parts })
-    if (this.#target.systemMessages) return this.#push({ role: 'system', parts })
+    if (message.role !== 'system') return this.#push(withParts(message, 'user', parts))
+    if (this.#target.systemMessages) return this.#push(withParts(message, 'system', parts))
     const text = parts.map((part) => (part.type === 'text' ? part.text : '')).join('\n')
     this.#push({ role: 'user', parts: [{ type: 'text', text: `[System message]\n${text}` }] })
   }
@@ -87,7 +88,8 @@ class Walk {
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
-        return part.text.trim() === '' ? [] : [{ type: 'text', text: part.text }]
+        if (part.text.trim() === '') return []
+        return [part.provenance ? { type: 'text', text: part.text } : part]
       case 'image':
       case 'audio':
       case 'file':
@@ -114,7 +116,7 @@ class Walk {
       if (ready.type === 'tool_call' && part.type === 'tool_call') results.push(this.#resultFor(part, ready))
     }
     if (parts.length === 0) return
-    this.#push({ role: 'assistant', parts })
+    this.#push(withParts(message, 'assistant', parts))
     if (results.length > 0) this.#push({ role: 'tool', parts: results })
   }
 
@@ -123,9 +125,9 @@ class Walk {
     switch (part.type) {
       case 'text':
         if (part.text.trim() === '' && !provenance) return null
-        return { type: 'text', text: part.text, ...(provenance ? { provenance } : {}) }
+        return provenance || part.provenance?.opaque === undefined ? part : { type: 'text', text: part.text }
       case 'reasoning':
-        return provenance ? { ...part, provenance } : null
+        return provenance ? part : null
       case 'tool_call':
         return {
           type: 'tool_call',
@@ -182,11 +184,25 @@ class Walk {
   }
 }
 
-/** A token's own prefix hash is bookkeeping, not content; a tool's argument of that name is content. */
+/** The message itself where these are all its parts, as they were. */
+function withParts(message: MessageInput, role: MessageInput['role'], parts: Part[]): MessageInput {
+  const isSame =
+    message.role === role &&
+    message.parts.length === parts.length &&
+    parts.every((part, i) => part === message.parts[i])
+  return isSame ? message : { role, parts }
+}
+
+/**
+ * A token's own prefix hash is bookkeeping, not content; a tool's argument of that name is content. Provenance
+ * without a token goes nowhere.
+ */
 function withoutPrefix(part: Part): unknown {
   if (!('provenance' in part) || !part.provenance) return part
-  const { prefix: _, ...provenance } = part.provenance
-  return { ...part, provenance }
+  const { provenance: whole, ...rest } = part
+  if (whole.opaque === undefined) return rest
+  const { prefix: _, ...provenance } = whole
+  return { ...rest, provenance }
 }
 
 const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart =>

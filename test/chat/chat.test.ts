@@ -235,6 +235,37 @@ const signed = (prefix: string): MessageInput => ({
   ],
 })
 
+t.test('a message that needs no repair is the one that was given, any other one is a copy', async (t) => {
+  const from = { provider: 'p', model: 'm1', credential_id: null }
+  const said = (text: string, provenance?: Provenance): MessageInput => ({
+    role: 'assistant',
+    parts: [{ type: 'text', text, ...(provenance ? { provenance } : {}) }],
+  })
+  const given: MessageInput[] = [
+    { role: 'user', parts: [{ type: 'text', text: 'q' }] },
+    said('plain'),
+    said('from elsewhere', from),
+    said('signed here', { ...from, opaque: 'tok' }),
+    said('signed elsewhere', { ...from, model: 'm2', opaque: 'tok' }),
+    {
+      role: 'user',
+      parts: [
+        { type: 'text', text: 'r' },
+        { type: 'notice', text: 'for people' },
+      ],
+    },
+  ]
+  const before = structuredClone(given)
+  const { messages } = repair(given, { ...BOUND, ...from, boundThinking: false })
+  t.strictSame(
+    messages.map((message, i) => message === given[i]),
+    [true, true, true, true, false, false],
+  )
+  t.strictSame(messages[4]?.parts, [{ type: 'text', text: 'signed elsewhere' }])
+  t.strictSame(messages[5]?.parts, [{ type: 'text', text: 'r' }])
+  t.strictSame(given, before)
+})
+
 t.test('bound reasoning goes back under its own prefix only', async (t) => {
   const earlier = (args: Record<string, unknown>): MessageInput[] => [
     { role: 'user', parts: [{ type: 'text', text: 'q' }] },
