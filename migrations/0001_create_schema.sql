@@ -6,6 +6,8 @@
 --  * A function's jsonb argument carries documents as text inside of it, for the same reason.
 --  * Whoever changes a session's turns, messages or lease locks the session's row first, always in the
 --    order session, turn, lease. Only a heartbeat touches lease rows alone.
+--  * What every turn writes (turn, step, message, execution) has no foreign keys: whoever writes it has the
+--    session locked and so knows that it is there, and delete_session takes it along.
 --  * The functions named *_json are the one place where a row takes the shape that the code knows.
 --  * Functions are in plpgsql, which keeps their plans with the connection; the few in sql are short enough
 --    to be inlined into their caller's plan.
@@ -76,7 +78,7 @@ create index session_owner on session (owner, id);
 
 create table message (
   id identifier primary key,
-  session_id identifier not null references session on delete cascade,
+  session_id identifier not null,
   turn_id identifier,
   seq bigint not null,
   -- Ids of the tool calls made and answered here: parts may be sealed
@@ -118,7 +120,7 @@ $$;
 
 create table turn (
   id identifier primary key,
-  session_id identifier not null references session on delete cascade,
+  session_id identifier not null,
   owner text not null,
   state text not null
     check (state in ('queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled')),
@@ -153,7 +155,7 @@ create index turn_key on turn (session_id, idempotency_key) where idempotency_ke
 create index turn_unannounced on turn (id) where announce is not null and state <> 'running';
 
 create table step (
-  turn_id identifier not null references turn on delete cascade,
+  turn_id identifier not null,
   index integer not null,
   attempt integer not null,
   provider text not null,
@@ -338,7 +340,7 @@ $$;
 
 create table execution (
   id identifier primary key,
-  session_id identifier not null references session on delete cascade,
+  session_id identifier not null,
   turn_id identifier not null,
   owner text not null,
   step integer not null,
@@ -697,6 +699,10 @@ begin
   if is_busy(the_session) then
     return 'busy';
   end if;
+  delete from step where turn_id in (select id from turn where session_id = the_session);
+  delete from turn where session_id = the_session;
+  delete from message where session_id = the_session;
+  delete from execution where session_id = the_session;
   delete from session where id = the_session;
   return 'deleted';
 end

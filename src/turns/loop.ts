@@ -10,6 +10,7 @@ import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
+import { logEnd } from '../telemetry.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import type { LoopDeps, ResolvedCredential } from './deps.ts'
@@ -44,10 +45,8 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
     await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
     const ms = Math.round(performance.now() - started)
     deps.metrics.turnEnded(turn.state, ms)
-    deps.log.info(
-      { turn_id: turn.id, session_id: turn.session_id, state: turn.state, steps: turn.steps.length, ms },
-      'turn ended',
-    )
+    const { id: turn_id, session_id, state } = turn
+    logEnd(deps.log, 'turn ended', { turn_id, session_id, state, steps: turn.steps.length, ms })
   }
 }
 
