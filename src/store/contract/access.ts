@@ -1,0 +1,132 @@
+/** Credentials, logins on their way to one, the gateway’s own keys, and the record of what was done with them. */
+import type { Page, PageRequest, Scope } from './scope.ts'
+
+export interface Credential {
+  id: string
+  owner: string
+  provider: string
+  kind: 'api_key' | 'oauth'
+  name: string | null
+  state: 'active' | 'needs_reauth' | 'disabled'
+  reason: string | null
+  is_default: boolean
+  /** Last four characters of the key or access token */
+  hint: string
+  /** account_id, project_id, quota_project, workspace_id, path, … never a secret */
+  facts: Record<string, string>
+  expires_at: string | null
+  secret: Uint8Array
+  /** Grows with each write of the secret: a refresh compares before it swaps */
+  version: number
+  created_at: string
+  updated_at: string
+}
+export type NewCredential = Omit<Credential, 'version' | 'created_at' | 'updated_at'>
+/** The credentials that may serve a session's turn. */
+export interface CredentialCandidates {
+  /** The session's own, of its owner */
+  named: Credential | null
+  /** What `Credentials.preferred` finds */
+  preferred: Credential | null
+}
+
+export interface Credentials {
+  create(credential: NewCredential): Promise<Credential>
+  get(scope: Scope, id: string): Promise<Credential | null>
+  list(scope: Scope, page: PageRequest): Promise<Page<Credential>>
+  /** Setting is_default clears it on the owner's others of the provider. */
+  update(
+    scope: Scope,
+    id: string,
+    patch: { name?: string; state?: 'active' | 'disabled'; is_default?: boolean },
+  ): Promise<Credential | null>
+  delete(scope: Scope, id: string): Promise<boolean>
+  /**
+   * The owner's default for the provider, in any state; else its only active one; else, where none is
+   * active, the newest that needs its login anew; else null.
+   */
+  preferred(owner: string, provider: string): Promise<Credential | null>
+  /** Claims the refresh until a time; null when anybody holds it, the same owner included. */
+  claim(id: string, owner: string, seconds: number): Promise<Credential | null>
+  /** Stores a rotated secret; false when the version moved. */
+  rotate(
+    id: string,
+    version: number,
+    next: { secret: Uint8Array; hint: string; expires_at: string | null; facts: Record<string, string> },
+  ): Promise<boolean>
+  release(id: string, owner: string): Promise<void>
+  fail(id: string, version: number, reason: string): Promise<void>
+  /** For re-encryption: every row's secret in pages by id (`''`: the first), written back by version. */
+  sealed(
+    after: string,
+    limit: number,
+  ): Promise<
+    { table: 'credential' | 'connector'; id: string; owner: string; secret: Uint8Array; version: number }[]
+  >
+  reseal(table: 'credential' | 'connector', id: string, version: number, secret: Uint8Array): Promise<boolean>
+}
+
+export interface NewOAuthLogin {
+  /** SHA-256 of the state, in hex: the state itself is nowhere stored */
+  state_hash: string
+  owner: string
+  provider: string
+  mode: 'loopback' | 'paste' | 'device'
+  redirect_uri: string
+  /** The PKCE verifier and what else only the login's end needs */
+  sealed: Uint8Array
+  /** How long it may take */
+  seconds: number
+}
+export interface OAuthLogin extends Omit<NewOAuthLogin, 'seconds'> {
+  /** `taken`: its one answer has come and is being redeemed */
+  state: 'pending' | 'taken' | 'done' | 'failed'
+  credential_id: string | null
+  /** In words; never a secret */
+  error: string | null
+  expires_at: string
+  is_expired: boolean
+}
+export interface OAuthLogins {
+  /** Null where the owner has `most` pending ones already. */
+  create(login: NewOAuthLogin, most: number): Promise<OAuthLogin | null>
+  get(stateHash: string): Promise<OAuthLogin | null>
+  /** Single use: the first caller gets it; null for everybody else, another provider, or after its time. */
+  take(stateHash: string, provider: string): Promise<OAuthLogin | null>
+  finish(stateHash: string, result: { credential_id: string } | { error: string }): Promise<void>
+  /** The place to ask the vendor whether a device login was granted, for some seconds; null while taken. */
+  poll(stateHash: string, seconds: number): Promise<OAuthLogin | null>
+  /** Forgets those that ended this long ago. */
+  prune(seconds: number): Promise<void>
+  /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
+  due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
+}
+
+export interface ApiKey {
+  id: string
+  owner: string
+  name: string | null
+  scopes: ('chat' | 'admin')[]
+  hint: string
+  expires_at: string | null
+  last_used_at: string | null
+  revoked_at: string | null
+  created_at: string
+}
+export interface Keys {
+  create(key: Omit<ApiKey, 'last_used_at' | 'revoked_at' | 'created_at'> & { hash: string }): Promise<ApiKey>
+  /** By SHA-256 of the key, whatever its state. */
+  byHash(hash: string): Promise<ApiKey | null>
+  list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
+  revoke(scope: Scope, id: string): Promise<boolean>
+  used(ids: string[]): Promise<void>
+}
+
+export interface Audit {
+  write(entry: {
+    owner: string
+    act: string
+    subject: string
+    details: Record<string, unknown>
+  }): Promise<void>
+}

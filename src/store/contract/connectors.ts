@@ -1,0 +1,136 @@
+/** Connectors, and the tools that sessions have of them. */
+import type { ToolsDelta } from '../../chat/event.ts'
+import type { JsonSchema } from '../../provider.ts'
+import type { Page, PageRequest, Scope } from './scope.ts'
+
+export interface Connector {
+  id: string
+  owner: string
+  name: string
+  origin: 'api' | 'config'
+  transport: 'streamable_http' | 'sse' | 'stdio'
+  url: string | null
+  /** Names only are shown; the values are sealed with the secret */
+  command: string | null
+  args: string[]
+  auth: { type: 'none' | 'bearer' | 'oauth' }
+  mode: 'strict' | 'dynamic'
+  default_tool_config: { max_instances: number; timeout: string } | null
+  allow_tools: string[]
+  deny_tools: string[]
+  require_approval: 'never' | 'always' | 'destructive'
+  trust_annotations: boolean
+  pin: 'warn' | 'block'
+  /** headers, env, bearer and OAuth tokens, sealed by the vault; null when there are none */
+  secret: Uint8Array | null
+  /** Grows with each change: part of the connection pool's key */
+  config_revision: number
+  created_at: string
+  updated_at: string
+}
+export type NewConnector = Omit<Connector, 'config_revision' | 'created_at' | 'updated_at'>
+export interface Binding {
+  connector: Connector
+  alias: string | null
+}
+
+/** One tool of a session, as its registry row keeps it. */
+export interface RegistryTool {
+  canonical_name: string
+  exposed_name: string
+  source: 'mcp' | 'builtin'
+  connector_id: string | null
+  /** The name that canonical names start with: the alias, else the connector's name */
+  server: string | null
+  mcp_tool_name: string | null
+  description: string
+  /** Clean canonical schema, before any provider's profile */
+  parameters: JsonSchema
+  /** The server's own schema, for validation of arguments */
+  input_schema: unknown
+  annotations: {
+    readOnlyHint?: boolean
+    destructiveHint?: boolean
+    idempotentHint?: boolean
+    openWorldHint?: boolean
+  }
+  enabled: boolean
+  status: 'available' | 'unavailable' | 'changed' | 'undeclarable'
+  reason: string | null
+  /** Its definition changed, and the connector's policy blocks it until it is accepted */
+  is_blocked: boolean
+  last_seen_at: string | null
+  /** Hash of name, description, schema, annotations */
+  hash: string
+  /** Place in the declarations; grows only */
+  order: number
+}
+export interface RegistryRow {
+  session_id: string
+  revision: number
+  updated_at: string
+  tools: RegistryTool[]
+}
+/** What sessions' registries are made of, of one moment. */
+export interface RegistryGrounds {
+  /** Those of the sessions that exist; `registry` is null where the caller has it */
+  sessions: { session_id: string; registry: RegistryRow | null; bindings: Binding[] }[]
+  /** Accepted definitions of the connectors that they bind */
+  pins: { connector_id: string; tool: string; hash: string }[]
+}
+export interface RegistryChange {
+  session_id: string
+  /** The revision that it follows */
+  expected: number
+  tools: RegistryTool[]
+  delta: ToolsDelta
+}
+export interface Registry {
+  get(session: string): Promise<RegistryRow>
+  /** `revision`: the one that the caller has; -1: none. */
+  grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>
+  /**
+   * Compare and swap on each revision, for sessions of which none is named twice. Answers with those that
+   * were written and the turn that runs or waits in them; where another change came first, a session is missing.
+   */
+  put(changes: readonly RegistryChange[]): Promise<{ session_id: string; turn_id: string | null }[]>
+}
+/** The definition of a tool that is accepted, and its hash. */
+export interface Pin {
+  tool: string
+  hash: string
+  definition: unknown
+}
+export interface Connectors {
+  create(connector: NewConnector): Promise<Connector | 'name_taken'>
+  get(scope: Scope, id: string): Promise<Connector | null>
+  /** By id or name, the owner's own before the configuration's. */
+  find(scope: Scope, idOrName: string): Promise<Connector | null>
+  list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
+  /** Never one of the configuration's: those change with syncConfig alone. So for delete. */
+  update(scope: Scope, id: string, patch: Partial<NewConnector>): Promise<Connector | null | 'name_taken'>
+  delete(scope: Scope, id: string): Promise<boolean>
+  /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
+  claim(id: string, by: string, seconds: number): Promise<Connector | null>
+  /** Stores a refreshed login, which is no change of the connector; false when the claim or the revision is another. */
+  keep(id: string, revision: number, by: string, secret: Uint8Array): Promise<boolean>
+  release(id: string, by: string): Promise<void>
+  /**
+   * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name
+   * that is known keeps its row's id, whatever id comes with it: derive the id from the name, since a
+   * secret is sealed under it. A secret alone, being sealed anew each time, does not move the revision.
+   */
+  syncConfig(connectors: NewConnector[]): Promise<Connector[]>
+  bindings(session: string): Promise<Binding[]>
+  bind(session: string, connector: string, alias: string | null): Promise<void>
+  unbind(session: string, connector: string): Promise<boolean>
+  /** Sessions that bind a connector, newest use first. */
+  sessionsOf(connector: string, limit: number): Promise<string[]>
+  /** Last known tool list of a connection key, so that a cold start has one. */
+  saveList(key: string, connector: string, list: unknown): Promise<void>
+  loadList(key: string): Promise<unknown>
+  /** Keeps definitions that are met for the first time; an accepted one stays. */
+  pinFirst(connector: string, tools: readonly Pin[]): Promise<void>
+  pins(connector: string): Promise<Pin[]>
+  pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
+}

@@ -1,0 +1,52 @@
+/** Sessions and what was said in them. */
+import type { Message, MessageInput, Usage } from '../../chat/message.ts'
+import type { ModelSettings } from '../../provider.ts'
+import type { Page, PageRequest, Scope } from './scope.ts'
+
+export interface NewSession {
+  id: string
+  owner: string
+  provider: string
+  model: string
+  credential_id: string | null
+  instructions: string
+  settings: ModelSettings
+  title: string | null
+  metadata: Record<string, unknown>
+}
+export interface Session extends NewSession {
+  tools_revision: number
+  active_turn_id: string | null
+  usage: Usage
+  created_at: string
+  updated_at: string
+}
+export type SessionPatch = Partial<
+  Pick<Session, 'provider' | 'model' | 'credential_id' | 'instructions' | 'settings' | 'title' | 'metadata'>
+>
+
+export interface Sessions {
+  create(session: NewSession): Promise<Session>
+  get(scope: Scope, id: string): Promise<Session | null>
+  list(scope: Scope, page: PageRequest): Promise<Page<Session>>
+  update(scope: Scope, id: string, patch: SessionPatch): Promise<Session | null>
+  /** Its messages, turns, bindings and executions go with it. `busy` while a turn is not ended. */
+  delete(scope: Scope, id: string): Promise<'deleted' | 'busy' | null>
+}
+
+export interface NewMessage extends MessageInput {
+  id: string
+  turn_id: string | null
+  incomplete?: true
+}
+export interface Messages {
+  /** Ascending by seq. */
+  list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
+  /** The engine's read: everything after `seq` (0: all), ascending. */
+  after(session: string, seq: number): Promise<Message[]>
+  ofTurn(turn: string): Promise<Message[]>
+  append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
+  replace(scope: Scope, session: string, id: string, message: MessageInput): Promise<Message | 'busy' | null>
+  /** Deleting a message that holds tool calls deletes their results with it: the ids of all that went. */
+  delete(scope: Scope, session: string, id: string): Promise<string[] | 'busy' | null>
+}

@@ -1,0 +1,96 @@
+/** The ledger of tool calls. */
+import type { Outcome, ToolResultPart } from '../../chat/message.ts'
+import type { Page, PageRequest, Scope } from './scope.ts'
+import type { Fence } from './turns.ts'
+
+export type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
+/** A ledger row. Arguments, error and output are redacted before they get here. */
+export interface NewExecution {
+  id: string
+  turn_id: string
+  step: number
+  call_id: string
+  tool: string
+  connector: string | null
+  tools_revision: number
+  arguments: Record<string, unknown>
+  state: ExecutionState
+  /** May run again after a crash (trusted readOnlyHint or idempotentHint) */
+  repeatable: boolean
+  /** When an approval lapses */
+  expires_at?: string
+}
+export interface Settlement {
+  id: string
+  outcome: Outcome
+  is_error: boolean
+  error: string | null
+  duration_ms: number
+  bytes: number
+  /** The full output, redacted: text, or JSON text with `structured` true */
+  output: string
+  structured: boolean
+  /** The result as the conversation will hold it, kept until its message is committed: a crash loses none */
+  result: ToolResultPart
+}
+
+export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | 'expires_at'> {
+  session_id: string
+  state: ExecutionState
+  repeatable: boolean
+  outcome: Outcome | null
+  is_error: boolean | null
+  error: string | null
+  started_at: string | null
+  ended_at: string | null
+  duration_ms: number | null
+  bytes: number | null
+  approved_by: string | null
+  /** Settled, but its message is not committed yet */
+  result: ToolResultPart | null
+  expires_at: string | null
+  approval: {
+    decision: 'approve' | 'deny' | 'expired'
+    reason: string | null
+    sealed_arguments: Uint8Array | null
+  } | null
+}
+export interface ExecutionFilter {
+  session_id?: string
+  turn_id?: string
+  tool?: string
+  outcome?: Outcome
+  since?: string
+  until?: string
+}
+export interface Executions {
+  get(scope: Scope, id: string): Promise<Execution | null>
+  list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<Execution>>
+  stats(
+    scope: Scope,
+    groupBy: 'tool' | 'connector' | 'session',
+    filter: ExecutionFilter,
+  ): Promise<
+    { key: string; count: number; failures: number; p50_ms: number; p95_ms: number; max_ms: number }[]
+  >
+  output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
+  ofTurn(turn: string): Promise<Execution[]>
+  /** Marks a started execution as begun anew (recovery) or moves an approved one to started. */
+  begin(fence: Fence, id: string): Promise<void>
+  settle(fence: Fence, settlement: Settlement): Promise<void>
+  decide(
+    scope: Scope,
+    turn: string,
+    call: string,
+    decision: {
+      decision: 'approve' | 'deny' | 'expired'
+      reason: string | null
+      /** A person's edit: what runs, sealed, and what the ledger shows of it */
+      sealed_arguments: Uint8Array | null
+      arguments?: Record<string, unknown>
+      by: string
+    },
+  ): Promise<'decided' | 'not_awaiting' | null>
+  /** Deletes settled rows that ended before this time; how many. */
+  prune(before: string): Promise<number>
+}

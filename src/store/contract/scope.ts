@@ -1,0 +1,17 @@
+/** Whose rows, and how many of them at once. */
+
+/** Whose rows a verb may see: an owner's own, or everything for an admin. */
+export interface Scope {
+  owner: string
+  admin: boolean
+}
+
+export interface PageRequest {
+  limit: number
+  /** Opaque, from the page before */
+  cursor?: string
+}
+export interface Page<T> {
+  data: T[]
+  next_cursor: string | null
+}

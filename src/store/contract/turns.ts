@@ -1,0 +1,241 @@
+/** Turns: opened for a caller, written by their owner alone. */
+import type { ContextEdit } from '../../chat/edits.ts'
+import type { StepFinish, TurnEvent, TurnFinish } from '../../chat/event.ts'
+import type { Message, Part, Usage } from '../../chat/message.ts'
+import type { ErrorBody } from '../../errors.ts'
+import type { CredentialCandidates } from './access.ts'
+import type { Binding, RegistryRow } from './connectors.ts'
+import type { NewMessage, Session } from './conversation.ts'
+import type { NewExecution, Settlement } from './ledger.ts'
+import type { Page, PageRequest, Scope } from './scope.ts'
+
+export type TurnState = 'queued' | 'running' | 'awaiting_input' | 'completed' | 'failed' | 'cancelled'
+
+export interface Step {
+  index: number
+  attempt: number
+  provider: string
+  model: string
+  tools_revision: number
+  tool_count: number
+  finish_reason: StepFinish | null
+  usage: Usage
+  started_at: string
+  ended_at: string | null
+  discarded?: true
+}
+
+export interface NewTurn {
+  id: string
+  session_id: string
+  input: Part[]
+  context: ContextEdit[]
+  max_steps: number
+  /** A turn's own override of the session's provider and model */
+  provider: string | null
+  model: string | null
+  idempotency_key: string | null
+  /** Hash of the request body, compared when the key comes again */
+  body_hash: string
+}
+export interface Turn extends Omit<NewTurn, 'body_hash'> {
+  owner: string
+  state: TurnState
+  /** 1 at first; grows with each restart of a step */
+  attempt: number
+  restarts: number
+  /** How often it was taken from an owner that fell silent; a hand-over does not count */
+  recoveries: number
+  steps: Step[]
+  usage: Usage
+  finish_reason: TurnFinish | null
+  error: ErrorBody | null
+  /** The highest message seq at acceptance: context edits index the history up to here */
+  base_seq: number
+  cancel_requested: boolean
+  created_at: string
+  started_at: string | null
+  ended_at: string | null
+}
+
+/** The right to write for a session: a lease's owner and epoch. A stale one makes a write throw StaleOwner. */
+export interface Fence {
+  session_id: string
+  owner: string
+  epoch: number
+}
+/** Thrown by a fenced write whose lease was lost: another replica owns the session now. */
+export class StaleOwner extends Error {
+  constructor() {
+    super('the lease of this session was lost')
+    this.name = 'StaleOwner'
+  }
+}
+
+export interface OpenTurn {
+  turn: NewTurn
+  message: NewMessage
+  /** `interrupt`: marks the running turn as to be cancelled and queues this one before those that wait */
+  on_busy: 'reject' | 'enqueue' | 'interrupt'
+  /** Queued turns allowed in a session; those that interrupt are counted apart */
+  queue_limit: number
+  lease: { owner: string; seconds: number }
+  /** Of the session's registry: then it is not read again */
+  known_revision?: number
+  /** The messages up to this seq are known as they were with that many rewrites: they are not read again */
+  known_history?: { rewrites: number; seq: number }
+}
+/** What a running turn begins with, read by the statement that opened it. */
+export interface TurnStart extends TurnGround {
+  /** All of the session, the turn's input included, ascending; after `known_history` where that still holds */
+  history: Message[]
+  /** How often messages of the session were replaced or deleted */
+  rewrites: number
+  /** Null when the session's registry still has `known_revision` */
+  registry: RegistryRow | null
+  bindings: Binding[]
+}
+export type Opened =
+  | { kind: 'running'; turn: Turn; fence: Fence; message: Message; start: TurnStart }
+  /** `interrupted`: the turn that was marked, which its owner must be told */
+  | { kind: 'queued'; turn: Turn; interrupted: string | null }
+  | { kind: 'busy'; active_turn_id: string }
+  | { kind: 'queue_full' }
+  /** The same Idempotency-Key and body */
+  | { kind: 'replayed'; turn: Turn }
+  | { kind: 'mismatch' }
+
+export interface TurnEnd {
+  state: 'completed' | 'failed' | 'cancelled'
+  finish_reason: TurnFinish | null
+  error: ErrorBody | null
+}
+/**
+ * One atomic write of the engine; absent members are not touched. `announce` are the events that follow
+ * from it: kept with the turn until they are known to be in the stream (see Turns.announced).
+ */
+export interface Commit {
+  turn_id: string
+  /**
+   * Appended to the turn's steps, or replacing the last one of the same index and attempt. What it adds to
+   * the turn's usage and to the session's is added in the same write, discarded steps included.
+   */
+  step?: Step
+  messages?: NewMessage[]
+  executions?: NewExecution[]
+  settlements?: Settlement[]
+  state?: 'running' | 'awaiting_input'
+  attempt?: number
+  restarts?: number
+  /** Ends the turn and gives the lease back, as `awaiting_input` does: whoever is asked may resume it */
+  end?: TurnEnd
+  announce?: AnnouncedEvent[]
+}
+/** `key` is unique in the session: an event announced again under the same key is dropped by the bus. */
+export interface AnnouncedEvent {
+  key: string
+  event: TurnEvent
+}
+
+/** What a step reads, in one round trip, right before it renders. */
+export interface StepRead {
+  messages: Message[]
+  /** Null when the session's registry still has `knownRevision` */
+  registry: RegistryRow | null
+  cancel_requested: boolean
+}
+
+/** What must be known before a turn is opened. */
+export interface TurnGround {
+  session: Session
+  credentials: CredentialCandidates
+}
+
+export interface Committed {
+  /** As they are stored, with their seq */
+  messages: Message[]
+  /** The turn has ended and another one of its session waits */
+  has_queued: boolean
+}
+
+export interface Turns {
+  /** Null for an unknown session and another owner's. `provider` null: the session's. */
+  ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
+  open(scope: Scope, open: OpenTurn): Promise<Opened | null>
+  /**
+   * Opens it where an active credential is there, in the store or for one of the environment's providers;
+   * else answers `unsure`, and nothing is written.
+   */
+  openSurely(
+    scope: Scope,
+    open: OpenTurn,
+    environment: readonly string[],
+  ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
+  get(scope: Scope, id: string): Promise<Turn | null>
+  /** The session's turn of this Idempotency-Key, while the key is kept. */
+  ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
+  list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
+  /**
+   * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a
+   * repeat adds none.
+   */
+  load(
+    owner: string,
+    repeat: { session: string; idempotency_key: string | null },
+    most: number,
+  ): Promise<number>
+  /** Marks it; the owner acts on it. False when the turn had already ended. */
+  requestCancel(scope: Scope, id: string): Promise<boolean | null>
+  /** A queued turn that is cancelled ends here. */
+  endQueued(id: string, end: TurnEnd): Promise<boolean>
+
+  // The engine's verbs
+  readStep(fence: Fence, turn: string, afterSeq: number, knownRevision: number): Promise<StepRead>
+  /** Throws StaleOwner. */
+  commit(fence: Fence, commit: Commit): Promise<Committed>
+  /** The session's oldest queued turn becomes running under this owner; its input becomes a message. */
+  startQueued(
+    session: string,
+    message: { id: string },
+    lease: OpenTurn['lease'],
+  ): Promise<{ turn: Turn; fence: Fence; message: Message } | null>
+  /**
+   * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
+   * was requested) or another owner has it.
+   */
+  resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<{ turn: Turn; fence: Fence } | null>
+  /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
+  heartbeat(
+    owner: string,
+    sessions: string[],
+    seconds: number,
+  ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
+  /**
+   * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over. `announce`
+   * are the events of its last commit, which may or may not be in the stream already.
+   */
+  recover(
+    lease: OpenTurn['lease'],
+    limit: number,
+  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] }[]>
+  /** Sessions with a queued turn and no active one, for a scan. */
+  idleQueues(limit: number): Promise<string[]>
+  /** Turns in `awaiting_input` with an approval that has lapsed. */
+  lapsedApprovals(limit: number): Promise<{ turn_id: string; call_id: string }[]>
+  /**
+   * Turns in `awaiting_input` that nothing holds up any more (every call is decided, or a cancel was
+   * requested): whoever decided may have died before it could resume them.
+   */
+  resumable(limit: number): Promise<string[]>
+  /** Gives the lease back without ending the turn: another replica takes it at once. */
+  handOver(fence: Fence): Promise<void>
+  /**
+   * Takes the lease of a running turn that was to be cancelled from its owner, who may live and not act;
+   * it is recovered as one that was handed over. False when there is nothing to break.
+   */
+  breakLease(turn: string): Promise<boolean>
+  /** Events of this turn are in the stream: forget them. */
+  announced(turns: string[]): Promise<void>
+  /** Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`). */
+  unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events: AnnouncedEvent[] }[]>
+}
