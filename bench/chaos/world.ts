@@ -181,7 +181,10 @@ export async function request(
     const replica = world.replicas[(first + tries) % world.replicas.length]
     const reply = replica ? await once(replica.url + path, method, body, headers).catch(() => null) : null
     if (reply && reply.status < 500) return reply
-    if (Date.now() > until) throw new Error(`${method} ${path}: no replica answered (${reply?.status})`)
+    if (Date.now() > until)
+      throw new Error(
+        `${method} ${path}: no replica answered: ${reply?.status} ${JSON.stringify(reply?.body)}`,
+      )
     await sleep(50)
   }
 }

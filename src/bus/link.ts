@@ -10,6 +10,11 @@ import { BatonError } from '../errors.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000
+/**
+ * … and how often it is tried at least: a process that got no time for that long, or was frozen, finds its time
+ * over and its connection given up, and needs a moment to connect again to a Redis that was never away.
+ */
+const LEAST_TRIES = 6
 /** A connection on which an answer is due for so long is dead, even if TCP does not know it yet. */
 const SILENCE_MS = 2000
 /** The listening connection may be quiet for hours; only a question shows whether it lives. */
@@ -73,13 +78,14 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   /** Until it succeeds or its time is over; once only while nothing succeeds. Throws `unavailable`. */
   async function persist<T>(attempt: () => Promise<T>): Promise<T> {
     const until = performance.now() + PERSIST_MS
-    for (let wait = 10; ; wait = Math.min(wait * 2, 200)) {
+    for (let tries = 1, wait = 10; ; tries++, wait = Math.min(wait * 2, 200)) {
       try {
         const result = await attempt()
         isDoubtful = false
         return result
       } catch (cause) {
-        if (isClosed || isDoubtful || performance.now() + wait > until) {
+        const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
+        if (isClosed || isDoubtful || isOver) {
           isDoubtful = true
           throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
         }
