@@ -3,8 +3,7 @@ import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
-import pg from 'pg'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { claimsOf } from '../../providers/jwt.ts'
 import { createApp } from '../../src/app.ts'
@@ -17,7 +16,7 @@ import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { gate } from '../emulators/http.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
-import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
+import { createWorld, ME, newDatabase, type Replica, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
 const { store, vault, openai, anthropic, google } = world
@@ -545,21 +544,6 @@ t.test('closing waits for a renewal under way', async (t) => {
   await closed
   t.equal((await sealedOf(world, id)).access_token, await token)
 })
-
-async function newDatabase(t: Test, server: string): Promise<string> {
-  const name = `baton_login_${randomBytes(6).toString('hex')}`
-  const admin = async (sql: string) => {
-    const client = new pg.Client({ connectionString: server })
-    await client.connect()
-    await client.query(sql)
-    await client.end()
-  }
-  await admin(`create database ${name}`)
-  t.teardown(() => admin(`drop database ${name} with (force)`))
-  const own = new URL(server)
-  own.pathname = `/${name}`
-  return own.href
-}
 
 const url = process.env.TEST_DATABASE_URL
 const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
