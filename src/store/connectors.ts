@@ -36,6 +36,8 @@ const PATCHABLE = {
 const COLUMNS = { id: 'text', owner: 'text', origin: 'text', ...PATCHABLE } as const
 type Column = keyof typeof COLUMNS
 
+/** The sort key of the list */
+const PLACE = /^(api|config)-([\w-]{1,200})$/
 /** An owner sees his own and the configuration's. */
 const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
 
@@ -97,14 +99,17 @@ function rows(db: Db): Pick<Connectors, RowVerb> {
           order by id <> $1, origin = 'api' and owner <> $3, origin = 'config', id limit 1`,
         [idOrName, visibleTo(scope), scope.owner],
       ),
+    /** The configuration's are the oldest, whatever their ids: they were there before any caller. */
     async list(scope, page) {
+      const [, origin = null, after = null] = PLACE.exec(readCursor('connectors', page, PLACE) ?? '') ?? []
       const found = await values<StoredConnector>(
         db,
         `select connector_json(c) from connector c
-          where ($1::text is null or id < $1) and ${SEEN} order by id desc limit $3`,
-        [readCursor('connectors', page), visibleTo(scope), page.limit + 1],
+          where ($1::text is null or (origin = 'api', id) < ($4::text = 'api', $1)) and ${SEEN}
+          order by origin = 'api' desc, id desc limit $3`,
+        [after, visibleTo(scope), page.limit + 1, origin],
       )
-      return toPage('connectors', page, found.map(toConnector), (connector) => connector.id)
+      return toPage('connectors', page, found.map(toConnector), ({ origin, id }) => `${origin}-${id}`)
     },
     update(scope, id, patch) {
       const params: Param[] = [id, visibleTo(scope)]

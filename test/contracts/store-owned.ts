@@ -115,8 +115,13 @@ async function connectorContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.connectors.create(connector(scope, 'conf-a')), 'name_taken')
     t.equal((await store.connectors.find(scope, 'conf-a'))?.id, a.id)
     t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
-    t.ok(
-      (await allPages((page) => store.connectors.list(scope, page), 2)).rows.some((row) => row.id === b.id),
+    const newer = { ...connector(scope, 'newer'), id: `a${a.id}` }
+    await store.connectors.create(newer)
+    const { rows } = await allPages((page) => store.connectors.list(scope, page), 2)
+    t.strictSame(
+      rows.map((row) => row.id),
+      [newer.id, ...[a.id, b.id].sort().reverse()],
+      'those of the configuration come last, as the oldest',
     )
     for (const by of [scope, config, ADMIN]) {
       t.equal(await store.connectors.update(by, a.id, { url: 'https://evil.test' }), null)
