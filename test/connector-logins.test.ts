@@ -13,6 +13,7 @@ import { loadConfig } from '../src/config/load.ts'
 import { type ConnectorLogins, createConnectorLogins } from '../src/credentials/connector-logins.ts'
 import { openConnector, sealConnector } from '../src/credentials/connector-secret.ts'
 import { createVault } from '../src/credentials/vault.ts'
+import { BatonError } from '../src/errors.ts'
 import { createMcpOAuth, type McpLoginTarget } from '../src/mcp/oauth.ts'
 import { openStore } from '../src/store/open.ts'
 import type { Connector, NewConnector } from '../src/store/store.ts'
@@ -188,9 +189,9 @@ async function bench(t: Test, guarded: McpLogins) {
   })
   const made = await store.connectors.create({ ...CONNECTOR, url: guarded.url })
   if (made === 'name_taken') throw new Error('the name is taken')
-  const replica = (publicUrl: string | null = 'http://127.0.0.1:1'): ConnectorLogins =>
+  const replica = (publicUrl: string | null = 'http://127.0.0.1:1', over = store): ConnectorLogins =>
     createConnectorLogins({
-      store,
+      store: over,
       vault,
       oauth,
       allowPrivate: true,
@@ -303,6 +304,28 @@ t.test(
     t.ok(await logins.authFor(await read()).token())
   },
 )
+
+t.test('tokens that were rotated are stored through the store’s bad moments', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, store, read } = await bench(t, guarded)
+  const connector = await logIn()
+  let refusals = 2
+  const shaky: typeof store = {
+    ...store,
+    connectors: {
+      ...store.connectors,
+      keep(...given) {
+        if (refusals-- > 0) throw new BatonError('unavailable', 'The database is not available.')
+        return store.connectors.keep(...given)
+      },
+    },
+  }
+  time.ahead = 590_000
+  const token = await replica(undefined, shaky).authFor(connector).token()
+  t.equal(refusals, -1)
+  t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token)
+  t.equal(guarded.grants.refresh_token, 1)
+})
 
 t.test('a login that does not fit ends in words, and in no token', async (t) => {
   const guarded = await guardedServer(t)

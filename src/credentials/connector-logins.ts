@@ -9,6 +9,7 @@ import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
+import { insist } from './insist.ts'
 import type { Vault } from './vault.ts'
 
 export interface ConnectorLogin {
@@ -114,7 +115,10 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       if (next === login) return login
       const { tokens: _, expires_at: __, ...signedOut } = login
       const secret = sealConnector(vault, row, { ...openConnector(vault, row), oauth: next ?? signedOut })
-      const isKept = secret !== null && (await store.connectors.keep(row.id, row.config_revision, by, secret))
+      // Where the service rotates its tokens, these are the only ones now.
+      const keep = async () =>
+        secret !== null && (await store.connectors.keep(row.id, row.config_revision, by, secret))
+      const isKept = await insist(keep, sleep)
       if (!next || !isKept) throw needed(connector)
       return next
     } finally {

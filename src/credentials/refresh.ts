@@ -11,6 +11,7 @@ import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential, Store } from '../store/store.ts'
+import { insist } from './insist.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
@@ -160,24 +161,12 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
     }
-    const isStored = await insist(() => store.credentials.rotate(row.id, row.version, next))
+    const isStored = await insist(() => store.credentials.rotate(row.id, row.version, next), sleep)
     unsaved.delete(row.id)
     // Otherwise somebody wrote it meanwhile, and theirs holds.
     return isStored
       ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
       : reread(row)
-  }
-
-  /** The store's bad moment must not cost a login. */
-  async function insist<T>(write: () => Promise<T>): Promise<T> {
-    for (let tries = 1; ; tries++) {
-      try {
-        return await write()
-      } catch (thrown) {
-        if (tries === 4) throw thrown
-        await sleep(100 * 2 ** tries)
-      }
-    }
   }
 
   /** Unless a sibling won meanwhile: then its tokens are the ones. */
