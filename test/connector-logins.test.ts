@@ -177,18 +177,20 @@ const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(7) }])
 const ANN = { owner: 'ann', admin: false }
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })
 
-/** A store with one connector, as many replicas of the logins over it, and a login made by one of them. */
+const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+t.teardown(() => store.close())
+
+/** One connector, as many replicas of the logins over it, and a login made by one of them. */
 async function bench(t: Test, guarded: McpLogins) {
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
   const time = { ahead: 0 }
   const now = () => Date.now() + time.ahead
   const oauth = createMcpOAuth({ now })
-  t.teardown(async () => {
-    await oauth.close()
-    await store.close()
-  })
   const made = await store.connectors.create({ ...CONNECTOR, url: guarded.url })
   if (made === 'name_taken') throw new Error('the name is taken')
+  t.teardown(async () => {
+    await oauth.close()
+    await store.connectors.delete(ANN, made.id)
+  })
   const replica = (publicUrl: string | null = 'http://127.0.0.1:1', over = store): ConnectorLogins =>
     createConnectorLogins({
       store: over,
@@ -208,7 +210,7 @@ async function bench(t: Test, guarded: McpLogins) {
     const { authorization_url } = await logins.begin(ANN, await read())
     return logins.finish(Object.fromEntries((await visit(authorization_url)).searchParams))
   }
-  return { store, replica, read, logIn, time, made }
+  return { replica, read, logIn, time, made }
 }
 
 const CONNECTOR: NewConnector = {
@@ -233,7 +235,7 @@ const CONNECTOR: NewConnector = {
 
 t.test('a token is refreshed once, however many calls and replicas need it at once', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read, store } = await bench(t, guarded)
+  const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
   const replicas = [replica(), replica(), replica()]
   const ask = () =>
@@ -307,7 +309,7 @@ t.test(
 
 t.test('tokens that were rotated are stored through the store’s bad moments', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, store, read } = await bench(t, guarded)
+  const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
   let refusals = 2
   const shaky: typeof store = {
@@ -329,7 +331,7 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
 
 t.test('a login that does not fit ends in words, and in no token', async (t) => {
   const guarded = await guardedServer(t)
-  const { replica, read, store, made } = await bench(t, guarded)
+  const { replica, read, made } = await bench(t, guarded)
   await t.rejects(replica(null).begin(ANN, await read()), {
     code: 'not_available',
     message: /BATON_PUBLIC_URL/,
@@ -366,7 +368,7 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
 t.test('where no client can register itself, the one that was given is used', async (t) => {
   const client = { client_id: 'known', client_secret: 'mcp-client-secret-of-known' }
   const guarded = await guardedServer(t, { client })
-  const { replica, logIn, read, store, made } = await bench(t, guarded)
+  const { replica, logIn, read, made } = await bench(t, guarded)
   await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message: /auth\.client_id/ })
   const secret = sealConnector(vault, made, { headers: {}, env: {}, oauth: { client } })
   await store.connectors.update(ANN, made.id, { secret })
