@@ -6,8 +6,12 @@
 import { startToolServer } from '../dist/test/e2e/tool-server.js'
 import { createOpenAiEmulator } from '../dist/test/emulators/openai.js'
 import { call, openSessions } from './client.mjs'
-import { ms, q } from './instruments/load.mjs'
+import { cpuUs, ms, q } from './instruments/load.mjs'
 import { createStage } from './stage.mjs'
+
+const SESSION = { provider: 'openai', model: 'gpt-5.6-sol', connectors: ['first'] }
+/** Restarts measured with one session */
+const ROUNDS = 60
 
 const stage = createStage()
 try {
@@ -23,7 +27,8 @@ try {
     seen.push({ at: performance.now(), tools: (body.tools ?? []).map(({ name }) => name) })
     arrivals.set(body.prompt_cache_key, seen)
   })
-  const env = { BATON_OPENAI_BASE_URL: openai.keyBaseUrl }
+  // A hundred turns in one moment are the question here, not whether to take them.
+  const env = { BATON_OPENAI_BASE_URL: openai.keyBaseUrl, BATON__LIMITS__OVERLOAD_DELAY: 'PT1H' }
   const gateway = await stage.startBaton({ base: 'http://127.0.0.1:1' }, { env })
   for (const [name, { url }] of Object.entries({ first, second })) {
     await call(gateway, 'POST', '/v1/connectors', { name, transport: 'streamable_http', url })
@@ -42,7 +47,7 @@ function carries(arrivals, session, tool) {
 }
 
 async function arrived(arrivals, session, tool) {
-  for (const end = performance.now() + 20_000; performance.now() < end; ) {
+  for (const end = performance.now() + 60_000; performance.now() < end; ) {
     const at = carries(arrivals, session, tool)
     if (at !== undefined) return at
     await new Promise((resolve) => setTimeout(resolve, 2))
@@ -50,62 +55,96 @@ async function arrived(arrivals, session, tool) {
   throw new Error(`no request of ${session} carries ${tool}`)
 }
 
-function report(what, count, times) {
-  const [p50, p99] = q(
-    times.map((time) => time * 1000),
-    0.5,
-    0.99,
-  )
-  console.log(`| ${what} | ${count} | ${ms(p50)} ms | ${ms(p99)} ms |`)
+/** Figures of one kind; a gateway's CPU tells what it costs on a machine that others use too. */
+function figures(gateway) {
+  let times = []
+  let cpu = 0
+  return {
+    async measure(work) {
+      const before = cpuUs([gateway.pid])
+      times = [...times, ...(await work())]
+      cpu += cpuUs([gateway.pid]) - before
+    },
+    report(what, count) {
+      const [p50, p99] = q(
+        times.map((time) => time * 1000),
+        0.5,
+        0.99,
+      )
+      console.log(`| ${what} | ${count} | ${ms(p50)} ms | ${ms(p99)} ms | ${ms(cpu / times.length)} ms |`)
+    },
+  }
 }
 
 async function applyNow(gateway, arrivals, count) {
-  const times = []
-  while (times.length < 100) {
-    const sessions = await openSessions(gateway, count, {
-      provider: 'openai',
-      model: 'gpt-5.6-sol',
-      connectors: ['first'],
-    })
+  const figure = figures(gateway)
+  // What a process does for the first time takes longest: the first rounds are not counted.
+  const rounds = Math.max(2, Math.ceil(ROUNDS / count))
+  for (let round = -Math.ceil(rounds / 3); round < rounds; round++) {
+    const sessions = await openSessions(gateway, count, SESSION)
     const turns = await Promise.all(
       sessions.map((id) =>
-        call(gateway, 'POST', `/v1/sessions/${id}/turns`, { input: 'slow 400 50', background: true }),
+        call(gateway, 'POST', `/v1/sessions/${id}/turns`, { input: 'slow 4000 50', background: true }),
       ),
     )
     await Promise.all(sessions.map((id) => arrived(arrivals, id, 'first__one')))
     await new Promise((resolve) => setTimeout(resolve, 300))
-    const asked = performance.now()
-    await Promise.all(
-      sessions.map(async (id) => {
+    const restarted = async () => {
+      const asked = performance.now()
+      const times = sessions.map(async (id) => {
         const changed = call(gateway, 'PUT', `/v1/sessions/${id}/connectors/second`, { apply: 'now' })
-        times.push((await arrived(arrivals, id, 'second__two')) - asked)
+        const at = await arrived(arrivals, id, 'second__two')
         await changed
-      }),
-    )
+        return at - asked
+      })
+      return Promise.all(times)
+    }
+    if (round < 0) await restarted()
+    else await figure.measure(restarted)
     await Promise.all(turns.map(({ id }) => call(gateway, 'POST', `/v1/turns/${id}/cancel?wait=true`)))
   }
-  report('apply=now → the restarted request arrives', count, times)
+  figure.report('apply=now → the restarted request arrives', count)
 }
 
+/** Turns without a change take their time too: they are measured beside it. */
 async function listChanged(gateway, arrivals, server, count) {
-  const times = []
-  const sessions = await openSessions(gateway, count, {
-    provider: 'openai',
-    model: 'gpt-5.6-sol',
-    connectors: ['first'],
-  })
-  const name = `late_${count}`
-  server.tools.set(name, {})
-  const told = performance.now()
-  await server.announce()
-  await Promise.all(
-    sessions.map(async (id) => {
-      // A turn waits for servers only so long: the first one may leave without it.
-      for (let turns = 0; turns < 50 && carries(arrivals, id, `first__${name}`) === undefined; turns++) {
-        await call(gateway, 'POST', `/v1/sessions/${id}/turns`, { input: 'hello', stream: false })
-      }
-      times.push((await arrived(arrivals, id, `first__${name}`)) - told)
-    }),
-  )
-  report('list_changed → the next request carries it', count, times)
+  const sessions = await openSessions(gateway, count, SESSION)
+  const turns = async (tool, since) => {
+    await Promise.all(
+      sessions.map((id) =>
+        call(gateway, 'POST', `/v1/sessions/${id}/turns`, { input: 'hello', stream: false }),
+      ),
+    )
+    const first = sessions.map((id) => arrivals.get(id).find(({ at }) => at >= since))
+    without += first.filter(({ tools }) => !tools.includes(tool)).length
+    return first.map(({ at }) => at - since)
+  }
+  let without = 0
+  const [plain, changed] = [figures(gateway), figures(gateway)]
+  await turns('first__one', performance.now())
+  const rounds = Math.max(3, Math.ceil(ROUNDS / 10 / count))
+  for (let round = -1; round < rounds; round++) {
+    const name = `first__late_${count}_${round}`
+    const unchanged = () => turns('first__one', performance.now())
+    const announced = async () => {
+      server.tools.clear()
+      for (const tool of ['one', name.slice('first__'.length)]) server.tools.set(tool, {})
+      const since = performance.now()
+      // It is on its way to Baton, and so are the turns.
+      await server.announce()
+      return turns(name, since)
+    }
+    for (const [figure, work] of [
+      [plain, unchanged],
+      [changed, announced],
+    ]) {
+      if (round < 0) await work()
+      else await figure.measure(work)
+    }
+    // A list that changes more than ten times a minute is held still.
+    await new Promise((resolve) => setTimeout(resolve, 6_000))
+  }
+  plain.report('a turn begins → its request arrives, nothing changed', count)
+  changed.report('list_changed, and a turn begins → its request arrives', count)
+  console.log(`  ${without} first requests without the new tool`)
 }

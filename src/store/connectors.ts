@@ -235,15 +235,16 @@ function caches(db: Db): Pick<Connectors, CacheVerb> {
       )
     },
     loadList: (key) => value<unknown>(db, 'select list from tool_list where key = $1', [key]),
-    async pinFirst(connector, tools) {
+    pinFirst(connector, tools) {
       const pins = tools.map(({ definition, ...rest }) => ({ ...rest, definition: document(definition) }))
-      await db.query(
+      return values<string>(
+        db,
         `insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
          select c.id, p.tool, p.hash, p.definition::json, 'first use'
            from json_to_recordset($2::json) as p (tool text, hash text, definition text)
            join connector c on c.id = $1
          order by p.tool
-         on conflict do nothing`,
+         on conflict do nothing returning tool`,
         [connector, record(pins)],
       )
     },

@@ -35,6 +35,8 @@ export interface Discovery {
     bindings: readonly Binding[],
     options: { deadlineMs: number; refresh: boolean },
   ): Promise<ListedServer[]>
+  /** Waits, no longer than told, for lists that servers have announced. */
+  announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * What a registry made of these bindings' present lists is made of, binding by binding; null where a list
    * is missing or old. Equal marks: nothing to do.
@@ -250,6 +252,13 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 
   return {
     known: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
+    async announced(bindings, deadlineMs) {
+      const watched = bindings.map(({ connector }) => latest.get(connector.id))
+      const asked = watched.map(async (watch) => {
+        if (watch && mcp.isOutdated(watch.spec.key)) await attempt(watch, deadlineMs, false)
+      })
+      await within(deadlineMs, Promise.all(asked))
+    },
     forget: (id) => forget(({ connector }) => connector.id === id),
     isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
     marks: (bindings) => bindings.map(markOf),

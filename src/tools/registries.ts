@@ -43,8 +43,13 @@ export interface Registries {
   ground(session: string): Promise<Ground | null>
   /** One revision, if anything moved. Throws session_not_found. */
   change(session: string, make: Make): Promise<Change>
-  /** The same for many, a read and a write for all together; for those that are still `left` when it begins. */
-  changeAll(sessions: readonly string[], make: Make, isLeft: (session: string) => boolean): Promise<void>
+  /**
+   * The same for many, a read and a write for all together. Sessions that are gone are left out; answers with
+   * those where another writer came first.
+   */
+  changeTogether(sessions: readonly string[], make: Make): Promise<string[]>
+  /** Tools of the kept registry, and itself. */
+  weightOf(session: string): number
 }
 
 export interface RegistriesDeps {
@@ -60,9 +65,6 @@ const MOST_CACHED = 20_000
 const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
 const MOST_TRIES = 10
-/** Of one read and write: more would keep the store, and the event loop, from everybody else. */
-const TOGETHER = { sessions: 50, tools: 1_000 }
-
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
   const rows = new Map<string, RegistryRow>()
   const newest = new Map<string, number>()
@@ -161,6 +163,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
   }
 
   async function changeTogether(sessions: readonly string[], make: Make): Promise<string[]> {
+    if (sessions.length === 0) return []
     const made = await Promise.all(
       (await grounds(sessions)).map(async (ground) => ({ before: ground.row, next: await make(ground, 0) })),
     )
@@ -183,28 +186,9 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
       const [ground] = await grounds([session])
       return ground ?? null
     },
-    async changeAll(sessions, make, isLeft) {
-      for (const some of portions(sessions, (id) => rows.get(id)?.tools.length ?? 0)) {
-        const late = await changeTogether(some.filter(isLeft), make)
-        for (const session of late.filter(isLeft)) await change(session, make)
-      }
-    },
+    changeTogether,
+    weightOf: (session) => weightOf(rows.get(session)),
   }
 }
 
-const weightOf = (row: RegistryRow) => row.tools.length + 1
-
-function* portions(sessions: readonly string[], toolsOf: (session: string) => number): Generator<string[]> {
-  let some: string[] = []
-  let tools = 0
-  for (const session of sessions) {
-    tools += toolsOf(session)
-    if (some.length > 0 && (some.length === TOGETHER.sessions || tools > TOGETHER.tools)) {
-      yield some
-      some = []
-      tools = toolsOf(session)
-    }
-    some.push(session)
-  }
-  if (some.length > 0) yield some
-}
+const weightOf = (row: RegistryRow | undefined) => (row?.tools.length ?? 0) + 1

@@ -10,26 +10,18 @@ import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { type Bound, connectBudgetMs, createDiscovery, type ListedServer, within } from './discovery.ts'
+import { connectBudgetMs, createDiscovery, within } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
   createRegistries,
   type Ground,
-  type Next,
-  type Pins,
   type Registries,
   type RegistriesDeps,
 } from './registries.ts'
-import {
-  appended,
-  difference,
-  hashOf,
-  type KnownServer,
-  type NextRegistry,
-  nextRegistry,
-} from './registry.ts'
+import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
+import { AT_ONCE, createUpkeep, type Patience } from './upkeep.ts'
 
 export interface SessionToolsDeps extends RegistriesDeps {
   store: Pick<Store, 'registry' | 'connectors'>
@@ -73,24 +65,6 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-/** What a registry was last made of. */
-interface Look {
-  bound: Bound[]
-  marks: (string | null)[]
-  /** Every server was there: nothing is waited for */
-  isWhole: boolean
-}
-/** How long servers may take; `budget`: as long as each of them may take to be reached. */
-interface Patience {
-  deadlineMs: number | 'budget'
-  /** Asks them even where a list is fresh */
-  refresh: boolean
-}
-
-/** What is known now. */
-const AT_ONCE: Patience = { deadlineMs: 0, refresh: false }
-/** Sessions whose last look is known. */
-const MOST_LOOKS = 50_000
 /** Sessions that follow one server's announcement at once; the others see it at their next turn. */
 const FOLLOWERS = 1_000
 
@@ -98,8 +72,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
   const discovery = createDiscovery(deps)
   const registries = createRegistries(deps)
-  /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
-  const looks = new Map<string, Look>()
+  const upkeep = createUpkeep({ ...deps, discovery, registries })
   /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
 
@@ -115,87 +88,17 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return mine
   }
 
-  /** The registry that the bound servers' lists make of it now, or once they are there. */
-  async function look({ row, bindings, pins }: Ground, patience: Patience): Promise<Next> {
-    const { refresh } = patience
-    const deadlineMs = patience.deadlineMs === 'budget' ? budgetOf(bindings) : patience.deadlineMs
-    const servers = await discovery.known(bindings, { deadlineMs, refresh })
-    const pinned = await pinnedOf(servers, pins)
-    const made: Look = {
-      bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
-        connector: { id, config_revision },
-        alias,
-      })),
-      marks: servers.map(({ mark }) => mark),
-      isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
-    }
-    return {
-      ...nextRegistry(row.tools, pinned, deps.builtins, deps.policy, new Date().toISOString()),
-      stands: () => note(row.session_id, made),
-    }
-  }
-
-  function note(session: string, made: Look): void {
-    looks.delete(session)
-    looks.set(session, made)
-    const [oldest = ''] = looks.size > MOST_LOOKS ? looks.keys() : []
-    looks.delete(oldest)
-  }
-
-  /** Trust on first use: what a model is to get for the first time is kept before it can. */
-  async function pinnedOf(servers: readonly ListedServer[], pins: Pins): Promise<KnownServer[]> {
-    return Promise.all(
-      servers.map(async (server): Promise<KnownServer> => {
-        const { connector, tools } = server
-        const known = pins.get(connector.id) ?? new Map<string, string>()
-        const unknown = (tools ?? []).filter(({ name }) => !known.has(name))
-        if (unknown.length === 0) return { ...server, pins: known }
-        const first = unknown.map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
-        await store.connectors.pinFirst(connector.id, first)
-        // Another session's first use may have come before this one, with another list.
-        const kept = await store.connectors.pins(connector.id)
-        return { ...server, pins: new Map(kept.map(({ tool, hash }) => [tool, hash])) }
-      }),
-    )
-  }
-
-  /** Servers are waited for once: whatever another writer did meanwhile is looked at as it is. */
-  const update = (session: string, patience: Patience): Promise<Change> =>
-    registries.change(session, (ground, tries) => look(ground, tries === 0 ? patience : AT_ONCE))
-
-  const isCurrent = (session: string, bindings: readonly Bound[]): boolean => {
-    const last = looks.get(session)
-    return last?.isWhole === true && discovery.marks(bindings).join('\n') === last.marks.join('\n')
-  }
-
-  /** A server that the session binds moved since its registry was made. */
-  function hasMoved(session: string): boolean {
-    const last = looks.get(session)
-    if (!last) return false
-    const marks = discovery.marks(last.bound)
-    return last.bound.some(
-      ({ connector: { id } }, i) =>
-        discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
-    )
-  }
-
   discovery.onArrival((connector) => {
-    void followers(connector, (session) => !isCurrent(session, looks.get(session)?.bound ?? []))
+    const behind = (id: string) => !upkeep.isCurrent(id, upkeep.servers(id)?.bound ?? [])
+    void followers(connector, behind)
   })
 
-  /** Without waiting for any server. Turns do not wait for it either: each brings its own session up to date. */
-  async function follow(sessions: readonly string[], isLeft = (_: string) => true): Promise<void> {
-    await registries
-      .changeAll(sessions, (ground) => look(ground, AT_ONCE), isLeft)
-      .catch((err: unknown) => log.warn({ err }, 'tools could not be brought up to date'))
-  }
-
-  async function followers({ id }: Connector, isLeft?: (session: string) => boolean): Promise<void> {
+  async function followers({ id }: Connector, behind?: (session: string) => boolean): Promise<void> {
     const all = await store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
       log.warn({ err }, 'tool list was not followed')
       return []
     })
-    await follow(all, isLeft)
+    await upkeep.follow(all, behind)
   }
 
   async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
@@ -228,10 +131,18 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
       const { row: before, bindings } = ground
       await work(bindings)
-      const { row } = await update(session.id, patience)
+      const { row } = await upkeep.update(session.id, patience)
       return { before, row, delta: { tools_revision: row.revision, ...difference(before.tools, row.tools) } }
     })
     return finish(session, change, apply)
+  }
+
+  /** Lists that are under way have come, or the time is over. */
+  async function arrived(session: string, known: readonly Binding[] | undefined, ms: number): Promise<void> {
+    const bound = upkeep.servers(session)?.bound
+    if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
+    const bindings = known ?? (await store.connectors.bindings(session))
+    await discovery.known(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {
@@ -264,33 +175,27 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     overlay: overlayOf,
     async settle(session, deadlineMs, known) {
       const line = lines.get(session)
-      if (known && !line && isCurrent(session, known)) return 0
+      if (known && !line && upkeep.isCurrent(session, known)) return 0
       const from = performance.now()
       // A bind may wait for its server much longer: the turn goes on without it.
       if (line) await within(deadlineMs, line)
-      if (!known && looks.get(session)?.isWhole && !hasMoved(session)) return performance.now() - from
-      const left = Math.max(0, deadlineMs - (performance.now() - from))
-      let waited = performance.now() - from
-      await registries
-        .change(session, async (ground, tries) => {
-          const asked = performance.now()
-          const next = await look(ground, tries === 0 ? { deadlineMs: left, refresh: false } : AT_ONCE)
-          waited += performance.now() - asked
-          return next
-        })
-        .catch((err: unknown) => {
-          if (err instanceof BatonError && err.code === 'unavailable') throw err
-          log.warn({ err, session_id: session }, 'tools could not be brought up to date')
-        })
+      const servers = upkeep.servers(session)
+      if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
+      await arrived(session, known, deadlineMs - (performance.now() - from))
+      const waited = performance.now() - from
+      await upkeep.bringUp(session).catch((err: unknown) => {
+        if (err instanceof BatonError && err.code === 'unavailable') throw err
+        log.warn({ err, session_id: session }, 'tools could not be brought up to date')
+      })
       return waited
     },
-    isBehind: (session) => lines.has(session) || hasMoved(session),
+    isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
       const scope = { owner: session.owner, admin: false }
       const auto = await Promise.all(deps.autoBound().map((name) => store.connectors.find(scope, name)))
       const all = [...auto.filter((one) => one !== null), ...connectors]
       for (const one of all) await store.connectors.bind(session.id, one.id, null)
-      await inLine(session.id, () => update(session.id, { deadlineMs: 'budget', refresh: false }))
+      await inLine(session.id, () => upkeep.update(session.id, { deadlineMs: 'budget', refresh: false }))
     },
     async list(session, provider) {
       const row = await registries.current(session.id)
@@ -339,16 +244,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     connectorChanged(connector, sessions) {
       discovery.forget(connector.id)
-      void follow(sessions)
+      void upkeep.follow(sessions)
     },
     async close() {
       discovery.close()
     },
   }
 }
-
-const budgetOf = (bindings: readonly Binding[]) =>
-  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
 
 /** The registry as api.md shows it. What the session's provider cannot declare carries the reason. */
 function listing(

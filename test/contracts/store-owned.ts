@@ -205,10 +205,11 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
     await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
     await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
-    await store.connectors.pinFirst(one.id, [
+    const news = await store.connectors.pinFirst(one.id, [
       { tool: 'x', hash: 'h4', definition: { v: 4 } },
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },
     ])
+    t.strictSame(news, ['b'])
     t.strictSame(await store.connectors.pins(one.id), [
       { tool: 'a', hash: 'h2', definition: { v: 2 } },
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },

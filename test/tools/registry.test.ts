@@ -452,7 +452,9 @@ function createMemory() {
       loadList: async (key: string) => lists.get(key) ?? null,
       pinFirst: async (id: string, tools: readonly Pin[]) => {
         const own = pins.get(id) ?? []
-        pins.set(id, [...own, ...tools.filter(({ tool }) => !own.some((one) => one.tool === tool))])
+        const news = tools.filter(({ tool }) => !own.some((one) => one.tool === tool))
+        pins.set(id, [...own, ...news])
+        return news.map(({ tool }) => tool)
       },
       pins: async (id: string) => pins.get(id) ?? [],
       pin: async (id: string, name: string, hash: string, definition: unknown) => {

@@ -129,8 +129,8 @@ export interface Connectors {
   /** Last known tool list of a connection key, so that a cold start has one. */
   saveList(key: string, connector: string, list: unknown): Promise<void>
   loadList(key: string): Promise<unknown>
-  /** Keeps definitions that are met for the first time; an accepted one stays. */
-  pinFirst(connector: string, tools: readonly Pin[]): Promise<void>
+  /** Keeps definitions that are met for the first time, an accepted one stays; answers with the tools that were new. */
+  pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>
   pins(connector: string): Promise<Pin[]>
   pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
 }

@@ -1,0 +1,214 @@
+/**
+ * Keeps sessions' registries up with what their servers list. What many sessions have to take over at once is
+ * read and written together: while one lot is under way the next gathers, sessions whose turn waits first.
+ */
+import type { Logger } from 'pino'
+import type { McpTool } from '../mcp/mcp.ts'
+import type { Binding, Store } from '../store/store.ts'
+import type { Builtin } from './builtin.ts'
+import { type Bound, connectBudgetMs, type Discovery, type ListedServer } from './discovery.ts'
+import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
+import { hashOf, type KnownServer, nextRegistry } from './registry.ts'
+import type { ToolboxPolicy } from './toolbox.ts'
+
+/** How long servers may take; `budget`: as long as each of them may take to be reached. */
+export interface Patience {
+  deadlineMs: number | 'budget'
+  /** Asks them even where a list is fresh */
+  refresh: boolean
+}
+
+export interface Upkeep {
+  /** One session by itself, its servers waited for. Throws session_not_found. */
+  update(session: string, patience: Patience): Promise<Change>
+  /** Takes over what is known now, for a turn that waits: before all that merely follow. */
+  bringUp(session: string): Promise<void>
+  /** The same without haste, for those that are still `behind` when it is their turn. Never rejects. */
+  follow(sessions: readonly string[], behind?: (session: string) => boolean): Promise<void>
+  /** Its registry is what these servers' present lists make of it. */
+  isCurrent(session: string, bindings: readonly Bound[]): boolean
+  /** A server that it binds moved since its registry was made. */
+  hasMoved(session: string): boolean
+  /** The servers that its registry was last made of; null: it was not made here. */
+  servers(session: string): { bound: readonly Bound[]; isWhole: boolean } | null
+}
+
+export interface UpkeepDeps {
+  store: Pick<Store, 'connectors'>
+  discovery: Pick<Discovery, 'known' | 'marks' | 'isOutdated'>
+  registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
+  builtins: readonly Builtin[]
+  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  log: Logger
+}
+
+/** What a registry was last made of. */
+interface Look {
+  bound: Bound[]
+  marks: (string | null)[]
+  /** Every server was there: nothing is waited for */
+  isWhole: boolean
+}
+interface Wish {
+  promise: Promise<void>
+  isStill(): boolean
+  done(failure?: unknown): void
+}
+
+/** What is known now. */
+export const AT_ONCE: Patience = { deadlineMs: 0, refresh: false }
+/** Sessions whose last look is known. */
+const MOST_LOOKS = 50_000
+/** Of one lot: more would keep the store, and the event loop, from everybody else. */
+const TOGETHER = { sessions: 50, tools: 1_000 }
+
+export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
+  /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
+  const looks = new Map<string, Look>()
+  const urgent = new Map<string, Wish>()
+  const later = new Map<string, Wish>()
+  /** First uses that are being written, by list: sessions share lists */
+  const pinning = new Map<readonly McpTool[], Promise<ReadonlyMap<string, string>>>()
+  let isBusy = false
+
+  /** The registry that the bound servers' lists make of it now, or once they are there. */
+  async function look({ row, bindings, pins }: Ground, patience: Patience): Promise<Next> {
+    const { refresh } = patience
+    const deadlineMs = patience.deadlineMs === 'budget' ? budgetOf(bindings) : patience.deadlineMs
+    const servers = await discovery.known(bindings, { deadlineMs, refresh })
+    const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
+    const made: Look = {
+      bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
+        connector: { id, config_revision },
+        alias,
+      })),
+      marks: servers.map(({ mark }) => mark),
+      isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
+    }
+    return {
+      ...nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString()),
+      stands: () => note(row.session_id, made),
+    }
+  }
+
+  function note(session: string, made: Look): void {
+    looks.delete(session)
+    looks.set(session, made)
+    const [oldest = ''] = looks.size > MOST_LOOKS ? looks.keys() : []
+    looks.delete(oldest)
+  }
+
+  /** Trust on first use: what a model is to get for the first time is kept before it can. */
+  async function withPins(server: ListedServer, pins: Pins): Promise<KnownServer> {
+    const { connector, tools } = server
+    const known = pins.get(connector.id) ?? new Map<string, string>()
+    if (!tools || tools.every(({ name }) => known.has(name))) return { ...server, pins: known }
+    const pinned = pinning.get(tools) ?? pinFirst(connector.id, tools, known)
+    pinning.set(tools, pinned)
+    return { ...server, pins: await pinned.finally(() => pinning.delete(tools)) }
+  }
+
+  async function pinFirst(
+    connector: string,
+    tools: readonly McpTool[],
+    known: ReadonlyMap<string, string>,
+  ): Promise<ReadonlyMap<string, string>> {
+    const first = tools
+      .filter(({ name }) => !known.has(name))
+      .map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
+    const kept = await store.connectors.pinFirst(connector, first)
+    // Another's first use may have come before this one, with another list.
+    const all = kept.length === first.length ? first : await store.connectors.pins(connector)
+    return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
+  }
+
+  /** Servers are waited for once: whatever another writer did meanwhile is looked at as it is. */
+  const update = (session: string, patience: Patience): Promise<Change> =>
+    registries.change(session, (ground, tries) => look(ground, tries === 0 ? patience : AT_ONCE))
+
+  function wish(line: Map<string, Wish>, session: string, isStill: () => boolean): Promise<void> {
+    const known = line.get(session)
+    if (known) return known.promise
+    let done: Wish['done'] = () => {}
+    const promise = new Promise<void>((resolve, reject) => {
+      done = (failure) => (failure === undefined ? resolve() : reject(failure))
+    })
+    line.set(session, { promise, isStill, done })
+    if (!isBusy) void work()
+    return promise
+  }
+
+  /** One lot after the other: they would only wait for each other in the store. */
+  async function work(): Promise<void> {
+    isBusy = true
+    // What is wished for in the same moment goes together.
+    await new Promise(setImmediate)
+    for (let lot = take(); lot.size > 0; lot = take()) await together(lot)
+    isBusy = false
+  }
+
+  /** The wishes of as many sessions as may go together, the urgent ones first. */
+  function take(): Map<string, Wish[]> {
+    const lot = new Map<string, Wish[]>()
+    let tools = 0
+    for (const session of new Set([...urgent.keys(), ...later.keys()])) {
+      const unneeded = urgent.has(session) ? null : later.get(session)
+      if (unneeded && !unneeded.isStill()) {
+        later.delete(session)
+        unneeded.done()
+        continue
+      }
+      tools += registries.weightOf(session)
+      if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break
+      lot.set(
+        session,
+        [urgent.get(session), later.get(session)].filter((one) => one !== undefined),
+      )
+      urgent.delete(session)
+      later.delete(session)
+    }
+    return lot
+  }
+
+  async function together(lot: ReadonlyMap<string, readonly Wish[]>): Promise<void> {
+    const sessions = [...lot.keys()]
+    const changed = registries.changeTogether(sessions, (ground) => look(ground, AT_ONCE))
+    // One that cannot be changed must not keep the others from it.
+    const late = new Set(await changed.catch(() => sessions))
+    for (const [session, wishes] of lot) {
+      const end = (failure?: unknown) => {
+        for (const { done } of wishes) done(failure)
+      }
+      if (late.has(session)) update(session, AT_ONCE).then(() => end(), end)
+      else end()
+    }
+  }
+
+  return {
+    update,
+    bringUp: (session) => wish(urgent, session, () => true),
+    async follow(sessions, behind = () => true) {
+      const all = await Promise.allSettled(sessions.map((id) => wish(later, id, () => behind(id))))
+      for (const one of all) {
+        if (one.status === 'rejected') log.warn({ err: one.reason }, 'tools could not be brought up to date')
+      }
+    },
+    isCurrent(session, bindings) {
+      const last = looks.get(session)
+      return last?.isWhole === true && discovery.marks(bindings).join('\n') === last.marks.join('\n')
+    },
+    hasMoved(session) {
+      const last = looks.get(session)
+      if (!last) return false
+      const marks = discovery.marks(last.bound)
+      return last.bound.some(
+        ({ connector: { id } }, i) =>
+          discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
+      )
+    },
+    servers: (session) => looks.get(session) ?? null,
+  }
+}
+
+const budgetOf = (bindings: readonly Binding[]) =>
+  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
