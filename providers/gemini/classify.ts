@@ -233,14 +233,16 @@ function seconds(duration: string | undefined): number | undefined {
 }
 
 /**
- * A signature that Google cannot verify (the model or its backend changed under it) is left out once; the
- * documented dummy takes its place on calls (4.4). Null where there is none to leave out.
+ * A signature that Google cannot verify (the model or its backend changed under it, or a caller made it up)
+ * is left out once; the documented dummy takes its place on calls (4.4). Null where there is none to leave out.
  */
 export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { message } = readFailure(failure.body, failure.status)
   if (
     failure.status !== 400 ||
-    !/thought.?signature is not valid|corrupted thought.?signature/i.test(message)
+    !/thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i.test(
+      message,
+    )
   ) {
     return null
   }

@@ -617,6 +617,21 @@ t.test(
     const older = bodyOf({ model: 'gemini-2.5-flash', messages: messages.slice(3) }).contents ?? []
     t.notMatch(JSON.stringify(older), /skip_thought|"id"/, 'older models get neither ids nor dummies')
     t.match(older[0], { role: 'user' }, 'a history that starts with the model gets a user content before it')
+    const refused = (message: string) => ({
+      status: 400,
+      headers: {},
+      body: JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } }),
+    })
+    for (const message of [
+      'Thought signature is not valid.',
+      'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
+    ]) {
+      const again = gemini.repair?.(refused(message), request({ messages }))
+      t.ok(again, message)
+      t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
+      t.equal(again && gemini.repair?.(refused(message), again), null, 'once')
+    }
+    t.equal(gemini.repair?.(refused('Invalid JSON payload received.'), request({ messages })), null)
   },
 )
 
