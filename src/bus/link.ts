@@ -14,7 +14,7 @@ const PERSIST_MS = 2000
  * … and how often it is tried at least: a process that got no time for that long, or was frozen, finds its time
  * over and its connection given up, and needs a moment to connect again to a Redis that was never away.
  */
-const LEAST_TRIES = 6
+const LEAST_TRIES = 8
 /** A connection on which an answer is due for so long is dead, even if TCP does not know it yet. */
 const SILENCE_MS = 2000
 /** The listening connection may be quiet for hours; only a question shows whether it lives. */
