@@ -62,9 +62,11 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await kill(world, victim)
     return async () => {}
   },
-  async redis_flush({ world }) {
+  /** At times the owner dies, too: nobody knows then that there was more in the log. */
+  async redis_flush({ world, victim, random }) {
     const redis = new Redis(world.redisUrl)
     await redis.flushall().finally(() => redis.disconnect())
+    if (random.next() < 0.5) await kill(world, victim)
     return async () => {}
   },
   async postgres_restart({ world, random }) {
