@@ -27,7 +27,7 @@ const [minutes, idle, streaming, rate, deltas] = [
   values.deltas,
 ].map(Number) as [number, number, number, number, number]
 
-const figures = { first: [] as number[], events: 0, turns: 0, cut: 0, failed: 0 }
+const figures = { first: [] as number[], events: 0, turns: 0, refused: 0, cut: 0, failed: 0 }
 
 const world = await openWorld({ replicas: 1 })
 try {
@@ -57,7 +57,9 @@ async function run(world: World): Promise<void> {
     `${streaming} streams of ${rate} deltas/s for ${minutes} min: ${JSON.stringify(figures.turns)} turns, ${figures.events} events`,
   )
   console.log(`to the first delta, first half: ${spread(early)}; second half: ${spread(figures.first)}`)
-  console.log(`idle streams that ended: ${figures.cut}; turns that did not complete: ${figures.failed}`)
+  console.log(
+    `idle streams that ended: ${figures.cut}; turns that did not complete: ${figures.failed}; refused for want of time: ${figures.refused}`,
+  )
   console.log(lives.map(inWords).join('\n'))
   const isSlower = percentile(figures.first, 0.5) > 2 * percentile(early, 0.5)
   if (figures.cut > 0 || figures.failed > 0 || isSlower || lives.some(({ grew }) => grew))
@@ -105,6 +107,12 @@ async function streamTurn(world: World, session: string): Promise<void> {
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ input: `slow ${deltas} ${1000 / rate}` }),
   })
+  if (response.status === 503) {
+    figures.refused++
+    await response.body?.cancel()
+    const seconds = Number(response.headers.get('retry-after') ?? 1)
+    return new Promise((resolve) => setTimeout(resolve, seconds * 1000))
+  }
   let isFirst = true
   let isCompleted = false
   await drain(response, (text) => {

@@ -79,6 +79,8 @@ export function createWriter(
   const pace = paceOf(bus)
   let isClosed = false
   let loss: unknown
+  /** The last append was given up: only this process knows that the log is not whole */
+  let isBroken = false
 
   const lose = (error: unknown) => {
     loss ??= error
@@ -98,13 +100,18 @@ export function createWriter(
     sending = bus.append(session, encoded(batch, turn, epoch)).then(
       (cursors) => {
         for (let i = 0; i < batch.length; i++) batch[i]?.resolve(cursors[i] ?? '')
+        isBroken = false
         settled()
       },
       (error: unknown) => {
         for (const { reject } of batch) reject(error)
+        isBroken = true
         settled()
       },
     )
+  }
+  const mended = (): void => {
+    isBroken = false
   }
   /** At the end of this tick, or for later deltas alone when the pace allows it. */
   const plan = (): void => {
@@ -143,6 +150,8 @@ export function createWriter(
         send()
         await sending
       }
+      // Should it die with what it knows, the log must not look whole: an append of nothing marks it.
+      if (isBroken) await bus.append(session, []).then(mended, () => {})
     },
     async close() {
       await this.flush()

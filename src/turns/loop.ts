@@ -8,7 +8,7 @@ import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
-import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, NewMessage, Step, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
@@ -52,8 +52,12 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
 
 async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
-  announce(deps, active, writer, { type: 'turn.created' }, 'created')
-  announce(deps, active, writer, { type: 'turn.started' }, 'started')
+  // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
+  // what is left of it look whole to a reader that comes later, in place of a gap.
+  if (!turn.steps.some(isCommitted)) {
+    announce(deps, active, writer, { type: 'turn.created' }, 'created')
+    announce(deps, active, writer, { type: 'turn.started' }, 'started')
+  }
   let run: Run
   try {
     run = await load(deps, active, writer, entry)
@@ -72,6 +76,8 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
     deps.keepHistory(turn.session_id, entry.start.rewrites, run.history)
   }
 }
+
+const isCommitted = (step: Step): boolean => step.ended_at !== null && !step.discarded
 
 /** Once in the stream, however often a turn is entered. */
 function announce(
@@ -113,7 +119,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     ),
     ...tools,
     isCurrent: start !== undefined,
-    index: turn.steps.filter((step) => step.ended_at !== null && !step.discarded).length,
+    index: turn.steps.filter(isCommitted).length,
     invalidCalls: 0,
     hint: null,
     open: null,

@@ -232,6 +232,22 @@ t.test('a loss shows where it can be dealt with, and nowhere else', async (t) =>
   t.equal(appends.length, 2)
 })
 
+t.test('after a loss a flush marks the log, since the process may die with what it knows', async (t) => {
+  const { bus, appends, close } = heldBus()
+  t.teardown(close)
+  const writer = createWriter(bus, 'ses_1', 'turn_1', { flushMs: 0, epoch: 1 })
+  writer.delta(content('a'))
+  const flushed = writer.flush()
+  await turnOfTheLoop()
+  appends[0]?.fail(new BatonError('unavailable', 'The event bus is away.'))
+  await turnOfTheLoop()
+  t.same(told(appends[1]?.events), [], 'an append of nothing')
+  appends[1]?.done()
+  await flushed
+  await writer.flush()
+  t.equal(appends.length, 2, 'once')
+})
+
 t.test('through a bus in memory an event is there with the next tick', async (t) => {
   const bus = createMemoryBus()
   t.teardown(() => bus.close())
