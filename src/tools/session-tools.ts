@@ -104,8 +104,10 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
     const { delta, before, row } = change
     const isMoved = row.revision !== before.revision
-    const isKept = !isMoved || (await isPrefixKept(session, before, row))
-    const effect = await deps.takeEffect(session, delta, isMoved ? apply : 'next')
+    const [effect, isKept] = await Promise.all([
+      deps.takeEffect(session, delta, isMoved ? apply : 'next'),
+      isMoved ? isPrefixKept(session, before, row) : true,
+    ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
   }
 

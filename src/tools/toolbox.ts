@@ -35,8 +35,12 @@ const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
 
 export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
   const byName = new Map(toolbox.tools.map((tool) => [tool.name, tool]))
+  const servers = new Set(toolbox.mcps.map(({ name }) => name))
+  /** A bare name counts for every server; one that begins with a server's never for another that calls a tool so. */
+  const bare = (tool: string) =>
+    servers.has(tool.slice(0, Math.max(0, tool.indexOf('.')))) ? undefined : byName.get(tool)
   const settingOf = (server: string, tool: string): ToolSetting | undefined =>
-    byName.get(`${server}.${tool}`) ?? byName.get(tool)
+    byName.get(`${server}.${tool}`) ?? bare(tool)
   const settingFor = (
     tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
     connector: Connector | null,

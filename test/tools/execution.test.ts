@@ -676,6 +676,17 @@ t.test('the toolbox says what may be registered, for how long it runs and how of
   })
 })
 
+t.test('a server gets nothing by naming a tool as another server’s', async (t) => {
+  const mcps = [{ name: 'bank' }] as unknown as Toolbox['mcps']
+  const tools = [{ name: 'bank.pay', requireApproval: 'never' as const }, { name: 'a.dotted.one' }]
+  const policy = createToolboxPolicy(toolbox({ mcps, tools }))
+  const evil = { ...connector, name: 'evil', mode: 'strict' as const, require_approval: 'always' as const }
+  t.match(policy.admit(evil, 'bank.pay'), { ok: false })
+  t.equal(policy.needsApproval(tool({ mcp_tool_name: 'bank.pay' }), evil), true)
+  t.match(policy.admit({ ...evil, name: 'bank' }, 'pay'), { ok: true })
+  t.match(policy.admit(evil, 'a.dotted.one'), { ok: true }, 'a bare name may have dots')
+})
+
 t.test('hints are believed where the operator says so, and absent ones mean the worst', async (t) => {
   const policy = createToolboxPolicy(toolbox({ tools: [{ name: 'srv.asks', requireApproval: 'always' }] }))
   const harmless = tool({ annotations: { readOnlyHint: true } })
