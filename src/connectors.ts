@@ -276,7 +276,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
         const words = `Connector ${connector.name} serves every owner; an admin accepts its definitions.`
         throw new BatonError('forbidden', words)
       }
-      return tools.accept(caller, connector, tool)
+      const accepted = await tools.accept(caller, connector, tool)
+      const details = { name: connector.name, ...accepted }
+      await store.audit.write({ owner: caller.owner, act: 'connector.accept', subject: id, details })
+      return accepted
     },
   }
 }

@@ -6,6 +6,7 @@ import cors from '@fastify/cors'
 import helmet from '@fastify/helmet'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
 import type { App, RouteDeps } from '../routes/app.ts'
+import { auditRoutes } from '../routes/audit.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
 import { credentialRoutes } from '../routes/credentials.ts'
 import { eventRoutes } from '../routes/events.ts'
@@ -39,6 +40,7 @@ const ROUTES = [
   credentialRoutes,
   oauthRoutes,
   keyRoutes,
+  auditRoutes,
   toolExecutionRoutes,
 ]
 

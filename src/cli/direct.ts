@@ -48,7 +48,12 @@ export async function openDirect(config: Config, owner: string | null): Promise<
       if (!(await store.keys.revoke(scope, id))) throw notFound('key', id)
       await store.audit.write({ owner: 'cli', act: 'key.revoke', subject: id, details: {} })
     },
-    rotateEncryption: () => rotateKeys(store, vault),
+    async rotateEncryption() {
+      const { resealed, left } = await rotateKeys(store, vault)
+      const details = { resealed, left }
+      await store.audit.write({ owner: 'cli', act: 'encryption.rotate', subject: vault.current, details })
+      return { resealed, left }
+    },
     credentials: (page) => logins.credentials.list(scope, page),
     deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),
     authorize: (provider, mode) =>

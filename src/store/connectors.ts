@@ -53,7 +53,7 @@ function logins(db: Db): Pick<Connectors, LoginVerb> {
       const found = await value<StoredConnector>(
         db,
         `update connector c set claimed_by = $2, claimed_until = seconds_from_now($3)
-          where id = $1 and (claimed_until is null or claimed_until < clock_timestamp())
+          where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
          returning connector_json(c)`,
         [id, by, seconds],
       )

@@ -126,7 +126,7 @@ function refreshing(db: Db): Pick<Credentials, RefreshVerb> {
       one(
         db,
         `update credential c set claimed_by = $2, claimed_until = seconds_from_now($3)
-          where id = $1 and (claimed_until is null or claimed_until < clock_timestamp())
+          where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
          returning credential_json(c)`,
         [id, owner, seconds],
       ),

@@ -63,7 +63,7 @@ export function createLoginRows(db: Db): OAuthLogins {
         `select json_build_object('id', id, 'owner', owner) from credential
           where kind = 'oauth' and state = 'active' and provider = any($1)
             and expires_at < seconds_from_now($2)
-            and (claimed_until is null or claimed_until < clock_timestamp())
+            and (claimed_until is null or claimed_until <= clock_timestamp())
           order by expires_at limit $3`,
         [providers, seconds, limit],
       ),

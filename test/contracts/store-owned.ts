@@ -591,6 +591,12 @@ async function keyContract(t: Test, store: Store): Promise<void> {
   await t.test('an act is written down', async (t) => {
     const entry = { owner: 'ann', act: 'key.create', subject: 'key_1', details: { a: '\0' } }
     t.equal(await store.audit.write(entry), undefined)
+    await store.audit.write({ ...entry, subject: 'key_2' })
+    const { data, next_cursor } = await store.audit.list({ limit: 1 })
+    t.match(data, [{ ...entry, subject: 'key_2', id: /^audit_\d{15}$/, at: /Z$/ }])
+    const before = await store.audit.list({ limit: 1, cursor: next_cursor ?? '' })
+    t.match(before.data, [{ subject: 'key_1' }])
+    t.ok(String(before.data[0]?.id) < String(data[0]?.id), 'ids sort by time')
   })
 
   await t.test('a setting is initialised by one and can be replaced', async (t) => {

@@ -82,6 +82,8 @@ type Listed = (typeof OPERATIONS)[number]
 const isOpen = ({ security }: Listed) => security?.length === 0
 const guarded = OPERATIONS.filter((operation) => !isOpen(operation))
 
+const FOR_ADMINS = /^\/v1\/(keys|audit)\b/
+
 /** Calls with a key; every JSON answer is held against the document. */
 const withKey =
   (key: string | null): Call =>
@@ -177,17 +179,19 @@ function exampleOf({ requestBody }: Pick<Operation, 'requestBody'>): unknown {
 const ann = await propertyOf('ann')
 const bob = await propertyOf('bob')
 
-/** All that an owner can see of what is his. */
-async function everythingOf({ call, ids }: Property): Promise<string> {
+/** What is of the moment and of the process, not of the owner. */
+const PASSING = /"latency_ms":[\d.]+|"request_id":"\w+"|"last_seen_at":"[^"]*"|"status":\{"state":"\w+"\}/g
+/** All that an owner can see of what is his, by path. */
+async function everythingOf({ call, ids }: Property): Promise<Record<string, string>> {
   const reads = guarded
-    .filter(({ method, path }) => method === 'GET' && !/events$|^\/v1\/(keys|oauth)/.test(path))
-    .map(async ({ path }) => `${path} ${(await call('GET', filled(path, ids))).text}`)
-  return (await Promise.all(reads)).join('\n').replace(/"latency_ms":[\d.]+|"last_used_at":"[^"]*"/g, '')
+    .filter(({ method, path }) => method === 'GET' && !/events$|^\/v1\/(keys|audit|oauth)/.test(path))
+    .map(async ({ path }) => [path, (await call('GET', filled(path, ids))).text.replace(PASSING, '')])
+  return Object.fromEntries(await Promise.all(reads))
 }
 
 t.test('another owner’s id is as unknown as none, whatever is asked of it', async (t) => {
   const before = await everythingOf(ann)
-  const withIds = guarded.filter(({ path }) => path.includes('{id}') && !path.startsWith('/v1/keys'))
+  const withIds = guarded.filter(({ path }) => path.includes('{id}') && !FOR_ADMINS.test(path))
   t.ok(withIds.length >= 25, `${withIds.length} operations`)
   for (const operation of withIds) {
     const noun = (operation.path.split('/')[2] ?? '').replace(/s$/, '').replace('-', '_')
@@ -200,13 +204,13 @@ t.test('another owner’s id is as unknown as none, whatever is asked of it', as
     const answer = await bob.call(operation.method, filled(operation.path, own), exampleOf(operation))
     t.match(answer, { status: 404, body: { error: { code: /_not_found$/ } } }, operation.name)
   }
-  t.equal(await everythingOf(ann), before, 'nothing of it has changed')
+  t.same(await everythingOf(ann), before, 'nothing of it has changed')
 })
 
 t.test('no list, no figure and no filter shows what is another’s', async (t) => {
   const theirs = Object.entries(ann.ids).filter(([name]) => !['provider', 'call_id', 'tool'].includes(name))
   const lists = guarded.filter(
-    ({ method, path }) => method === 'GET' && !path.includes('{') && path !== '/v1/keys',
+    ({ method, path }) => method === 'GET' && !path.includes('{') && !FOR_ADMINS.test(path),
   )
   t.ok(lists.length >= 5)
   for (const { path, name, parameters = [] } of lists) {
@@ -257,16 +261,16 @@ t.test('a key that is missing, unknown, expired, revoked or too weak opens nothi
       )
     }
   }
-  t.equal(await everythingOf(ann), before, 'nothing was done')
+  t.same(await everythingOf(ann), before, 'nothing was done')
 
   const forAdmins: string[] = []
-  for (const operation of guarded.filter(({ path }) => path.startsWith('/v1/keys'))) {
+  for (const operation of guarded.filter(({ path }) => FOR_ADMINS.test(path))) {
     const url = filled(operation.path, { keys: revoked.id })
     const answer = await withKey(weak.key)(operation.method, url, exampleOf(operation))
     t.match(answer, { status: 403, body: { error: { code: 'forbidden' } } }, operation.name)
     forAdmins.push(operation.name)
   }
-  t.same(forAdmins, ['POST /v1/keys', 'GET /v1/keys', 'DELETE /v1/keys/{id}'])
+  t.same(forAdmins, ['POST /v1/keys', 'GET /v1/keys', 'DELETE /v1/keys/{id}', 'GET /v1/audit'])
   const open = OPERATIONS.filter(isOpen).map(({ name }) => name)
   t.same(
     open,
@@ -298,6 +302,28 @@ t.test('what the configuration gives to every owner is for admins to change', as
       body: { error: { code: 'read_only' } },
     })
   }
+})
+
+t.test('acts of administration are written down for admins to read', async (t) => {
+  const acts: Json[] = []
+  let cursor = ''
+  do {
+    const page = await admin('GET', `/v1/audit?limit=5${cursor}`)
+    t.equal(page.status, 200)
+    acts.push(...page.body.data)
+    cursor = page.body.next_cursor === null ? '' : `&cursor=${page.body.next_cursor}`
+  } while (cursor !== '')
+  const did = acts.map(({ owner, act, subject }) => `${owner} ${act} ${subject}`)
+  t.ok(did.includes(`ann credential.create ${ann.ids.credentials}`))
+  t.ok(did.includes(`bob connector.create ${bob.ids.connectors}`))
+  t.ok(did.includes(`bob connector.accept ${bob.ids.connectors}`))
+  t.ok(did.some((text) => text.startsWith('admin key.revoke key_')))
+  t.same(
+    [...acts].sort((a, b) => (a.id < b.id ? 1 : -1)),
+    acts,
+    'newest first',
+  )
+  t.notMatch(JSON.stringify(acts), /sk-test|bk_/)
 })
 
 t.test('an owner has only so many turns that run or wait their turn, whatever others have', async (t) => {

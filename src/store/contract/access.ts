@@ -122,11 +122,21 @@ export interface Keys {
   used(ids: string[]): Promise<void>
 }
 
+export interface AuditEntry {
+  /** Who did it */
+  owner: string
+  /** noun.verb */
+  act: string
+  /** The id of what it was done to */
+  subject: string
+  /** No secrets */
+  details: Record<string, unknown>
+}
+export type AuditRecord = AuditEntry & { id: string; at: string }
+
+/** Acts of administration, written once and never changed. */
 export interface Audit {
-  write(entry: {
-    owner: string
-    act: string
-    subject: string
-    details: Record<string, unknown>
-  }): Promise<void>
+  write(entry: AuditEntry): Promise<void>
+  /** Newest first. */
+  list(page: PageRequest): Promise<Page<AuditRecord>>
 }
