@@ -1,6 +1,7 @@
 /** What a delta and a turn cost: added time, CPU, throughput, and the memory of streams that wait. */
 import { bare, baton, direct, openSessions } from '../client.mjs'
-import { idle, interleave, median, ms, ramp } from '../instruments/load.mjs'
+import { idle, interleave, median, ms, ramp, runBatch } from '../instruments/load.mjs'
+import { serverEnv } from '../stage.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 const SIZES = [
@@ -23,7 +24,7 @@ const times = (value, base) => `${(value / base).toFixed(2)} ×`
 
 /** Added time to the first delta, transit, and the gateway's CPU for each delta, a turn's own cost included. */
 export async function streams(world) {
-  const targets = await targetsOf(world, 700)
+  const targets = await targetsOf(world, 1200)
   for (const { n, ...size } of SIZES) {
     const sum = await interleave(targets, { n, ...size, rounds: world.rounds })
     const base = sum['bare-xcode']
@@ -59,7 +60,7 @@ export async function turns(world) {
   }
 }
 
-const RATES = [1000, 2000, 3000, 4000, 5000, 6000, 8000, 10_000, 12_000]
+const RATES = [1000, 2000, 3000, 4000, 6000, 8000, 10_000]
 
 /** The highest rate of RATES that is kept up with, transit p90 below 50 ms: turns of 200 deltas 20 ms apart. */
 export async function sustained(world) {
@@ -81,13 +82,18 @@ export async function sustained(world) {
   }
 }
 
-/** Resident memory of an open stream that has had its first delta and waits. */
-export async function idleStreams(world) {
+/** Resident memory of an open stream that has had its first delta and waits, in gateways that did nothing before. */
+export async function idleStreams({ stage, upstream, servers, row }) {
+  const gateways = { embedded: await stage.startBaton(upstream) }
+  if (servers) gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env: serverEnv(servers) })
+  const world = { upstream, plain: await stage.startBare(upstream), gateways }
   const { direct: _, ...targets } = await targetsOf(world, 500)
+  // What a process takes once, it takes with its first streams.
+  for (const name in targets) await runBatch(targets[name], { n: 50, streams: 100, slug: 'd3-i1' })
   for (const name in targets) {
     const { baseKiB, points, afterCloseKiB } = await idle(targets[name], { n: 400, settleMs: 3000 })
     const [{ perStreamKiB, idleCores }] = points
-    world.row(
+    row(
       'idle streams',
       name,
       `${perStreamKiB.toFixed(0)} KiB each`,
