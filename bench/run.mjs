@@ -6,13 +6,14 @@
 import { parseArgs } from 'node:util'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
-import { idleStreams, streams, sustained, turns } from './figures/streams.mjs'
-import { replay, steps, writes } from './figures/turns.mjs'
+import { idleStreams, manyStreams, streams, sustained, turns } from './figures/streams.mjs'
+import { NOOP, replay, steps, writes } from './figures/turns.mjs'
 import { createStage, serverEnv } from './stage.mjs'
 
 const FIGURES = {
   ready,
   streams,
+  many: manyStreams,
   turns,
   sustained,
   history,
@@ -34,7 +35,7 @@ const { values } = parseArgs({
 
 const stage = createStage()
 try {
-  const upstream = await stage.startUpstream()
+  const upstream = await stage.startUpstream({ FAKE_TOOL_NAME: NOOP })
   const servers = await stage.startServers()
   // A shared machine's pauses are not the gateway's overload; that has a figure of its own.
   const env = { BATON__LIMITS__OVERLOAD_DELAY: 'PT1H' }

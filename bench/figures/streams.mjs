@@ -4,13 +4,14 @@ import { idle, interleave, median, ms, ramp, runBatch } from '../instruments/loa
 import { serverEnv } from '../stage.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
-const SIZES = [
-  { n: 1, streams: 40, slug: 'd10-i5', rampMs: 0 },
-  // 60 deltas 20 ms apart
-  { n: 50, streams: 300, slug: 'd60-i20', rampMs: 400 },
-  // 3,300 deltas and 123 turns a second
-  { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 },
-]
+const ONE = { n: 1, streams: 40, slug: 'd10-i5', rampMs: 0 }
+/** 60 deltas 20 ms apart */
+const FIFTY = { n: 50, streams: 300, slug: 'd60-i20', rampMs: 400 }
+/** 3,300 deltas and 123 turns a second */
+const MANY = { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 }
+
+export const streams = (world) => loads(world, [ONE, FIFTY])
+export const manyStreams = (world) => loads(world, [MANY])
 
 async function targetsOf({ upstream, plain, gateways }, sessions) {
   const targets = { direct: direct(upstream), 'bare-xcode': bare(plain) }
@@ -23,9 +24,9 @@ async function targetsOf({ upstream, plain, gateways }, sessions) {
 const times = (value, base) => `${(value / base).toFixed(2)} ×`
 
 /** Added time to the first delta, transit, and the gateway's CPU for each delta, a turn's own cost included. */
-export async function streams(world) {
+async function loads(world, sizes) {
   const targets = await targetsOf(world, 1200)
-  for (const { n, ...size } of SIZES) {
+  for (const { n, ...size } of sizes) {
     const sum = await interleave(targets, { n, ...size, rounds: world.rounds })
     const base = sum['bare-xcode']
     for (const [name, { vs, gwCpuPerEvent, transit, errors }] of Object.entries(sum)) {

@@ -6,7 +6,16 @@ import { Conn, hostPort, median, ms, runBatch } from '../instruments/load.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
+/** What the fake model calls, whatever is declared. */
+export const NOOP = 'noop__nothing'
+
+let isMade = false
+
+/** A session's settings with the tool, whose server and connectors are made once. */
 async function withTool({ stage, gateways }) {
+  const body = { ...SESSION, connectors: ['noop'] }
+  if (isMade) return body
+  isMade = true
   const server = await startToolServer({ nothing: { run: () => textResult('done') } })
   stage.own(server.close)
   for (const gateway of Object.values(gateways)) {
@@ -16,7 +25,7 @@ async function withTool({ stage, gateways }) {
       url: server.url,
     })
   }
-  return { ...SESSION, connectors: ['noop'] }
+  return body
 }
 
 /** The time of five steps that call a tool which does nothing, against that of a turn's one step. */
@@ -46,12 +55,8 @@ export async function steps(world) {
 export async function writes(world) {
   if (!world.servers) return world.row('round trips of a turn of three steps', 'no PostgreSQL')
   const gateway = world.gateways['PostgreSQL + Redis']
-  const [session] = await openSessions(
-    gateway,
-    1,
-    await withTool({ ...world, gateways: {} }).then(() => SESSION),
-  )
-  const body = await noopBound(gateway, session, world)
+  const [session] = await openSessions(gateway, 1, await withTool(world))
+  const body = { input: 'go', model: 'fake-d3-i1-t1-s2', stream: false }
   const client = new pg.Client({ connectionString: world.servers.database })
   await client.connect()
   await client.query(`alter system set track_functions = 'pl'`)
@@ -83,11 +88,6 @@ export async function writes(world) {
 
 /** Functions that statements call; the others are called by these. */
 const TOP = ['turn_ground', 'open_turn', 'read_step', 'commit_turn', 'begin_execution', 'settle_execution']
-
-async function noopBound(gateway, session) {
-  await call(gateway, 'PUT', `/v1/sessions/${session}/connectors/noop`)
-  return { input: 'go', model: 'fake-d3-i1-t1-s2', stream: false }
-}
 
 /** A finished turn of 372 events, read again from its first one. */
 export async function replay(world) {
