@@ -115,7 +115,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       provider: body.provider ?? null,
       model: body.model ?? null,
       idempotency_key: key ?? null,
-      body_hash: hashOf(body),
+      body_hash: key === undefined ? '' : hashOf(body),
     }
   }
 

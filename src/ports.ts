@@ -27,7 +27,7 @@ export interface StartTurn {
   provider: string | null
   model: string | null
   idempotency_key: string | null
-  /** SHA-256 of the body in canonical JSON */
+  /** SHA-256 of the body in canonical JSON; empty without a key, since only that asks for it */
   body_hash: string
 }
 export interface StartedTurn {
