@@ -6,7 +6,7 @@
 import { parseArgs } from 'node:util'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
-import { idleStreams, manyStreams, streams, sustained, turns } from './figures/streams.mjs'
+import { idleStreams, manyStreams, streams, sustained, turns, warm } from './figures/streams.mjs'
 import { NOOP, replay, steps, writes } from './figures/turns.mjs'
 import { createStage, serverEnv } from './stage.mjs'
 
@@ -53,6 +53,7 @@ try {
     rounds: Number(values.rounds),
     row: (...cells) => console.log(`| ${cells.join(' | ')} |`),
   }
+  await warm(world)
   for (const name of values.only.split(',')) {
     console.log(`\n${name}, ${new Date().toISOString()}`)
     await FIGURES[name](world)
