@@ -39,17 +39,26 @@ export interface Pace {
   close(): void
 }
 
+/** Of the time that passed, what the process must have had for its lateness to be its own work's. */
+const OWN_SHARE = 0.25
+
 /**
- * Watches how late timers are. The least lateness of a while is that of a queue that never empties; peaks, a
- * neighbour's or the collector's, do not count. (The same reasoning as CoDel's, RFC 8289 section 3.)
+ * Watches how late timers are. The least lateness of a while is that of a queue that never empties; peaks, the
+ * collector's or a burst's, do not count (the same reasoning as CoDel's, RFC 8289 section 3). Nor does a time in
+ * which the process got next to no processor: to refuse turns would not give it any.
  */
-export function watchPace(limitMs: number, sampleMs = 50, samples = 10): Pace {
+export function watchPace(limitMs: number, sampleMs = 50, samples = 20): Pace {
   let late = 0
   let last = performance.now()
+  let used = process.cpuUsage()
   const timer = setInterval(() => {
     const now = performance.now()
-    late = now - last - sampleMs >= limitMs ? late + 1 : 0
+    const { user, system } = process.cpuUsage(used)
+    const passed = now - last
+    const isLate = passed - sampleMs >= limitMs && (user + system) / 1000 >= passed * OWN_SHARE
+    late = isLate ? late + 1 : 0
     last = now
+    used = process.cpuUsage()
   }, sampleMs)
   timer.unref()
   return { isBehind: () => late >= samples, close: () => clearInterval(timer) }
