@@ -9,7 +9,7 @@ import { parseArgs } from 'node:util'
 import { FAULTS, type Fault } from './faults.ts'
 import { runRounds, spread, summarize } from './rounds.ts'
 import { applyNow, cancelToQuiet, databaseAway, rollingRestart } from './scenarios.ts'
-import { openWorld } from './world.ts'
+import { endOnSignals, openWorld } from './world.ts'
 
 const { values } = parseArgs({
   options: {
@@ -32,6 +32,7 @@ function faultOf(name: string): Fault {
   throw new Error(`--faults takes all, or some of: ${FAULTS.join(', ')}`)
 }
 
+endOnSignals()
 const world = await openWorld({ logs: values.logs ?? null })
 try {
   if (values.scenarios) await playScenarios()

@@ -6,7 +6,7 @@
  *   npm run soak -- --minutes 2 --clients 2 --every 15           as a CI can carry it
  */
 import { parseArgs } from 'node:util'
-import { openWorld } from '../chaos/world.ts'
+import { endOnSignals, openWorld } from '../chaos/world.ts'
 import { soak, summarizeSoak } from './talk.ts'
 
 const { values } = parseArgs({
@@ -20,6 +20,7 @@ const { values } = parseArgs({
   },
 })
 
+endOnSignals()
 const world = await openWorld({ logs: values.logs ?? null })
 try {
   const report = await soak(world, {

@@ -7,7 +7,7 @@
 import { parseArgs } from 'node:util'
 import { inWords, watchMemory } from '../chaos/memory.ts'
 import { percentile, spread } from '../chaos/rounds.ts'
-import { MODELS, openWorld, request, type World } from '../chaos/world.ts'
+import { endOnSignals, MODELS, openWorld, request, type World } from '../chaos/world.ts'
 
 const { values } = parseArgs({
   options: {
@@ -29,6 +29,7 @@ const [minutes, idle, streaming, rate, deltas] = [
 
 const figures = { first: [] as number[], events: 0, turns: 0, refused: 0, cut: 0, failed: 0 }
 
+endOnSignals()
 const world = await openWorld({ replicas: 1 })
 try {
   await run(world)
