@@ -47,6 +47,7 @@ const NOBODY = '65534'
 
 function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
   const tmp = [...new Set(['/tmp', tmpdir()])]
+  const here = process.cwd()
   const isOnline = isolation === 'bubblewrap-network'
   return [
     '--unshare-all',
@@ -58,6 +59,8 @@ function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
     ...['--proc', '/proc'],
     // Sockets stand there that would lead around the missing network, and other programs' files.
     ...[...tmp, '/run'].flatMap((folder) => ['--tmpfs', folder]),
+    // Servers are started in the gateway's own folder, wherever that is.
+    ...(tmp.some((folder) => here.startsWith(`${folder}/`)) ? ['--ro-bind', here, here] : []),
     ...(isOnline ? ['--share-net', '--ro-bind-try', RESOLVED, RESOLVED] : []),
     ...hidden.filter((path) => existsSync(path)).flatMap(hide),
   ]
