@@ -8,6 +8,7 @@ import type { Bus } from '../src/bus/bus.ts'
 import type { Config } from '../src/config/config.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
+import type { Rotation } from '../src/credentials/rotation.ts'
 import type { Streams } from '../src/http-sse.ts'
 import type { Caller, Logins, SessionTools, Turns } from '../src/ports.ts'
 import type { Sessions } from '../src/sessions.ts'
@@ -53,6 +54,8 @@ export interface RouteDeps {
   tools: SessionTools
   connectors: Connectors
   credentials: Credentials
+  /** Seals everything at rest anew under the first encryption key. */
+  rotateEncryption(by: string): Promise<Rotation>
   /** Null: this build has no login flows */
   logins: Logins | null
   /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */

@@ -39,10 +39,18 @@ const MadeKey = Type.Object(
   { title: 'MadeKey' },
 )
 
+const Rotated = Type.Object(
+  {
+    resealed: Type.Integer({ description: 'Secrets that are sealed anew' }),
+    left: Type.Integer({ description: 'Those that kept changing; not 0: ask again' }),
+  },
+  { title: 'Rotation' },
+)
+
 const tags = ['keys']
 const config = { admin: true }
 
-export function keyRoutes(app: App, { auth }: RouteDeps): void {
+export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void {
   app.post(
     '/keys',
     { config, schema: { tags, summary: 'Make a key', body: NewKey, response: { 201: MadeKey } } },
@@ -61,6 +69,18 @@ export function keyRoutes(app: App, { auth }: RouteDeps): void {
       schema: { tags, summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } },
     },
     (request) => auth.list(request.caller, pageOf(request.query)),
+  )
+  app.post(
+    '/keys/rotate-encryption',
+    {
+      config,
+      schema: {
+        tags,
+        summary: 'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS',
+        response: { 200: Rotated },
+      },
+    },
+    ({ caller }) => rotateEncryption(caller.owner),
   )
   app.delete(
     '/keys/:id',

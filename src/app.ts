@@ -21,6 +21,7 @@ import { createLoginTable } from './credentials/login-table.ts'
 import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
 import { createRefresher } from './credentials/refresh.ts'
+import { rotateEncryption } from './credentials/rotation.ts'
 import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
@@ -248,6 +249,7 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
         tools,
       }),
       credentials,
+      rotateEncryption: (by) => rotateEncryption(store, vault, by),
       logins,
       assertUrl: guard.assertUrl,
       metrics,

@@ -157,10 +157,41 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
     { code: 1, err: /The key is not known\. Give one with --key/ },
     'a wrong key is told from a wrong command',
   )
-  t.match(await run(at, 'keys rotate-encryption'), { code: 1, err: /stop the gateway/ })
   t.match(await run({}, 'keys list --url http://gateway.test --key k'), { code: 1, err: /must use https/ })
   t.match(await run({}, 'credentials --url http://127.0.0.1:1'), { code: 1, err: /does not answer/ })
   t.match(await run(at, 'credentials --owner ann'), { code: 1, err: /--owner has no effect/ })
+})
+
+t.test('a gateway that has the embedded store seals anew while it serves', async (t) => {
+  const [old, fresh] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
+  const env = { BATON_DATA_DIR: home(t), BATON_DRAIN_SECONDS: '0', BATON_PORT: '0' }
+  const serve = async (keys: string | undefined, work: (url: string) => Promise<void>) => {
+    const with_keys = { ...env, BATON_ENCRYPTION_KEYS: keys ?? '' }
+    const app = await createApp(loadConfig(with_keys, '/').config, { log: pino({ level: 'silent' }) })
+    await app.http.listen({ host: '127.0.0.1', port: 0 })
+    await work(`http://127.0.0.1:${(app.http.server.address() as AddressInfo).port}`).finally(() =>
+      app.close(),
+    )
+  }
+  const credential = JSON.stringify({ provider: 'openai', kind: 'api_key', api_key: 'sk-of-the-old-key' })
+  const headers = { 'content-type': 'application/json' }
+  await serve(old, async (url) => {
+    const made = await fetch(`${url}/v1/credentials`, { method: 'POST', headers, body: credential })
+    t.equal(made.status, 201)
+  })
+  await serve(`${fresh},${old}`, async (url) => {
+    const at = { ...env, BATON_ENCRYPTION_KEYS: `${fresh},${old}`, BATON_PORT: new URL(url).port }
+    t.match(await run(at, 'keys rotate-encryption'), { code: 0, err: /^1 secrets are sealed anew; all are/ })
+    t.match(await run(at, 'keys rotate-encryption'), { code: 0, err: /^0 secrets/ })
+  })
+  await serve(fresh, async (url) => {
+    const asked = JSON.stringify({ provider: 'openai', model: 'gpt-5.6-sol' })
+    const made = await fetch(`${url}/v1/sessions`, { method: 'POST', headers, body: asked })
+    const { id } = (await made.json()) as { id: string }
+    const body = JSON.stringify({ input: 'hello' })
+    const shown = await fetch(`${url}/v1/sessions/${id}/render`, { method: 'POST', headers, body })
+    t.equal(shown.status, 200, 'the new key alone opens it')
+  })
 })
 
 t.test('a person logs in, sees the credential, and logs out, with or without a gateway', async (t) => {

@@ -17,7 +17,6 @@ export interface Access {
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
   keys(page: PageRequest): Promise<Page<ApiKey>>
   revokeKey(id: string): Promise<void>
-  /** Throws Error where there is only a gateway to ask. */
   rotateEncryption(): Promise<Rotation>
   credentials(page: PageRequest): Promise<Page<CredentialView>>
   deleteCredential(id: string): Promise<void>

@@ -10,7 +10,7 @@ import { createCredentials } from '../credentials/credentials.ts'
 import { createLoginTable } from '../credentials/login-table.ts'
 import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
-import { rotateKeys } from '../credentials/rotation.ts'
+import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { BatonError } from '../errors.ts'
 import { createMcp } from '../mcp/mcp.ts'
@@ -48,12 +48,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
       if (!(await store.keys.revoke(scope, id))) throw notFound('key', id)
       await store.audit.write({ owner: 'cli', act: 'key.revoke', subject: id, details: {} })
     },
-    async rotateEncryption() {
-      const { resealed, left } = await rotateKeys(store, vault)
-      const details = { resealed, left }
-      await store.audit.write({ owner: 'cli', act: 'encryption.rotate', subject: vault.current, details })
-      return { resealed, left }
-    },
+    rotateEncryption: () => rotateEncryption(store, vault, 'cli'),
     credentials: (page) => logins.credentials.list(scope, page),
     deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),
     authorize: (provider, mode) =>

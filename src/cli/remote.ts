@@ -16,6 +16,8 @@ export class RemoteError extends Error {
 }
 
 const TIMEOUT_MS = 60_000
+/** Everything that is sealed is read and written. */
+const ROTATION_TIMEOUT_MS = 290_000
 
 /** Where the gateway of this configuration is reached from this machine. */
 export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
@@ -31,7 +33,7 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
   }
 
   /** Answers are those of this very program's contract, so their shapes are taken as they are. */
-  async function call<T>(method: string, path: string, body?: object): Promise<T> {
+  async function call<T>(method: string, path: string, body?: object, ms = TIMEOUT_MS): Promise<T> {
     const headers = {
       ...(key === null ? {} : { authorization: `Bearer ${key}` }),
       ...(body ? { 'content-type': 'application/json' } : {}),
@@ -42,7 +44,7 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
         method,
         headers,
         body: body ? JSON.stringify(body) : null,
-        signal: AbortSignal.timeout(TIMEOUT_MS),
+        signal: AbortSignal.timeout(ms),
       })
     } catch (failure) {
       const cause = failure instanceof Error && failure.cause instanceof Error ? failure.cause : failure
@@ -63,11 +65,7 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
     createKey: (input) => call('POST', '/v1/keys', input),
     keys: (page) => list('/v1/keys', page),
     revokeKey: (id) => call('DELETE', `/v1/keys/${at(id)}`),
-    async rotateEncryption() {
-      throw new RemoteError(
-        'Re-encryption works on the store itself. Set DATABASE_URL, or stop the gateway that has the embedded store.',
-      )
-    },
+    rotateEncryption: () => call('POST', '/v1/keys/rotate-encryption', undefined, ROTATION_TIMEOUT_MS),
     credentials: (page) => list('/v1/credentials', page),
     deleteCredential: (id) => call('DELETE', `/v1/credentials/${at(id)}`),
     authorize: (provider, mode) => call('POST', `/v1/oauth/${at(provider)}/authorize`, mode ? { mode } : {}),

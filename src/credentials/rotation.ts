@@ -11,6 +11,18 @@ export interface Rotation {
   /** Those that kept changing; not 0: run it again before a former key is taken away */
   left: number
 }
+/** Rotation as an act of administration, on record. */
+export async function rotateEncryption(
+  store: RotationStore & Pick<Store, 'audit'>,
+  vault: Vault,
+  by: string,
+): Promise<Rotation> {
+  const rotation = await rotateKeys(store, vault)
+  const details = { ...rotation }
+  await store.audit.write({ owner: by, act: 'encryption.rotate', subject: vault.current, details })
+  return rotation
+}
+
 type RotationStore = Pick<Store, 'credentials' | 'sealed' | 'settings'>
 
 const PAGE = 100

@@ -344,6 +344,7 @@ export async function gateway(
     tools: tools.tools,
     connectors,
     credentials,
+    rotateEncryption: async () => ({ resealed: 0, left: 0 }),
     logins: null,
     assertUrl,
     metrics: createMetrics({ defaults: false }),
