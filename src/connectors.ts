@@ -1,52 +1,19 @@
 /**
- * Connectors as callers make them: what may be asked for, what is sealed, what is shown. Connecting is the
+ * Connectors as callers make them: what may be done with them, and what is shown. Connecting is the
  * MCP door's work, a session's tools are src/tools/'s; both are told what changed here.
  */
 import { newId } from './chat/ids.ts'
-import type { Config, McpSetting } from './config/config.ts'
-import { isHeader } from './config/toolbox.ts'
+import type { Config } from './config/config.ts'
+import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, stored } from './connector-input.ts'
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
-import {
-  type ConnectorSecret,
-  connectorKey,
-  openConnector,
-  sealConnector,
-} from './credentials/connector-secret.ts'
+import { connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
-import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Caller, LoginStatus, SessionTools } from './ports.ts'
-import type { Connector, NewConnector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
-
-export interface ConnectorInput {
-  name: string
-  transport: Connector['transport']
-  url?: string
-  headers?: Record<string, string>
-  command?: string
-  args?: string[]
-  env?: Record<string, string>
-  /** The token of `bearer` may also stand in the headers */
-  auth?: {
-    type: Connector['auth']['type']
-    token?: string
-    /** Of `oauth`: a client that the server knows, where it lets none register itself */
-    client_id?: string
-    client_secret?: string
-  }
-  mode?: Connector['mode']
-  default_tool_config?: { max_instances?: number; timeout?: string }
-  allow_tools?: string[]
-  deny_tools?: string[]
-  require_approval?: Connector['require_approval']
-  trust_annotations?: boolean
-  pin?: Connector['pin']
-}
-/** A connector keeps its transport; secrets that are not given stay. */
-export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
+import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 
 /** Without secrets: of headers and variables the names alone (null: they cannot be opened any more). */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
@@ -107,7 +74,6 @@ export interface ConnectorDeps {
 }
 
 const LOGIN = 'it waits for a login of its owner'
-const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 /** How long a server may take to be reached and to list its tools. */
 const CONNECT_BUDGET_MS = { streamable_http: 5_000, sse: 5_000, stdio: 15_000 }
 /** Sessions that follow a changed connector at once; the others see it at their next turn. */
@@ -304,119 +270,6 @@ const refuseAt =
     })
   }
 
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
-
-/** Headers that the connection itself sets. */
-const OWN_HEADERS = new Set([
-  'host',
-  'connection',
-  'content-length',
-  'content-type',
-  'transfer-encoding',
-  'upgrade',
-  'accept',
-  'mcp-session-id',
-  'mcp-protocol-version',
-])
-
-/** What belongs to which transport. */
-function assertShape(input: ConnectorInput): void {
-  const { transport } = input
-  const foreign =
-    transport === 'stdio' ? (['url', 'headers', 'auth'] as const) : (['command', 'args', 'env'] as const)
-  for (const field of foreign) {
-    const isNothing = field === 'auth' && input.auth?.type === 'none'
-    if (input[field] === undefined || isNothing) continue
-    throw invalid(field, `${field} does not belong to transport ${transport}; leave it out.`)
-  }
-  if (transport === 'stdio') {
-    if (input.command === undefined) throw invalid('command', 'command is required for transport stdio.')
-  } else assertHttpUrl(input.url, transport)
-  const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
-  if (input.auth?.type === 'oauth' && hasToken) {
-    throw invalid('headers', 'With auth oauth the login makes the Authorization; take it out of the headers.')
-  }
-  if (input.auth?.type === 'bearer' && input.auth.token === undefined && !hasToken) {
-    throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')
-  }
-  for (const [name, value] of Object.entries(input.headers ?? {})) {
-    if (!isHeader(name, value)) throw invalid(`headers.${name}`, `${name} is not a legal HTTP header.`)
-    if (OWN_HEADERS.has(name.toLowerCase()))
-      throw invalid(`headers.${name}`, `${name} is set by the connection.`)
-  }
-  for (const [name, value] of Object.entries(input.env ?? {})) {
-    const isLegal = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) && !value.includes('\0')
-    if (!isLegal) throw invalid(`env.${name}`, `${name} is not a legal environment variable.`)
-  }
-}
-
-function assertHttpUrl(text: string | undefined, transport: string): void {
-  if (text === undefined) throw invalid('url', `url is required for transport ${transport}.`)
-  const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) throw invalid('url', 'url must be an http or https URL.')
-  if (url.username || url.password) {
-    throw invalid('url', 'url must not hold a user name or password; put them into headers.')
-  }
-}
-
-/** A row from what was asked for, defaults filled in. */
-function stored(
-  vault: Pick<Vault, 'seal'>,
-  { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
-  input: ConnectorInput,
-  kept?: McpLogin,
-): NewConnector {
-  const { auth } = input
-  const client = clientIn(auth)
-  const login = client ? { client } : kept
-  const secret: ConnectorSecret = {
-    headers: input.headers ?? {},
-    env: input.env ?? {},
-    ...(auth?.type === 'bearer' && auth.token !== undefined ? { bearer: auth.token } : {}),
-    ...(auth?.type === 'oauth' && login ? { oauth: login } : {}),
-  }
-  return {
-    id,
-    owner,
-    origin,
-    name: input.name,
-    transport: input.transport,
-    url: input.url ?? null,
-    command: input.command ?? null,
-    args: input.args ?? [],
-    auth: { type: auth?.type ?? 'none' },
-    mode: input.mode ?? 'dynamic',
-    default_tool_config: { ...DEFAULT_TOOLS, ...input.default_tool_config },
-    allow_tools: input.allow_tools ?? [],
-    deny_tools: input.deny_tools ?? [],
-    require_approval: input.require_approval ?? 'never',
-    trust_annotations: input.trust_annotations ?? false,
-    pin: input.pin ?? 'warn',
-    secret: sealConnector(vault, { owner, id }, secret),
-  }
-}
-
-/** The way back, so that a patch is checked as a whole. */
-function inputOf(vault: Pick<Vault, 'open'>, row: Connector): ConnectorInput {
-  const { headers, env, bearer } = openConnector(vault, row)
-  const isStdio = row.transport === 'stdio'
-  return {
-    name: row.name,
-    transport: row.transport,
-    ...(row.url === null ? {} : { url: row.url }),
-    ...(row.command === null ? {} : { command: row.command }),
-    ...(isStdio ? { args: row.args, env } : { headers }),
-    auth: { type: row.auth.type, ...(bearer === undefined ? {} : { token: bearer }) },
-    mode: row.mode,
-    ...(row.default_tool_config ? { default_tool_config: row.default_tool_config } : {}),
-    allow_tools: row.allow_tools,
-    deny_tools: row.deny_tools,
-    require_approval: row.require_approval,
-    trust_annotations: row.trust_annotations,
-    pin: row.pin,
-  }
-}
-
 /** Of headers and variables the names, and whether there is a login. */
 function namesIn(
   vault: Pick<Vault, 'open'>,
@@ -429,46 +282,5 @@ function namesIn(
   } catch {
     // The encryption key is gone: the connector can still be seen, changed and deleted.
     return { header_names: null, env_names: null, has_token: false }
-  }
-}
-
-/** A client that was made at the server's login service by hand. */
-function clientIn(auth: ConnectorInput['auth']): McpClient | null {
-  if (auth?.client_id === undefined) return null
-  const { client_id, client_secret } = auth
-  return { client_id, ...(client_secret === undefined ? {} : { client_secret }) }
-}
-
-/** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */
-export function configConnectors(
-  settings: readonly McpSetting[],
-  vault: Pick<Vault, 'seal'>,
-): NewConnector[] {
-  return settings.map((mcp) =>
-    stored(
-      vault,
-      { id: `con_config_${mcp.name}`, owner: 'config', origin: 'config' },
-      {
-        name: mcp.name,
-        transport: mcp.transport,
-        ...(mcp.url === null ? {} : { url: mcp.url, headers: { ...mcp.headers } }),
-        ...(mcp.command === null ? {} : { command: mcp.command, args: [...mcp.args], env: { ...mcp.env } }),
-        mode: mcp.mode,
-        default_tool_config: configuredLimits(mcp),
-        allow_tools: [...mcp.allowTools],
-        deny_tools: [...mcp.denyTools],
-        require_approval: mcp.requireApproval,
-        trust_annotations: mcp.trustAnnotations,
-        pin: mcp.pin,
-      },
-    ),
-  )
-}
-
-function configuredLimits({ defaultToolConfig }: McpSetting): { max_instances?: number; timeout?: string } {
-  const { maxInstances, timeoutMs } = defaultToolConfig ?? {}
-  return {
-    ...(maxInstances === undefined ? {} : { max_instances: maxInstances }),
-    ...(timeoutMs === undefined ? {} : { timeout: `PT${timeoutMs / 1000}S` }),
   }
 }

@@ -11,7 +11,7 @@ const LAYERS: RegExp[] = [
   /^src\/(server|cli)/,
   /^src\/app/,
   /^(routes\/|src\/(http|auth|openapi))/,
-  /^src\/(turns|builtins|connectors|sessions)/,
+  /^src\/(turns|builtins|connector|sessions)/,
   /^(src\/(tools|llm|ports)|providers\/index)/,
   /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|validation)|^providers\//,
   /^src\/(chat|errors)/,
