@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { closed, Id, IdParam, Instant, listOf, nullable, Paging, pageOf, text } from './schemas.ts'
+import { closed, Id, IdParam, Instant, listOf, NoBody, nullable, Paging, pageOf, text } from './schemas.ts'
 
 const Scopes = Type.Array(Type.Unsafe<'chat' | 'admin'>({ type: 'string', enum: ['chat', 'admin'] }), {
   minItems: 1,
@@ -77,6 +77,7 @@ export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void
       schema: {
         tags,
         summary: 'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS',
+        body: NoBody,
         response: { 200: Rotated },
       },
     },

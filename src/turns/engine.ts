@@ -2,6 +2,8 @@
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
  * wishes to whoever owns the others. The loop itself is run.ts; leases and recovery are leases.ts.
  */
+
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
@@ -391,12 +393,4 @@ async function within(ms: number, work: Promise<unknown>): Promise<void> {
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done, { once: true })
-    function done() {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-  })
+  sleep(ms, undefined, { signal }).catch(() => {})
