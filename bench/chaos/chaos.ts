@@ -3,12 +3,15 @@
  *
  *   npm run build && npm run chaos -- --rounds 200 --seed 1              kill -9 alone
  *   npm run chaos -- --rounds 100 --seed 1 --faults all                  everything that can go wrong
- *   npm run chaos -- --scenarios                                         a deploy, a database away, how fast wishes travel
+ *   npm run chaos -- --scenarios all                                     a deploy, a database away, how fast wishes travel
+ *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply
  */
 import { parseArgs } from 'node:util'
+import type { Finding } from './check.ts'
+import { rollingRestart } from './deploy.ts'
 import { FAULTS, type Fault } from './faults.ts'
-import { runRounds, spread, summarize } from './rounds.ts'
-import { applyNow, cancelToQuiet, databaseAway, rollingRestart } from './scenarios.ts'
+import { runRounds, spread, summarize, tally } from './rounds.ts'
+import { applyNow, cancelToQuiet, databaseAway } from './scenarios.ts'
 import { endOnSignals, openWorld } from './world.ts'
 
 const { values } = parseArgs({
@@ -18,9 +21,11 @@ const { values } = parseArgs({
     faults: { type: 'string', default: 'kill' },
     turns: { type: 'string', default: '3' },
     logs: { type: 'string' },
-    scenarios: { type: 'boolean', default: false },
-    /** Turns a second while the replicas are replaced; absent: six clients */
-    rate: { type: 'string' },
+    scenarios: { type: 'string' },
+    /** Turns a second while the replicas are replaced */
+    rate: { type: 'string', default: '50' },
+    /** Share of them that call tools */
+    tools: { type: 'string', default: '0.1' },
   },
 })
 
@@ -32,10 +37,49 @@ function faultOf(name: string): Fault {
   throw new Error(`--faults takes all, or some of: ${FAULTS.join(', ')}`)
 }
 
+const SCENARIOS: Record<string, () => Promise<Finding[]>> = {
+  async deploy() {
+    const load = { rate: Number(values.rate) }
+    const withTools = Number(values.tools)
+    const { findings, firstEvent, firstWords, ...report } = await rollingRestart(world, {
+      load,
+      seed: Number(values.seed),
+      withTools,
+      calmMs: 20_000,
+      say: (line) => console.log(line),
+    })
+    console.log(`rolling restart: ${JSON.stringify(report)}`)
+    for (const [what, { calm, deploy }] of Object.entries({
+      'first event': firstEvent,
+      'first words': firstWords,
+    })) {
+      console.log(`${what}: before ${spread(calm)}; during the deploy ${spread(deploy)}`)
+    }
+    return findings
+  },
+  async away() {
+    const { findings, ...report } = await databaseAway(world, {
+      ms: 10_000,
+      seed: Number(values.seed),
+      count: 6,
+    })
+    console.log(`database away for 10 s: ${JSON.stringify(report)}`)
+    return findings
+  },
+  async cancel() {
+    console.log(`cancel to quiet, across replicas: ${spread(await cancelToQuiet(world, 100))}`)
+    return []
+  },
+  async apply() {
+    console.log(`apply now to the old request closed, across replicas: ${spread(await applyNow(world, 100))}`)
+    return []
+  },
+}
+
 endOnSignals()
 const world = await openWorld({ logs: values.logs ?? null })
 try {
-  if (values.scenarios) await playScenarios()
+  if (values.scenarios !== undefined) await playScenarios(values.scenarios)
   else await playRounds()
 } finally {
   await world.close()
@@ -53,14 +97,13 @@ async function playRounds(): Promise<void> {
   if (report.findings.length > 0) process.exitCode = 1
 }
 
-async function playScenarios(): Promise<void> {
-  const seed = Number(values.seed)
-  const load = values.rate === undefined ? { clients: 6 } : { rate: Number(values.rate) }
-  const rolled = await rollingRestart(world, { ...load, seed })
-  const away = await databaseAway(world, { ms: 10_000, seed, count: 6 })
-  console.log(`rolling restart: ${JSON.stringify(rolled)}`)
-  console.log(`database away for 10 s: ${JSON.stringify(away)}`)
-  console.log(`cancel to quiet, across replicas: ${spread(await cancelToQuiet(world, 100))}`)
-  console.log(`apply now to the old request closed, across replicas: ${spread(await applyNow(world, 100))}`)
-  if (rolled.findings.length + away.findings.length > 0) process.exitCode = 1
+async function playScenarios(names: string): Promise<void> {
+  for (const name of names === 'all' ? Object.keys(SCENARIOS) : names.split(',')) {
+    const play = SCENARIOS[name]
+    if (!play) throw new Error(`--scenarios takes all, or some of: ${Object.keys(SCENARIOS).join(', ')}`)
+    const findings = await play()
+    console.log(findings.length === 0 ? `${name}: nothing found` : tally(findings))
+    for (const { kind, turn, what } of findings) console.log(`  ${kind} ${turn}: ${what}`)
+    if (findings.length > 0) process.exitCode = 1
+  }
 }

@@ -34,6 +34,8 @@ export interface Follow {
   leaveAfter?(connection: number): number
   /** Gives up then; what it has is kept */
   signal: AbortSignal
+  /** The answer of the request that began the turn, in place of the first connection */
+  opened?: Response
 }
 
 const TERMINAL = new Set(['turn.completed', 'turn.failed', 'turn.cancelled'])
@@ -58,7 +60,8 @@ async function run(reading: Reading, how: Follow): Promise<void> {
     const url = how.place(reading.connections)
     const leaveAfter = how.leaveAfter?.(reading.connections) ?? Number.POSITIVE_INFINITY
     reading.connections++
-    const isOver = await connect(reading, url, leaveAfter, how.signal).catch(() => false)
+    const opened = reading.connections === 1 ? how.opened : undefined
+    const isOver = await connect(reading, opened ?? url, leaveAfter, how.signal).catch(() => false)
     if (isOver) return
     if (leaveAfter === Number.POSITIVE_INFINITY) await sleep(PAUSE_MS)
   }
@@ -68,16 +71,18 @@ async function run(reading: Reading, how: Follow): Promise<void> {
 /** One connection. True: the turn is over for this reader. */
 async function connect(
   reading: Reading,
-  url: string,
+  at: string | Response,
   leaveAfter: number,
   signal: AbortSignal,
 ): Promise<boolean> {
-  const leave = new AbortController()
   const cursor = reading.events.at(-1)?.cursor
-  const response = await fetch(`${url}/v1/turns/${reading.turn}/events`, {
-    headers: cursor === undefined ? {} : { 'last-event-id': cursor },
-    signal: AbortSignal.any([leave.signal, signal]),
-  })
+  const response =
+    typeof at === 'string'
+      ? await fetch(`${at}/v1/turns/${reading.turn}/events`, {
+          headers: cursor === undefined ? {} : { 'last-event-id': cursor },
+          signal,
+        })
+      : at
   if (response.status === 204) return true
   if (response.status !== 200 || !response.body) {
     if (response.status < 500) reading.problems.push(`${response.status} ${await response.text()}`)
@@ -94,13 +99,10 @@ async function connect(
     isOver = isTerminal(event) || (event === 'gap' && hasEnded(data))
   })
   const utf8 = new TextDecoder()
-  try {
-    for await (const chunk of response.body) {
-      decoder.push(utf8.decode(chunk, { stream: true }))
-      if (isOver || count >= leaveAfter) break
-    }
-  } finally {
-    leave.abort()
+  for await (const chunk of response.body) {
+    decoder.push(utf8.decode(chunk, { stream: true }))
+    // Whoever has heard the end waits for the stream's: it has to come, and the connection can be used again.
+    if (count >= leaveAfter && !isOver) break
   }
   return isOver
 }

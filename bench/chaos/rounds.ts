@@ -173,14 +173,39 @@ async function check(world: World, turn: ChaosTurn, report: Report): Promise<Fin
 }
 
 /** Against the whole stream as a reader has it that comes when all is over. */
-export async function checkAfterwards(world: World, turn: ChaosTurn): Promise<Finding[]> {
+export async function checkAfterwards(world: World, turn: ChaosTurn, first = 0): Promise<Finding[]> {
   const reference = follow(turn.id, {
     kind: 'later',
-    place: (i) => world.replicas[i % world.replicas.length]?.url ?? '',
+    place: (i) => world.replicas[(first + i) % world.replicas.length]?.url ?? '',
     signal: AbortSignal.timeout(ROUND_MS),
   })
   await reference.done
   return checkTurn(world, turn, reference)
+}
+
+/** Of many turns: some at once. */
+export async function checkAll(
+  world: World,
+  turns: readonly ChaosTurn[],
+  say: (line: string) => void = () => {},
+): Promise<Finding[]> {
+  const left = [...turns]
+  const found: Finding[] = []
+  const some = async () => {
+    for (let turn = left.pop(); turn; turn = left.pop()) {
+      found.push(...(await checkAfterwards(world, turn, left.length)))
+      if (left.length > 0 && left.length % 500 === 0) say(`${left.length} turns are still to be checked`)
+    }
+  }
+  await Promise.all(Array.from({ length: CHECKS_AT_ONCE }, some))
+  return found
+}
+const CHECKS_AT_ONCE = 4
+
+export async function recoveriesOf({ database }: World, turns: readonly ChaosTurn[]): Promise<number> {
+  const sum = 'select coalesce(sum(recoveries), 0)::int as count from turn where id = any($1)'
+  const { rows } = await database.query(sum, [turns.map(({ id }) => id)])
+  return rows[0].count
 }
 
 export const grown = (lives: readonly MemoryLife[]): Finding[] =>

@@ -1,9 +1,9 @@
-/** Courses of events that a round cannot tell: deploys, a database that is away, and how fast wishes travel. */
+/** Courses of events that a round cannot tell: a database that is away, and how fast wishes travel. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
 import { follow, type Reading } from './reader.ts'
-import { checkAfterwards } from './rounds.ts'
+import { checkAll, recoveriesOf } from './rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
 import { request, type World } from './world.ts'
 
@@ -26,64 +26,6 @@ async function followed(world: World, at: number, random: Random): Promise<Chaos
 const overAll = (turns: ChaosTurn[]): Promise<unknown> =>
   Promise.all(turns.flatMap(({ readings }) => readings.map(({ done }: Reading) => done)))
 
-async function findingsOf(world: World, turns: ChaosTurn[]): Promise<Finding[]> {
-  const found: Finding[] = []
-  for (const turn of turns) found.push(...(await checkAfterwards(world, turn)))
-  return found
-}
-
-/** So many clients, each with one turn after the other; or so many turns a second, however long each takes. */
-export type Load = { clients: number } | { rate: number }
-
-/** Keeps starting turns until told; what it resolves with are all of them, over. */
-function talk(world: World, load: Load, random: Random): () => Promise<ChaosTurn[]> {
-  let isOver = false
-  const turns: Promise<ChaosTurn>[] = []
-  const one = async () => {
-    const turn = await followed(world, random.between(0, world.replicas.length), random)
-    await overAll([turn])
-    return turn
-  }
-  const go = async () => {
-    while (!isOver) {
-      const turn = one()
-      turns.push(turn)
-      await ('rate' in load ? sleep(1000 / load.rate) : turn)
-    }
-  }
-  const going = Array.from({ length: 'clients' in load ? load.clients : 1 }, go)
-  return async () => {
-    isOver = true
-    await Promise.all(going)
-    return Promise.all(turns)
-  }
-}
-
-/** Every replica is stopped as a deploy stops it and started again, while clients keep talking. */
-export async function rollingRestart(
-  world: World,
-  { seed, ...load }: Load & { seed: number },
-): Promise<Outcome & { exits: (number | null)[]; recoveries: number; seconds: number }> {
-  const started = Date.now()
-  const over = talk(world, load, createRandom(seed))
-  const exits: (number | null)[] = []
-  for (const replica of world.replicas) {
-    await sleep(500)
-    exits.push(await replica.end('SIGTERM'))
-    await replica.start()
-  }
-  const seconds = Math.round((Date.now() - started) / 1000)
-  const turns = await over()
-  const recoveries = await recoveriesOf(world, turns)
-  return { findings: await findingsOf(world, turns), turns: turns.length, exits, recoveries, seconds }
-}
-
-async function recoveriesOf({ database }: World, turns: ChaosTurn[]): Promise<number> {
-  const sum = 'select coalesce(sum(recoveries), 0)::int as count from turn where id = any($1)'
-  const { rows } = await database.query(sum, [turns.map(({ id }) => id)])
-  return rows[0].count
-}
-
 /** PostgreSQL goes away in the middle of turns, and comes back. */
 export async function databaseAway(
   world: World,
@@ -101,7 +43,7 @@ export async function databaseAway(
   await back
   await overAll(turns)
   return {
-    findings: await findingsOf(world, turns),
+    findings: await checkAll(world, turns),
     turns: turns.length,
     recoveries: await recoveriesOf(world, turns),
     refusal,

@@ -88,6 +88,14 @@ export function planTurn(session: string, random: Random, provider: string | nul
   return { session, key: randomUUID(), input, charges, looks: [id('b')], lastWords, provider }
 }
 
+/** An answer of some tens of deltas, without tools. */
+export function planChat(session: string, random: Random): Plan {
+  const name = `t${++turns}`
+  const lastWords = `done ${name}, ${'and a few words more, '.repeat(8)}and no more`
+  const input = `slow ${random.between(20, 40)} ${random.between(10, 25)}\nsay ${lastWords}`
+  return { session, key: randomUUID(), input, charges: [], looks: [], lastWords, provider: null }
+}
+
 /** Asks for it at a replica, and at the next one under the same key where that one goes away. */
 export const ask = (world: World, plan: Plan, first: number): Promise<Reply> =>
   request(

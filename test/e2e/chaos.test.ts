@@ -6,10 +6,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import { type Finding, KINDS } from '../../bench/chaos/check.ts'
+import { rollingRestart } from '../../bench/chaos/deploy.ts'
 import type { Fault } from '../../bench/chaos/faults.ts'
 import { follow, type Reading } from '../../bench/chaos/reader.ts'
 import { checkAfterwards, runRounds } from '../../bench/chaos/rounds.ts'
-import { databaseAway, rollingRestart } from '../../bench/chaos/scenarios.ts'
+import { databaseAway } from '../../bench/chaos/scenarios.ts'
 import { type ChaosTurn, newSession, newTurn } from '../../bench/chaos/workload.ts'
 import { openWorld, request, type World } from '../../bench/chaos/world.ts'
 
@@ -69,7 +70,13 @@ t.test('replicas that die, freeze and are replaced', { skip }, async (t) => {
   })
 
   await t.test('a deploy under load costs no client more than a reconnection', async (t) => {
-    const { findings, exits, recoveries, turns } = await rollingRestart(world, { clients: 3, seed: 15 })
+    const { findings, exits, recoveries, turns } = await rollingRestart(world, {
+      load: { clients: 3 },
+      seed: 15,
+      withTools: 0.8,
+      calmMs: 0,
+      say: (line) => t.comment(line),
+    })
     nothingFound(t, findings)
     t.same(exits, [0, 0, 0], 'every replica ended by itself')
     // None on a machine that has time; a starved one loses leases of two seconds without any deploy.
