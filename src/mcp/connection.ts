@@ -14,7 +14,7 @@ import {
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { capBody } from './guard.ts'
-import { type Exchange, exchanges } from './http.ts'
+import { type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'
 import {
@@ -100,7 +100,7 @@ function createConnection(
     const own = new AbortController()
     const exchange: Exchange = { isStreaming: false, abort: () => own.abort(), signal: own.signal }
     try {
-      const result = await exchanges.run(exchange, () => run(AbortSignal.any([signal, own.signal])))
+      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, own.signal])))
       isProven = true
       // The stream of an answered request ends by itself, or is ended: it must not hold a socket.
       setTimeout(() => own.abort(), STREAM_END_MS).unref()

@@ -25,6 +25,19 @@ export interface Exchange {
 /** Set around each call and each connection attempt; the SDK passes no context to its fetch. */
 export const exchanges = new AsyncLocalStorage<Exchange>()
 
+let underWay = 0
+
+/** Runs work as this exchange's. Only while there is any does each promise of the process pay for being followed. */
+export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>): Promise<T> {
+  underWay++
+  try {
+    return await exchanges.run(exchange, work)
+  } finally {
+    underWay--
+    if (underWay === 0) exchanges.disable()
+  }
+}
+
 /** The authorization that a 401 refused, as it was sent; the SDK does not tell which token that was. */
 export const refusedAuthorization = new WeakMap<Response, string | null>()
 

@@ -18,7 +18,7 @@ import {
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { createMcpFetch, type Exchange, exchanges, refusedAuthorization } from './http.ts'
+import { createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
@@ -111,7 +111,7 @@ async function openWire(
   })
   const prior = 'prior' in options ? { prior: options.prior } : {}
   try {
-    const connecting = exchanges.run(exchange, () =>
+    const connecting = inExchange(exchange, () =>
       wire.client.connect(wire.transport, { timeout: budgetMs, signal: given.signal, ...prior }),
     )
     await Promise.race([connecting, abandoned])
