@@ -7,7 +7,7 @@ import { parseArgs } from 'node:util'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
 import { idleStreams, manyStreams, streams, sustained, turns, warm } from './figures/streams.mjs'
-import { NOOP, replay, steps, writes } from './figures/turns.mjs'
+import { NOOP, replay, steps, toolTurns, writes } from './figures/turns.mjs'
 import { createStage, serverEnv } from './stage.mjs'
 
 const FIGURES = {
@@ -20,6 +20,7 @@ const FIGURES = {
   tools,
   bystanders,
   steps,
+  toolTurns,
   writes,
   replay,
   overload,

@@ -4,14 +4,14 @@
  *   npm run build && npm run chaos -- --rounds 200 --seed 1              kill -9 alone
  *   npm run chaos -- --rounds 100 --seed 1 --faults all                  everything that can go wrong
  *   npm run chaos -- --scenarios all                                     a deploy, a database away, how fast wishes travel
- *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply
+ *   npm run chaos -- --scenarios deploy --rate 50                        one of them: deploy, away, cancel, apply, resume
  */
 import { parseArgs } from 'node:util'
 import type { Finding } from './check.ts'
 import { rollingRestart } from './deploy.ts'
 import { FAULTS, type Fault } from './faults.ts'
 import { runRounds, spread, summarize, tally } from './rounds.ts'
-import { applyNow, cancelToQuiet, databaseAway } from './scenarios.ts'
+import { applyNow, cancelToQuiet, databaseAway, resume } from './scenarios.ts'
 import { endOnSignals, openWorld } from './world.ts'
 
 const { values } = parseArgs({
@@ -67,11 +67,18 @@ const SCENARIOS: Record<string, () => Promise<Finding[]>> = {
     return findings
   },
   async cancel() {
-    console.log(`cancel to quiet, across replicas: ${spread(await cancelToQuiet(world, 100))}`)
+    const { closed } = await cancelToQuiet(world, 100)
+    console.log(`cancel to quiet, across replicas: ${spread(closed)}`)
     return []
   },
   async apply() {
-    console.log(`apply now to the old request closed, across replicas: ${spread(await applyNow(world, 100))}`)
+    const { closed, again } = await applyNow(world, 100)
+    console.log(`apply now across replicas, to the old request closed: ${spread(closed)}`)
+    console.log(`apply now across replicas, to the new request: ${spread(again)}`)
+    return []
+  },
+  async resume() {
+    console.log(`a reconnection with a cursor, to its first event: ${spread(await resume(world, 10))}`)
     return []
   },
 }

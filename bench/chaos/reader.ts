@@ -20,6 +20,8 @@ export interface Reading {
   kind: string
   events: Seen[]
   connections: number
+  /** From each request with a cursor to the first event that it brought: ms */
+  resumed: number[]
   /** Answers that a cursor cannot heal */
   problems: string[]
   /** Resolves after the terminal event, or after a gap that tells of the turn's end */
@@ -32,6 +34,8 @@ export interface Follow {
   place(connection: number): string
   /** Leaves after so many events of a connection; absent: stays */
   leaveAfter?(connection: number): number
+  /** … and stays away for so long */
+  awayMs?: number
   /** Gives up then; what it has is kept */
   signal: AbortSignal
   /** The answer of the request that began the turn, in place of the first connection */
@@ -48,6 +52,7 @@ export function follow(turn: string, how: Follow): Reading {
     kind: how.kind,
     events: [],
     connections: 0,
+    resumed: [],
     problems: [],
     done: Promise.resolve(),
   }
@@ -64,6 +69,7 @@ async function run(reading: Reading, how: Follow): Promise<void> {
     const isOver = await connect(reading, opened ?? url, leaveAfter, how.signal).catch(() => false)
     if (isOver) return
     if (leaveAfter === Number.POSITIVE_INFINITY) await sleep(PAUSE_MS)
+    else if (how.awayMs !== undefined) await sleep(how.awayMs)
   }
   reading.problems.push('gave up before the end of the turn')
 }
@@ -76,6 +82,7 @@ async function connect(
   signal: AbortSignal,
 ): Promise<boolean> {
   const cursor = reading.events.at(-1)?.cursor
+  const asked = performance.now()
   const response =
     typeof at === 'string'
       ? await fetch(`${at}/v1/turns/${reading.turn}/events`, {
@@ -95,6 +102,7 @@ async function connect(
     // What came in one piece behind the last wanted event was never read.
     if (isOver || count >= leaveAfter) return
     count++
+    if (count === 1 && cursor !== undefined) reading.resumed.push(performance.now() - asked)
     reading.events.push({ cursor: id, type: event, data, at: Date.now() })
     isOver = isTerminal(event) || (event === 'gap' && hasEnded(data))
   })

@@ -237,4 +237,4 @@ export function summarize(report: Report): string {
 }
 
 export const spread = (ms: readonly number[]): string =>
-  `p50 ${percentile(ms, 0.5)}, p99 ${percentile(ms, 0.99)}, most ${Math.max(...ms)} ms`
+  `p50 ${Math.round(percentile(ms, 0.5))}, p99 ${Math.round(percentile(ms, 0.99))}, most ${Math.round(Math.max(...ms))} ms, of ${ms.length}`

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Finding } from './check.ts'
 import { createRandom, type Random } from './random.ts'
-import { follow, type Reading } from './reader.ts'
+import { type Follow, follow, type Reading } from './reader.ts'
 import { checkAll, recoveriesOf } from './rounds.ts'
 import { type ChaosTurn, newSession, newTurn, planTurn } from './workload.ts'
 import { request, type World } from './world.ts'
@@ -71,56 +71,89 @@ async function refusalOf(url: string): Promise<Refusal> {
   }
 }
 
-/** A wish made at another replica than the owner's: ms until the provider's stream is closed. */
-export const cancelToQuiet = (world: World, count: number): Promise<number[]> =>
-  travel(world, count, async (turn, _, other) => {
+/**
+ * A wish made at another replica than the owner's: ms until the provider's old stream is closed, and until the step's
+ * new request has arrived.
+ */
+export interface Travelled {
+  closed: number[]
+  again: number[]
+}
+
+export const cancelToQuiet = (world: World, count: number): Promise<Travelled> =>
+  travel(world, count, false, async (turn, _, other) => {
     await request(world, 'POST', `/v1/turns/${turn}/cancel`, undefined, { first: other })
   })
 
-/** … until the step has begun anew with the changed tools. */
-export const applyNow = (world: World, count: number): Promise<number[]> =>
-  travel(world, count, async (_, session, other) => {
+/** … with changed tools. */
+export const applyNow = (world: World, count: number): Promise<Travelled> =>
+  travel(world, count, true, async (_, session, other) => {
     const body = { enabled: false, apply: 'now' }
     await request(world, 'PATCH', `/v1/sessions/${session}/tools/kit.spare`, body, { first: other })
   })
 
+/** So that each has words of its own. */
+let wishes = 0
+
 async function travel(
   world: World,
   count: number,
+  beginsAnew: boolean,
   wish: (turn: string, session: string, other: number) => Promise<void>,
-): Promise<number[]> {
-  const times: number[] = []
+): Promise<Travelled> {
+  const times: Travelled = { closed: [], again: [] }
   for (let i = 0; i < count; i++) {
-    const session = await newSession(world, i)
-    const words = `wish ${i} travels`
-    const input = `slow 400 25\nsay ${`${words} far `.repeat(30)}`
-    const reply = await request(
-      world,
-      'POST',
-      `/v1/sessions/${session}/turns`,
-      { input, background: true },
-      { first: i },
-    )
-    const turn = String(reply.body.id)
-    const reading = follow(turn, {
-      kind: 'staying',
-      place: () => urlOf(world, i),
-      signal: AbortSignal.timeout(TURN_MS),
-    })
+    const words = `wish ${++wishes} travels`
+    const { session, turn, reading } = await longTurn(world, words, i)
     await until(() => reading.events.some(({ type }) => type === 'content.delta'))
+    const old = world.requestWith(words)
     const asked = performance.now()
-    const closed = world.requestWith(words)?.closed.then(() => performance.now())
-    await wish(turn, session, i + 1)
-    times.push(((await closed) ?? Number.NaN) - asked)
+    const closed = old?.closed.then(() => times.closed.push(performance.now() - asked))
+    const wished = wish(turn, session, i + 1)
+    if (beginsAnew) {
+      await until(() => world.requestWith(words) !== old, 1)
+      times.again.push(performance.now() - asked)
+    }
+    await Promise.all([wished, closed])
     await request(world, 'POST', `/v1/turns/${turn}/cancel?wait=true`, undefined, { first: i })
     await reading.done
   }
-  return times.map((ms) => Math.round(ms))
+  return times
 }
 
-async function until(isSo: () => boolean): Promise<void> {
-  for (let tries = 0; !isSo(); tries++) {
-    if (tries > 3000) throw new Error('it did not come to be')
-    await sleep(10)
+/** Ten seconds of deltas, 25 ms apart. */
+async function longTurn(world: World, words: string, at: number, how: Partial<Follow> = {}) {
+  const session = await newSession(world, at)
+  const input = `slow 400 25\nsay ${`${words} far `.repeat(30)}`
+  const path = `/v1/sessions/${session}/turns`
+  const reply = await request(world, 'POST', path, { input, background: true }, { first: at })
+  const turn = String(reply.body.id)
+  const signal = AbortSignal.timeout(TURN_MS)
+  const reading = follow(turn, { kind: 'staying', place: () => urlOf(world, at), signal, ...how })
+  return { session, turn, reading }
+}
+
+/**
+ * Readers that miss some deltas of a running turn and come back with their cursor, each time at the next replica: ms
+ * from that request to the first event.
+ */
+export async function resume(world: World, turns: number): Promise<number[]> {
+  const readings = Array.from({ length: turns }, async (_, i) => {
+    const place = (connection: number) => urlOf(world, i + connection)
+    const { reading } = await longTurn(world, `reader ${i} comes back`, i, {
+      kind: 'wandering',
+      place,
+      leaveAfter: () => 20,
+      awayMs: 100,
+    })
+    await reading.done
+    return reading.resumed
+  })
+  return (await Promise.all(readings)).flat()
+}
+
+async function until(isSo: () => boolean, everyMs = 10): Promise<void> {
+  for (const end = Date.now() + 30_000; !isSo(); await sleep(everyMs)) {
+    if (Date.now() > end) throw new Error('it did not come to be')
   }
 }

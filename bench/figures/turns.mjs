@@ -2,7 +2,7 @@
 import pg from 'pg'
 import { startToolServer, textResult } from '../../dist/test/e2e/tool-server.js'
 import { baton, call, direct, openSessions } from '../client.mjs'
-import { Conn, hostPort, median, ms, runBatch } from '../instruments/load.mjs'
+import { Conn, hostPort, interleave, median, ms, runBatch } from '../instruments/load.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
@@ -47,6 +47,25 @@ export async function steps(world) {
       name,
       `one step adds ${ms(median(one))} ms, five tool steps add ${ms(median(five))} ms`,
       `${(median(five) / (5 * median(one))).toFixed(2)} × five such steps`,
+    )
+  }
+}
+
+/** Turns of two tool steps and an answer of ten deltas, as many as a core can do. */
+export async function toolTurns(world) {
+  const body = await withTool(world)
+  const targets = {}
+  for (const [name, gateway] of Object.entries(world.gateways)) {
+    targets[name] = baton(gateway, await openSessions(gateway, 200, body))
+  }
+  const sum = await interleave(targets, { n: 16, streams: 200, slug: 'd10-i5-t1-s2', rounds: world.rounds })
+  for (const [name, { gwCpuPerStream, streamsPerS, errors }] of Object.entries(sum)) {
+    world.row(
+      'turns of two tool steps and an answer',
+      name,
+      `${streamsPerS.toFixed(0)} a second`,
+      `CPU a turn ${ms(gwCpuPerStream)} ms`,
+      `errors ${JSON.stringify(errors)}`,
     )
   }
 }
