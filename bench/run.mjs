@@ -45,12 +45,15 @@ try {
     gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, {
       env: { ...env, ...serverEnv(servers) },
     })
+  const floors = { 'floor, embedded': await stage.startDurable(upstream) }
+  if (servers) floors['floor, servers'] = await stage.startDurable(upstream, serverEnv(servers))
   const world = {
     stage,
     upstream,
     servers,
     gateways,
     plain: await stage.startBare(upstream),
+    floors,
     rounds: Number(values.rounds),
     row: (...cells) => console.log(`| ${cells.join(' | ')} |`),
   }

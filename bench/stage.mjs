@@ -93,6 +93,16 @@ export function createStage() {
     return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
   }
 
+  /** bare-durable.mjs, which keeps its turns where Baton with this environment keeps them. */
+  async function startDurable(upstream, env = {}) {
+    const port = await freePort()
+    const args = [instrument('bare-durable.mjs'), port, upstream.port, join(folder, `durable-${++folders}`)]
+    const { child, said } = start(process.execPath, args.map(String), { core: GATEWAY_CORE, env })
+    closers.push(() => stop(child))
+    await until(() => said().includes('ready'), child, 'bare-durable')
+    return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
+  }
+
   /**
    * `dir`: a data folder to use again; `flags`: for node itself; `npm`: as `npm start`, on any core. Answers with the
    * time to the first 200 of /readyz.
@@ -130,6 +140,7 @@ export function createStage() {
     folder,
     startUpstream,
     startBare,
+    startDurable,
     startBaton,
     /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started from what is installed; null where neither. */
     async startServers() {

@@ -13,8 +13,9 @@ const MANY = { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 }
 export const streams = (world) => loads(world, [ONE, FIFTY])
 export const manyStreams = (world) => loads(world, [MANY])
 
-async function targetsOf({ upstream, plain, gateways }, sessions) {
+async function targetsOf({ upstream, plain, floors = {}, gateways }, sessions) {
   const targets = { direct: direct(upstream), 'bare-xcode': bare(plain) }
+  for (const [name, gateway] of Object.entries(floors)) targets[name] = bare(gateway)
   for (const [name, gateway] of Object.entries(gateways)) {
     targets[name] = baton(gateway, await openSessions(gateway, sessions, SESSION))
   }
