@@ -128,3 +128,8 @@ t.test(
     t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
   },
 )
+
+t.test('a text that was looked through leaves nothing behind', async (t) => {
+  await redactText('the quick brown fox jumps over the lazy dog')
+  t.same(performance.getEntriesByType('mark'), [])
+})
