@@ -8,7 +8,7 @@ const LIMITS = {
   concurrent_turns: 'Turns that one replica runs at once; more wait, in fair order between owners.',
   waiting_turns: 'Turns that wait so; more are refused with 503.',
   overload_delay:
-    'A replica whose event loop is late by this much, for two seconds without a pause, refuses new turns.',
+    'A replica whose event loop is late by this much more often than not, for a second or two, refuses new turns.',
   database_pool: 'Connections to PostgreSQL of one replica.',
   upstream_connections: 'Connections to one provider of one replica.',
   connect_timeout: 'For a connection to a provider.',

@@ -34,32 +34,36 @@ export function createRoom(slots: Slots, most: number, pace: Pace): Room {
 }
 
 export interface Pace {
-  /** The event loop has been late without a pause: not for one long task, but for want of time. */
+  /** The event loop is late more often than not: not for one long task, but for want of time. */
   isBehind(): boolean
   close(): void
 }
 
 /** Of the time that passed, what the process must have had for its lateness to be its own work's. */
-const OWN_SHARE = 0.25
+const OWN_SHARE = 0.5
 
 /**
- * Watches how late timers are. The least lateness of a while is that of a queue that never empties; peaks, the
- * collector's or a burst's, do not count (the same reasoning as CoDel's, RFC 8289 section 3). Nor does a time in
- * which the process got next to no processor: to refuse turns would not give it any.
+ * Watches how late timers are. Half of a while's looks tell a queue that does not empty from peaks, the collector's
+ * or a burst's. A time in which the process got little of a processor does not count: to refuse turns would not give
+ * it any.
  */
 export function watchPace(limitMs: number, sampleMs = 50, samples = 20): Pace {
+  const seen: boolean[] = []
   let late = 0
   let last = performance.now()
   let used = process.cpuUsage()
   const timer = setInterval(() => {
     const now = performance.now()
-    const { user, system } = process.cpuUsage(used)
+    const usage = process.cpuUsage()
     const passed = now - last
-    const isLate = passed - sampleMs >= limitMs && (user + system) / 1000 >= passed * OWN_SHARE
-    late = isLate ? late + 1 : 0
+    const own = (usage.user + usage.system - used.user - used.system) / 1000
+    const isLate = passed - sampleMs >= limitMs && own >= passed * OWN_SHARE
+    seen.push(isLate)
+    if (isLate) late++
+    if (seen.length > samples && seen.shift()) late--
     last = now
-    used = process.cpuUsage()
+    used = usage
   }, sampleMs)
   timer.unref()
-  return { isBehind: () => late >= samples, close: () => clearInterval(timer) }
+  return { isBehind: () => late >= samples / 2, close: () => clearInterval(timer) }
 }

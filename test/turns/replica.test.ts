@@ -74,7 +74,7 @@ t.test('a replica that is behind takes no turn, however few it has', async (t) =
   )
 })
 
-t.test('late without a pause is behind; one long task is not', async (t) => {
+t.test('late more often than not is behind; one long task is not', async (t) => {
   const pace = watchPace(20, 5, 4)
   t.teardown(pace.close)
   block(200)
