@@ -131,20 +131,26 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
     free.push(session)
     return done
   }
-  const go = async () => {
+  const begin = (): Promise<Talk> => {
+    const session = free.shift()
+    if (session === undefined) throw new Error('every session has a turn: they do not end')
+    const turn = one(session)
+    // Who waits for all of them hears of it.
+    turn.catch(() => {})
+    talks.push(turn)
+    return turn
+  }
+  const converseOn = async () => {
+    while (!isOver) await begin()
+  }
+  const keepPace = async (rate: number) => {
     const started = performance.now()
-    for (let i = 0; !isOver; i++) {
-      const session = free.shift()
-      if (session === undefined) throw new Error('every session has a turn: they do not end')
-      const turn = one(session)
-      // Who waits for all of them hears of it.
-      turn.catch(() => {})
-      talks.push(turn)
-      if ('clients' in load) await turn
-      else await sleep(Math.max(0, started + ((i + 1) * 1000) / load.rate - performance.now()))
+    for (let begun = 0; !isOver; await sleep(1000 / rate)) {
+      for (; begun < ((performance.now() - started) * rate) / 1000; begun++) void begin()
     }
   }
-  const going = Promise.all(Array.from({ length: 'clients' in load ? load.clients : 1 }, go))
+  const going =
+    'rate' in load ? keepPace(load.rate) : Promise.all(Array.from({ length: load.clients }, converseOn))
   going.catch(() => {})
   return {
     state: () => `${talks.length} turns begun, ${underWay} under way`,
@@ -174,7 +180,7 @@ async function converse(
 ): Promise<Talk> {
   const asked = Date.now()
   const signal = AbortSignal.timeout(TURN_MS)
-  const { opened, at } = await begin(world, plan, first, signal, heal)
+  const { opened, at } = await ask(world, plan, first, signal, heal)
   const id = opened.headers.get('x-baton-turn') ?? ''
   const place = (i: number) => world.replicas[(at + i) % world.replicas.length]?.url ?? ''
   const reading = follow(id, { kind: 'staying', place, signal, opened })
@@ -184,7 +190,7 @@ async function converse(
 }
 
 /** Asks one replica after the other, under the plan's key. */
-async function begin(
+async function ask(
   world: World,
   plan: Plan,
   first: number,

@@ -92,7 +92,7 @@ export function planTurn(session: string, random: Random, provider: string | nul
 export function planChat(session: string, random: Random): Plan {
   const name = `t${++turns}`
   const lastWords = `done ${name}, ${'and a few words more, '.repeat(8)}and no more`
-  const input = `slow ${random.between(20, 40)} ${random.between(10, 25)}\nsay ${lastWords}`
+  const input = `slow ${random.between(15, 30)} ${random.between(20, 40)}\nsay ${lastWords}`
   return { session, key: randomUUID(), input, charges: [], looks: [], lastWords, provider: null }
 }
 
