@@ -4,10 +4,11 @@
 --    it was given: order of keys (prompt caches and signed reasoning hang on the bytes), NUL, lone
 --    surrogates. Nothing here looks inside a document.
 --  * A function's jsonb argument carries documents as text inside of it, for the same reason.
---  * Whoever changes a session's turns, messages or lease locks the session's row first, always in the
---    order session, turn, lease. Only a heartbeat touches lease rows alone.
+--  * Whoever changes a session's turns or messages locks the session's row first, then the turn's.
 --  * What every turn writes (turn, step, message, execution) has no foreign keys: whoever writes it has the
---    session locked and so knows that it is there, and delete_session takes it along.
+--    session locked and so knows that it is there, and delete_session takes it along. The registry has none
+--    either: each foreign key to the session is one more trigger that every turn's writes to it ask.
+--  * States are enumerations: a check would be parsed anew by every statement that writes.
 --  * The functions named *_json are the one place where a row takes the shape that the code knows.
 --  * Functions are in plpgsql, which keeps their plans with the connection; the few in sql are short enough
 --    to be inlined into their caller's plan.
@@ -15,6 +16,10 @@
 
 -- Ids sort by bytes in every locale: they begin with the time they were made.
 create domain identifier as text collate "C";
+
+create type turn_state as enum ('queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled');
+create type execution_state as enum ('awaiting_approval', 'started', 'settled');
+create type approval_decision as enum ('approve', 'deny', 'expired');
 
 create type token_usage as (
   input_tokens bigint,
@@ -71,6 +76,11 @@ create table session (
   -- How often messages were replaced or deleted: what somebody keeps of a history holds while this stays
   rewrites bigint not null default 0,
   usage token_usage not null default (0, 0, 0, 0),
+  -- Who may write for the session. The epoch grows with each taking, so a former owner's writes are known.
+  -- No owner: given back. A lapsed lease is still its owner's until somebody takes it.
+  lease_owner text,
+  lease_epoch bigint not null default 0,
+  lease_until timestamptz,
   created_at timestamptz not null default clock_timestamp(),
   updated_at timestamptz not null default clock_timestamp()
 );
@@ -89,7 +99,6 @@ create table message (
   body json not null
 );
 create unique index message_seq on message (session_id, seq);
-create index message_turn on message (turn_id, seq) where turn_id is not null;
 
 create function message_body(
   id text, session_id text, turn_id text, seq bigint, role text, parts json, incomplete boolean,
@@ -122,8 +131,7 @@ create table turn (
   id identifier primary key,
   session_id identifier not null,
   owner text not null,
-  state text not null
-    check (state in ('queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled')),
+  state turn_state not null,
   input json not null,
   context json not null,
   max_steps integer not null,
@@ -168,15 +176,6 @@ create table step (
   ended_at timestamptz,
   discarded boolean not null,
   primary key (turn_id, index, attempt)
-);
-
--- Who may write for a session. The epoch grows with each taking, so a former owner's writes are known.
--- No owner: given back. A lapsed lease is still its owner's until somebody takes it.
-create table lease (
-  session_id identifier primary key references session on delete cascade,
-  owner text,
-  epoch bigint not null,
-  until timestamptz not null
 );
 
 create function step_json(s step) returns json
@@ -244,7 +243,7 @@ create table binding (
 create index binding_connector on binding (connector_id);
 
 create table registry (
-  session_id identifier primary key references session on delete cascade,
+  session_id identifier primary key,
   revision bigint not null default 0,
   tools json not null default '[]',
   -- What the last change was
@@ -317,7 +316,18 @@ begin
 end
 $$;
 
--- A session's active turn is the one that runs or waits, else the oldest queued one.
+-- The one that runs or waits, else the oldest queued one.
+create function active_turn(the_session text) returns text
+language plpgsql stable as $$
+begin
+  return (
+    select id from turn
+     where session_id = the_session and state in ('queued', 'running', 'awaiting_input')
+     order by state = 'queued', created_at limit 1
+  );
+end
+$$;
+
 create function session_json(s session) returns json
 language plpgsql stable as $$
 begin
@@ -326,12 +336,8 @@ begin
     'credential_id', s.credential_id, 'instructions', s.instructions, 'settings', s.settings,
     'title', s.title, 'metadata', s.metadata,
     'tools_revision', (select r.revision from registry r where r.session_id = s.id),
-    'active_turn_id', (
-      select t.id from turn t
-       where t.session_id = s.id and t.state in ('queued', 'running', 'awaiting_input')
-       order by t.state = 'queued', t.created_at limit 1
-    ),
-    'usage', s.usage, 'created_at', rfc3339(s.created_at), 'updated_at', rfc3339(s.updated_at)
+    'active_turn_id', active_turn(s.id), 'usage', s.usage,
+    'created_at', rfc3339(s.created_at), 'updated_at', rfc3339(s.updated_at)
   );
 end
 $$;
@@ -349,7 +355,7 @@ create table execution (
   connector text,
   tools_revision bigint not null,
   arguments json not null,
-  state text not null check (state in ('awaiting_approval', 'started', 'settled')),
+  state execution_state not null,
   repeatable boolean not null,
   outcome text,
   is_error boolean,
@@ -362,7 +368,7 @@ create table execution (
   -- The part for the conversation, until its message is committed
   result json,
   expires_at timestamptz,
-  decision text check (decision in ('approve', 'deny', 'expired')),
+  decision approval_decision,
   decided_by text,
   reason text,
   sealed_arguments bytea,
@@ -490,6 +496,10 @@ $$;
 create function preferred_credential(the_owner text, the_provider text) returns json
 language plpgsql stable as $$
 begin
+  -- Most providers have the environment's key and no row here.
+  if not exists (select from credential where owner = the_owner and provider = the_provider) then
+    return null;
+  end if;
   return (
     with mine as (
       select c.*, count(*) filter (where state = 'active') over () as active
@@ -559,17 +569,14 @@ begin
 end
 $$;
 
--- Whether a fence still holds; the session and its lease stay locked until the transaction ends.
+-- Whether a fence still holds; the session stays locked until the transaction ends.
 create function lock_fence(fence jsonb) returns boolean
 language plpgsql as $$
 begin
-  if not lock_session(null, fence ->> 'session_id') then
-    return false;
-  end if;
-  perform from lease
-    where session_id = fence ->> 'session_id'
-      and owner = fence ->> 'owner'
-      and epoch = (fence ->> 'epoch')::bigint
+  perform from session
+    where id = fence ->> 'session_id'
+      and lease_owner = fence ->> 'owner'
+      and lease_epoch = (fence ->> 'epoch')::bigint
       for no key update;
   return found;
 end
@@ -581,31 +588,19 @@ language plpgsql as $$
 declare
   taken bigint;
 begin
-  insert into lease (session_id, owner, epoch, until)
-  values (the_session, new_owner, 1, seconds_from_now(seconds))
-  on conflict (session_id) do update
-    set owner = excluded.owner, epoch = lease.epoch + 1, until = excluded.until
-  returning epoch into taken;
+  update session
+     set lease_owner = new_owner, lease_epoch = lease_epoch + 1, lease_until = seconds_from_now(seconds)
+   where id = the_session
+  returning lease_epoch into taken;
   return taken;
 end
 $$;
 
--- Appends messages in order, and counts the session and what it spent on; the caller has it locked.
--- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers {after, created_at}: the
--- seq before the first one's, and the time of all.
-create function add_messages(
-  the_session text, messages jsonb, spent token_usage default row(0, 0, 0, 0)::token_usage
-) returns json
+-- Writes messages in order after a seq; the caller has counted them in the session, which is locked.
+-- Each: {id, turn_id, role, parts: text, calls, results, incomplete}. Answers {after, created_at}.
+create function put_messages(the_session text, before bigint, at timestamptz, messages jsonb) returns json
 language plpgsql as $$
-declare
-  before bigint;
-  at timestamptz := clock_timestamp();
 begin
-  update session
-     set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
-         updated_at = at
-   where id = the_session
-  returning last_seq - jsonb_array_length(messages) into before;
   insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
   select m.id, the_session, m.turn_id, before + m.n, m.calls, m.results, at,
          message_body(m.id, the_session, m.turn_id, before + m.n, m.role, m.parts::json, m.incomplete, at)
@@ -616,11 +611,21 @@ begin
 end
 $$;
 
+create function usage_of(s jsonb) returns token_usage
+language plpgsql immutable as $$
+begin
+  return row(
+    (s ->> 'input_tokens')::bigint, (s ->> 'output_tokens')::bigint, (s ->> 'reasoning_tokens')::bigint,
+    (s ->> 'cached_tokens')::bigint
+  )::token_usage;
+end
+$$;
+
 -- Writes a step, in place of the one with its index and attempt; what it adds to the usage.
 create function put_step(the_turn text, s jsonb) returns token_usage
 language plpgsql as $$
 declare
-  used token_usage := jsonb_populate_record(null::token_usage, s -> 'usage');
+  used token_usage := usage_of(s -> 'usage');
   former token_usage;
 begin
   insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
@@ -652,7 +657,7 @@ begin
          case when e.state = 'started' then clock_timestamp() end
     from jsonb_to_recordset(executions) as e (
       id text, turn_id text, step integer, call_id text, tool text, connector text,
-      tools_revision bigint, arguments text, state text, repeatable boolean, expires_at timestamptz
+      tools_revision bigint, arguments text, state execution_state, repeatable boolean, expires_at timestamptz
     );
 end
 $$;
@@ -703,6 +708,7 @@ begin
   delete from turn where session_id = the_session;
   delete from message where session_id = the_session;
   delete from execution where session_id = the_session;
+  delete from registry where session_id = the_session;
   delete from session where id = the_session;
   return 'deleted';
 end
@@ -711,6 +717,9 @@ $$;
 -- Null: no such session to see. {"busy": true}: a turn has not ended.
 create function append_messages(visible_to text, the_session text, messages jsonb) returns json
 language plpgsql as $$
+declare
+  at timestamptz := clock_timestamp();
+  before bigint;
 begin
   if not lock_session(visible_to, the_session) then
     return null;
@@ -718,7 +727,10 @@ begin
   if is_busy(the_session) then
     return json_build_object('busy', true);
   end if;
-  return json_build_object('placed', add_messages(the_session, messages));
+  update session set last_seq = last_seq + jsonb_array_length(messages), updated_at = at
+   where id = the_session
+  returning last_seq - jsonb_array_length(messages) into before;
+  return json_build_object('placed', put_messages(the_session, before, at, messages));
 end
 $$;
 
@@ -753,7 +765,8 @@ $$;
 -- ---------------------------------------------------------------- verbs: turns
 
 -- Accepts a turn, queues it, or says why not: one of the contract's Opened, with the lease's `epoch` for
--- the fence and the message's {after, created_at}. Null: no such session to see.
+-- the fence, the message's {after, created_at}, and of the turn only what the request has not. Null: no such
+-- session to see.
 -- `environment` in the request: it is to be opened only where a credential is surely there; else the answer is
 -- {kind: 'unsure', ground}, and nothing is written.
 create function open_turn(visible_to text, request jsonb) returns json
@@ -762,14 +775,14 @@ declare
   given jsonb := request -> 'turn';
   place session;
   known turn;
-  made turn;
+  at timestamptz := clock_timestamp();
+  made json;
   active_id text;
   interrupted text;
   urgent boolean := request ->> 'on_busy' = 'interrupt';
   seen bigint := 0;
   ground json;
   earlier json;
-  placed json;
 begin
   select * into place from session
    where id = given ->> 'session_id' and (visible_to is null or owner = visible_to)
@@ -810,19 +823,19 @@ begin
   end if;
 
   insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
-                    idempotency_key, body_hash, base_seq, is_urgent, started_at)
+                    idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
   values (given ->> 'id', place.id, place.owner,
-          case when active_id is null then 'running' else 'queued' end,
+          case when active_id is null then 'running' else 'queued' end::turn_state,
           (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
           given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
-          place.last_seq, urgent, case when active_id is null then clock_timestamp() end)
-  returning * into made;
+          place.last_seq, urgent, at, case when active_id is null then at end);
+  made := json_build_object('owner', place.owner, 'base_seq', place.last_seq, 'created_at', rfc3339(at));
   if active_id is not null then
     if urgent then
       update turn set cancel_requested = true where id = active_id and state <> 'queued'
       returning id into interrupted;
     end if;
-    return json_build_object('kind', 'queued', 'turn', turn_json(made), 'interrupted', interrupted);
+    return json_build_object('kind', 'queued', 'turn', made, 'interrupted', interrupted);
   end if;
 
   if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
@@ -831,12 +844,16 @@ begin
   if place.last_seq > seen then
     earlier := history(place.id, seen);
   end if;
-  placed := add_messages(place.id, jsonb_build_array(request -> 'message'));
+  update session
+     set last_seq = last_seq + 1, updated_at = at,
+         lease_owner = request #>> '{lease,owner}', lease_epoch = lease_epoch + 1,
+         lease_until = seconds_from_now((request #>> '{lease,seconds}')::float8)
+   where id = place.id;
   return json_build_object(
     'kind', 'running',
-    'turn', turn_json(made),
-    'message', placed,
-    'epoch', take_lease(place.id, request #>> '{lease,owner}', (request #>> '{lease,seconds}')::float8),
+    'turn', made,
+    'message', put_messages(place.id, place.last_seq, at, jsonb_build_array(request -> 'message')),
+    'epoch', place.lease_epoch + 1,
     'start', json_build_object(
       'ground', ground,
       'rewrites', place.rewrites,
@@ -850,64 +867,73 @@ $$;
 
 -- One write of the engine, whole or not at all: a Commit, with the ids of the calls that its messages
 -- answer in `answered`. Null: the lease was lost, nothing is written.
--- A turn that ends or waits for input gives the lease back. Answers {placed: what add_messages says, if
+-- A turn that ends or waits for input gives the lease back. Answers {placed: what put_messages says, if
 -- there were any, has_queued: whether the session has a queued turn, where the commit ends one}.
 create function commit_turn(fence jsonb, change jsonb) returns json
 language plpgsql as $$
 declare
   place text := fence ->> 'session_id';
-  target turn;
-  spent token_usage := row(0, 0, 0, 0);
-  added json;
+  the_owner text;
+  the_turn text := change ->> 'turn_id';
   ending jsonb := change -> 'end';
+  is_leaving boolean := ending is not null or change ->> 'state' = 'awaiting_input';
+  messages jsonb := coalesce(change -> 'messages', '[]');
+  spent token_usage := row(0, 0, 0, 0);
+  at timestamptz := clock_timestamp();
+  before bigint;
+  added json;
 begin
   -- The same commit again, because its answer was lost on the way: what it wrote stands, lease or not.
   select json_build_object('after', m.seq - 1, 'created_at', rfc3339(m.created_at)) into added
     from message m
-   where m.id = change #>> '{messages,0,id}' and m.session_id = place and m.turn_id = change ->> 'turn_id';
+   where m.id = messages #>> '{0,id}' and m.session_id = place and m.turn_id = the_turn;
   if found then
     return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
   end if;
   if not lock_fence(fence) then
     return null;
   end if;
-  select * into target from turn
-   where id = change ->> 'turn_id' and session_id = place and state in ('running', 'awaiting_input')
+  select owner into the_owner from turn
+   where id = the_turn and session_id = place and state in ('running', 'awaiting_input')
      for no key update;
   if not found then
     return null;
   end if;
 
   if change ? 'step' then
-    spent := put_step(target.id, change -> 'step');
+    spent := put_step(the_turn, change -> 'step');
   end if;
   if change ? 'executions' then
-    perform add_executions(place, target.owner, change -> 'executions');
+    perform add_executions(place, the_owner, change -> 'executions');
   end if;
   if change ? 'settlements' then
     perform settle_executions(place, change -> 'settlements');
   end if;
-  if change ? 'messages' or spent <> row(0, 0, 0, 0)::token_usage then
-    added := add_messages(place, coalesce(change -> 'messages', '[]'), spent);
+  if change ? 'messages' or change ? 'step' or is_leaving then
+    update session
+       set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
+           updated_at = at, lease_owner = case when is_leaving then null else lease_owner end
+     where id = place
+    returning last_seq - jsonb_array_length(messages) into before;
+  end if;
+  if change ? 'messages' then
+    added := put_messages(place, before, at, messages);
   end if;
   if change ? 'answered' then
     -- The conversation holds these results now.
     update execution set result = null
-     where turn_id = target.id and call_id in (select jsonb_array_elements_text(change -> 'answered'));
+     where turn_id = the_turn and call_id in (select jsonb_array_elements_text(change -> 'answered'));
   end if;
   update turn
      set usage = add_usage(usage, spent),
-         state = coalesce(ending ->> 'state', change ->> 'state', state),
+         state = coalesce(ending ->> 'state', change ->> 'state', state::text)::turn_state,
          attempt = coalesce((change ->> 'attempt')::integer, attempt),
          restarts = coalesce((change ->> 'restarts')::integer, restarts),
          announce = coalesce((change ->> 'announce')::json, announce),
          finish_reason = ending ->> 'finish_reason',
          error = (ending ->> 'error')::json,
-         ended_at = case when ending is not null then clock_timestamp() end
-   where id = target.id;
-  if ending is not null or change ->> 'state' = 'awaiting_input' then
-    update lease set owner = null where session_id = place;
-  end if;
+         ended_at = case when ending is not null then at end
+   where id = the_turn;
   return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
 end
 $$;
@@ -918,8 +944,8 @@ language plpgsql stable as $$
 declare
   place text := fence ->> 'session_id';
 begin
-  perform from lease
-    where session_id = place and owner = fence ->> 'owner' and epoch = (fence ->> 'epoch')::bigint;
+  perform from session
+    where id = place and lease_owner = fence ->> 'owner' and lease_epoch = (fence ->> 'epoch')::bigint;
   if not found then
     return null;
   end if;
@@ -936,6 +962,9 @@ create function start_queued(the_session text, message_id text, new_owner text, 
 language plpgsql as $$
 declare
   next turn;
+  at timestamptz := clock_timestamp();
+  before bigint;
+  epoch bigint;
 begin
   if not lock_session(null, the_session) then
     return null;
@@ -944,7 +973,7 @@ begin
   if found then
     return null;
   end if;
-  update turn set state = 'running', started_at = clock_timestamp()
+  update turn set state = 'running', started_at = at
    where id = (
      select id from turn where session_id = the_session and state = 'queued'
       order by is_urgent desc, created_at limit 1
@@ -953,13 +982,16 @@ begin
   if not found then
     return null;
   end if;
+  epoch := take_lease(the_session, new_owner, seconds);
+  update session set last_seq = last_seq + 1, updated_at = at where id = the_session
+  returning last_seq - 1 into before;
   return json_build_object(
     'turn', turn_json(next),
-    'message', add_messages(the_session, jsonb_build_array(jsonb_build_object(
+    'message', put_messages(the_session, before, at, jsonb_build_array(jsonb_build_object(
       'id', message_id, 'turn_id', next.id, 'role', 'user', 'parts', next.input::text,
       'calls', '[]'::jsonb, 'results', '[]'::jsonb, 'incomplete', false
     ))),
-    'epoch', take_lease(the_session, new_owner, seconds)
+    'epoch', epoch
   );
 end
 $$;
@@ -970,7 +1002,7 @@ language plpgsql as $$
 begin
   perform lock_session(null, (select session_id from turn where id = the_turn));
   update turn
-     set state = ending ->> 'state', finish_reason = ending ->> 'finish_reason',
+     set state = (ending ->> 'state')::turn_state, finish_reason = ending ->> 'finish_reason',
          error = (ending ->> 'error')::json, ended_at = clock_timestamp()
    where id = the_turn and state = 'queued';
   return found;
@@ -997,9 +1029,8 @@ begin
   if found then
     return null;
   end if;
-  perform from lease
-    where session_id = place and owner <> new_owner and until > clock_timestamp()
-      for no key update;
+  perform from session
+    where id = place and lease_owner <> new_owner and lease_until > clock_timestamp();
   if found then
     return null;
   end if;
@@ -1009,29 +1040,25 @@ end
 $$;
 
 -- [{turn, epoch, announce}]: running turns whose lease lapsed or was given back, now the new owner's.
--- Two at once never get the same one: a locked session is skipped, and the lease is looked at again.
+-- Two at once never get the same one: a locked session is skipped, and the lease is looked at again once it
+-- is locked.
 create function recover_turns(new_owner text, seconds float8, most integer) returns json
 language plpgsql as $$
 declare
   lost record;
   target turn;
-  was_handed_over boolean;
   taken json[] := '{}';
 begin
   for lost in
-    select t.id, t.session_id
-      from turn t join session s on s.id = t.session_id join lease l on l.session_id = t.session_id
-     where t.state = 'running' and (l.owner is null or l.until < clock_timestamp())
-     order by l.until
+    select t.id, t.session_id, s.lease_owner is null as was_handed_over
+      from turn t join session s on s.id = t.session_id
+     where t.state = 'running' and (s.lease_owner is null or s.lease_until < clock_timestamp())
+     order by s.lease_until
      limit most
        for no key update of s skip locked
   loop
-    select owner is null into was_handed_over from lease
-     where session_id = lost.session_id and (owner is null or until < clock_timestamp())
-       for no key update;
-    continue when not found;
     -- A lease that was handed over on purpose is no failure of the turn.
-    update turn set recoveries = recoveries + case when was_handed_over then 0 else 1 end
+    update turn set recoveries = recoveries + case when lost.was_handed_over then 0 else 1 end
      where id = lost.id and state = 'running'
     returning * into target;
     continue when not found;
@@ -1082,7 +1109,7 @@ begin
     return null;
   end if;
   update execution
-     set decision = d ->> 'decision', reason = d ->> 'reason', decided_by = d ->> 'by',
+     set decision = (d ->> 'decision')::approval_decision, reason = d ->> 'reason', decided_by = d ->> 'by',
          sealed_arguments = decode(d ->> 'sealed_arguments', 'base64')
    where turn_id = the_turn and call_id = the_call and state = 'awaiting_approval' and decision is null
      and (d ->> 'decision' = 'expired' or expires_at is null or expires_at > clock_timestamp());

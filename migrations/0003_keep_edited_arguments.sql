@@ -11,7 +11,7 @@ begin
     return null;
   end if;
   update execution
-     set decision = d ->> 'decision', reason = d ->> 'reason', decided_by = d ->> 'by',
+     set decision = (d ->> 'decision')::approval_decision, reason = d ->> 'reason', decided_by = d ->> 'by',
          sealed_arguments = decode(d ->> 'sealed_arguments', 'base64'),
          arguments = coalesce((d ->> 'arguments')::json, arguments)
    where turn_id = the_turn and call_id = the_call and state = 'awaiting_approval' and decision is null

@@ -6,7 +6,7 @@ import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import type { Messages, NewMessage } from './store.ts'
 
-/** Where SQL put new messages: the seq before the first one's, and their time (add_messages in the schema). */
+/** Where SQL put new messages: the seq before the first one's, and their time (put_messages in the schema). */
 export interface Placed {
   after: number
   created_at: string
@@ -36,7 +36,8 @@ export function createMessages(db: Db, parts: Parts): Messages {
     ofTurn: async (turn) => {
       const found = await values<StoredMessage>(
         db,
-        'select body from message where turn_id = $1 order by seq',
+        `select m.body from turn t join message m on m.session_id = t.session_id
+          where t.id = $1 and m.seq > t.base_seq and m.turn_id = t.id order by m.seq`,
         [turn],
       )
       return found.map(parts.message)

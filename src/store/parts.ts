@@ -31,7 +31,7 @@ export interface StoredTurn extends Omit<Turn, 'input' | 'context' | 'steps'> {
 }
 
 export interface Parts {
-  /** The columns of a message's content, as add_messages and replace_message take them. */
+  /** The columns of a message's content, as put_messages and replace_message take them. */
   content(
     message: MessageInput,
     session: string,

@@ -1,3 +1,4 @@
+import { NO_USAGE } from '../chat/message.ts'
 import { type StoredBindings, toBindings } from './connectors.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
 import { type Db, value, values } from './db.ts'
@@ -25,7 +26,7 @@ import {
 type OpenAnswer =
   | {
       kind: 'running'
-      turn: StoredTurn
+      turn: MadeTurn
       message: Placed
       epoch: number
       start: {
@@ -37,9 +38,11 @@ type OpenAnswer =
         bindings: StoredBindings
       }
     }
-  | { kind: 'queued'; turn: StoredTurn; interrupted: string | null }
+  | { kind: 'queued'; turn: MadeTurn; interrupted: string | null }
   | { kind: 'replayed'; turn: StoredTurn }
   | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
+/** What a new turn has beside its request */
+type MadeTurn = Pick<Turn, 'owner' | 'base_seq' | 'created_at'>
 /** As SQL gives it: ground_json in the schema. */
 interface StoredGround {
   session: Session
@@ -191,26 +194,25 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     heartbeat: (owner, sessions, seconds) =>
       db.query(
         `with kept as (
-           update lease set until = seconds_from_now($3)
-            where owner = $1 and session_id = any($2::text[]) returning session_id
+           update session set lease_until = seconds_from_now($3)
+            where lease_owner = $1 and id = any($2::text[]) returning id
          )
-         select k.session_id, t.id as cancelled_turn
+         select k.id as session_id, t.id as cancelled_turn
            from kept k left join turn t
-             on t.session_id = k.session_id and t.state = 'running' and t.cancel_requested`,
+             on t.session_id = k.id and t.state = 'running' and t.cancel_requested`,
         [owner, sessions, seconds],
       ),
     async handOver(fence) {
-      await db.query('update lease set owner = null where session_id = $1 and owner = $2 and epoch = $3', [
-        fence.session_id,
-        fence.owner,
-        fence.epoch,
-      ])
+      await db.query(
+        `update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3`,
+        [fence.session_id, fence.owner, fence.epoch],
+      )
     },
     async breakLease(turn) {
       const broken = await db.query(
-        `update lease l set owner = null from turn t
-          where t.id = $1 and t.session_id = l.session_id and t.state = 'running' and t.cancel_requested
-         returning l.session_id`,
+        `update session s set lease_owner = null from turn t
+          where t.id = $1 and t.session_id = s.id and t.state = 'running' and t.cancel_requested
+         returning s.id`,
         [turn],
       )
       return broken.length > 0
@@ -322,9 +324,9 @@ function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts, more = {
 
 function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
-  const turn = parts.turn(answer.turn)
+  if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.turn(answer.turn) }
+  const turn = newTurn(request.turn, answer.kind, answer.turn)
   if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
-  if (answer.kind === 'replayed') return { kind: answer.kind, turn }
   const { session_id } = turn
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
   const message = asStored(session_id, request.message, answer.message)
@@ -343,6 +345,26 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
     },
   }
 }
+
+const newTurn = (
+  { body_hash: _, ...given }: OpenTurn['turn'],
+  state: 'running' | 'queued',
+  made: MadeTurn,
+): Turn => ({
+  ...given,
+  ...made,
+  state,
+  attempt: 1,
+  restarts: 0,
+  recoveries: 0,
+  steps: [],
+  usage: NO_USAGE,
+  finish_reason: null,
+  error: null,
+  cancel_requested: false,
+  started_at: state === 'running' ? made.created_at : null,
+  ended_at: null,
+})
 
 const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
 

@@ -135,7 +135,7 @@ async function losesItsOwnerOnceMore(t: Test, world: World): Promise<void> {
 async function hearsNothing(t: Test, world: World): Promise<void> {
   const { turn, reading } = await hangingTurn(world, 1, 'deaf')
   world.replicas[1]?.signal('SIGSTOP')
-  const lease = `update lease set until = now() + interval '1 hour' where session_id = $1`
+  const lease = `update session set lease_until = now() + interval '1 hour' where id = $1`
   await world.database.query(lease, [turn.session])
   turn.isCancelled = true
   // Not at the frozen one, which would take the request and never answer.
