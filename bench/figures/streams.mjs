@@ -98,11 +98,11 @@ export async function idleStreams({ stage, upstream, servers, row }) {
   const gateways = { embedded: await stage.startBaton(upstream) }
   if (servers) gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env: serverEnv(servers) })
   const world = { upstream, plain: await stage.startBare(upstream), gateways }
-  const { direct: _, ...targets } = await targetsOf(world, 500)
-  // What a process takes once, it takes with its first streams.
-  for (const name in targets) await runBatch(targets[name], { n: 50, streams: 100, slug: 'd3-i1' })
+  const { direct: _, ...targets } = await targetsOf(world, 1000)
+  // What a process takes once, the embedded database's buffers too, it takes with its first turns.
+  for (const name in targets) await runBatch(targets[name], { n: 50, streams: 300, slug: 'd3-i1' })
   for (const name in targets) {
-    const { baseKiB, points, afterCloseKiB } = await idle(targets[name], { n: 400, settleMs: 3000 })
+    const { baseKiB, points, afterCloseKiB } = await idle(targets[name], { n: 1000, settleMs: 3000 })
     const [{ perStreamKiB, idleCores }] = points
     row(
       'idle streams',
