@@ -32,7 +32,12 @@ export function turnEvents(
       const now = (await store.turns.get(scope, turn.id)) ?? turn
       const messages = await store.messages.ofTurn(turn.id)
       const last = now.ended_at !== null
-      return { id: last ? cursor + END : cursor, data: gapData(turn.session_id, now, messages), last }
+      return {
+        id: last ? cursor + END : cursor,
+        data: gapData(turn.session_id, now, messages),
+        turn: now,
+        last,
+      }
     },
   }
 }
@@ -49,7 +54,7 @@ function sessionEvents(
     async gap(cursor) {
       const turn = (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const messages = await store.messages.after(session, 0)
-      return { id: cursor, data: gapData(session, turn, messages), last: false }
+      return { id: cursor, data: gapData(session, turn, messages), turn, last: false }
     },
   }
 }

@@ -6,19 +6,22 @@
 import { Readable } from 'node:stream'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
-import type { ReadItem } from './bus/bus.ts'
+import type { LoggedEvent, ReadItem } from './bus/bus.ts'
 import { isTerminal } from './chat/event.ts'
 import { encodeComment, encodeEvent } from './sse.ts'
+import type { Turn } from './store/store.ts'
 import type { Metrics } from './telemetry.ts'
 
 export interface EventSource {
   /** Ends when the signal fires. Throws invalid_cursor at once, before anything is sent */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
-  /** What stands in for events that are no longer kept; `last`: nothing follows it */
-  gap(cursor: string): Promise<{ id: string; data: string; last: boolean }>
+  /** What stands in for events that are no longer kept; `turn`: the one that it shows; `last`: nothing follows it */
+  gap(cursor: string): Promise<{ id: string; data: string; turn: Beginning | null; last: boolean }>
   /** A turn's stream: closes after its terminal event */
   endsWithTurn: boolean
 }
+
+type Beginning = Pick<Turn, 'id' | 'started_at'>
 
 export interface Streams {
   /** Sends the stream as the reply. */
@@ -102,6 +105,8 @@ function openStream(
     hurry()
   }
 
+  const told = createTold()
+
   async function copy(): Promise<void> {
     // Headers leave with the first byte.
     await write(encodeComment('baton'))
@@ -109,12 +114,13 @@ function openStream(
       if (stop.signal.aborted) return
       if ('lagged' in item) return write(encodeComment('lagged'))
       if ('gap' in item) {
-        const { id, data, last } = await source.gap(item.cursor)
+        const { id, data, turn, last } = await source.gap(item.cursor)
+        if (turn) told.learn(turn)
         await write(encodeEvent('gap', data, id))
         if (last) return
         continue
       }
-      const { text, ended } = frames(item, source.endsWithTurn)
+      const { text, ended } = frames(item, source.endsWithTurn, told)
       await write(text)
       if (ended) return
     }
@@ -178,9 +184,38 @@ function pacedStream(pingMs: number, onClose: () => void): Paced {
   }
 }
 
-function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean) {
+/** What this stream's reader knows of how turns began. */
+interface Told {
+  learn(turn: Beginning): void
+  isNew(event: LoggedEvent): boolean
+}
+
+/**
+ * Where the log was lost, a turn's next owner says in the new one how the turn began: whoever stayed knows that, or has
+ * it from a snapshot.
+ */
+function createTold(): Told {
+  const known = new Set<string>()
+  const key = (type: string, turn: string | null) => `${type} ${turn}`
+  return {
+    learn({ id, started_at }) {
+      known.add(key('turn.created', id))
+      if (started_at !== null) known.add(key('turn.started', id))
+    },
+    isNew({ type, turn_id }) {
+      if (isTerminal(type)) for (const first of BEGINNING) known.delete(key(first, turn_id))
+      if (!BEGINNING.includes(type)) return true
+      const size = known.size
+      return known.add(key(type, turn_id)).size > size
+    },
+  }
+}
+const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
+
+function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''
   for (const event of item.events) {
+    if (!told.isNew(event)) continue
     text += encodeEvent(event.type, event.data, event.cursor)
     if (endsWithTurn && isTerminal(event.type)) return { text, ended: true }
   }

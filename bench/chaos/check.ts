@@ -169,7 +169,7 @@ function checkStream(reference: Reading, stored: Stored, report: Report): void {
   if (reference.events.some(({ type }) => type === 'gap')) return
   const events = reference.events.map(({ data }) => JSON.parse(data) as TurnEvent)
   const types = events.map(({ type }) => type)
-  for (const type of ['turn.created', 'turn.started']) once(types, type, report)
+  for (const type of BEGINNING) once(types, type, report)
   if (types[0] !== 'turn.created') report('event_disordered', `begins with ${types[0]}`)
   const ends = types.filter(isTerminal)
   if (ends.length !== 1) report(ends.length ? 'event_repeated' : 'event_lost', `${ends.length} ends`)
@@ -197,6 +197,8 @@ function checkStream(reference: Reading, stored: Stored, report: Report): void {
   )
   checkDeltas(events, report)
 }
+
+const BEGINNING = ['turn.created', 'turn.started']
 
 function once(types: string[], type: string, report: Report): void {
   const count = types.filter((one) => one === type).length
@@ -250,6 +252,13 @@ const textOf = (parts: readonly Part[]): string =>
 function checkReader(reading: Reading, reference: Reading, report: Report): void {
   for (const problem of reading.problems) report('reader_refused', `${reading.kind}: ${problem}`)
   checkOrder(reading, report)
+  // Whoever comes back with a cursor from a log that was lost in between is told how the turn began, once more.
+  if (reading.connections === 1) {
+    for (const type of BEGINNING) {
+      const count = reading.events.filter((event) => event.type === type).length
+      if (count > 1) report('event_repeated', `${reading.kind} reader: ${type} ${count} times`)
+    }
+  }
   const hasGap = [reading, reference].some(({ events }) => events.some(({ type }) => type === 'gap'))
   // Who was there when the log was emptied has what came before, which the log does not know any more.
   if (hasGap || new Set(reading.events.map(generation)).size > 1) return

@@ -247,6 +247,30 @@ t.test('a place that is no longer kept is answered with a snapshot, then live ev
   })
 })
 
+t.test('how a turn began is told once, also where the log was lost under the reader', async (t) => {
+  const s = await serve(t, turnRow())
+  const begin = (n: number) => [event('turn.created', n), event('turn.started', n + 1)]
+  scripted(async function* () {
+    yield { events: [...begin(1), event('content.delta', 3)] }
+    yield { events: [...begin(4), event('step.discarded', 6)] }
+    yield { gap: true, cursor: 'ses_1:50' }
+    yield { events: [...begin(51), event('turn.completed', 53)] }
+  })(s)
+  const types = typesIn(await all(await s.open('/v1/turns/turn_1/events')))
+  const rest = ['content.delta', 'step.discarded', 'gap', 'turn.completed']
+  t.same(types, ['turn.created', 'turn.started', ...rest])
+})
+
+t.test('a snapshot tells no more of how its turn began than it shows', async (t) => {
+  const s = await serve(t, turnRow({ state: 'queued', started_at: null }))
+  scripted(async function* () {
+    yield { gap: true, cursor: 'ses_1:50' }
+    yield { events: [event('turn.created', 51), event('turn.started', 52), event('turn.completed', 53)] }
+  })(s)
+  const types = typesIn(await all(await s.open('/v1/turns/turn_1/events?after=ses_1:3')))
+  t.same(types, ['gap', 'turn.started', 'turn.completed'])
+})
+
 t.test('a gap in which the turn has ended is the last frame, and its id says so', async (t) => {
   const s = await serve(t, turnRow({ state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
   scripted(async function* ({ signal }) {
