@@ -10,7 +10,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import { type Db, QueryFailure, value } from '../../src/store/db.ts'
+import { type Db, QueryFailure, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { assertCurrent, type Migration, migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
@@ -50,6 +50,8 @@ t.test('the build leaves a template for first starts', async (t) => {
   const db = await openEmbedded(join(folder, 'first'), () => template)
   t.teardown(() => db.close())
   t.strictSame(await migrate(db, migrations), [], 'with the schema in it')
+  const plan = await values<string>(db, `explain select from session where id = 'some'`)
+  t.match(plan.join(), 'session_pkey', 'plans made on it are those of a full table')
   const [first, ...rest] = migrations
   t.equal(readTemplate([{ name: first?.name ?? '', sha256: 'other' }, ...rest]), null, 'of other migrations')
   t.equal(readTemplate([]), null, 'of a newer version')
