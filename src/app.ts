@@ -34,7 +34,7 @@ import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 import { createSessions } from './sessions.ts'
-import { openStore } from './store/open.ts'
+import { type openDatabase, openStore } from './store/open.ts'
 import type { Connector, Session } from './store/store.ts'
 import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
@@ -64,8 +64,15 @@ const QUEUE_LIMIT = 16
 /** Deltas may be held this long to travel together where an append costs a round trip. */
 const REDIS_FLUSH_MS = 3
 
-/** `given` is for tests: a log of their own, and pings that do not let them wait. */
-export async function createApp(config: Config, given: { log?: Logger; pingMs?: number } = {}): Promise<App> {
+interface Given {
+  /** A database that is opening already: the configuration's */
+  database?: ReturnType<typeof openDatabase>
+  /** For tests: a log of their own, and pings that do not let them wait */
+  log?: Logger
+  pingMs?: number
+}
+
+export async function createApp(config: Config, given: Given = {}): Promise<App> {
   const log = given.log ?? createLog(config.logLevel)
   const metrics = createMetrics()
   const closers: (() => Promise<unknown>)[] = []
@@ -76,12 +83,15 @@ export async function createApp(config: Config, given: { log?: Logger; pingMs?: 
   try {
     const vault = createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
     const store = owned(
-      await openStore({
-        databaseUrl: config.databaseUrl,
-        dataDir: config.dataDir,
-        poolSize: config.limits.databasePool,
-        codec: sealParts(vault, hasSecret),
-      }),
+      await openStore(
+        {
+          databaseUrl: config.databaseUrl,
+          dataDir: config.dataDir,
+          poolSize: config.limits.databasePool,
+          codec: sealParts(vault, hasSecret),
+        },
+        given.database,
+      ),
     )
     await verifyKeys(store.settings, vault)
     const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))

@@ -1,8 +1,7 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
 import closeWithGrace from 'close-with-grace'
-import { createApp } from './app.ts'
 import { ConfigError, loadConfig } from './config/load.ts'
-import { StartupError } from './tools/startup.ts'
+import { openDatabase } from './store/open.ts'
 
 /** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
 const EX_CONFIG = 78
@@ -21,8 +20,16 @@ function load() {
 }
 
 const { config, warnings } = load()
+// The embedded database opens in its own thread while this one loads all the rest.
+const { databaseUrl, dataDir, limits } = config
+const database = openDatabase({ databaseUrl, dataDir, poolSize: limits.databasePool })
+database.catch(() => {}) // Said by createApp, which waits for it
+const [{ createApp }, { StartupError }] = await Promise.all([
+  import('./app.ts'),
+  import('./tools/startup.ts'),
+])
 try {
-  const app = await createApp(config)
+  const app = await createApp(config, { database })
   for (const warning of warnings) app.log.warn(warning)
   const url = await app.http.listen({ host: config.host, port: config.port })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')

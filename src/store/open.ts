@@ -18,12 +18,14 @@ import type { Store } from './store.ts'
 import { readTemplate } from './template.ts'
 import { createTurns } from './turns.ts'
 
-export interface StoreOptions {
+export interface DatabaseOptions {
   databaseUrl: string | null
   /** The embedded database's folder; null: in memory, for tests */
   dataDir: string | null
   /** Most connections to a server */
   poolSize: number
+}
+export interface StoreOptions extends DatabaseOptions {
   /** What becomes of parts at rest (parts.ts); left out: they are stored as they are */
   codec?: PartsCodec
 }
@@ -32,11 +34,9 @@ export interface StoreOptions {
  * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
  * ours, and FolderInUse for a data folder that another process has.
  */
-export async function openStore(options: StoreOptions): Promise<Store> {
+export async function openStore(options: StoreOptions, opening = openDatabase(options)): Promise<Store> {
   const migrations = readMigrations()
-  const db = options.databaseUrl
-    ? openPostgres(options.databaseUrl, options.poolSize)
-    : await openEmbedded(options.dataDir, () => readTemplate(migrations))
+  const db = await opening
   try {
     await migrate(db, migrations)
   } catch (err) {
@@ -50,6 +50,12 @@ export async function openStore(options: StoreOptions): Promise<Store> {
     close: db.close,
   }
 }
+
+/** For a process that has more to load meanwhile: the embedded one opens in its own thread. Throws as openStore does. */
+export const openDatabase = async ({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> =>
+  databaseUrl
+    ? openPostgres(databaseUrl, poolSize)
+    : openEmbedded(dataDir, () => readTemplate(readMigrations()))
 
 function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'close'> {
   return {
