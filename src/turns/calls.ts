@@ -242,8 +242,6 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
   const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
   active.calls.delete(call.call_id)
-  job.state = 'settled'
-  job.result = result
   deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
   deps.log.info(
     {
@@ -257,12 +255,14 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
   )
   const travels = isLast()
   const { reason } = active.stop.signal
+  // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
+  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
+  job.state = 'settled'
+  job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
     return
   }
-  // What a drain cut short is for the next owner to judge; what came home it shall know.
-  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   await deps.store.executions.settle(active.fence, settlement)
   sayOnce(run, exec_id, completedBody(job, result, settlement.duration_ms))
 }

@@ -123,8 +123,9 @@ export function createEngine(deps: EngineDeps): Engine {
     const session = known ?? (await loopDeps.store.sessions.get(ADMIN, turn.session_id))
     if (!session) return
     const { active: mine, finished } = createActive(turn, fence, session)
-    mine.leaveAtBorder = draining
     active.set(session.id, mine)
+    // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
+    if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     let giveBack = () => {}
     try {
