@@ -226,3 +226,29 @@ await everyBackend(
   },
   { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '30' } },
 )
+
+await everyBackend(t, async (t, world) => {
+  await t.test('a call that a drain cuts short is for the next process to judge', async (t) => {
+    const bank = await world.tools('bank', {
+      charge: {
+        run: ({ signal }) =>
+          new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+      },
+    })
+    const { turn } = await start(
+      world,
+      await world.session('openai key', { connectors: ['bank'] }),
+      'call bank__charge with {}',
+    )
+    await until(() => bank.count('charge') === 1)
+    // It gives turns no time to come to a border.
+    await world.restart()
+    const { state, messages } = await world.api.get(`/v1/turns/${turn}?wait=60`)
+    t.equal(state, 'completed')
+    const results = messages.find(({ role }: Json) => role === 'tool')?.parts
+    t.match(results, [{ outcome: 'outcome_unknown' }])
+    const { data } = await world.api.get(`/v1/tool-executions?turn_id=${turn}`)
+    t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }], 'as the ledger has it')
+    t.equal(bank.count('charge'), 1)
+  })
+})
