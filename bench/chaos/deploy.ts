@@ -133,7 +133,7 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
   }
   const begin = (): Promise<Talk> => {
     const session = free.shift()
-    if (session === undefined) throw new Error('every session has a turn: they do not end')
+    if (session === undefined) throw new Error('every session has a turn')
     const turn = one(session)
     // Who waits for all of them hears of it.
     turn.catch(() => {})
@@ -146,7 +146,10 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
   const keepPace = async (rate: number) => {
     const started = performance.now()
     for (let begun = 0; !isOver; await sleep(1000 / rate)) {
-      for (; begun < ((performance.now() - started) * rate) / 1000; begun++) void begin()
+      for (; begun < ((performance.now() - started) * rate) / 1000; begun++) {
+        if (free.length > 0) void begin()
+        else heal('every session had a turn')
+      }
     }
   }
   const going =
