@@ -1,7 +1,7 @@
 /**
- * The figures of bench/README.md: Baton beside the provider itself and a bare Fastify gateway (bare-xcode), interleaved in one
- * run on loopback, medians over rounds. `--rounds N` (3), `--only ready,growth`. Start with an idle machine: quote the ratios,
- * not the milliseconds.
+ * The figures of bench/README.md: Baton beside the provider itself, a bare Fastify gateway (bare-xcode) and one that keeps its
+ * turns and does nothing else (bare-durable, the floor), interleaved in one run on loopback, medians over rounds. `--rounds N`
+ * (3), `--only ready,growth`. Start with an idle machine: quote the ratios, not the milliseconds.
  */
 import { parseArgs } from 'node:util'
 import { bystanders, history, tools } from './figures/growth.mjs'

@@ -81,27 +81,22 @@ export function createStage() {
     return { port, pid: child.pid, base: `http://127.0.0.1:${port}` }
   }
 
-  async function startBare(upstream, api = 'responses') {
+  /** One of the reference gateways, on the gateways' core. */
+  async function startReference(file, upstream, env, ...args) {
     const port = await freePort()
-    const { child, said } = start(
-      process.execPath,
-      [instrument('bare-xcode.mjs'), String(port), String(upstream.port)],
-      { core: GATEWAY_CORE, env: { XC_API: api } },
-    )
+    const command = [instrument(file), String(port), String(upstream.port), ...args]
+    const { child, said } = start(process.execPath, command, { core: GATEWAY_CORE, env })
     closers.push(() => stop(child))
-    await until(() => said().includes('ready'), child, 'bare-xcode')
+    await until(() => said().includes('ready'), child, file)
     return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
   }
 
-  /** bare-durable.mjs, which keeps its turns where Baton with this environment keeps them. */
-  async function startDurable(upstream, env = {}) {
-    const port = await freePort()
-    const args = [instrument('bare-durable.mjs'), port, upstream.port, join(folder, `durable-${++folders}`)]
-    const { child, said } = start(process.execPath, args.map(String), { core: GATEWAY_CORE, env })
-    closers.push(() => stop(child))
-    await until(() => said().includes('ready'), child, 'bare-durable')
-    return { base: `http://127.0.0.1:${port}`, pid: child.pid, stop: () => stop(child) }
-  }
+  const startBare = (upstream, api = 'responses') =>
+    startReference('bare-xcode.mjs', upstream, { XC_API: api })
+
+  /** Keeps its turns where Baton with this environment keeps them. */
+  const startDurable = (upstream, env = {}) =>
+    startReference('bare-durable.mjs', upstream, env, join(folder, `durable-${++folders}`))
 
   /**
    * `dir`: a data folder to use again; `flags`: for node itself; `npm`: as `npm start`, on any core. Answers with the

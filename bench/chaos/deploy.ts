@@ -131,9 +131,10 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
     free.push(session)
     return done
   }
-  const begin = (): Promise<Talk> => {
+  /** Null: every session has a turn. */
+  const begin = (): Promise<Talk> | null => {
     const session = free.shift()
-    if (session === undefined) throw new Error('every session has a turn')
+    if (session === undefined) return null
     const turn = one(session)
     // Who waits for all of them hears of it.
     turn.catch(() => {})
@@ -147,8 +148,7 @@ async function talk(world: World, options: DeployOptions, heal: (what: string) =
     const started = performance.now()
     for (let begun = 0; !isOver; await sleep(1000 / rate)) {
       for (; begun < ((performance.now() - started) * rate) / 1000; begun++) {
-        if (free.length > 0) void begin()
-        else heal('every session had a turn')
+        if (!begin()) heal('every session had a turn')
       }
     }
   }
