@@ -22,9 +22,9 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
     .replace('http://127.0.0.1:8787', world.api.url)
     .replaceAll('http://127.0.0.1:3001', tools)
   t.notMatch(here, /127\.0\.0\.1:(8787|3001)/)
-  const { stdout, stderr } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', here], {
-    maxBuffer: 1 << 26,
-  })
+  // Started outside of any other shell, bash takes a socket as its input for a remote login and reads its rc files.
+  const shell = ['--norc', '-euo', 'pipefail', '-c', here]
+  const { stdout, stderr } = await promisify(execFile)('bash', shell, { maxBuffer: 1 << 26 })
   t.equal(stderr, '')
   const ends = [...stdout.matchAll(/^event: (turn\.(?:completed|failed|cancelled))$/gm)].map(
     ([, type]) => type,
