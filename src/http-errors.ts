@@ -23,7 +23,8 @@ const WAIT_SECONDS = 5
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
   if (error.code === 'internal') {
-    request.log.error({ err: error.cause ?? error, code: error.code }, 'a request failed')
+    const line = { reqId: request.id, err: error.cause ?? error, code: error.code }
+    request.log.error(line, 'a request failed')
   }
   const wait = retryAfter(error)
   if (wait !== null) reply.header('retry-after', String(wait))

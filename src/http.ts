@@ -2,9 +2,11 @@
  * The HTTP side as one Fastify app: hardening, who may call, validation, errors, the OpenAPI document, and
  * the routes. It owns no state but the open streams, and knows nothing of how its parts do their work.
  */
+import { IncomingMessage, ServerResponse } from 'node:http'
+import { Socket } from 'node:net'
 import cors from '@fastify/cors'
-import helmet from '@fastify/helmet'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
+import helmet from 'helmet'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { auditRoutes } from '../routes/audit.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
@@ -53,6 +55,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   const log: FastifyBaseLogger = deps.log
   const app: App = Fastify({
     loggerInstance: log,
+    // A request writes a line of its own only where it failed, and says there which it was.
+    childLoggerFactory: (logger) => logger,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: deps.config.bodyLimit,
     routerOptions: { maxParamLength: 512 },
@@ -88,7 +92,22 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
 async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
   app.decorateRequest('caller')
   app.addHook('onRequest', async (request) => auth.assertLocal(request.headers))
-  await app.register(helmet, {
+  const hardening = hardeningHeaders()
+  app.addHook('onRequest', async (_, reply) => void reply.headers(hardening))
+  if (config.corsOrigins.length === 0) return
+  await app.register(cors, {
+    origin: config.corsOrigins.includes('*') ? '*' : [...config.corsOrigins],
+    methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
+    exposedHeaders: EXPOSED,
+    maxAge: 600,
+    strictPreflight: false,
+  })
+}
+
+/** Helmet's headers, asked for once: it works them out anew for each request, and here they are always the same. */
+function hardeningHeaders(): Record<string, string> {
+  const headers: Record<string, string> = {}
+  const apply = helmet({
     // Nothing here is a page but /docs, which brings its own policy.
     contentSecurityPolicy: {
       useDefaults: false,
@@ -98,14 +117,12 @@ async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
     strictTransportSecurity: false,
     crossOriginResourcePolicy: { policy: 'cross-origin' },
   })
-  if (config.corsOrigins.length === 0) return
-  await app.register(cors, {
-    origin: config.corsOrigins.includes('*') ? '*' : [...config.corsOrigins],
-    methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
-    exposedHeaders: EXPOSED,
-    maxAge: 600,
-    strictPreflight: false,
+  const response = new ServerResponse(new IncomingMessage(new Socket()))
+  apply(response.req, response, (thrown) => {
+    if (thrown) throw thrown
   })
+  for (const [name, value] of Object.entries(response.getHeaders())) headers[name] = String(value)
+  return headers
 }
 
 /** Who calls, before anything of the request is read. */

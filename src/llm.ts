@@ -242,7 +242,7 @@ export function createLlm(deps: LlmDeps): Llm {
       if (thrown instanceof LlmStale) outcome = 'stale'
       throw thrown
     } finally {
-      answer?.abort(new Error('the reader left'))
+      answer?.abort(LEFT)
       if (outcome !== 'stale') ended(call, progress, outcome)
     }
   }
@@ -306,6 +306,8 @@ export function createLlm(deps: LlmDeps): Llm {
   }
 }
 
+/** Made once: an error takes a stack with it, and every call ends here, whose exchange is mostly over by then. */
+const LEFT = new Error('the reader left')
 const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'application/json' }
 const MASKED: CredentialSecret = { api_key: '***', access_token: '***' }
 

@@ -9,7 +9,7 @@ import { BatonError } from '../errors.ts'
 import type { Bus, BusEvent } from './bus.ts'
 
 export interface Writer {
-  /** For display only: a loss shows in `close`. */
+  /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
   /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. */
   emit(event: TurnEvent, once?: string): Promise<string>
@@ -20,12 +20,14 @@ export interface Writer {
 }
 
 interface Waiting {
-  event: TurnEvent
+  readonly event: TurnEvent
   isDelta: boolean
   once: string | undefined
   resolve(cursor: string): void
   reject(error: unknown): void
 }
+
+const NOTHING = (): void => {}
 
 /** When deltas may go out, for all writers on one bus; all that are held go in one tick. */
 interface Pace {
@@ -129,9 +131,8 @@ export function createWriter(
     delta(event) {
       if (isClosed) return
       const before = waiting.at(-1)
-      const merged = before?.isDelta ? merge(before.event, event) : null
-      if (before && merged) before.event = merged
-      else waiting.push({ event, isDelta: true, once: undefined, resolve: () => {}, reject: lose })
+      if (before?.isDelta && join(before.event, event)) return plan()
+      waiting.push({ event, isDelta: true, once: undefined, resolve: NOTHING, reject: lose })
       plan()
     },
     emit(event, once) {
@@ -168,13 +169,13 @@ const encoded = (batch: readonly Waiting[], turn: string, epoch: number): BusEve
     return said
   })
 
-/** One delta for two of the same text or the same call's arguments; null where they do not belong together. */
-function merge(a: TurnEvent, b: TurnEvent): TurnEvent | null {
-  if (a.step !== b.step) return null
-  if (a.type === 'content.delta' && b.type === 'content.delta') return { ...a, text: a.text + b.text }
-  if (a.type === 'reasoning.delta' && b.type === 'reasoning.delta') return { ...a, text: a.text + b.text }
-  if (a.type === 'tool_call.delta' && b.type === 'tool_call.delta' && a.call_id === b.call_id) {
-    return { ...a, arguments_delta: a.arguments_delta + b.arguments_delta }
-  }
-  return null
+/** Makes `a` say what `b` says too; false where they do not belong together. */
+function join(a: TurnEvent, b: TurnEvent): boolean {
+  if (a.step !== b.step) return false
+  if (a.type === 'content.delta' && b.type === 'content.delta') a.text += b.text
+  else if (a.type === 'reasoning.delta' && b.type === 'reasoning.delta') a.text += b.text
+  else if (a.type === 'tool_call.delta' && b.type === 'tool_call.delta' && a.call_id === b.call_id) {
+    a.arguments_delta += b.arguments_delta
+  } else return false
+  return true
 }

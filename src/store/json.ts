@@ -12,7 +12,8 @@ export const document = (value: unknown): string => JSON.stringify(value ?? null
 /** JSON for a function's jsonb argument. Documents go inside of it as text. */
 export function record(value: unknown): string {
   const text = JSON.stringify(value)
-  if (!UNSTORABLE_ESCAPE.test(text)) return text
+  // The plain search is ten times faster than the pattern, and mostly all that is needed.
+  if (!text.includes('\\u') || !UNSTORABLE_ESCAPE.test(text)) return text
   return JSON.stringify(value, (_, inner: unknown) => (typeof inner === 'string' ? plain(inner) : inner))
 }
 

@@ -59,7 +59,8 @@ const NAMED_SECRET =
   /"(?:[^"]{0,200}[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|access[_-]?token|refresh[_-]?token|authorization)"\s*:\s*"[^"]/i
 
 /** One of these stands in every match of it. */
-const SECRET_WORD = /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|token|authorization/i
+const SECRET_WORD =
+  /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|(?:access|refresh)[_-]?token|authorization/i
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut. */

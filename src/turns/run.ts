@@ -66,7 +66,7 @@ export async function catchUp(run: Run): Promise<void> {
 export const endedStep = (
   { step, folding }: NonNullable<Run['open']>,
   finish_reason: Step['finish_reason'],
-): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: new Date().toISOString() })
+): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: now() })
 
 /** The connectors of a session's bindings, as of a registry revision. */
 export const connectorsIn = (
@@ -115,7 +115,7 @@ export async function commit(
     announce: [...active.unsaid, ...announce],
   })
   active.hasQueued = has_queued
-  if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: new Date().toISOString() })
+  if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
   const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
   void sayAll(run, announce, stored).then(
@@ -171,17 +171,18 @@ export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent 
   return message ? { ...said, message } : said
 }
 
-let lastMs = 0
+let lastSecond = 0
 let lastText = ''
 
-/** The time in words, made once a millisecond: deltas come in bursts. */
-function now(): string {
+/** The time as RFC 3339; all but the milliseconds is made once a second. */
+export function now(): string {
   const ms = Date.now()
-  if (ms !== lastMs) {
-    lastMs = ms
-    lastText = new Date(ms).toISOString()
+  const second = Math.floor(ms / 1000)
+  if (second !== lastSecond) {
+    lastSecond = second
+    lastText = new Date(second * 1000).toISOString().slice(0, -4)
   }
-  return lastText
+  return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
 }
 
 export function event(active: ActiveTurn, step: number | null, body: TurnEventBody): TurnEvent {

@@ -14,7 +14,7 @@ import { CANCELLED, RESTART } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { patiently } from './patience.ts'
 import { type Prepared, prepare } from './prepare.ts'
-import { catchUp, commit, contextOf, endedStep, event, type Run, say } from './run.ts'
+import { catchUp, commit, contextOf, endedStep, event, now, type Run, say } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -86,7 +86,7 @@ function newStep(run: Run, prepared: Prepared): Step {
     tool_count: prepared.overlay.tools.length,
     finish_reason: null,
     usage: NO_USAGE,
-    started_at: new Date().toISOString(),
+    started_at: now(),
     ended_at: null,
   }
 }
@@ -144,16 +144,20 @@ async function streamStep(
 
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)
-  const { active, writer } = run
-  const delta = (body: Parameters<typeof event>[2]) => writer.delta(event(active, run.index, body))
+  const { writer } = run
+  // Written out: of all events these are the many, and an object put together from others costs several times one
+  // that is made in its shape.
+  const { id: turn_id, session_id } = run.active.turn
+  const step = run.index
   switch (item.type) {
     case 'text.delta':
-      return delta({ type: 'content.delta', text: item.text })
+      return writer.delta({ type: 'content.delta', text: item.text, session_id, turn_id, step, at: now() })
     case 'reasoning.delta':
-      return delta({ type: 'reasoning.delta', text: item.text })
+      return writer.delta({ type: 'reasoning.delta', text: item.text, session_id, turn_id, step, at: now() })
     case 'tool_call.delta': {
       const { call_id, name, arguments_delta } = item
-      return delta({ type: 'tool_call.delta', call_id, name, arguments_delta })
+      const type = 'tool_call.delta'
+      return writer.delta({ type, call_id, name, arguments_delta, session_id, turn_id, step, at: now() })
     }
     case 'part':
       if (item.part.type !== 'tool_call') return
@@ -263,7 +267,7 @@ async function writeStep(
 ): Promise<void> {
   const { active, deps } = run
   const usage = folding.usage()
-  const done: Step = { ...step, usage, ended_at: new Date().toISOString() }
+  const done: Step = { ...step, usage, ended_at: now() }
   active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
