@@ -42,6 +42,8 @@ export interface StreamOptions {
 /** Pings in a row that found the client not reading: then it is stuck, not slow. */
 const STUCK_PINGS = 4
 const OVER = Symbol('the stream is over')
+/** How long headers wait for a first event that goes with them. */
+const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
@@ -102,8 +104,6 @@ async function copy(
   signal: AbortSignal,
 ): Promise<void> {
   const told = createTold()
-  // Headers leave with the first byte.
-  await write(encodeComment('baton'))
   for await (const item of items) {
     if (signal.aborted) return
     if ('lagged' in item) {
@@ -143,6 +143,8 @@ function openPaced(reply: FastifyReply, pingMs: number): Paced {
     .type('text/event-stream; charset=utf-8')
     .hijack()
   raw.writeHead(reply.statusCode, reply.getHeaders() as OutgoingHttpHeaders)
+  // Headers leave with the first byte: that of the first event, where there is one soon.
+  const greeting = setTimeout(() => raw.write(encodeComment('baton')), GREETING_MS)
   let drained: (() => void) | null = null
   let stuck = 0
   const hurry = () => {
@@ -157,18 +159,21 @@ function openPaced(reply: FastifyReply, pingMs: number): Paced {
   }, pingMs).unref()
   raw.on('drain', hurry)
   raw.once('close', () => {
+    clearTimeout(greeting)
     clearInterval(ping)
     hurry()
   })
   return {
     hurry,
     write(text) {
+      clearTimeout(greeting)
       if (text === '' || raw.destroyed || raw.write(text)) return null
       return new Promise<void>((resolve) => {
         drained = resolve
       })
     },
     end() {
+      clearTimeout(greeting)
       if (!raw.destroyed) raw.end()
     },
   }

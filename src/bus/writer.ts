@@ -118,7 +118,13 @@ export function createWriter(
   /** At the end of this tick, or for later deltas alone when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
-    if (flushMs > 0 && !isUrgent) {
+    if (isUrgent) {
+      // After what is due before it: a turn's request leaves first, and its first events go together meanwhile.
+      isPlanned = true
+      setImmediate(send)
+      return
+    }
+    if (flushMs > 0) {
       const now = performance.now()
       const rest = isFirst ? 0 : pace.sentAt + flushMs - now
       if (rest > 0) return hold(pace, send, rest)

@@ -90,7 +90,7 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
       const answer = await value<OpenAnswer | { kind: 'unsure'; ground: StoredGround }>(
         db,
         'select open_turn($1, $2)',
-        [visibleTo(scope), openRecord(request, parts, { environment })],
+        [visibleTo(scope), openRecord(request, parts, environment)],
       )
       if (answer?.kind === 'unsure') return { kind: answer.kind, ground: toGround(answer.ground) }
       return answer && toOpened(answer, request, parts)
@@ -312,13 +312,29 @@ const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
   credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
 })
 
-function openRecord({ turn, message, ...rest }: OpenTurn, parts: Parts, more = {}): string {
-  const session = turn.session_id
+function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
+  const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
+  const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
+  // Member by member, here and in newTurn: on the way of every turn, spreading these costs more than writing them.
   return record({
-    ...rest,
-    ...more,
-    turn: { ...turn, input: parts.seal(turn.input, session), context: parts.edits(turn.context, session) },
-    message: parts.newMessage(message, session),
+    turn: {
+      id,
+      session_id,
+      input: parts.seal(turn.input, session_id),
+      context: parts.edits(turn.context, session_id),
+      max_steps,
+      provider,
+      model,
+      idempotency_key,
+      body_hash,
+    },
+    message: parts.newMessage(message, session_id),
+    on_busy,
+    queue_limit,
+    lease,
+    known_revision,
+    known_history,
+    environment,
   })
 }
 
@@ -346,14 +362,17 @@ function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   }
 }
 
-const newTurn = (
-  { body_hash: _, ...given }: OpenTurn['turn'],
-  state: 'running' | 'queued',
-  made: MadeTurn,
-): Turn => ({
-  ...given,
-  ...made,
+const newTurn = (given: OpenTurn['turn'], state: 'running' | 'queued', made: MadeTurn): Turn => ({
+  id: given.id,
+  session_id: given.session_id,
+  owner: made.owner,
   state,
+  input: given.input,
+  context: given.context,
+  max_steps: given.max_steps,
+  provider: given.provider,
+  model: given.model,
+  idempotency_key: given.idempotency_key,
   attempt: 1,
   restarts: 0,
   recoveries: 0,
@@ -361,7 +380,9 @@ const newTurn = (
   usage: NO_USAGE,
   finish_reason: null,
   error: null,
+  base_seq: made.base_seq,
   cancel_requested: false,
+  created_at: made.created_at,
   started_at: state === 'running' ? made.created_at : null,
   ended_at: null,
 })
