@@ -33,7 +33,8 @@ function heldBus() {
   }
   return { bus: held, appends, close: () => bus.close() }
 }
-const turnOfTheLoop = () => new Promise((resolve) => setImmediate(resolve))
+/** Two, since what is planned in one goes out in the next. */
+const turnOfTheLoop = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
 const told = (events: readonly BusEvent[] = []) =>
   events.map(({ data }) => {
     const { type, text, arguments_delta } = JSON.parse(data)
