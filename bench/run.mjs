@@ -6,13 +6,24 @@
 import { parseArgs } from 'node:util'
 import { bystanders, history, tools } from './figures/growth.mjs'
 import { overload, ready } from './figures/process.mjs'
-import { idleStreams, manyStreams, streams, sustained, turns, warm } from './figures/streams.mjs'
+import {
+  bursts,
+  idleStreams,
+  longTurns,
+  manyStreams,
+  streams,
+  sustained,
+  turns,
+  warm,
+} from './figures/streams.mjs'
 import { NOOP, replay, steps, toolTurns, writes } from './figures/turns.mjs'
 import { createStage, serverEnv } from './stage.mjs'
 
 const FIGURES = {
   ready,
   streams,
+  long: longTurns,
+  bursts,
   many: manyStreams,
   turns,
   sustained,

@@ -4,14 +4,20 @@ import { idle, interleave, median, ms, ramp, runBatch } from '../instruments/loa
 import { serverEnv } from '../stage.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
-const ONE = { n: 1, streams: 40, slug: 'd10-i5', rampMs: 0 }
-/** 60 deltas 20 ms apart */
-const FIFTY = { n: 50, streams: 300, slug: 'd60-i20', rampMs: 400 }
+const ONE = { n: 1, streams: 60, slug: 'd10-i5', rampMs: 0 }
+/** 1,350 deltas and 22 turns a second, each stream at another place of its turn */
+const FIFTY = { n: 50, streams: 250, slug: 'd60-i37', rampMs: 2220 }
+/** The same rate in turns of usual length, where the beginning of a turn hardly counts */
+const LONG = { n: 50, streams: 50, slug: 'd370-i37', rampMs: 400 }
+/** All begun within 0.4 s, over and over */
+const BURST = { n: 50, streams: 200, slug: 'd60-i20', rampMs: 400 }
 /** 3,300 deltas and 123 turns a second */
 const MANY = { n: 500, streams: 1000, slug: 'd27-i150', rampMs: 4000 }
 
-export const streams = (world) => loads(world, [ONE, FIFTY])
-export const manyStreams = (world) => loads(world, [MANY])
+export const streams = (world) => loads(world, { '1 stream': ONE, '50 streams': FIFTY })
+export const longTurns = (world) => loads(world, { '50 streams, turns of 370 deltas': LONG })
+export const bursts = (world) => loads(world, { '50 streams begun at once': BURST })
+export const manyStreams = (world) => loads(world, { '500 streams': MANY })
 
 async function targetsOf({ upstream, plain, floors = {}, gateways }, sessions) {
   const targets = { direct: direct(upstream), 'bare-xcode': bare(plain) }
@@ -23,12 +29,12 @@ async function targetsOf({ upstream, plain, floors = {}, gateways }, sessions) {
 }
 
 /**
- * A gateway serves for days: the compiler's work on the first thousand turns, several times that of a turn, is not
+ * A gateway serves for days: the compiler's work on the first thousands of turns, several times that of a turn, is not
  * counted to those that are measured.
  */
 export async function warm(world) {
   const { direct: _, ...targets } = await targetsOf(world, 300)
-  for (const name in targets) await runBatch(targets[name], { n: 24, streams: 1000, slug: 'd10-i1' })
+  for (const name in targets) await runBatch(targets[name], { n: 24, streams: 3000, slug: 'd10-i1' })
 }
 
 const times = (value, base) => `${(value / base).toFixed(2)} ×`
@@ -36,13 +42,13 @@ const times = (value, base) => `${(value / base).toFixed(2)} ×`
 /** Added time to the first delta, transit, and the gateway's CPU for each delta, a turn's own cost included. */
 async function loads(world, sizes) {
   const targets = await targetsOf(world, 1200)
-  for (const { n, ...size } of sizes) {
-    const sum = await interleave(targets, { n, ...size, rounds: world.rounds })
+  for (const [title, size] of Object.entries(sizes)) {
+    const sum = await interleave(targets, { ...size, rounds: world.rounds })
     const base = sum['bare-xcode']
     for (const [name, { vs, gwCpuPerEvent, transit, errors }] of Object.entries(sum)) {
       if (name === 'direct') continue
       world.row(
-        `${n} streams`,
+        title,
         name,
         `first delta +${ms(vs.addTtftP50)} ms (${times(vs.addTtftP50, base.vs.addTtftP50)})`,
         `transit p50 ${ms(transit.p50)} ms, added ${ms(vs.addTransitP50)} ms (${times(vs.addTransitP50, base.vs.addTransitP50)})`,
