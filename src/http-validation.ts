@@ -15,16 +15,30 @@ import { createAjv, deepest, problemOf } from './validation.ts'
 /** Nesting beyond which JSON can no longer be written again with certainty. */
 const DEEPEST = 200
 
+/** Stands where Fastify would load compilers of its own until `useValidation` has set ours. */
+const none = (): never => {
+  throw new Error('a route was added before useValidation')
+}
+export const NO_COMPILERS = { buildValidator: none, buildSerializer: none }
+
 /** Makes the app check requests by Baton's rules and answer with its words. */
 export function useValidation(app: App): void {
-  const strict = createAjv({})
-  const coercing = createAjv({ coerceTypes: true })
+  let strict: Ajv | undefined
+  let coercing: Ajv | undefined
+  const ajvFor = (part: string | undefined): Ajv => {
+    if (part === 'body') {
+      strict ??= createAjv({})
+      return strict
+    }
+    coercing ??= createAjv({ coerceTypes: true })
+    return coercing
+  }
   const compiled: (() => ValidateFunction)[] = []
   // Compiling all schemas takes most of a second: it is done by the first request, or after the start.
   app.setValidatorCompiler(({ schema, httpPart }) => {
-    const ajv = httpPart === 'body' ? strict : coercing
     let validate: ValidateFunction | undefined
     const ready = () => {
+      const ajv = ajvFor(httpPart)
       validate ??= ajv.compile(shared(ajv, schema as TSchema))
       return validate
     }
