@@ -4,7 +4,7 @@
  * optional, whatever content type was announced.
  */
 
-import { setImmediate } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import type { TSchema } from 'typebox'
@@ -14,6 +14,8 @@ import { createAjv, deepest, problemOf } from './validation.ts'
 
 /** Nesting beyond which JSON can no longer be written again with certainty. */
 const DEEPEST = 200
+/** Whoever asks since it was started whether it is ready hears so before schemas are compiled. */
+const ANSWER_FIRST_MS = 50
 
 /** Stands where Fastify would load compilers of its own until `useValidation` has set ours. */
 const none = (): never => {
@@ -49,6 +51,7 @@ export function useValidation(app: App): void {
     }
   })
   app.addHook('onListen', async () => {
+    await sleep(ANSWER_FIRST_MS, undefined, { ref: false })
     for (const ready of compiled) {
       ready()
       await setImmediate()

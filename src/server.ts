@@ -34,8 +34,8 @@ try {
   for (const warning of warnings) app.log.warn(warning)
   const url = await app.http.listen({ host: config.host, port: config.port })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
-  // The first tool call need not wait for them. Whoever uses them hears of a failure.
-  loadRules().catch(() => {})
+  // The first tool call need not wait for them, nor whoever asks whether it is ready. Who uses them hears of a failure.
+  setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.
   closeWithGrace({ delay: (config.drainSeconds + 15) * 1000 }, async ({ err, signal }) => {
     if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')
