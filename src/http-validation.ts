@@ -4,7 +4,7 @@
  * optional, whatever content type was announced.
  */
 
-import { setImmediate } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import type { TSchema } from 'typebox'
@@ -14,17 +14,33 @@ import { createAjv, deepest, problemOf } from './validation.ts'
 
 /** Nesting beyond which JSON can no longer be written again with certainty. */
 const DEEPEST = 200
+/** Whoever asks since it was started whether it is ready hears so before schemas are compiled. */
+const ANSWER_FIRST_MS = 50
+
+/** Stands where Fastify would load compilers of its own until `useValidation` has set ours. */
+const none = (): never => {
+  throw new Error('a route was added before useValidation')
+}
+export const NO_COMPILERS = { buildValidator: none, buildSerializer: none }
 
 /** Makes the app check requests by Baton's rules and answer with its words. */
 export function useValidation(app: App): void {
-  const strict = createAjv({})
-  const coercing = createAjv({ coerceTypes: true })
+  let strict: Ajv | undefined
+  let coercing: Ajv | undefined
+  const ajvFor = (part: string | undefined): Ajv => {
+    if (part === 'body') {
+      strict ??= createAjv({})
+      return strict
+    }
+    coercing ??= createAjv({ coerceTypes: true })
+    return coercing
+  }
   const compiled: (() => ValidateFunction)[] = []
   // Compiling all schemas takes most of a second: it is done by the first request, or after the start.
   app.setValidatorCompiler(({ schema, httpPart }) => {
-    const ajv = httpPart === 'body' ? strict : coercing
     let validate: ValidateFunction | undefined
     const ready = () => {
+      const ajv = ajvFor(httpPart)
       validate ??= ajv.compile(shared(ajv, schema as TSchema))
       return validate
     }
@@ -35,6 +51,7 @@ export function useValidation(app: App): void {
     }
   })
   app.addHook('onListen', async () => {
+    await sleep(ANSWER_FIRST_MS, undefined, { ref: false })
     for (const ready of compiled) {
       ready()
       await setImmediate()

@@ -25,7 +25,7 @@ import { onClientError, requestId, sendError, useErrors } from './http-errors.ts
 import { useOpenApi } from './http-openapi.ts'
 import { createRateLimit, type RateLimit } from './http-rate.ts'
 import { createStreams } from './http-sse.ts'
-import { useValidation } from './http-validation.ts'
+import { NO_COMPILERS, useValidation } from './http-validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   /** Between two pings of an event stream; default 15 s */
@@ -61,6 +61,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     bodyLimit: deps.config.bodyLimit,
     routerOptions: { maxParamLength: 512 },
     exposeHeadRoutes: false,
+    schemaController: { compilersFactory: NO_COMPILERS },
     requestTimeout: 300_000,
     // While it closes, what still comes is answered as usual, in the usual shape.
     return503OnClosing: false,

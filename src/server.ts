@@ -24,15 +24,18 @@ const { config, warnings } = load()
 const { databaseUrl, dataDir, limits } = config
 const database = openDatabase({ databaseUrl, dataDir, poolSize: limits.databasePool })
 database.catch(() => {}) // Said by createApp, which waits for it
-const [{ createApp }, { StartupError }] = await Promise.all([
+const [{ createApp }, { StartupError }, { loadRules }] = await Promise.all([
   import('./app.ts'),
   import('./tools/startup.ts'),
+  import('./tools/redact.ts'),
 ])
 try {
   const app = await createApp(config, { database })
   for (const warning of warnings) app.log.warn(warning)
   const url = await app.http.listen({ host: config.host, port: config.port })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
+  // The first tool call need not wait for them, nor whoever asks whether it is ready. Who uses them hears of a failure.
+  setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.
   closeWithGrace({ delay: (config.drainSeconds + 15) * 1000 }, async ({ err, signal }) => {
     if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')

@@ -2,7 +2,8 @@
  * One way to say in words what a schema found: used for request bodies and for the configuration file.
  * The validators are Ajv's, made here so that every schema of Baton is read with the same rules.
  */
-import { Ajv, type ErrorObject, type Options } from 'ajv'
+import { createRequire } from 'node:module'
+import type { Ajv, ErrorObject, Options } from 'ajv'
 import { parseDuration } from './config/duration.ts'
 
 /** What is wrong where, and what to do about it. */
@@ -32,8 +33,12 @@ const FORMATS: Record<string, { check: (text: string) => boolean; words: string 
   },
 }
 
+/** Loaded by the first who needs it: nothing has to be validated before the process is ready. */
+const loadAjv = () => createRequire(import.meta.url)('ajv') as typeof import('ajv')
+
 /** An Ajv with Baton's formats. Strict: a schema with an unknown keyword is a defect of the code. */
 export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): Ajv {
+  const { Ajv } = loadAjv()
   const ajv = new Ajv({
     strict: true,
     // One error of a list is enough to name; a body of a million wrong items must not build a million.

@@ -2,54 +2,161 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { startToolServer, textResult } from '../../dist/test/e2e/tool-server.js'
-import { baton, call, direct, openSessions } from '../client.mjs'
-import { Conn, hostPort, interleave, median, ms, runBatch } from '../instruments/load.mjs'
+import { baton, call, openSessions } from '../client.mjs'
+import {
+  Conn,
+  hostPort,
+  interleave,
+  median,
+  ms,
+  nowUs,
+  openPool,
+  runBatch,
+  wire,
+} from '../instruments/load.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
 /** What the fake model calls, whatever is declared. */
 export const NOOP = 'noop__nothing'
 
+let server
+
+/** The tool's server, started once. */
+async function toolServer(stage) {
+  if (server) return server
+  server = await startToolServer({ nothing: { run: () => textResult('done') } })
+  stage.own(server.close)
+  return server
+}
+
 let isMade = false
 
-/** A session's settings with the tool, whose server and connectors are made once. */
+/** A session's settings with the tool, whose connectors are made once. */
 async function withTool({ stage, gateways }) {
   const body = { ...SESSION, connectors: ['noop'] }
   if (isMade) return body
   isMade = true
-  const server = await startToolServer({ nothing: { run: () => textResult('done') } })
-  stage.own(server.close)
+  const { url } = await toolServer(stage)
   for (const gateway of Object.values(gateways)) {
     await call(gateway, 'POST', '/v1/connectors', {
       name: 'noop',
       transport: 'streamable_http',
-      url: server.url,
+      url,
     })
   }
   return body
 }
 
-/** The time of five steps that call a tool which does nothing, against that of a turn's one step. */
+/** Turns by how many steps call the tool before the answer */
+const TOOL_STEPS = [0, 1, 5]
+const slugOf = (count) => (count === 0 ? 'd3-i1' : `d3-i1-t1-s${count}`)
+const SAMPLES = 16
+
+/**
+ * What tool steps add to a turn. Added is, here as everywhere, the time through Baton less that of the same work asked
+ * for directly: as many answers of the provider, and as many calls of the tool, one after the other. A tool step's own
+ * share is what a turn with it adds more than a plain turn; what that adds stands for a step without a tool.
+ */
 export async function steps(world) {
   const body = await withTool(world)
-  const first = async (target, slug) => median((await runBatch(target, { n: 1, streams: 16, slug })).ttft)
+  const asked = await directly(world)
   for (const [name, gateway] of Object.entries(world.gateways)) {
-    const target = baton(gateway, await openSessions(gateway, 16, body))
-    await first(target, 'd3-i1-t1-s5')
-    const [one, five] = [[], []]
-    for (let round = 0; round < world.rounds; round++) {
-      const itself = await first(direct(world.upstream), 'd3-i1')
-      const plain = await first(target, 'd3-i1')
-      one.push(plain - itself)
-      five.push((await first(target, 'd3-i1-t1-s5')) - plain)
+    const target = baton(gateway, await openSessions(gateway, SAMPLES, body))
+    const pool = openPool(target, 1)
+    const turn = async (count) => {
+      const { ttft, errors } = await runBatch(target, { streams: 1, slug: slugOf(count), pool })
+      if (ttft.length === 0) throw new Error(JSON.stringify(errors))
+      return ttft[0]
     }
+    for (let i = 0; i < SAMPLES; i++) await turn(5)
+    const rounds = []
+    for (let round = 0; round < world.rounds; round++) rounds.push(await sampled({ asked, turn }))
+    pool[0].destroy()
+    const mid = (figure) => median(rounds.map(figure))
+    const direct = TOOL_STEPS.map((count, i) => `${count}: ${ms(mid(({ asked }) => asked[i]))}`)
+    const [plain, one, five] = TOOL_STEPS.map((_, i) => mid(({ turn, asked }) => turn[i] - asked[i]))
+    const [each, all] = [one - plain, five - plain]
     world.row(
-      'five tool steps',
+      'tool steps',
       name,
-      `one step adds ${ms(median(one))} ms, five tool steps add ${ms(median(five))} ms`,
-      `${(median(five) / (5 * median(one))).toFixed(2)} × five such steps`,
+      `directly ${direct.join(', ')} ms`,
+      `a plain turn adds ${ms(plain)} ms, one tool step ${ms(each)} ms more, five ${ms(all)} ms more`,
+      `${(all / (5 * each)).toFixed(2)} × five times one tool step`,
+      `${(all / (5 * plain)).toFixed(2)} × five plain turns`,
     )
   }
+}
+
+/** One round's medians by kind of turn. The kinds and the ways take turns. */
+async function sampled(ways) {
+  const times = Object.fromEntries(Object.keys(ways).map((way) => [way, TOOL_STEPS.map(() => [])]))
+  for (let i = 0; i < SAMPLES; i++) {
+    for (const [kind, count] of TOOL_STEPS.entries()) {
+      for (const way in ways) times[way][kind].push(await ways[way](count))
+    }
+  }
+  return Object.fromEntries(Object.keys(ways).map((way) => [way, times[way].map((all) => median(all))]))
+}
+
+/** A turn's exchanges without a gateway, from the first request to the first delta of the answer. */
+async function directly({ stage, upstream }) {
+  const provider = new Conn(...hostPort(upstream.base))
+  stage.own(async () => provider.destroy())
+  const callTool = await bareTool(stage)
+  const requestOf = (slug, done) => {
+    const input = [{ type: 'message', role: 'user', content: 'go' }, ...Array(done).fill(EXCHANGE).flat()]
+    const tools = [{ type: 'function', name: NOOP, parameters: { type: 'object', properties: {} } }]
+    return post(`${upstream.base}/v1/responses`, { model: `fake-${slug}`, stream: true, input, tools })
+  }
+  return async (count) => {
+    const slug = slugOf(count)
+    const began = nowUs()
+    for (let done = 0; done < count; done++) {
+      whole(await provider.run(await requestOf(slug, done), { counter: { needle: 'response.completed' } }))
+      await callTool()
+    }
+    const last = await requestOf(slug, count)
+    const before = nowUs() - began
+    return before + whole(await provider.run(last, { expect: 3, counter: 'stamp' })).ttft
+  }
+}
+
+const ARGUMENTS = { text: 'hello from the fake upstream' }
+const EXCHANGE = [
+  { type: 'function_call', call_id: 'call_0', name: NOOP, arguments: JSON.stringify(ARGUMENTS) },
+  { type: 'function_call_output', call_id: 'call_0', output: 'done' },
+]
+
+/** The exchange that Baton makes for a call (MCP 2025-11-25, Streamable HTTP), on a connection kept alive. */
+async function bareTool(stage) {
+  const { url } = await toolServer(stage)
+  const version = '2025-11-25'
+  const headers = {
+    accept: 'application/json, text/event-stream',
+    'content-type': 'application/json',
+    'mcp-protocol-version': version,
+  }
+  const hello = { protocolVersion: version, capabilities: {}, clientInfo: { name: 'bench', version: '1' } }
+  const begun = await fetch(url, { method: 'POST', headers, body: message('initialize', hello) })
+  const session = { 'mcp-session-id': begun.headers.get('mcp-session-id') }
+  const params = { name: 'nothing', arguments: ARGUMENTS }
+  const request = await post(url, message('tools/call', params), { ...headers, ...session })
+  const conn = new Conn(...hostPort(url))
+  stage.own(async () => conn.destroy())
+  return async () => whole(await conn.run(request, { counter: { needle: 'event: message' } }))
+}
+
+const message = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params })
+
+const post = (url, body, headers = {}) => {
+  const { origin, pathname } = new URL(url)
+  return wire({ base: origin, build: () => ({ path: pathname, headers, body }) }, {})
+}
+
+function whole(answer) {
+  if (answer.err || answer.n === 0) throw new Error(answer.err ?? 'an answer without what it should hold')
+  return answer
 }
 
 /** Turns of two tool steps and an answer of ten deltas, as many as a core can do. */

@@ -3,7 +3,6 @@ import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
 import type { Bus } from './bus.ts'
 import { createMemoryBus } from './memory.ts'
-import { openRedisBus } from './redis.ts'
 
 export interface OpenBus {
   redisUrl: string | null
@@ -12,5 +11,9 @@ export interface OpenBus {
 }
 
 /** Does not fail while Redis is away: the bus says so (`ready`) until it is there. */
-export const openBus = async ({ redisUrl, ...deps }: OpenBus): Promise<Bus> =>
-  redisUrl === null ? createMemoryBus(deps) : openRedisBus({ ...deps, url: redisUrl })
+export async function openBus({ redisUrl, ...deps }: OpenBus): Promise<Bus> {
+  if (redisUrl === null) return createMemoryBus(deps)
+  // The driver is loaded where there is a server to talk to.
+  const { openRedisBus } = await import('./redis.ts')
+  return openRedisBus({ ...deps, url: redisUrl })
+}

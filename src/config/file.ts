@@ -3,8 +3,8 @@
  * Values stay as they were written here; toolbox.ts and load.ts turn them into the configuration.
  */
 
+import { createRequire } from 'node:module'
 import { type Static, type TSchema, Type } from 'typebox'
-import { LineCounter, parse, parseDocument } from 'yaml'
 import type { Problem } from '../validation.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 
@@ -125,8 +125,12 @@ export interface FileContent {
   limits?: Static<typeof LimitsSchema>
 }
 
+/** Most installations have no file, and need not wait for its parser. */
+const loadYaml = () => createRequire(import.meta.url)('yaml') as typeof import('yaml')
+
 /** Parses YAML 1.2. Problems name the line, never its text: it may hold a secret. */
 export function parseYaml(name: string, source: string): { value: unknown; problems: Problem[] } {
+  const { LineCounter, parseDocument } = loadYaml()
   const lines = new LineCounter()
   const document = parseDocument(source, { lineCounter: lines, prettyErrors: false })
   const problems = document.errors.map(({ code, pos }) => {
@@ -210,7 +214,7 @@ function fitted(schema: Schema, text: string): unknown {
   if (types.includes('string') || Array.isArray(schema.enum)) return text
   let value: unknown
   try {
-    value = parse(text)
+    value = loadYaml().parse(text)
   } catch {
     return text
   }

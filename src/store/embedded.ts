@@ -1,43 +1,30 @@
 /** The store without a server: PGlite in a worker thread, one connection, one process per folder. */
-import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { type Db, inTransaction, type Param, type Queries, refusal, unavailable } from './db.ts'
 import { plainParam } from './json.ts'
 import { lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
-import { unpack } from './template.ts'
 
 /**
- * `dataDir` null: in memory, gone when closed. A new database begins as `template` has it, else empty. Throws
- * when another process has the folder.
+ * `dataDir` null: in memory, gone when closed. A new database begins as the archive `template` has it, else
+ * empty. Throws when another process has the folder.
  */
 export async function openEmbedded(
   dataDir: string | null,
-  template: () => Uint8Array | null = () => null,
+  template: () => string | null = () => null,
 ): Promise<Db> {
   if (dataDir === null) return openWorker({ folder: null, template: template() }, async () => {})
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   const unlock = await lockFolder(dataDir)
   try {
-    return await openWorker({ folder: prepareFolder(dataDir, template), template: null }, unlock)
+    const folder = join(dataDir, 'pg')
+    return await openWorker({ folder, template: existsSync(folder) ? null : template() }, unlock)
   } catch (err) {
     await unlock()
     throw err
   }
-}
-
-function prepareFolder(dataDir: string, template: () => Uint8Array | null): string {
-  const folder = join(dataDir, 'pg')
-  const archive = existsSync(folder) ? null : template()
-  if (!archive) return folder
-  // Under another name until it is whole: a start that is killed half way leaves nothing half made.
-  const unfinished = join(dataDir, 'pg.unfinished')
-  rmSync(unfinished, { recursive: true, force: true })
-  mkdirSync(unfinished, { mode: 0o700 })
-  unpack(archive, unfinished)
-  renameSync(unfinished, folder)
-  return folder
 }
 
 interface Waiting {

@@ -9,7 +9,6 @@ import { createLoginRows } from './logins.ts'
 import { createMessages } from './messages.ts'
 import { assertCurrent, migrate, readMigrations } from './migrate.ts'
 import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
-import { openPostgres } from './postgres.ts'
 import { createRegistry } from './registry.ts'
 import { createSealed } from './sealed.ts'
 import { createSessions } from './sessions.ts'
@@ -51,11 +50,15 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
   }
 }
 
-/** For a process that has more to load meanwhile: the embedded one opens in its own thread. Throws as openStore does. */
-export const openDatabase = async ({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> =>
-  databaseUrl
-    ? openPostgres(databaseUrl, poolSize)
-    : openEmbedded(dataDir, () => readTemplate(readMigrations()))
+/**
+ * For a process that has more to load meanwhile: the embedded one opens in its own thread. Only the driver that
+ * is used is loaded. Throws as openStore does.
+ */
+export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseOptions): Promise<Db> {
+  if (!databaseUrl) return openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  const { openPostgres } = await import('./postgres.ts')
+  return openPostgres(databaseUrl, poolSize)
+}
 
 function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'close'> {
   return {

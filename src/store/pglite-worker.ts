@@ -2,16 +2,18 @@
  * The embedded PostgreSQL, in its own thread: a query keeps its thread busy, and the event loop that
  * streams must not feel it. Answers in the order of the questions.
  */
+import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { setFlagsFromString } from 'node:v8'
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
 import { messages, PGlite, protocol, types } from '@electric-sql/pglite'
 import type { Param } from './db.ts'
+import { unpack } from './template.ts'
 
 export interface WorkerData {
   /** The data folder, or null: in memory */
   folder: string | null
-  /** A dumped fresh database to begin from, in memory */
-  template: Uint8Array | null
+  /** The archive of a fresh database to begin from; for a folder, one that is not there yet */
+  template: string | null
 }
 export type Question =
   | { id: number; op: 'query'; text: string; params: readonly Param[] }
@@ -49,12 +51,22 @@ setFlagsFromString('--wasm-tiering-budget=9000000')
 const asText = (text: string) => text
 const parsers = { [types.JSON]: asText, [types.JSONB]: asText }
 
-async function open(data: WorkerData): Promise<PGlite> {
+/** Under another name until it is whole: a start that is killed half way leaves nothing half made. */
+async function makeFolder(folder: string, template: string): Promise<void> {
+  const unfinished = `${folder}.unfinished`
+  rmSync(unfinished, { recursive: true, force: true })
+  mkdirSync(unfinished, { mode: 0o700 })
+  await unpack(template, unfinished)
+  renameSync(unfinished, folder)
+}
+
+async function open({ folder, template }: WorkerData): Promise<PGlite> {
+  if (folder !== null && template !== null) await makeFolder(folder, template)
   return PGlite.create({
-    ...(data.folder === null ? {} : { dataDir: data.folder }),
-    ...(data.template === null
-      ? {}
-      : { loadDataDir: new Blob([data.template], { type: 'application/gzip' }) }),
+    ...(folder === null ? {} : { dataDir: folder }),
+    ...(folder === null && template !== null
+      ? { loadDataDir: new Blob([readFileSync(template)], { type: 'application/gzip' }) }
+      : {}),
     startParams: ['--single', '-F', '-O', '-j', ...SETTINGS.flatMap((setting) => ['-c', setting])],
     parsers,
   })

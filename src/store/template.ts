@@ -2,24 +2,35 @@
  * The fresh database with Baton's schema that the build leaves in dist/ (scripts/template.mjs): unpacking it
  * takes a fraction of the time and memory of making one. Without it a first start is slower, nothing else.
  */
-import { closeSync, ftruncateSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
+import {
+  closeSync,
+  createReadStream,
+  existsSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  writeSync,
+} from 'node:fs'
 import { dirname, join } from 'node:path'
-import { gunzipSync } from 'node:zlib'
+import { pipeline } from 'node:stream/promises'
+import { fileURLToPath } from 'node:url'
+import { createGunzip } from 'node:zlib'
 
 /** Compiled, this file is dist/src/store/template.js. */
-const TEMPLATE = new URL('../../pglite-template.tar.gz', import.meta.url)
+const TEMPLATE = fileURLToPath(new URL('../../pglite-template.tar.gz', import.meta.url))
 const CONTENTS = new URL('../../pglite-template.json', import.meta.url)
 
 type Applied = readonly { name: string; sha256: string }[]
 
-/** Null where there is none, or where it was made with migrations that the code does not begin with. */
-export function readTemplate(migrations: Applied): Uint8Array | null {
+/** The archive's path; null where there is none, or where it was made with migrations that the code does not begin with. */
+export function readTemplate(migrations: Applied): string | null {
   try {
     const { migrations: applied } = JSON.parse(readFileSync(CONTENTS, 'utf8')) as { migrations: Applied }
     const fits = applied.every(
       ({ name, sha256 }, i) => migrations[i]?.name === name && migrations[i]?.sha256 === sha256,
     )
-    return fits ? readFileSync(TEMPLATE) : null
+    return fits && existsSync(TEMPLATE) ? TEMPLATE : null
   } catch {
     return null
   }
@@ -27,48 +38,99 @@ export function readTemplate(migrations: Applied): Uint8Array | null {
 
 const BLOCK = 512
 const DIRECTORY = '5'
+/** Small pieces: after one large one the C library keeps what is freed, and the process stays that much larger. */
+const PIECE = 64 * 1024
 
 /** Writes a gzipped ustar archive of files and folders into a folder that exists. */
-export function unpack(archive: Uint8Array, folder: string): void {
-  // Made whole at once: a gzip file ends with the size of what it holds.
-  const size = Buffer.from(archive.subarray(-4)).readUInt32LE()
-  const tar = gunzipSync(archive, { chunkSize: size + 1 })
+export async function unpack(archive: string, folder: string): Promise<void> {
+  await pipeline(
+    createReadStream(archive, { highWaterMark: PIECE }),
+    createGunzip({ chunkSize: PIECE }),
+    async (pieces: AsyncIterable<Buffer>) => {
+      const entries = createEntries(folder)
+      try {
+        for await (const piece of pieces) entries.add(piece)
+      } finally {
+        entries.close()
+      }
+    },
+  )
+}
+
+/** Takes an archive in pieces of any size. `close` when it ends, also early. */
+function createEntries(folder: string) {
   const made = new Set<string>()
+  let kept: Buffer = Buffer.alloc(0)
+  let file: OpenFile | null = null
+  /** Bytes up to the next header, the file's and those that fill up its last block */
+  let left = 0
+
   const make = (path: string) => {
     if (made.has(path)) return
     mkdirSync(path, { recursive: true, mode: 0o700 })
     made.add(path)
   }
-  for (let at = 0; at + BLOCK <= tar.length; ) {
-    const header = tar.subarray(at, at + BLOCK)
+  const begin = (header: Buffer) => {
     const name = text(header, 345, 155) + text(header, 0, 100)
     if (name === '') return
-    const length = Number.parseInt(text(header, 124, 12), 8)
     const path = join(folder, name)
-    at += BLOCK
-    if (text(header, 156, 1) === DIRECTORY) make(path)
-    else {
-      make(dirname(path))
-      write(path, tar.subarray(at, at + length))
-    }
-    at += Math.ceil(length / BLOCK) * BLOCK
+    if (text(header, 156, 1) === DIRECTORY) return make(path)
+    make(dirname(path))
+    const length = Number.parseInt(text(header, 124, 12), 8)
+    file = openFile(path, length)
+    left = Math.ceil(length / BLOCK) * BLOCK
+  }
+  const close = () => {
+    file?.close()
+    file = null
+  }
+  return {
+    close,
+    add(piece: Buffer): void {
+      let data = kept.length > 0 ? Buffer.concat([kept, piece]) : piece
+      while (data.length > 0) {
+        if (left === 0) {
+          close()
+          if (data.length < BLOCK) break
+          begin(data.subarray(0, BLOCK))
+          data = data.subarray(BLOCK)
+        } else {
+          const some = data.subarray(0, left)
+          file?.write(some)
+          left -= some.length
+          data = data.subarray(some.length)
+        }
+      }
+      kept = data
+    },
   }
 }
 
-const PAGE = Buffer.alloc(8192)
+interface OpenFile {
+  /** What comes after its length is dropped */
+  write(piece: Buffer): void
+  close(): void
+}
 
-/** Zeros at the end are left to the file system: of the 16 MB of a write-ahead log they are nearly all. */
-function write(path: string, content: Buffer): void {
-  let end = content.length
-  while (end >= PAGE.length && content.compare(PAGE, 0, PAGE.length, end - PAGE.length, end) === 0) {
-    end -= PAGE.length
-  }
+const ZEROS = Buffer.alloc(PIECE)
+
+/** Zeros are left to the file system: of the 16 MB of a write-ahead log they are nearly all. */
+function openFile(path: string, length: number): OpenFile {
   const file = openSync(path, 'w', 0o600)
-  try {
-    for (let at = 0; at < end; ) at += writeSync(file, content, at, end - at)
-    ftruncateSync(file, content.length)
-  } finally {
-    closeSync(file)
+  let at = 0
+  return {
+    write(piece) {
+      const some = piece.subarray(0, length - at)
+      const isEmpty = some.compare(ZEROS, 0, some.length) === 0
+      for (let done = 0; !isEmpty && done < some.length; ) {
+        done += writeSync(file, some, done, some.length - done, at + done)
+      }
+      at += some.length
+    },
+    close() {
+      ftruncateSync(file, length)
+      closeSync(file)
+    },
   }
 }
 

@@ -4,9 +4,6 @@
  * misses stand beside it. Time is bounded: long texts go through in slices, with the event loop between.
  */
 import { setImmediate as breathe } from 'node:timers/promises'
-import { lintSource } from '@secretlint/core'
-import { secretLintProfiler } from '@secretlint/profiler'
-import { creator } from '@secretlint/secretlint-rule-preset-recommend'
 
 /** Stands where a secret was. */
 export const MASK = '[redacted]'
@@ -159,20 +156,41 @@ function joined(ranges: Range[]): Range[] {
   return apart
 }
 
-// It would keep sixty marks of each call for ever, and walk through all that it has for each new one.
-secretLintProfiler.mark = () => {}
+type Lint = (text: string) => Promise<readonly { range: readonly [number, number] }[]>
 
-const CONFIG = {
-  rules: [{ id: '@secretlint/secretlint-rule-preset-recommend', rule: creator, options: {} }],
+let loading: Promise<Lint> | null = null
+
+/** Loads the rule set, once: with the first text, or earlier, when there is time for it. */
+export function loadRules(): Promise<Lint> {
+  loading ??= importRules()
+  return loading
+}
+
+async function importRules(): Promise<Lint> {
+  const [{ lintSource }, { secretLintProfiler }, { creator }] = await Promise.all([
+    import('@secretlint/core'),
+    import('@secretlint/profiler'),
+    import('@secretlint/secretlint-rule-preset-recommend'),
+  ])
+  // It would keep sixty marks of each call for ever, and walk through all that it has for each new one.
+  secretLintProfiler.mark = () => {}
+  const config = {
+    rules: [{ id: '@secretlint/secretlint-rule-preset-recommend', rule: creator, options: {} }],
+  }
+  return async (content) => {
+    const { messages } = await lintSource({
+      source: { filePath: 'text.txt', content, contentType: 'text' },
+      options: { config, maskSecrets: false },
+    })
+    return messages
+  }
 }
 
 async function found(slice: string): Promise<Range[]> {
+  const lint = await loadRules()
   const own = [...slice.matchAll(OWN)].map((match): Range => [match.index, match.index + match[0].length])
-  const linted = await lintSource({
-    source: { filePath: 'text.txt', content: slice, contentType: 'text' },
-    options: { config: CONFIG, maskSecrets: false },
-  })
-  return [...own, ...linted.messages.map(({ range }): Range => [range[0], range[1]])]
+  const linted = await lint(slice)
+  return [...own, ...linted.map(({ range: [from, to] }): Range => [from, to])]
 }
 
 /** A text that stands at `start`, with the ranges that reach into it replaced, from the `first` one on. */
