@@ -24,6 +24,7 @@ import {
 
 /** Bytes of one page of a replay. */
 const PAGE_BYTES = 512 << 10
+const LINGER_MS = 30_000
 /** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
 const AWAY_MS = 500
 
@@ -45,6 +46,10 @@ interface Hub {
   readonly tag: string
   readonly ears: Set<Ear>
   readonly listening: Promise<void>
+  /** Redis has said that it listens */
+  isListening: boolean
+  /** Runs while it has no reader */
+  leaving: NodeJS.Timeout | undefined
 }
 
 export interface Readers {
@@ -57,17 +62,28 @@ export interface Readers {
   close(): void
 }
 
-export function createReaders(link: Link, scripts: Scripts): Readers {
+/** `lingerMs`: how long a channel is listened to after its last reader, so that a chat's next turn finds it open. */
+export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS): Readers {
   const hubs = new Map<string, Hub>()
   let isClosed = false
   const allEars = () => [...hubs.values()].flatMap(({ ears }) => [...ears])
 
   function join(session: string, ear: Ear): Hub {
     const known = hubs.get(session)
-    known?.ears.add(ear)
-    if (known) return known
+    if (known) {
+      clearTimeout(known.leaving)
+      known.ears.add(ear)
+      return known
+    }
     const listening = link.subscribe(scripts.channel(session))
-    const hub: Hub = { tag: sessionTag(session), ears: new Set([ear]), listening }
+    const tag = sessionTag(session)
+    const hub: Hub = { tag, ears: new Set([ear]), listening, isListening: false, leaving: undefined }
+    listening.then(
+      () => {
+        hub.isListening = true
+      },
+      () => {},
+    )
     hubs.set(session, hub)
     return hub
   }
@@ -75,8 +91,12 @@ export function createReaders(link: Link, scripts: Scripts): Readers {
   function leave(session: string, hub: Hub, ear: Ear): void {
     hub.ears.delete(ear)
     if (hub.ears.size > 0 || hubs.get(session) !== hub) return
-    hubs.delete(session)
-    link.unsubscribe(scripts.channel(session))
+    const drop = () => {
+      hubs.delete(session)
+      link.unsubscribe(scripts.channel(session))
+    }
+    if (hub.isListening && !isClosed) hub.leaving = setTimeout(drop, lingerMs).unref()
+    else drop()
   }
 
   const ask = (session: string, tag: string, from: Position | 'start' | 'now', options: ReadOptions) => {
@@ -135,7 +155,7 @@ export function createReaders(link: Link, scripts: Scripts): Readers {
     read,
     hear(session, message) {
       const hub = hubs.get(session)
-      if (!hub) return
+      if (!hub || hub.ears.size === 0) return
       const said = readSaid(message, hub.tag)
       for (const ear of hub.ears) take(ear, said, message.length)
     },

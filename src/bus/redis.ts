@@ -20,10 +20,12 @@ export interface RedisBusDeps {
   log: Logger
   metrics?: Pick<Metrics, 'eventsAppended' | 'eventsLost'>
   limits?: Partial<LogLimits>
+  /** Milliseconds that a session is listened to after its last reader (30 s) */
+  lingerMs?: number
 }
 
 /** Resolves once connected, or after a while without: the bus goes on trying and `ready` tells. */
-export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps): Promise<Bus> {
+export async function openRedisBus({ url, log, metrics, limits, lingerMs }: RedisBusDeps): Promise<Bus> {
   const topics = new Map<Topic, Set<(message: string) => void>>()
   const tell = (topic: Topic, message: string) => {
     for (const fn of topics.get(topic) ?? []) fn(message)
@@ -43,7 +45,7 @@ export async function openRedisBus({ url, log, metrics, limits }: RedisBusDeps):
   const rooms = new Map<string, SharedPlaces>()
   const scripts = createScripts(link, replica, { ...DEFAULT_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
-  const readers = createReaders(link, scripts)
+  const readers = createReaders(link, scripts, lingerMs)
   const logs = scripts.channel('')
   const controls = `baton:${link.database}:topic:`
   await link.open()

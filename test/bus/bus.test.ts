@@ -1,4 +1,5 @@
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -166,7 +167,7 @@ t.test(
     })
 
     t.test('readers share two connections', async (t) => {
-      const bus = await redis.open(t)
+      const bus = await openAt(t, { url: await freshUrl(), lingerMs: 0 })
       const readings = Array.from({ length: 200 }, (_, i) => start(t, bus, {}, `ses_${i % 100}`))
       await bus.append('ses_99', [delta(1)])
       await Promise.all([readings[99]?.events(1), readings[199]?.events(1)])
@@ -176,9 +177,28 @@ t.test(
         .filter((line) => / name=baton /.test(line) && line.includes(` db=${databaseOf(bus)} `))
       t.equal(mine.length, 2)
       for (const reading of readings) await reading.stop()
-      const channels = await command(t, bus, 'PUBSUB', 'CHANNELS', `baton:${databaseOf(bus)}:log:*`)
-      t.same(channels, [], 'and leave no channel behind')
+      await sleep(50)
+      t.same(await channelsOf(t, bus), [], 'and leave no channel behind')
     })
+
+    t.test(
+      'a reader finds the channel of the one before open, and misses nothing that came between',
+      async (t) => {
+        const bus = await redis.open(t)
+        const first = start(t, bus)
+        await bus.append(SESSION, [delta(1)])
+        const [one] = await first.events(1)
+        await first.stop()
+        t.equal((await channelsOf(t, bus)).length, 1, 'still listened to')
+        await bus.append(SESSION, [delta(2)])
+        const next = start(t, bus, { after: one?.cursor ?? '' })
+        await bus.append(SESSION, [delta(3)])
+        t.same(
+          (await next.events(2)).map(({ data }) => JSON.parse(data).text),
+          [2, 3],
+        )
+      },
+    )
 
     t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
       const proxy = await proxied(t)
@@ -307,6 +327,9 @@ async function command(t: Test, bus: Bus, name: string, ...args: string[]): Prom
   t.teardown(() => client.disconnect())
   return client.call(name, ...args)
 }
+
+const channelsOf = async (t: Test, bus: Bus) =>
+  (await command(t, bus, 'PUBSUB', 'CHANNELS', `baton:${databaseOf(bus)}:log:*`)) as string[]
 
 /** Stands between the bus and Redis, and fails as networks do. */
 async function proxied(t: Test) {
