@@ -778,7 +778,6 @@ create function open_turn(visible_to text, request jsonb) returns json
 language plpgsql as $$
 declare
   given jsonb := request -> 'turn';
-  message jsonb := request -> 'message';
   place session;
   known turn;
   at timestamptz := clock_timestamp();
@@ -848,15 +847,36 @@ begin
     end if;
   end if;
 
+  if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
+    seen := (request #>> '{known_history,seq}')::bigint;
+  end if;
+  if active_id is null and place.last_seq > seen then
+    earlier := history(place.id, seen);
+  end if;
+  with opened as (
+    insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
+                      idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
+    values (given ->> 'id', place.id, place.owner,
+            case when active_id is null then 'running' else 'queued' end::turn_state,
+            (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
+            given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
+            place.last_seq, urgent, at, case when active_id is null then at end)
+  ), moved as (
+    update session
+       set last_seq = last_seq + 1, updated_at = at,
+           lease_owner = request #>> '{lease,owner}', lease_epoch = lease_epoch + 1,
+           lease_until = seconds_from_now((request #>> '{lease,seconds}')::float8)
+     where id = place.id and active_id is null
+  )
+  insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
+  select m.id, place.id, m.turn_id, place.last_seq + 1, m.calls, m.results, at,
+         message_body(m.id, place.id, m.turn_id, place.last_seq + 1, m.role, m.parts::json, m.incomplete, at)
+    from jsonb_to_record(request -> 'message') as m (
+      id text, turn_id text, role text, parts text, calls text[], results text[], incomplete boolean
+    )
+   where active_id is null;
+  made := json_build_object('owner', place.owner, 'base_seq', place.last_seq, 'created_at', rfc3339(at));
   if active_id is not null then
-  insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
-                    idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
-  values (given ->> 'id', place.id, place.owner,
-          case when active_id is null then 'running' else 'queued' end::turn_state,
-          (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
-          given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
-          place.last_seq, urgent, at, case when active_id is null then at end);
-    made := json_build_object('owner', place.owner, 'base_seq', place.last_seq, 'created_at', rfc3339(at));
     if urgent then
       update turn set cancel_requested = true where id = active_id and state <> 'queued'
       returning id into interrupted;
@@ -864,36 +884,9 @@ begin
     return json_build_object('kind', 'queued', 'turn', made, 'interrupted', interrupted);
   end if;
 
-  if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
-    seen := (request #>> '{known_history,seq}')::bigint;
-  end if;
-  if place.last_seq > seen then
-    earlier := history(place.id, seen);
-  end if;
-  with opened as (
-  insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
-                    idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
-  values (given ->> 'id', place.id, place.owner,
-          'running',
-          (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
-          given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
-          place.last_seq, urgent, at, at)
-  ), moved as (
-    update session
-       set last_seq = last_seq + 1, updated_at = at,
-           lease_owner = request #>> '{lease,owner}', lease_epoch = lease_epoch + 1,
-           lease_until = seconds_from_now((request #>> '{lease,seconds}')::float8)
-     where id = place.id
-  )
-  insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
-  select m.id, place.id, m.turn_id, place.last_seq + 1, m.calls, m.results, at,
-         message_body(m.id, place.id, m.turn_id, place.last_seq + 1, m.role, m.parts::json, m.incomplete, at)
-    from jsonb_to_record(message) as m (
-      id text, turn_id text, role text, parts text, calls text[], results text[], incomplete boolean
-    );
   return json_build_object(
     'kind', 'running',
-    'turn', json_build_object('owner', place.owner, 'base_seq', place.last_seq, 'created_at', rfc3339(at)),
+    'turn', made,
     'message', json_build_object('after', place.last_seq, 'created_at', rfc3339(at)),
     'epoch', place.lease_epoch + 1,
     'start', json_build_object(
