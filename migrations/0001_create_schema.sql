@@ -11,7 +11,8 @@
 --  * States are enumerations: a check would be parsed anew by every statement that writes.
 --  * The functions named *_json are the one place where a row takes the shape that the code knows.
 --  * Functions are in plpgsql, which keeps their plans with the connection; the few in sql are short enough
---    to be inlined into their caller's plan.
+--    to be inlined into their caller's plan. Each statement inside costs its own setting up: those of every
+--    turn read, and write, several tables in one.
 --  * Times are the server's clock, never a client's, except where a client reports a past event.
 
 -- Ids sort by bytes in every locale: they begin with the time they were made.
@@ -519,8 +520,9 @@ $$;
 
 -- What a turn stands on: {session, named, preferred}, the last two the session's own credential and the one
 -- that stands in for it.
-create function ground_json(place session, tools_revision bigint, active_turn_id text, named json, preferred json)
-returns json
+create function ground_json(
+  place session, tools_revision bigint, active_turn_id text, named json, preferred json
+) returns json
 language sql stable as $$
   select json_build_object(
     'session', session_json(place, tools_revision, active_turn_id), 'named', named, 'preferred', preferred
@@ -547,10 +549,9 @@ begin
   if not found then
     return null;
   end if;
-  return json_build_object(
-    'session', session_json(place),
-    'named', named_credential(place),
-    'preferred', preferred_credential(place.owner, coalesce(the_provider, place.provider))
+  return ground_json(
+    place, (select r.revision from registry r where r.session_id = place.id), active_turn(place.id),
+    named_credential(place), preferred_credential(place.owner, coalesce(the_provider, place.provider))
   );
 end
 $$;
@@ -629,7 +630,8 @@ language sql immutable as $$
   )::token_usage
 $$;
 
--- Writes a step anew that is there already, and takes what it had used before out of the usages again.
+-- Writes a step in place of the one with its index and attempt, and takes what that one had used out of the
+-- usages, to which the new one's is added already.
 create function replace_step(place text, the_turn text, s jsonb) returns void
 language plpgsql as $$
 declare
@@ -816,6 +818,8 @@ begin
   end if;
 
   wanted := coalesce(given ->> 'provider', place.provider);
+  -- Apart from the lock: a statement that waits for one goes on with what was there before. What few sessions
+  -- have is left to functions, so that the others do not pay for setting up how it is read.
   select (
            select id from turn
             where session_id = place.id and state in ('queued', 'running', 'awaiting_input')
@@ -853,6 +857,7 @@ begin
   if active_id is null and place.last_seq > seen then
     earlier := history(place.id, seen);
   end if;
+  -- A queued turn's message comes when it starts, and the session is left alone until then.
   with opened as (
     insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
                       idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
@@ -921,8 +926,8 @@ declare
   is_new boolean;
   another boolean;
 begin
-  -- Writing the session is what locks it. A fence that holds says that the turn is as it was when this
-  -- statement began: nobody ends a turn and leaves its lease.
+  -- Writing the session locks it. Where this waits for the lock, the fence is looked at again and the turn is
+  -- not; nor need it be, for whoever ends or parks a turn gives its lease back.
   update session
      set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
          updated_at = case when touches then at else updated_at end,
@@ -950,6 +955,7 @@ begin
     );
   end if;
 
+  -- With the session locked, and seeing what others left: a turn may have been queued meanwhile.
   with done as (
     insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
                       usage, started_at, ended_at, discarded)
