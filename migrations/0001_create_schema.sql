@@ -11,7 +11,8 @@
 --  * States are enumerations: a check would be parsed anew by every statement that writes.
 --  * The functions named *_json are the one place where a row takes the shape that the code knows.
 --  * Functions are in plpgsql, which keeps their plans with the connection; the few in sql are short enough
---    to be inlined into their caller's plan.
+--    to be inlined into their caller's plan. Each statement inside costs its own setting up: those of every
+--    turn read, and write, several tables in one.
 --  * Times are the server's clock, never a client's, except where a client reports a past event.
 
 -- Ids sort by bytes in every locale: they begin with the time they were made.
@@ -328,17 +329,21 @@ begin
 end
 $$;
 
+create function session_json(s session, tools_revision bigint, active_turn_id text) returns json
+language sql stable as $$
+  select json_build_object(
+    'id', s.id, 'owner', s.owner, 'provider', s.provider, 'model', s.model,
+    'credential_id', s.credential_id, 'instructions', s.instructions, 'settings', s.settings,
+    'title', s.title, 'metadata', s.metadata, 'tools_revision', tools_revision,
+    'active_turn_id', active_turn_id, 'usage', s.usage,
+    'created_at', rfc3339(s.created_at), 'updated_at', rfc3339(s.updated_at)
+  )
+$$;
+
 create function session_json(s session) returns json
 language plpgsql stable as $$
 begin
-  return json_build_object(
-    'id', s.id, 'owner', s.owner, 'provider', s.provider, 'model', s.model,
-    'credential_id', s.credential_id, 'instructions', s.instructions, 'settings', s.settings,
-    'title', s.title, 'metadata', s.metadata,
-    'tools_revision', (select r.revision from registry r where r.session_id = s.id),
-    'active_turn_id', active_turn(s.id), 'usage', s.usage,
-    'created_at', rfc3339(s.created_at), 'updated_at', rfc3339(s.updated_at)
-  );
+  return session_json(s, (select r.revision from registry r where r.session_id = s.id), active_turn(s.id));
 end
 $$;
 
@@ -515,15 +520,21 @@ $$;
 
 -- What a turn stands on: {session, named, preferred}, the last two the session's own credential and the one
 -- that stands in for it.
-create function ground_json(place session, the_provider text) returns json
+create function ground_json(
+  place session, tools_revision bigint, active_turn_id text, named json, preferred json
+) returns json
+language sql stable as $$
+  select json_build_object(
+    'session', session_json(place, tools_revision, active_turn_id), 'named', named, 'preferred', preferred
+  )
+$$;
+
+-- The session's own credential, where it names one.
+create function named_credential(place session) returns json
 language plpgsql stable as $$
 begin
-  return json_build_object(
-    'session', session_json(place),
-    'named', case when place.credential_id is not null then (
-      select credential_json(c) from credential c where c.id = place.credential_id and c.owner = place.owner
-    ) end,
-    'preferred', preferred_credential(place.owner, coalesce(the_provider, place.provider))
+  return (
+    select credential_json(c) from credential c where c.id = place.credential_id and c.owner = place.owner
   );
 end
 $$;
@@ -538,24 +549,24 @@ begin
   if not found then
     return null;
   end if;
-  return ground_json(place, the_provider);
+  return ground_json(
+    place, (select r.revision from registry r where r.session_id = place.id), active_turn(place.id),
+    named_credential(place), preferred_credential(place.owner, coalesce(the_provider, place.provider))
+  );
 end
 $$;
 
 -- Whether an active credential is surely there: the session's own where it names one for the provider, else
 -- the one that stands in, else the environment's, whose providers are given.
-create function has_credential(place session, the_provider text, ground json, environment jsonb)
+create function has_credential(place session, wanted text, named json, preferred json, environment jsonb)
 returns boolean
-language plpgsql immutable as $$
-declare
-  wanted text := coalesce(the_provider, place.provider);
-begin
-  if place.credential_id is not null and wanted = place.provider then
-    return coalesce(ground #>> '{named,provider}' = wanted and ground #>> '{named,state}' = 'active', false);
-  end if;
-  return case when ground ->> 'preferred' is null then environment ? wanted
-              else ground #>> '{preferred,state}' = 'active' end;
-end
+language sql immutable as $$
+  select case
+    when place.credential_id is not null and wanted = place.provider
+      then coalesce(named ->> 'provider' = wanted and named ->> 'state' = 'active', false)
+    when preferred is null then environment ? wanted
+    else preferred ->> 'state' = 'active'
+  end
 $$;
 
 -- Locks the session if it may be seen; whether it is there.
@@ -612,39 +623,35 @@ end
 $$;
 
 create function usage_of(s jsonb) returns token_usage
-language plpgsql immutable as $$
-begin
-  return row(
+language sql immutable as $$
+  select row(
     (s ->> 'input_tokens')::bigint, (s ->> 'output_tokens')::bigint, (s ->> 'reasoning_tokens')::bigint,
     (s ->> 'cached_tokens')::bigint
-  )::token_usage;
+  )::token_usage
+$$;
+
+-- Writes a step in place of the one with its index and attempt, and takes what that one had used out of the
+-- usages, to which the new one's is added already.
+create function replace_step(place text, the_turn text, s jsonb) returns void
+language plpgsql as $$
+declare
+  former token_usage;
+begin
+  delete from step
+   where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
+  returning (usage).* into former;
+  insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
+                    usage, started_at, ended_at, discarded)
+  values (the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
+          (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason',
+          usage_of(s -> 'usage'), (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
+          coalesce((s ->> 'discarded')::boolean, false));
+  update session set usage = minus_usage(usage, former) where id = place;
+  update turn set usage = minus_usage(usage, former) where id = the_turn;
 end
 $$;
 
 -- Writes a step, in place of the one with its index and attempt; what it adds to the usage.
-create function put_step(the_turn text, s jsonb) returns token_usage
-language plpgsql as $$
-declare
-  used token_usage := usage_of(s -> 'usage');
-  former token_usage;
-begin
-  insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
-                    usage, started_at, ended_at, discarded)
-  values (the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
-          (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason', used,
-          (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
-          coalesce((s ->> 'discarded')::boolean, false))
-  on conflict do nothing;
-  if found then
-    return used;
-  end if;
-  delete from step
-   where turn_id = the_turn and index = (s ->> 'index')::integer and attempt = (s ->> 'attempt')::integer
-  returning (usage).* into former;
-  perform put_step(the_turn, s);
-  return minus_usage(used, former);
-end
-$$;
 
 -- Each: a NewExecution with its arguments as text.
 create function add_executions(the_session text, the_owner text, executions jsonb) returns void
@@ -777,11 +784,16 @@ declare
   known turn;
   at timestamptz := clock_timestamp();
   made json;
+  wanted text;
   active_id text;
+  tools_revision bigint;
+  newer_registry json;
+  bindings json;
+  named json;
+  preferred json;
   interrupted text;
   urgent boolean := request ->> 'on_busy' = 'interrupt';
   seen bigint := 0;
-  ground json;
   earlier json;
 begin
   select * into place from session
@@ -805,13 +817,30 @@ begin
     end if;
   end if;
 
-  ground := ground_json(place, given ->> 'provider');
+  wanted := coalesce(given ->> 'provider', place.provider);
+  -- Apart from the lock: a statement that waits for one goes on with what was there before. What few sessions
+  -- have is left to functions, so that the others do not pay for setting up how it is read.
+  select (
+           select id from turn
+            where session_id = place.id and state in ('queued', 'running', 'awaiting_input')
+            order by state = 'queued', created_at limit 1
+         ),
+         r.revision,
+         case when r.revision <> coalesce((request ->> 'known_revision')::bigint, -1) then registry_json(r) end,
+         case when exists (select from binding where session_id = place.id) then bindings_json(place.id)
+              else '[]' end,
+         case when place.credential_id is not null then named_credential(place) end,
+         case when exists (select from credential where owner = place.owner and provider = wanted)
+              then preferred_credential(place.owner, wanted) end
+    into active_id, tools_revision, newer_registry, bindings, named, preferred
+    from (select place.id) as this (id) left join registry r on r.session_id = this.id;
   if request ? 'environment'
-     and not has_credential(place, given ->> 'provider', ground, request -> 'environment') then
-    return json_build_object('kind', 'unsure', 'ground', ground);
+     and not has_credential(place, wanted, named, preferred, request -> 'environment') then
+    return json_build_object(
+      'kind', 'unsure', 'ground', ground_json(place, tools_revision, active_id, named, preferred)
+    );
   end if;
 
-  active_id := ground #>> '{session,active_turn_id}';
   if active_id is not null then
     if request ->> 'on_busy' = 'reject' then
       return json_build_object('kind', 'busy', 'active_turn_id', active_id);
@@ -822,13 +851,35 @@ begin
     end if;
   end if;
 
-  insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
-                    idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
-  values (given ->> 'id', place.id, place.owner,
-          case when active_id is null then 'running' else 'queued' end::turn_state,
-          (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
-          given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
-          place.last_seq, urgent, at, case when active_id is null then at end);
+  if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
+    seen := (request #>> '{known_history,seq}')::bigint;
+  end if;
+  if active_id is null and place.last_seq > seen then
+    earlier := history(place.id, seen);
+  end if;
+  -- A queued turn's message comes when it starts, and the session is left alone until then.
+  with opened as (
+    insert into turn (id, session_id, owner, state, input, context, max_steps, provider, model,
+                      idempotency_key, body_hash, base_seq, is_urgent, created_at, started_at)
+    values (given ->> 'id', place.id, place.owner,
+            case when active_id is null then 'running' else 'queued' end::turn_state,
+            (given ->> 'input')::json, (given ->> 'context')::json, (given ->> 'max_steps')::integer,
+            given ->> 'provider', given ->> 'model', given ->> 'idempotency_key', given ->> 'body_hash',
+            place.last_seq, urgent, at, case when active_id is null then at end)
+  ), moved as (
+    update session
+       set last_seq = last_seq + 1, updated_at = at,
+           lease_owner = request #>> '{lease,owner}', lease_epoch = lease_epoch + 1,
+           lease_until = seconds_from_now((request #>> '{lease,seconds}')::float8)
+     where id = place.id and active_id is null
+  )
+  insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
+  select m.id, place.id, m.turn_id, place.last_seq + 1, m.calls, m.results, at,
+         message_body(m.id, place.id, m.turn_id, place.last_seq + 1, m.role, m.parts::json, m.incomplete, at)
+    from jsonb_to_record(request -> 'message') as m (
+      id text, turn_id text, role text, parts text, calls text[], results text[], incomplete boolean
+    )
+   where active_id is null;
   made := json_build_object('owner', place.owner, 'base_seq', place.last_seq, 'created_at', rfc3339(at));
   if active_id is not null then
     if urgent then
@@ -838,28 +889,17 @@ begin
     return json_build_object('kind', 'queued', 'turn', made, 'interrupted', interrupted);
   end if;
 
-  if (request #>> '{known_history,rewrites}')::bigint = place.rewrites then
-    seen := (request #>> '{known_history,seq}')::bigint;
-  end if;
-  if place.last_seq > seen then
-    earlier := history(place.id, seen);
-  end if;
-  update session
-     set last_seq = last_seq + 1, updated_at = at,
-         lease_owner = request #>> '{lease,owner}', lease_epoch = lease_epoch + 1,
-         lease_until = seconds_from_now((request #>> '{lease,seconds}')::float8)
-   where id = place.id;
   return json_build_object(
     'kind', 'running',
     'turn', made,
-    'message', put_messages(place.id, place.last_seq, at, jsonb_build_array(request -> 'message')),
+    'message', json_build_object('after', place.last_seq, 'created_at', rfc3339(at)),
     'epoch', place.lease_epoch + 1,
     'start', json_build_object(
-      'ground', ground,
+      'ground', ground_json(place, tools_revision, active_id, named, preferred),
       'rewrites', place.rewrites,
       'earlier', earlier,
-      'registry', newer_registry(place.id, coalesce((request ->> 'known_revision')::bigint, -1)),
-      'bindings', bindings_json(place.id)
+      'registry', newer_registry,
+      'bindings', bindings
     )
   );
 end
@@ -873,35 +913,83 @@ create function commit_turn(fence jsonb, change jsonb) returns json
 language plpgsql as $$
 declare
   place text := fence ->> 'session_id';
-  the_owner text;
   the_turn text := change ->> 'turn_id';
   ending jsonb := change -> 'end';
-  is_leaving boolean := ending is not null or change ->> 'state' = 'awaiting_input';
   messages jsonb := coalesce(change -> 'messages', '[]');
-  spent token_usage := row(0, 0, 0, 0);
+  s jsonb := change -> 'step';
+  is_leaving boolean := ending is not null or change ->> 'state' = 'awaiting_input';
+  touches boolean := is_leaving or s is not null or change ? 'messages';
+  spent token_usage := case when s is null then row(0, 0, 0, 0)::token_usage else usage_of(s -> 'usage') end;
   at timestamptz := clock_timestamp();
   before bigint;
-  added json;
+  the_owner text;
+  is_new boolean;
+  another boolean;
 begin
-  -- The same commit again, because its answer was lost on the way: what it wrote stands, lease or not.
-  select json_build_object('after', m.seq - 1, 'created_at', rfc3339(m.created_at)) into added
-    from message m
-   where m.id = messages #>> '{0,id}' and m.session_id = place and m.turn_id = the_turn;
-  if found then
-    return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
-  end if;
-  if not lock_fence(fence) then
-    return null;
-  end if;
-  select owner into the_owner from turn
-   where id = the_turn and session_id = place and state in ('running', 'awaiting_input')
-     for no key update;
+  -- Writing the session locks it. Where this waits for the lock, the fence is looked at again and the turn is
+  -- not; nor need it be, for whoever ends or parks a turn gives its lease back.
+  update session
+     set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
+         updated_at = case when touches then at else updated_at end,
+         lease_owner = case when is_leaving then null else lease_owner end
+   where id = place and lease_owner = fence ->> 'owner' and lease_epoch = (fence ->> 'epoch')::bigint
+     and exists (
+       select from turn
+        where id = the_turn and session_id = place and state in ('running', 'awaiting_input')
+     )
+     and not exists (
+       select from message
+        where id = messages #>> '{0,id}' and session_id = place and turn_id = the_turn
+     )
+  returning last_seq - jsonb_array_length(messages), owner into before, the_owner;
   if not found then
-    return null;
+    -- The same commit again, because its answer was lost on the way: what it wrote stands, lease or not.
+    select seq - 1, created_at into before, at from message
+     where id = messages #>> '{0,id}' and session_id = place and turn_id = the_turn;
+    if not found then
+      return null;
+    end if;
+    return json_build_object(
+      'placed', json_build_object('after', before, 'created_at', rfc3339(at)),
+      'has_queued', ending is not null and has_queued(place)
+    );
   end if;
 
-  if change ? 'step' then
-    spent := put_step(the_turn, change -> 'step');
+  -- With the session locked, and seeing what others left: a turn may have been queued meanwhile.
+  with done as (
+    insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, finish_reason,
+                      usage, started_at, ended_at, discarded)
+    select the_turn, (s ->> 'index')::integer, (s ->> 'attempt')::integer, s ->> 'provider', s ->> 'model',
+           (s ->> 'tools_revision')::bigint, (s ->> 'tool_count')::integer, s ->> 'finish_reason', spent,
+           (s ->> 'started_at')::timestamptz, (s ->> 'ended_at')::timestamptz,
+           coalesce((s ->> 'discarded')::boolean, false)
+     where s is not null
+        on conflict do nothing
+    returning true
+  ), said as (
+    insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
+    select m.id, place, m.turn_id, before + m.n, m.calls, m.results, at,
+           message_body(m.id, place, m.turn_id, before + m.n, m.role, m.parts::json, m.incomplete, at)
+      from rows from (jsonb_to_recordset(messages) as (
+             id text, turn_id text, role text, parts text, calls text[], results text[], incomplete boolean
+           )) with ordinality as m (id, turn_id, role, parts, calls, results, incomplete, n)
+  ), changed as (
+    update turn
+       set usage = add_usage(usage, spent),
+           state = coalesce(ending ->> 'state', change ->> 'state', state::text)::turn_state,
+           attempt = coalesce((change ->> 'attempt')::integer, attempt),
+           restarts = coalesce((change ->> 'restarts')::integer, restarts),
+           announce = coalesce((change ->> 'announce')::json, announce),
+           finish_reason = ending ->> 'finish_reason',
+           error = (ending ->> 'error')::json,
+           ended_at = case when ending is not null then at end
+     where id = the_turn
+  )
+  select exists (select from done),
+         ending is not null and exists (select from turn where session_id = place and state = 'queued')
+    into is_new, another;
+  if s is not null and not is_new then
+    perform replace_step(place, the_turn, s);
   end if;
   if change ? 'executions' then
     perform add_executions(place, the_owner, change -> 'executions');
@@ -909,32 +997,17 @@ begin
   if change ? 'settlements' then
     perform settle_executions(place, change -> 'settlements');
   end if;
-  if change ? 'messages' or change ? 'step' or is_leaving then
-    update session
-       set last_seq = last_seq + jsonb_array_length(messages), usage = add_usage(usage, spent),
-           updated_at = at, lease_owner = case when is_leaving then null else lease_owner end
-     where id = place
-    returning last_seq - jsonb_array_length(messages) into before;
-  end if;
-  if change ? 'messages' then
-    added := put_messages(place, before, at, messages);
-  end if;
   if change ? 'answered' then
     -- The conversation holds these results now.
     update execution set result = null
      where turn_id = the_turn and call_id in (select jsonb_array_elements_text(change -> 'answered'));
   end if;
-  update turn
-     set usage = add_usage(usage, spent),
-         state = coalesce(ending ->> 'state', change ->> 'state', state::text)::turn_state,
-         attempt = coalesce((change ->> 'attempt')::integer, attempt),
-         restarts = coalesce((change ->> 'restarts')::integer, restarts),
-         announce = coalesce((change ->> 'announce')::json, announce),
-         finish_reason = ending ->> 'finish_reason',
-         error = (ending ->> 'error')::json,
-         ended_at = case when ending is not null then at end
-   where id = the_turn;
-  return json_build_object('placed', added, 'has_queued', ending is not null and has_queued(place));
+  return json_build_object(
+    'placed', case when change ? 'messages' then
+                json_build_object('after', before, 'created_at', rfc3339(at))
+              end,
+    'has_queued', another
+  );
 end
 $$;
 
