@@ -651,8 +651,6 @@ begin
 end
 $$;
 
--- Writes a step, in place of the one with its index and attempt; what it adds to the usage.
-
 -- Each: a NewExecution with its arguments as text.
 create function add_executions(the_session text, the_owner text, executions jsonb) returns void
 language plpgsql as $$
