@@ -286,7 +286,7 @@ const providersOf = (content: FileContent): Config['providers'] =>
 export const DEFAULT_LIMITS = {
   concurrent_turns: 1000,
   waiting_turns: 1000,
-  overload_delay: 'PT0.05S',
+  overload_delay: 'PT0.015S',
   database_pool: 10,
   upstream_connections: 1024,
   connect_timeout: 'PT10S',

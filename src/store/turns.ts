@@ -396,25 +396,21 @@ export const settlementRecord = (settlement: Settlement, session: string, parts:
   result: parts.seal([settlement.result], session),
 })
 
-/** A commit as commit_turn takes it: absent members stay absent. */
+/** A commit as commit_turn takes it: absent members stay absent in its JSON. */
 function commitRecord(commit: Commit, session: string, parts: Parts): Record<string, unknown> {
-  const { messages, executions, settlements, end, announce, ...rest } = commit
-  const change: Record<string, unknown> = { ...rest }
-  if (messages) {
-    change.messages = messages.map((message) => parts.newMessage(message, session))
-    const answered = messages.flatMap((message) => answeredCalls(message))
-    if (answered.length > 0) change.answered = answered
+  const { turn_id, step, messages, executions, settlements, state, attempt, restarts, end, announce } = commit
+  const answered = messages?.flatMap((message) => answeredCalls(message)) ?? []
+  return {
+    turn_id,
+    step,
+    state,
+    attempt,
+    restarts,
+    messages: messages?.map((message) => parts.newMessage(message, session)),
+    answered: answered.length > 0 ? answered : undefined,
+    executions: executions?.map((execution) => ({ ...execution, arguments: document(execution.arguments) })),
+    settlements: settlements?.map((settlement) => settlementRecord(settlement, session, parts)),
+    end: end && endRecord(end),
+    announce: announce && parts.events(announce, session),
   }
-  if (executions) {
-    change.executions = executions.map((execution) => ({
-      ...execution,
-      arguments: document(execution.arguments),
-    }))
-  }
-  if (settlements) {
-    change.settlements = settlements.map((settlement) => settlementRecord(settlement, session, parts))
-  }
-  if (end) change.end = endRecord(end)
-  if (announce) change.announce = parts.events(announce, session)
-  return change
 }
