@@ -403,6 +403,39 @@ t.test('a client that does not read the end of its stream is let go as well', as
   await settled(async () => (await s.opened()) === 0)
 })
 
+t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
+  let left = () => {}
+  const gone = new Promise<void>((resolve) => {
+    left = resolve
+  })
+  let began = () => {}
+  const begun = new Promise<void>((resolve) => {
+    began = resolve
+  })
+  const turns = {
+    async start() {
+      outgoing.destroy()
+      await gone
+      return { turn: turnRow(), outcome: 'created' }
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turnRow(), { turns, pingMs: 5 })
+  scripted(async function* ({ signal }) {
+    began()
+    yield { events: [event('turn.created', 1)] }
+    await aborted(signal)
+  })(s)
+  s.app.server.once('request', (_, response) => response.once('close', left))
+  const headers = { 'content-type': 'application/json' }
+  const where = { host: '127.0.0.1', port: s.port, path: '/v1/sessions/ses_1/turns', method: 'POST', headers }
+  const outgoing = request(where).on('error', () => {})
+  outgoing.end(JSON.stringify({ input: 'Hi' }))
+  await begun
+  await settled(async () => (await s.opened()) === 0)
+  // A ping onto what is closed would be an error that nobody hears.
+  await new Promise((resolve) => setTimeout(resolve, 30))
+})
+
 t.test('closing the server ends its streams cleanly, with what was said before', async (t) => {
   const s = await serve(t, turnRow())
   const ofTurn = await s.open('/v1/turns/turn_1/events')
