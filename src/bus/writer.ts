@@ -118,20 +118,17 @@ export function createWriter(
   /** At the end of this tick, or for later deltas alone when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
-    if (isUrgent) {
-      // After what is due before it: a turn's request leaves first, and its first events go together meanwhile.
-      isPlanned = true
-      setImmediate(send)
-      return
-    }
-    if (flushMs > 0) {
+    if (flushMs > 0 && !isUrgent) {
       const now = performance.now()
       const rest = isFirst ? 0 : pace.sentAt + flushMs - now
       if (rest > 0) return hold(pace, send, rest)
       pace.sentAt = now
     }
     isPlanned = true
-    queueMicrotask(send)
+    // Where an append is a journey, a turn's request leaves before its first events, which so go together. In memory they
+    // are there at once: whoever repeats the request that began the turn finds no log without its beginning.
+    if (flushMs > 0 && isUrgent) setImmediate(send)
+    else queueMicrotask(send)
   }
   return {
     delta(event) {
