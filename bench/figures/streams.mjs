@@ -6,7 +6,7 @@ import { serverEnv } from '../stage.mjs'
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 const ONE = { n: 1, streams: 60, slug: 'd10-i5', rampMs: 0 }
 /** 1,350 deltas and 22 turns a second, each stream at another place of its turn */
-const FIFTY = { n: 50, streams: 250, slug: 'd60-i37', rampMs: 2220 }
+const FIFTY = { n: 50, streams: 150, slug: 'd60-i37', rampMs: 2220 }
 /** The same rate in turns of usual length, where the beginning of a turn hardly counts */
 const LONG = { n: 50, streams: 50, slug: 'd370-i37', rampMs: 400 }
 /** All begun within 0.4 s, over and over */
