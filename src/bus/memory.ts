@@ -47,7 +47,6 @@ class Log {
   isDropped = false
   /** Of the newest owner that spoke */
   epoch = 0
-
   readonly now: () => number
 
   constructor(session: string, now: () => number) {
@@ -77,12 +76,12 @@ class Log {
     return formatCursor(this.tag, { generation: this.generation, ms: this.lastMs, n: this.last })
   }
 
-  append(event: BusEvent, now: number): string {
+  append(event: BusEvent): string {
     const known = event.once === undefined ? undefined : this.once.get(event.once)
     if (known) return known.cursor
     if (this.#isStale(event)) return this.cursor()
     // A clock that goes back does not: cursors stay ordered.
-    this.lastMs = Math.max(this.lastMs, now)
+    this.lastMs = Math.max(this.lastMs, this.now())
     const n = this.last + 1
     const { type, turn_id, data } = event
     const place: Place = { generation: this.generation, ms: this.lastMs, n }
@@ -259,7 +258,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     append(session, events) {
       const log = logOf(session)
       const before = log.total
-      const cursors = events.map((event) => log.append(event, now()))
+      const cursors = events.map((event) => log.append(event))
       total += log.total - before
       log.usedAt = log.lastMs
       if (log.events.length > limits.maxEvents || log.bytes > limits.maxBytes) {

@@ -1,54 +1,21 @@
-import { NO_USAGE } from '../chat/message.ts'
-import { type StoredBindings, toBindings } from './connectors.ts'
-import { type StoredCredential, toCredential } from './credentials.ts'
 import { type Db, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, asStored, type Placed } from './messages.ts'
+import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './opening.ts'
 import { readCursor, toPage } from './page.ts'
 import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import {
   type Commit,
   type Fence,
-  type Opened,
-  type OpenTurn,
   type RegistryRow,
-  type Session,
   type Settlement,
   StaleOwner,
   type Turn,
   type TurnEnd,
-  type TurnGround,
   type Turns,
 } from './store.ts'
 
-/** What SQL answers; the functions of the same names are in the schema. */
-type OpenAnswer =
-  | {
-      kind: 'running'
-      turn: MadeTurn
-      message: Placed
-      epoch: number
-      start: {
-        ground: StoredGround
-        rewrites: number
-        /** Those before the turn's input */
-        earlier: StoredMessage[] | null
-        registry: RegistryRow | null
-        bindings: StoredBindings
-      }
-    }
-  | { kind: 'queued'; turn: MadeTurn; interrupted: string | null }
-  | { kind: 'replayed'; turn: StoredTurn }
-  | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
-/** What a new turn has beside its request */
-type MadeTurn = Pick<Turn, 'owner' | 'base_seq' | 'created_at'>
-/** As SQL gives it: ground_json in the schema. */
-interface StoredGround {
-  session: Session
-  named: StoredCredential | null
-  preferred: StoredCredential | null
-}
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
@@ -306,86 +273,6 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
       ),
   }
 }
-
-const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
-  session,
-  credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
-})
-
-function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
-  const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
-  const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
-  // Member by member, here and in newTurn: on the way of every turn, spreading these costs more than writing them.
-  return record({
-    turn: {
-      id,
-      session_id,
-      input: parts.seal(turn.input, session_id),
-      context: parts.edits(turn.context, session_id),
-      max_steps,
-      provider,
-      model,
-      idempotency_key,
-      body_hash,
-    },
-    message: parts.newMessage(message, session_id),
-    on_busy,
-    queue_limit,
-    lease,
-    known_revision,
-    known_history,
-    environment,
-  })
-}
-
-function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
-  if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
-  if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.turn(answer.turn) }
-  const turn = newTurn(request.turn, answer.kind, answer.turn)
-  if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
-  const { session_id } = turn
-  const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
-  const message = asStored(session_id, request.message, answer.message)
-  const { ground, rewrites, earlier, registry, bindings } = answer.start
-  return {
-    kind: 'running',
-    turn,
-    fence,
-    message,
-    start: {
-      ...toGround(ground),
-      history: [...(earlier ?? []).map(parts.message), message],
-      rewrites,
-      registry,
-      bindings: toBindings(bindings),
-    },
-  }
-}
-
-const newTurn = (given: OpenTurn['turn'], state: 'running' | 'queued', made: MadeTurn): Turn => ({
-  id: given.id,
-  session_id: given.session_id,
-  owner: made.owner,
-  state,
-  input: given.input,
-  context: given.context,
-  max_steps: given.max_steps,
-  provider: given.provider,
-  model: given.model,
-  idempotency_key: given.idempotency_key,
-  attempt: 1,
-  restarts: 0,
-  recoveries: 0,
-  steps: [],
-  usage: NO_USAGE,
-  finish_reason: null,
-  error: null,
-  base_seq: made.base_seq,
-  cancel_requested: false,
-  created_at: made.created_at,
-  started_at: state === 'running' ? made.created_at : null,
-  ended_at: null,
-})
 
 const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })
 

@@ -1,0 +1,115 @@
+/** How a turn is opened: what `open_turn` takes and answers, as the code knows it. */
+import { NO_USAGE } from '../chat/message.ts'
+import { type StoredBindings, toBindings } from './connectors.ts'
+import { type StoredCredential, toCredential } from './credentials.ts'
+import { record } from './json.ts'
+import { asStored, type Placed } from './messages.ts'
+import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
+import type { Opened, OpenTurn, RegistryRow, Session, Turn, TurnGround } from './store.ts'
+
+/** What SQL answers; the functions of the same names are in the schema. */
+export type OpenAnswer =
+  | {
+      kind: 'running'
+      turn: MadeTurn
+      message: Placed
+      epoch: number
+      start: {
+        ground: StoredGround
+        rewrites: number
+        /** Those before the turn's input */
+        earlier: StoredMessage[] | null
+        registry: RegistryRow | null
+        bindings: StoredBindings
+      }
+    }
+  | { kind: 'queued'; turn: MadeTurn; interrupted: string | null }
+  | { kind: 'replayed'; turn: StoredTurn }
+  | Extract<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
+/** What a new turn has beside its request */
+type MadeTurn = Pick<Turn, 'owner' | 'base_seq' | 'created_at'>
+/** As SQL gives it: ground_json in the schema. */
+export interface StoredGround {
+  session: Session
+  named: StoredCredential | null
+  preferred: StoredCredential | null
+}
+export const toGround = ({ session, named, preferred }: StoredGround): TurnGround => ({
+  session,
+  credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
+})
+
+export function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
+  const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
+  const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
+  // Member by member, here and in newTurn: on the way of every turn, spreading these costs more than writing them.
+  return record({
+    turn: {
+      id,
+      session_id,
+      input: parts.seal(turn.input, session_id),
+      context: parts.edits(turn.context, session_id),
+      max_steps,
+      provider,
+      model,
+      idempotency_key,
+      body_hash,
+    },
+    message: parts.newMessage(message, session_id),
+    on_busy,
+    queue_limit,
+    lease,
+    known_revision,
+    known_history,
+    environment,
+  })
+}
+
+export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
+  if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
+  if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.turn(answer.turn) }
+  const turn = newTurn(request.turn, answer.kind, answer.turn)
+  if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
+  const { session_id } = turn
+  const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
+  const message = asStored(session_id, request.message, answer.message)
+  const { ground, rewrites, earlier, registry, bindings } = answer.start
+  return {
+    kind: 'running',
+    turn,
+    fence,
+    message,
+    start: {
+      ...toGround(ground),
+      history: [...(earlier ?? []).map(parts.message), message],
+      rewrites,
+      registry,
+      bindings: toBindings(bindings),
+    },
+  }
+}
+
+const newTurn = (given: OpenTurn['turn'], state: 'running' | 'queued', made: MadeTurn): Turn => ({
+  id: given.id,
+  session_id: given.session_id,
+  owner: made.owner,
+  state,
+  input: given.input,
+  context: given.context,
+  max_steps: given.max_steps,
+  provider: given.provider,
+  model: given.model,
+  idempotency_key: given.idempotency_key,
+  attempt: 1,
+  restarts: 0,
+  recoveries: 0,
+  steps: [],
+  usage: NO_USAGE,
+  finish_reason: null,
+  error: null,
+  base_seq: made.base_seq,
+  cancel_requested: false,
+  created_at: made.created_at,
+  started_at: state === 'running' ? made.created_at : null,
+  ended_at: null,
+})
