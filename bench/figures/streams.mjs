@@ -100,22 +100,33 @@ export async function sustained(world) {
 }
 
 /** Resident memory of an open stream that has had its first delta and waits, in gateways that did nothing before. */
-export async function idleStreams({ stage, upstream, servers, row }) {
-  const gateways = { embedded: await stage.startBaton(upstream) }
-  if (servers) gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env: serverEnv(servers) })
-  const world = { upstream, plain: await stage.startBare(upstream), gateways }
-  const { direct: _, ...targets } = await targetsOf(world, 1000)
-  // What a process takes once, the embedded database's buffers too, it takes with its first turns.
-  for (const name in targets) await runBatch(targets[name], { n: 50, streams: 300, slug: 'd3-i1' })
-  for (const name in targets) {
-    const { baseKiB, points, afterCloseKiB } = await idle(targets[name], { n: 1000, settleMs: 3000 })
-    const [{ perStreamKiB, idleCores }] = points
-    row(
+export async function idleStreams(world) {
+  const rounds = []
+  for (let round = 0; round < world.rounds; round++) rounds.push(await idleRound(world))
+  for (const name in rounds[0]) {
+    const middle = (read) => median(rounds.map((round) => read(round[name])))
+    const perStream = ({ points }) => points[0].perStreamKiB
+    world.row(
       'idle streams',
       name,
-      `${perStreamKiB.toFixed(0)} KiB each`,
-      `before ${(baseKiB / 1024).toFixed(0)} MiB, after ${(afterCloseKiB / 1024).toFixed(0)} MiB`,
-      `${(idleCores * 100).toFixed(1)} % of a core`,
+      `${middle(perStream).toFixed(0)} KiB each`,
+      rounds.map((round) => perStream(round[name]).toFixed(0)).join(', '),
+      `before ${(middle(({ baseKiB }) => baseKiB) / 1024).toFixed(0)} MiB`,
+      `after ${(middle(({ afterCloseKiB }) => afterCloseKiB) / 1024).toFixed(0)} MiB`,
+      `${(middle(({ points }) => points[0].idleCores) * 100).toFixed(1)} % of a core`,
     )
   }
+}
+
+async function idleRound({ stage, upstream, servers }) {
+  const gateways = { embedded: await stage.startBaton(upstream) }
+  if (servers) gateways['PostgreSQL + Redis'] = await stage.startBaton(upstream, { env: serverEnv(servers) })
+  const plain = await stage.startBare(upstream)
+  const { direct: _, ...targets } = await targetsOf({ upstream, plain, gateways }, 1000)
+  // What a process takes once, the embedded database's buffers too, it takes with its first turns.
+  for (const name in targets) await runBatch(targets[name], { n: 50, streams: 300, slug: 'd3-i1' })
+  const seen = {}
+  for (const name in targets) seen[name] = await idle(targets[name], { n: 1000, settleMs: 3000 })
+  for (const gateway of [plain, ...Object.values(gateways)]) await gateway.stop()
+  return seen
 }
