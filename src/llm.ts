@@ -10,7 +10,7 @@ import type { ModelEvent } from './chat/event.ts'
 import type { Usage } from './chat/message.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
-import { type Answer, createAnswer } from './llm/answer.ts'
+import { readAnswer } from './llm/answer.ts'
 import { bodyBytes } from './llm/body.ts'
 import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
 import { createModels, type ModelsCaller } from './llm/models.ts'
@@ -53,10 +53,10 @@ export interface Preview {
 
 export interface Llm {
   /**
-   * The call's events, all of one network read together, never an empty batch. Throws the signal's
-   * reason, LlmStale, or a BatonError; after a throw or a `return` the socket is gone.
+   * Hands on the call's events, those of one network read in one pass of the event loop, and resolves after the
+   * last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
    */
-  stream(call: ModelCall): AsyncIterable<ModelEvent[]>
+  stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send. */
   preview(deployment: Deployment, request: ModelRequest): Preview
   /** The vendor's list, from the cache while it is fresh. Throws a BatonError; a failure is kept for a minute. */
@@ -108,11 +108,14 @@ class Refused extends Error {
   }
 }
 
+type Take = (event: ModelEvent) => void
 /** What happened to a call so far. */
 interface Progress {
   request: ModelRequest
   retry: Retry
   attempts: number
+  /** A stream has answered the last attempt */
+  isStreaming: boolean
   isRefreshed: boolean
   isRepaired: boolean
   started: number
@@ -140,9 +143,12 @@ export function createLlm(deps: LlmDeps): Llm {
   })
   const urlOf = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
 
-  /** One attempt up to a response that is a stream. Throws Refused for any other response. */
-  async function send(call: ModelCall, request: ModelRequest): Promise<Answer> {
+  /** One attempt. Throws Refused for a response that is no stream. */
+  async function send(call: ModelCall, progress: Progress, take: Take): Promise<void> {
     const { deployment, signal } = call
+    const { request } = progress
+    progress.attempts++
+    progress.isStreaming = false
     const { path, method, headers, body } = deployment.render(request)
     const secret = await call.secret()
     const exchange = new Exchange({
@@ -155,17 +161,21 @@ export function createLlm(deps: LlmDeps): Llm {
       body: bodyBytes(body),
       signal,
       maxBytes: MAX_ANSWER,
-      ...(call.beforeSend ? { beforeSend: () => call.beforeSend?.() ?? true } : {}),
+      beforeSend: () => call.beforeSend?.() ?? true,
     })
-    const reading = { classify: classifier(deployment, secret), scrub: scrubber(secret) }
+    const classify = classifier(deployment, secret)
     const head = await exchange.head()
-    if (isStream(head)) return createAnswer(exchange, head, deployment.parser(call.context), reading)
-    const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
-    throw new Refused(failure, reading.classify(failure))
+    if (!isStream(head)) {
+      const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
+      throw new Refused(failure, classify(failure))
+    }
+    progress.isStreaming = true
+    const parser = deployment.parser(call.context)
+    await readAnswer(exchange, head, { parser, classify, scrub: scrubber(secret) }, take)
   }
 
   /** The request to try next. Throws the error to give up with. */
-  async function recover(call: ModelCall, progress: Progress, thrown: unknown, begun: boolean) {
+  async function recover(call: ModelCall, progress: Progress, thrown: unknown): Promise<ModelRequest> {
     call.signal.throwIfAborted()
     if (thrown instanceof Refused) {
       const { failure } = thrown
@@ -181,7 +191,7 @@ export function createLlm(deps: LlmDeps): Llm {
       }
     }
     const error = thrown instanceof Refused ? thrown.error : thrown
-    const wait = error instanceof BatonError ? progress.retry.wait(error, begun) : null
+    const wait = error instanceof BatonError ? progress.retry.wait(error, progress.isStreaming) : null
     if (wait === null || !(error instanceof BatonError)) throw error
     metrics.modelRetried(call.deployment.provider, error.code)
     log.debug({ code: error.code, attempt: progress.attempts, ms: wait }, 'model call tried again')
@@ -196,31 +206,38 @@ export function createLlm(deps: LlmDeps): Llm {
    * Attempts until an answer has begun in earnest. Nothing is handed on before an event that a reader
    * would see, so that an overload told as the first event is still retried (wire/openai.md 7.2).
    */
-  async function begin(call: ModelCall, progress: Progress): Promise<{ answer: Answer; held: ModelEvent[] }> {
+  async function answered(call: ModelCall, progress: Progress, take: Take): Promise<void> {
+    const hand: Take = (event) => {
+      if (event.type === 'usage') progress.usage = event.usage
+      take(event)
+    }
     while (true) {
-      progress.attempts++
-      let answer: Answer | null = null
+      let held: ModelEvent[] | null = []
+      const release = () => {
+        progress.firstEventMs ??= now() - progress.started
+        held?.forEach(hand)
+        held = null
+      }
       try {
-        answer = await send(call, progress.request)
-        const held: ModelEvent[] = []
-        for (let batch = await answer.next(); batch; batch = await answer.next()) {
-          held.push(...batch)
-          if (batch.some(({ type }) => type !== 'usage')) break
-        }
-        progress.firstEventMs = now() - progress.started
-        return { answer, held }
+        await send(call, progress, (event) => {
+          if (!held) return hand(event)
+          held.push(event)
+          if (event.type !== 'usage') release()
+        })
+        return release()
       } catch (thrown) {
-        answer?.abort(thrown)
-        progress.request = await recover(call, progress, thrown, answer !== null)
+        if (!held) throw thrown
+        progress.request = await recover(call, progress, thrown)
       }
     }
   }
 
-  async function* stream(call: ModelCall): AsyncGenerator<ModelEvent[]> {
+  async function stream(call: ModelCall, take: Take): Promise<void> {
     const progress: Progress = {
       request: call.request,
       retry: createRetry(random),
       attempts: 0,
+      isStreaming: false,
       isRefreshed: false,
       isRepaired: false,
       started: now(),
@@ -228,21 +245,14 @@ export function createLlm(deps: LlmDeps): Llm {
       usage: null,
     }
     let outcome = 'cancelled'
-    let answer: Answer | null = null
     try {
-      const begun = await begin(call, progress)
-      answer = begun.answer
-      for (let batch: ModelEvent[] | null = begun.held; batch; batch = await answer.next()) {
-        for (const event of batch) if (event.type === 'usage') progress.usage = event.usage
-        if (batch.length > 0) yield batch
-      }
+      await answered(call, progress, take)
       outcome = 'ok'
     } catch (thrown) {
       if (!call.signal.aborted) outcome = thrown instanceof BatonError ? thrown.code : 'internal'
       if (thrown instanceof LlmStale) outcome = 'stale'
       throw thrown
     } finally {
-      answer?.abort(LEFT)
       if (outcome !== 'stale') ended(call, progress, outcome)
     }
   }
@@ -306,8 +316,6 @@ export function createLlm(deps: LlmDeps): Llm {
   }
 }
 
-/** Made once: an error takes a stack with it, and every call ends here, whose exchange is mostly over by then. */
-const LEFT = new Error('the reader left')
 const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'application/json' }
 const MASKED: CredentialSecret = { api_key: '***', access_token: '***' }
 

@@ -1,5 +1,5 @@
 /**
- * One HTTP exchange with an upstream: a request goes out, its response is read piece by piece, under three
+ * One HTTP exchange with an upstream: a request goes out, its response is handed on piece by piece, under three
  * clocks (connect, first byte, silence), a size limit, and a signal that destroys the socket at once. It
  * stands on undici's `dispatch`, the cheapest of its interfaces, and knows nothing of models or events.
  */
@@ -45,8 +45,6 @@ type Phase = 'queue' | Stage
 /** How far an exchange has come. */
 type Stage = 'connect' | 'headers' | 'body'
 
-/** Unread bytes that stop the socket from being read further. */
-const HIGH_WATER = 1 << 20
 /** How long the rest of a body that nobody needs may take before its connection is given up instead. */
 const DRAIN_MS = 500
 
@@ -59,8 +57,9 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #controller: Dispatcher.DispatchController | null = null
   #stage: Stage = 'connect'
   #head: ResponseHead | null = null
-  #chunks: Buffer[] = []
-  #unread = 0
+  /** Of the body, what came before somebody took it */
+  #early: Buffer[] = []
+  #take: ((piece: Buffer) => void) | null = null
   #total = 0
   #state: 'open' | 'ended' | 'failed' | 'draining' = 'open'
   #failure: unknown
@@ -76,7 +75,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     }
     signal.addEventListener('abort', this.#onAbort, { once: true })
     this.#timer = setTimeout(this.#onSilence, firstByteMs)
-    // undici's own clocks tick about once a second and would also run while reading is held back.
+    // undici's own clocks tick about once a second.
     dispatcher.dispatch(
       {
         origin: url.origin,
@@ -93,24 +92,20 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** The response's status and headers. */
   async head(): Promise<ResponseHead> {
-    while (!this.#head) await this.#more()
-    return this.#head
+    while (!this.#head && this.#state === 'open') await this.#news()
+    if (this.#head) return this.#head
+    throw this.#failure
   }
 
-  /** Everything that has arrived since the last call; null after the end of the body. */
-  async read(): Promise<Buffer | null> {
-    while (this.#chunks.length === 0) {
-      if (this.#state === 'ended') return null
-      await this.#more()
-    }
-    const chunks = this.#chunks
-    this.#chunks = []
-    this.#unread = 0
-    if (this.#controller?.paused) {
-      this.#controller.resume()
-      this.#timer?.refresh()
-    }
-    return chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks)
+  /**
+   * Hands on the body as it comes, in the pass of the event loop that reads it. Resolves at its end, or once it is
+   * drained; what came before a failure is handed on first.
+   */
+  async body(take: (piece: Buffer) => void): Promise<void> {
+    for (const piece of this.#early.splice(0)) if (this.#state !== 'draining') take(piece)
+    this.#take = take
+    while (this.#state === 'open') await this.#news()
+    if (this.#state === 'failed') throw this.#failure
   }
 
   /** The body as text, cut off after `limit` bytes; of one that breaks, what had come. */
@@ -118,21 +113,21 @@ export class Exchange implements Dispatcher.DispatchHandler {
     const parts: Buffer[] = []
     let size = 0
     try {
-      for (let part = await this.read(); part && size < limit; part = await this.read()) {
+      await this.body((part) => {
         parts.push(part)
         size += part.length
-      }
+        if (size >= limit) this.drain()
+      })
     } catch (thrown) {
       if (!(thrown instanceof BatonError)) throw thrown
     }
-    this.drain()
     return Buffer.concat(parts).subarray(0, limit).toString('utf8')
   }
 
   /** Gives the exchange up and destroys its socket. Does nothing once it is over or drained. */
   abort(reason: unknown): void {
     if (this.#state !== 'open') return
-    this.#chunks = []
+    this.#early = []
     this.#fail(reason)
     this.#destroy()
   }
@@ -141,11 +136,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
   drain(): void {
     if (this.#state !== 'open') return
     this.#state = 'draining'
-    this.#chunks = []
     this.#request.signal.removeEventListener('abort', this.#onAbort)
     clearTimeout(this.#timer)
     this.#timer = setTimeout(() => this.#destroy(), DRAIN_MS).unref()
-    if (this.#controller?.paused) this.#controller.resume()
+    this.#notify()
   }
 
   // ---- undici's side
@@ -166,18 +160,16 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#notify()
   }
 
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+  onResponseData(_: unknown, piece: Buffer): void {
     if (this.#state !== 'open') return
-    this.#total += chunk.length
+    this.#total += piece.length
     if (this.#total > this.#request.maxBytes) {
       const words = `The provider's answer is larger than ${this.#request.maxBytes} bytes.`
       return this.abort(new BatonError('upstream_rejected', words, { details: { phase: 'body' } }))
     }
-    this.#chunks.push(chunk)
-    this.#unread += chunk.length
-    if (this.#unread > HIGH_WATER) controller.pause()
     this.#timer?.refresh()
-    this.#notify()
+    if (this.#take) this.#take(piece)
+    else this.#early.push(piece)
   }
 
   onResponseEnd(): void {
@@ -204,7 +196,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
   readonly #onAbort = (): void => this.abort(this.#request.signal.reason)
 
   readonly #onSilence = (): void => {
-    if (this.#controller?.paused && this.#state === 'open') return
     const { firstByteMs, idleMs } = this.#request
     const silences: Record<Stage, [Phase, string]> = {
       // A connection that is being made has a shorter clock of its own.
@@ -238,16 +229,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
     wake?.()
   }
 
-  /** Settles when there is something new; rejects once the exchange has failed and all that came is read. */
-  #more(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const settle = () => {
-        // What arrived before a failure is read first.
-        if (this.#state === 'failed' && this.#chunks.length === 0) reject(this.#failure)
-        else resolve()
-      }
-      if (this.#state === 'failed') settle()
-      else this.#wake = settle
+  /** Resolves when the head is there, or the exchange is over. */
+  #news(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = resolve
     })
   }
 

@@ -1,17 +1,10 @@
 /** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
-import type { ModelEvent } from '../chat/event.ts'
 import type { Message, ToolCallPart } from '../chat/message.ts'
+import type { Llm } from '../llm.ts'
 import type { ChosenCredential } from '../ports.ts'
-import type {
-  CredentialSecret,
-  Deployment,
-  DeploymentOptions,
-  ModelRequest,
-  ParseContext,
-  ReportedModel,
-} from '../provider.ts'
+import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Connector, CredentialCandidates, RegistryTool, Store } from '../store/store.ts'
 import type { DeclaredTool, ExecutorCall, Settled } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
@@ -35,31 +28,6 @@ export interface Credentials {
     provider: string,
     known?: CredentialCandidates,
   ): Promise<ResolvedCredential>
-}
-
-export interface Llm {
-  stream(call: {
-    deployment: Deployment
-    request: ModelRequest
-    secret: () => Promise<CredentialSecret>
-    context: ParseContext
-    signal: AbortSignal
-    /** Right before the bytes leave; false means that the request is out of date (throws LlmStale) */
-    beforeSend?: () => boolean
-    onUnauthorized?: () => Promise<boolean>
-  }): AsyncIterable<ModelEvent[]>
-  preview(
-    deployment: Deployment,
-    request: ModelRequest,
-  ): {
-    method: string
-    url: string
-    headers: Record<string, string>
-    body: Record<string, unknown>
-    notes: string[]
-  }
-  /** From cache, at once; refreshed in the background. */
-  reported(deployment: Deployment, credential: ResolvedCredential, model: string): ReportedModel | undefined
 }
 
 export type SessionTools = Pick<
@@ -112,7 +80,7 @@ export interface LoopDeps extends EngineDeps {
 export interface EngineDeps {
   store: Store
   bus: Bus
-  llm: Llm
+  llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
   credentials: Credentials
   tools: SessionTools
   policy: Policy

@@ -118,7 +118,7 @@ async function streamStep(
   }
   const { onUnauthorized } = run.credential
   try {
-    const batches = deps.llm.stream({
+    const call = {
       deployment: prepared.deployment,
       request: prepared.request,
       secret: () => patiently(deps.log, run.credential.secret),
@@ -126,8 +126,8 @@ async function streamStep(
       signal: abort.signal,
       beforeSend,
       ...(onUnauthorized ? { onUnauthorized } : {}),
-    })
-    for await (const batch of batches) for (const item of batch) take(run, folding, item)
+    }
+    await deps.llm.stream(call, (item) => take(run, folding, item))
   } catch (thrown) {
     if (thrown instanceof LlmStale) return 'stale'
     if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'restart'
