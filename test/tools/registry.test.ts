@@ -18,6 +18,7 @@ import type {
   Session,
 } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
+import { definitionDiff } from '../../src/tools/definition-diff.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { hashOf, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { createSessionTools, type EngineTools } from '../../src/tools/session-tools.ts'
@@ -202,6 +203,22 @@ t.test('a changed definition keeps its place and is told as changed', async (t) 
   t.equal(found(after.tools, 's.a').description, 'Other.')
   const reordered = tool('b', { inputSchema: { properties: { a: { type: 'string' } }, type: 'object' } })
   t.strictSame(next(before, [server('s', [tool('a'), reordered])]).changed, [], 'key order is no change')
+})
+
+t.test('what differs of a definition is shown with what a reader would not see', (t) => {
+  const before = tool('a', { inputSchema: { properties: { kind: { enum: ['x', 'y'], minLength: 1 } } } })
+  const after = tool('a', {
+    inputSchema: { properties: { kind: { enum: ['x', 'y\u200b'], minLength: 2 } } },
+  })
+  t.strictSame(definitionDiff(before, after), [
+    {
+      path: '/inputSchema/properties/kind/enum',
+      before: ['x', 'y'],
+      after: '["x","y\\u{200b}"]',
+    },
+    { path: '/inputSchema/properties/kind/minLength', before: 1, after: 2 },
+  ])
+  t.end()
 })
 
 t.test('a pinned definition that changes is blocked, or only told, as the connector says', async (t) => {
