@@ -397,7 +397,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
     longest = Math.max(longest, performance.now() - last)
     last = performance.now()
   }, 5)
-  const { system: _, user: before } = process.cpuUsage()
   t.strictSame(
     await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
     [],
@@ -406,7 +405,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   await own.problems(bomb, { p1: 'x' })
   clearInterval(beat)
   t.ok(longest < 3_000, `the event loop was held for ${Math.round(longest)} ms`)
-  t.ok(before >= 0)
   const started = performance.now()
   t.strictSame(await own.problems(slow, { s: `${'a'.repeat(40)}!` }), [])
   t.ok(performance.now() - started < 900, 'a refused schema is not tried again')
@@ -416,6 +414,12 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   for (let i = 0; i < 100_000; i++) deep = { a: deep }
   t.strictSame(await own.problems(fine, deep), [])
   t.strictSame(await own.problems(deep, {}), [])
+})
+
+t.test('a schema holds however many others came after it', async (t) => {
+  const schema = (n: number) => ({ type: 'object', properties: { a: { const: n } } })
+  for (let n = 0; n <= 300; n++) await validator.problems(schema(n), { a: n })
+  t.strictSame(said(await validator.problems(schema(0), { a: 1 })), ['a|must be 0|'])
 })
 
 t.test('a closed validator leaves nobody waiting', async (t) => {
