@@ -215,12 +215,11 @@ export class Link {
   #watch(): void {
     const connection = this.#held?.connection
     if (!connection || this.#interestUntil <= Date.now()) return
-    if (this.#channel) this.#channel.extend(this.#interestUntil)
-    else
-      this.#channel = keepChannel(
-        (signal, previous) => connection.listen(signal, previous),
-        this.#interestUntil,
-      )
+    if (this.#channel?.extend(this.#interestUntil)) return
+    this.#channel = keepChannel(
+      (signal, previous) => connection.listen(signal, previous),
+      this.#interestUntil,
+    )
   }
 
   /** One unref'd timer while a connection stands unused; none without. */

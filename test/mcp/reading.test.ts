@@ -339,16 +339,15 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   channel.extend(Date.now() + 60)
   await aborted
   t.equal(opened, 1, 'aborted when nobody is interested any more')
+  t.notOk(channel.extend(Date.now() + 60_000), 'and over then')
 
   let asked = 0
-  await new Promise<void>((resolve) => {
-    keepChannel(async () => {
-      asked++
-      resolve()
-      return { isUnsupported: true }
-    }, Date.now() + 60_000)
-  })
+  const unsupported = keepChannel(async () => {
+    asked++
+    return { isUnsupported: true }
+  }, Date.now() + 60_000)
   await new Promise(setImmediate)
+  t.ok(unsupported.extend(Date.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
 })
 
