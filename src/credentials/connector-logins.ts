@@ -122,7 +122,8 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       if (!next || !isKept) throw needed(connector)
       return next
     } finally {
-      await store.connectors.release(connector.id, by)
+      // If this fails, the claim lapses.
+      await store.connectors.release(connector.id, by).catch(() => {})
     }
   }
 
