@@ -147,7 +147,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     watch.failure = failure
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
-    if (!isClosed && !watch.retry) {
+    // Forgotten meanwhile: its connector was changed or deleted.
+    const isWatched = watches.get(watch.spec.key) === watch
+    if (isWatched && !isClosed && !watch.retry) {
       watch.retry = setTimeout(() => again(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }

@@ -1,5 +1,6 @@
 /** A session's tools: the pure registry and its overlays, then the live thing on doubles of store and door. */
 import { readdirSync, readFileSync } from 'node:fs'
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -19,6 +20,7 @@ import type {
 } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
 import { definitionDiff } from '../../src/tools/definition-diff.ts'
+import { createDiscovery } from '../../src/tools/discovery.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { hashOf, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { createSessionTools, type EngineTools } from '../../src/tools/session-tools.ts'
@@ -836,6 +838,30 @@ t.test('a connector that is changed or deleted takes its tools along', async (t)
     (await tools.current('ses_1')).tools.map((left) => left.canonical_name),
     ['look_up'],
   )
+})
+
+t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { when })
+  const gone = connector('s')
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const known = discovery.known([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  discovery.forget(gone.id)
+  answer()
+  t.match(await known, [{ state: 'away', reason: /refused/ }])
+  mock.timers.tick(60_000)
+  t.strictSame(asked, ['s'])
 })
 
 t.test('errors are of the catalogue', async (t) => {
