@@ -1,6 +1,6 @@
 /**
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
- * wishes to whoever owns the others. The loop itself is run.ts; leases and recovery are leases.ts.
+ * wishes to whoever owns the others. The loop itself is loop.ts; leases and recovery are leases.ts.
  */
 
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -127,6 +127,13 @@ export function createEngine(deps: EngineDeps): Engine {
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
+    await inItsPlace(mine, entry)
+      .then(() => passOn(mine))
+      .finally(finished)
+  }
+
+  async function inItsPlace(mine: ActiveTurn, entry: Entry): Promise<void> {
+    const { turn, session } = mine
     let giveBack = () => {}
     try {
       // What was read when it was opened is old for a turn that has to wait for a place.
@@ -141,14 +148,17 @@ export function createEngine(deps: EngineDeps): Engine {
       giveBack()
       // The session's next turn may have begun here already.
       if (active.get(session.id) === mine) active.delete(session.id)
-      finished()
     }
-    if (mine.hasQueued) await goOn(session.id)
+  }
+
+  /** What the end of its run here leaves to do: for the next turn, for itself, or for another replica. */
+  async function passOn({ turn, fence, stop, hasQueued }: ActiveTurn): Promise<void> {
+    if (hasQueued) await goOn(turn.session_id)
     // What it waits for may have come while that was written.
     if (turn.state === 'awaiting_input') await state.resume(turn.id)
-    if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) {
+    if (stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
-      await tell({ op: 'handed_over', session_id: session.id })
+      await tell({ op: 'handed_over', session_id: turn.session_id })
     }
   }
 
