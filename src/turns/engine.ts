@@ -180,7 +180,7 @@ export function createEngine(deps: EngineDeps): Engine {
     isDone = isSettled,
   ): Promise<Turn> {
     const turn = await find(caller, id)
-    if (isDone(turn)) return turn
+    if (isDone(turn) || seconds === 0) return turn
     const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])

@@ -8,6 +8,7 @@ import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
 
 const turn = { id: 'turn_1', session_id: 'ses_1', owner: 'ann', state: 'running', ended_at: null } as Turn
+const caller = { owner: 'ann', admin: false, key_id: null }
 
 /** No place is free, so that no turn gets as far as its loop. */
 function setUp() {
@@ -45,6 +46,22 @@ function setUp() {
   } as unknown as EngineDeps
   return { bus, engine: createEngine(deps) }
 }
+
+t.test('a turn that nobody waits for is answered without the bus', async (t) => {
+  const { bus, engine } = setUp()
+  t.teardown(() => engine.drain(0))
+  const { read } = bus
+  let reads = 0
+  bus.read = (...asked) => {
+    reads++
+    return read(...asked)
+  }
+  const never = new AbortController().signal
+  t.equal(await engine.wait(caller, 'turn_1', 0, never), turn)
+  t.equal(reads, 0)
+  t.equal(await engine.wait(caller, 'turn_1', 0.01, never), turn)
+  t.equal(reads, 1)
+})
 
 t.test('a drain is over when its turns are handed over, and others know', async (t) => {
   const { bus, engine } = setUp()
