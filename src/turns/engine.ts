@@ -238,8 +238,7 @@ export function createEngine(deps: EngineDeps): Engine {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn.id, end))) return
-    const { active: ended } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(ended, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
+    await append(event({ turn }, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
   }
 
   const append = (said: TurnEvent, once: string) =>
@@ -285,9 +284,8 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function announceQueued(turn: Turn): Promise<void> {
-    const { active: queued } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(queued, null, { type: 'turn.created' }), `${turn.id}:created`).catch((err: unknown) =>
-      log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+    await append(event({ turn }, null, { type: 'turn.created' }), `${turn.id}:created`).catch(
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'),
     )
     // The running turn may have ended between the check and the insert: nobody else would look soon.
     await bus.publish('queue', turn.session_id).catch(() => {})
@@ -386,9 +384,6 @@ export function createEngine(deps: EngineDeps): Engine {
 const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
 const isEnded = (turn: Turn) => turn.ended_at !== null
 const isSettled = (turn: Turn) => isEnded(turn) || turn.state === 'awaiting_input'
-
-/** Stands in where only the turn's own ids matter. */
-const EMPTY = {} as Session
 
 const refusal = (isLimit: boolean) =>
   isLimit
