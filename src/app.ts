@@ -153,7 +153,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
             tool.canonical_name,
           ),
         log,
-        isTrusted: (connector) => connector?.trust_annotations ?? true,
+        isRepeatable: policy.isRepeatable,
       }),
     )
     const optionsFor = optionsIn(config)

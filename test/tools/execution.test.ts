@@ -57,6 +57,15 @@ interface Given {
 }
 const ok = async (): Promise<McpResult> => ({ content: [text('fine')], is_error: false })
 
+const toolbox = (over: Partial<Toolbox>): Toolbox => ({
+  configured: true,
+  maxConcurrent: 10,
+  tools: [],
+  mcps: [],
+  inspect: true,
+  ...over,
+})
+
 /** An executor over a double of the door; `sent` are the arguments that reached it. */
 function setUp({ answer = ok, deps = {} }: Given = {}) {
   const sent: Record<string, unknown>[] = []
@@ -71,7 +80,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     builtins: [inspectToolOutput],
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     slot: async () => () => {},
-    isTrusted: (one) => one?.trust_annotations ?? true,
+    isRepeatable: createToolboxPolicy(toolbox({})).isRepeatable,
     log: pino({ level: 'silent' }),
     ...deps,
   })
@@ -634,15 +643,6 @@ t.test('who waits at a gate leaves when he is told to, or when it takes too long
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
   leave()
   t.equal(gate.waiting(), 0)
-})
-
-const toolbox = (over: Partial<Toolbox>): Toolbox => ({
-  configured: true,
-  maxConcurrent: 10,
-  tools: [],
-  mcps: [],
-  inspect: true,
-  ...over,
 })
 
 t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {
