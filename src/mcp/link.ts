@@ -174,7 +174,7 @@ export class Link {
   }
 
   succeeded(): void {
-    this.#breaker.success()
+    this.#breaker.succeeded()
     this.#timeouts = 0
     this.#lastError = null
   }
@@ -183,7 +183,7 @@ export class Link {
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
-    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failure()
+    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failed()
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
   }
 

@@ -236,16 +236,16 @@ t.test('after three failures in a row the pauses grow at random up to a minute',
     () => 1,
     () => clock,
   )
-  breaker.failure()
-  breaker.failure()
+  breaker.failed()
+  breaker.failed()
   t.equal(breaker.waitMs(), 0, 'two failures cost nothing')
-  breaker.failure()
+  breaker.failed()
   t.equal(breaker.waitMs(), 4_000)
   clock += 4_000
   t.equal(breaker.waitMs(), 0, 'one attempt is allowed after the pause')
-  for (let i = 0; i < 30; i++) breaker.failure()
+  for (let i = 0; i < 30; i++) breaker.failed()
   t.equal(breaker.waitMs(), 60_000)
-  breaker.success()
+  breaker.succeeded()
   t.equal(breaker.waitMs(), 0)
   t.end()
 })
