@@ -169,7 +169,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
-    mcp.interest(spec.key, spec, watch.wantedUntil)
+    mcp.interest(spec, watch.wantedUntil)
     const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
@@ -285,6 +285,6 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
 }
 
 function inWords(connector: Connector, thrown: unknown): string {
-  const why = thrown instanceof McpError || thrown instanceof Error ? thrown.message : String(thrown)
+  const why = thrown instanceof Error ? thrown.message : String(thrown)
   return `${connector.name} is not available: ${why}`.slice(0, 500)
 }

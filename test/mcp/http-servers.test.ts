@@ -745,7 +745,7 @@ t.test('a flood of announcements is told once, and once more', async (t) => {
       resolve()
     }),
   )
-  mcp.interest(spec.key, spec, Date.now() + 60_000)
+  mcp.interest(spec, Date.now() + 60_000)
   await list(mcp, spec)
   await flooded
   const { headers } = await rig.arrival('GET')
@@ -775,7 +775,7 @@ t.test('a server that ends the GET stream at once is not asked again and again',
   const mcp = door(t)
   await list(mcp, specOf(rig))
   t.equal(rig.count('GET'), 0, 'nobody listens')
-  mcp.interest('server:1', specOf(rig), Date.now() + 60_000)
+  mcp.interest(specOf(rig), Date.now() + 60_000)
   await rig.arrival('GET')
   await sleep(500)
   t.equal(rig.count('GET'), 1)
@@ -814,7 +814,7 @@ t.test(
     ] as const) {
       const spec = specOf(rig, { key })
       await list(mcp, spec)
-      mcp.interest(key, spec, Date.now() + 400)
+      mcp.interest(spec, Date.now() + 400)
     }
     t.equal(await heard, 'modern')
     await Promise.all(closed)
@@ -822,7 +822,7 @@ t.test(
       [legacy, 'legacy', 'GET'],
       [modern, 'modern', 'subscriptions/listen'],
     ] as const) {
-      mcp.interest(key, specOf(rig, { key }), Date.now() + 60_000)
+      mcp.interest(specOf(rig, { key }), Date.now() + 60_000)
       while (rig.count(method) < 2) await sleep(10)
       t.equal(rig.count('tools/list'), 1, 'on the same connection')
     }

@@ -128,7 +128,7 @@ t.test('a server is one process for all callers, and ends when nobody uses it', 
 t.test('interest keeps a process beyond its idle time', async (t) => {
   const mcp = door(t, { idleMs: { http: 50, stdio: 50 } })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  mcp.interest('good', child('good'), Date.now() + 60_000)
+  mcp.interest(child('good'), Date.now() + 60_000)
   await sleep(300)
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
