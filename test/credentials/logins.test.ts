@@ -17,6 +17,7 @@ import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { freePort } from '../servers.ts'
 import { createWorld, eventually, ME, OTHER, type Replica, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
@@ -40,14 +41,6 @@ const invalid = (param: string | null, message: RegExp) => ({ code: 'invalid_req
 async function begun(provider: string, replica: Replica = one): Promise<{ state: string; at: URL }> {
   const login = await replica.logins.authorize(ME, provider, 'paste')
   return { state: login.state, at: await visit(login.authorization_url) }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }
 
 t.test('a pasted answer ends a login, in any of its forms, on any replica', async (t) => {
