@@ -12,8 +12,9 @@ import { parseArgs } from 'node:util'
 import { createAnthropicEmulator } from '../test/emulators/anthropic.ts'
 import { createGeminiEmulator } from '../test/emulators/gemini.ts'
 import { createOpenAiEmulator } from '../test/emulators/openai.ts'
+import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
-import { freePort, startBaton, startEverything, startMemory } from './processes.ts'
+import { startBaton, startEverything, startMemory } from './processes.ts'
 
 const { values } = parseArgs({ options: { keep: { type: 'boolean', default: false } } })
 

@@ -2,24 +2,13 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createRequire } from 'node:module'
-import { createServer } from 'node:net'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { freePort } from '../test/servers.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
-
-/** A port that was free a moment ago. */
-export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const address = server.address()
-  server.close()
-  await once(server, 'close')
-  if (typeof address === 'string' || address === null) throw new Error('no port')
-  return address.port
-}
 
 export async function startBaton(port: number, env: Record<string, string>) {
   const child = spawn(process.execPath, ['--enable-source-maps', join(root, 'dist/src/server.js')], {

@@ -13,8 +13,10 @@ import {
   listOf,
   NoBody,
   nullable,
+  PAGE,
   Paging,
   pageOf,
+  Secret,
   text,
 } from './schemas.ts'
 
@@ -22,12 +24,6 @@ const Pairs = Type.Record(Type.String(), Type.String({ maxLength: 65_536 }), { m
 const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
   description: "Of the server's tool names; * stands for any text",
-})
-const Token = Type.String({
-  minLength: 1,
-  maxLength: 16_384,
-  pattern: '^[\\x21-\\x7e]+$',
-  description: 'Printable ASCII without spaces',
 })
 const Auth = Type.Unsafe<
   | { type: 'none' }
@@ -44,12 +40,12 @@ const Auth = Type.Unsafe<
     Type.Object(
       {
         type: Type.Literal('oauth'),
-        client_id: Type.Optional(Token),
-        client_secret: Type.Optional(Token),
+        client_id: Type.Optional(Secret),
+        client_secret: Type.Optional(Secret),
       },
       { ...closed, description: 'A client is given where the server lets none register itself' },
     ),
-    Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Token) }, closed),
+    Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Secret) }, closed),
   ],
 })
 const Limits = Type.Object(
@@ -148,8 +144,6 @@ const Login = Type.Object(
   { title: 'ConnectorLogin' },
 )
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
-
-const PAGE = { description: 'A page for people', content: { 'text/html': { schema: { type: 'string' } } } }
 
 const tags = ['connectors']
 

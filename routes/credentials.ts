@@ -12,17 +12,12 @@ import {
   Paging,
   Provider,
   pageOf,
+  Secret,
   taggedBy,
   text,
 } from './schemas.ts'
 
 /** What can stand in an HTTP header. */
-const Secret = Type.String({
-  minLength: 1,
-  maxLength: 16_384,
-  pattern: '^[\\x21-\\x7e]+$',
-  description: 'Printable ASCII without spaces',
-})
 export const Fact = Type.String({ minLength: 1, maxLength: 256, pattern: '^[\\x21-\\x7e]+$' })
 /** Anthropic: what a workload proves itself with, in place of a refresh token. */
 const Federation = Type.Object(

@@ -4,7 +4,7 @@ import { BatonError } from '../src/errors.ts'
 import type { Logins } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
-import { closed, Id, Instant, LoginReturn, Provider } from './schemas.ts'
+import { closed, Id, Instant, LoginReturn, PAGE, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
@@ -65,8 +65,6 @@ const Imported = Type.Object(
   { ...CredentialView.properties, warning: Type.String() },
   { title: 'ImportedCredential' },
 )
-
-const PAGE = { description: 'A page for people', content: { 'text/html': { schema: { type: 'string' } } } }
 
 const tags = ['logins']
 

@@ -50,6 +50,20 @@ export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: strin
   ...(cursor === undefined ? {} : { cursor }),
 })
 
+/** A key, a token or the secret of a client */
+export const Secret = Type.String({
+  minLength: 1,
+  maxLength: 16_384,
+  pattern: '^[\\x21-\\x7e]+$',
+  description: 'Printable ASCII without spaces',
+})
+
+/** Answers with HTML, for a browser that comes back from a login */
+export const PAGE = {
+  description: 'A page for people',
+  content: { 'text/html': { schema: { type: 'string' } } },
+}
+
 const Returned = Type.Optional(Type.String({ maxLength: 16_384 }))
 /** Query that a login's page comes back with; some vendors add fields of their own. */
 export const LoginReturn = Type.Unsafe<Record<string, string>>(

@@ -1,9 +1,9 @@
-import { createHash } from 'node:crypto'
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
+import { canonicalJson, sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
 import { EventStream, turnEvents } from './events.ts'
 import { givenEdits, givenInput } from './given.ts'
@@ -85,14 +85,6 @@ const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{
 
 const tags = ['turns']
 
-/** The same for bodies that differ in nothing but the order of their keys. */
-const hashOf = (body: unknown): string =>
-  createHash('sha256').update(JSON.stringify(body, sortedKeys)).digest('hex')
-const sortedKeys = (_: string, value: unknown): unknown =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-    ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
-    : value
-
 export function turnRoutes(app: App, deps: RouteDeps): void {
   const { turns, store, sessions, streams } = deps
 
@@ -115,7 +107,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       provider: body.provider ?? null,
       model: body.model ?? null,
       idempotency_key: key ?? null,
-      body_hash: key === undefined ? '' : hashOf(body),
+      body_hash: key === undefined ? '' : sha256(canonicalJson(body)),
     }
   }
 

@@ -1,57 +1,57 @@
+/** The reporter of `npm test` (.taprc): a line for each file, every failure whole, and the sum. */
 import { Transform } from 'node:stream'
 import { Parser } from 'tap-parser'
 
 export default class Summary extends Transform {
   #parser = new Parser()
-  #n = { pass: 0, fail: 0, skip: 0 }
-  #bail = ''
+  #counts = { passed: 0, failed: 0, skipped: 0 }
+  #bailout = ''
   constructor() {
     super({ decodeStrings: false })
     this.#watch(this.#parser, [])
     this.#parser.on('bailout', (reason) => {
-      this.#bail = String(reason || 'bailout')
+      this.#bailout = String(reason || 'bailout')
     })
   }
 
   // Leaf assertions are counted; a subtest's own line is not, except when it fails with no
   // failing leaf (a crash, a time-out, a bad plan).
-  #watch(p, path) {
+  #watch(parser, path) {
     let lastChild = null
-    p.on('child', (c) => {
-      lastChild = { name: c.name, failed: 0, n: 0, parser: c }
-      this.#watch(c, [...path, c.name])
+    parser.on('child', (child) => {
+      lastChild = child
+      this.#watch(child, [...path, child.name])
     })
-    p.on('assert', (r) => {
-      const own = lastChild !== null && r.name === lastChild.name
-      const child = own ? lastChild : null
-      if (own) lastChild = null
-      const dur = r.time ? ` (${Math.round(r.time)} ms)` : ''
-      if (path.length === 0) this.push(`${r.ok ? 'ok    ' : 'FAILED'} ${r.name}${dur}\n`)
-      if (child && (r.ok || child.parser.fail > 0)) return
-      if (r.skip || r.todo) this.#n.skip++
-      else if (r.ok) {
-        if (!child) this.#n.pass++
-      } else {
-        this.#n.fail++
-        this.push(
-          `  x ${[...path, r.name].join(' > ')}\n${JSON.stringify(r.diag ?? {}, null, 2).replace(/^/gm, '      ')}\n`,
-        )
-      }
+    parser.on('assert', (result) => {
+      const child = lastChild?.name === result.name ? lastChild : null
+      if (child) lastChild = null
+      const took = result.time ? ` (${Math.round(result.time)} ms)` : ''
+      if (path.length === 0) this.push(`${result.ok ? 'ok    ' : 'FAILED'} ${result.name}${took}\n`)
+      if (child && (result.ok || child.fail > 0)) return
+      if (result.skip || result.todo) this.#counts.skipped++
+      else if (result.ok) this.#counts.passed++
+      else this.#failed([...path, result.name], result.diag ?? {})
     })
   }
 
-  _transform(chunk, _enc, cb) {
-    this.#parser.write(chunk)
-    cb()
+  #failed(path, diagnosis) {
+    this.#counts.failed++
+    const details = JSON.stringify(diagnosis, null, 2).replace(/^/gm, '      ')
+    this.push(`  x ${path.join(' > ')}\n${details}\n`)
   }
-  _flush(cb) {
+
+  _transform(chunk, _encoding, done) {
+    this.#parser.write(chunk)
+    done()
+  }
+  _flush(done) {
     this.#parser.end()
-    if (this.#bail) {
-      this.push(`Bail out! ${this.#bail}\n`)
-      this.#n.fail++
+    if (this.#bailout) {
+      this.push(`Bail out! ${this.#bailout}\n`)
+      this.#counts.failed++
     }
-    const { pass, fail, skip } = this.#n
-    this.push(`\n${pass} passed, ${fail} failed, ${skip} skipped\n`)
-    cb()
+    const { passed, failed, skipped } = this.#counts
+    this.push(`\n${passed} passed, ${failed} failed, ${skipped} skipped\n`)
+    done()
   }
 }

@@ -12,6 +12,7 @@ import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
 import type { ToolsDelta, TurnEvent } from './chat/event.ts'
 import type { Config } from './config/config.ts'
+import { EX_CONFIG } from './config/load.ts'
 import { isLoopback } from './config/settings.ts'
 import { configConnectors } from './connector-input.ts'
 import { createConnectors } from './connectors.ts'
@@ -42,7 +43,7 @@ import { createGate } from './tools/gate.ts'
 import { hasSecret } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
-import { createToolboxRules, EX_CONFIG, StartupError } from './tools/startup.ts'
+import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 import { replicaName } from './turns/leases.ts'
@@ -152,7 +153,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
             tool.canonical_name,
           ),
         log,
-        isTrusted: (connector) => connector?.trust_annotations ?? true,
+        isRepeatable: policy.isRepeatable,
       }),
     )
     const optionsFor = optionsIn(config)

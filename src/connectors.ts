@@ -14,6 +14,7 @@ import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, LoginStatus, SessionTools } from './ports.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
+import { connectBudgetMs } from './tools/discovery.ts'
 
 /** Without secrets: of headers and variables the names alone (null: they cannot be opened any more). */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
@@ -74,8 +75,6 @@ export interface ConnectorDeps {
 }
 
 const LOGIN = 'it waits for a login of its owner'
-/** How long a server may take to be reached and to list its tools. */
-const CONNECT_BUDGET_MS = { streamable_http: 5_000, sse: 5_000, stdio: 15_000 }
 /** Sessions that follow a changed connector at once; the others see it at their next turn. */
 const FOLLOWERS = 1000
 
@@ -85,7 +84,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   async function row(scope: Scope, id: string): Promise<Connector> {
     const found = await store.connectors.get(scope, id)
     if (found) return found
-    throw new BatonError('connector_not_found', `No connector ${id} exists.`)
+    throw notFound(id)
   }
 
   async function writable(scope: Scope, id: string): Promise<Connector> {
@@ -138,7 +137,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const isSameServer = merged.url === before.url && patch.auth === undefined
     const kept = isSameServer ? login : undefined
     const written = await store.connectors.update(caller, id, stored(vault, before, merged, kept))
-    if (!written) throw new BatonError('connector_not_found', `No connector ${id} exists.`)
+    if (!written) throw notFound(id)
     const connector = free(merged.name, written)
     await audit(caller, 'connector.update', connector)
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
@@ -148,9 +147,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   async function remove(caller: Caller, id: string): Promise<void> {
     const connector = await writable(caller, id)
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
-    if (!(await store.connectors.delete(caller, id))) {
-      throw new BatonError('connector_not_found', `No connector ${id} exists.`)
-    }
+    if (!(await store.connectors.delete(caller, id))) throw notFound(id)
     await audit(caller, 'connector.delete', connector)
     tools.connectorChanged(connector, sessions)
   }
@@ -170,7 +167,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const took = () => Math.round(performance.now() - from)
     try {
       const found = await deps.mcp.list(deps.specOf(connector), {
-        timeoutMs: CONNECT_BUDGET_MS[connector.transport],
+        timeoutMs: connectBudgetMs(connector),
         refresh: true,
       })
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
@@ -284,3 +281,5 @@ function namesIn(
     return { header_names: null, env_names: null, has_token: false }
   }
 }
+
+const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)

@@ -121,8 +121,3 @@ export function asBatonError(thrown: unknown): BatonError {
   if (thrown instanceof BatonError) return thrown
   return new BatonError('internal', 'An internal error occurred.', { cause: thrown })
 }
-
-export const ERROR_CODES = Object.keys(CATALOGUE) as ErrorCode[]
-
-/** The HTTP status of a code. */
-export const statusOf = (code: ErrorCode): number => CATALOGUE[code].status

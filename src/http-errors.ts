@@ -7,7 +7,7 @@ import type { Socket } from 'node:net'
 import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
 import type { App } from '../routes/app.ts'
 import { newId } from './chat/ids.ts'
-import { BatonError } from './errors.ts'
+import { asBatonError, BatonError } from './errors.ts'
 
 const ID = /^[A-Za-z0-9._~-]{1,128}$/
 
@@ -51,7 +51,7 @@ function toBatonError(thrown: unknown): BatonError {
   if (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500) {
     return new BatonError('invalid_request', message ?? 'The request is not valid.')
   }
-  return new BatonError('internal', 'An internal error occurred.', { cause: thrown })
+  return asBatonError(thrown)
 }
 
 interface Thrown {

@@ -70,8 +70,8 @@ function shared(ajv: Ajv, root: object): AnySchemaObject {
   const referred = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(referred)
     if (typeof value !== 'object' || value === null) return value
-    const copy = { ...value, ...mapped(value) }
-    if (!('title' in copy) || typeof copy.title !== 'string') return copy
+    const copy = mapped(value)
+    if (typeof copy.title !== 'string') return copy
     if (!ajv.getSchema(copy.title)) ajv.addSchema(copy, copy.title)
     return { $ref: copy.title }
   }

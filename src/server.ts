@@ -1,11 +1,7 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
 import closeWithGrace from 'close-with-grace'
-import { ConfigError, loadConfig } from './config/load.ts'
+import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
 import { openDatabase } from './store/open.ts'
-
-/** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
-const EX_CONFIG = 78
-const EX_FAILURE = 1
 
 const started = performance.now()
 
@@ -50,5 +46,5 @@ try {
   process.stderr.write(
     `Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`,
   )
-  process.exit(EX_FAILURE)
+  process.exit(1)
 }

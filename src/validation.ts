@@ -59,7 +59,7 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
 }
 
 /** `/input/0/text` → `input[0].text` */
-export function fieldPath(pointer: string, field?: string): string {
+function fieldPath(pointer: string, field?: string): string {
   const steps = pointer
     .split('/')
     .slice(1)

@@ -320,6 +320,7 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
         if (refusals-- > 0) throw new BatonError('unavailable', 'The database is not available.')
         return store.connectors.keep(...given)
       },
+      release: () => Promise.reject(new BatonError('unavailable', 'The database is not available.')),
     },
   }
   time.ahead = 590_000

@@ -55,7 +55,7 @@ async function run(world: World): Promise<void> {
   over.abort()
   await Promise.allSettled(idling)
   console.log(
-    `${streaming} streams of ${rate} deltas/s for ${minutes} min: ${JSON.stringify(figures.turns)} turns, ${figures.events} events`,
+    `${streaming} streams of ${rate} deltas/s for ${minutes} min: ${figures.turns} turns, ${figures.events} events`,
   )
   console.log(`to the first delta, first half: ${spread(early)}; second half: ${spread(figures.first)}`)
   console.log(

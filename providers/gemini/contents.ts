@@ -51,7 +51,7 @@ export interface ContentsTarget {
 }
 
 /** Google's documented stand-in for a call that Gemini itself did not make here (wire/gemini.md 4.4). */
-export const DUMMY_SIGNATURE = 'skip_thought_signature_validator'
+const DUMMY_SIGNATURE = 'skip_thought_signature_validator'
 const FIRST = '[The conversation starts with an answer of the assistant.]'
 const LAST = 'Please continue.'
 

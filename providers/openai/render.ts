@@ -12,7 +12,7 @@ import { effortFor, familyOf } from './capabilities.ts'
 import { inputItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
 
-export const RESPONSES_PATH = '/responses'
+const RESPONSES_PATH = '/responses'
 
 /** A body and what was left out of it, in words. */
 export interface Draft<Body> {

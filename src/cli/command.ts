@@ -1,5 +1,6 @@
 /** What a command of the command line is: data for the help, and one function. */
 import type { Config } from '../config/config.ts'
+import type { Page, PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 
 export interface Command {
@@ -72,13 +73,11 @@ export function show<T extends object>(
 }
 
 /** Every row of a paged list. */
-export async function all<T>(
-  page: (request: { limit: number; cursor?: string }) => Promise<{ data: T[]; next_cursor: string | null }>,
-): Promise<T[]> {
+export async function all<T>(page: (request: PageRequest) => Promise<Page<T>>): Promise<T[]> {
   const rows: T[] = []
   let cursor: string | null = null
   do {
-    const found: { data: T[]; next_cursor: string | null } = await page({
+    const found: Page<T> = await page({
       limit: 100,
       ...(cursor === null ? {} : { cursor }),
     })

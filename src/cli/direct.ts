@@ -15,8 +15,9 @@ import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials
 import { BatonError } from '../errors.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
-import type { Connector, Store } from '../store/store.ts'
+import type { Store } from '../store/store.ts'
 import type { Access } from './access.ts'
+import { all } from './command.ts'
 
 const ALL = { owner: '', admin: true } as const
 const QUIET = pino({ level: 'silent' })
@@ -45,7 +46,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     createKey: (input) => createKey(store, 'cli', input),
     keys: (page) => store.keys.list(scope, page),
     async revokeKey(id) {
-      if (!(await store.keys.revoke(scope, id))) throw notFound('key', id)
+      if (!(await store.keys.revoke(scope, id))) throw new BatonError('key_not_found', `No key ${id} exists.`)
       await store.audit.write({ owner: 'cli', act: 'key.revoke', subject: id, details: {} })
     },
     rotateEncryption: () => rotateEncryption(store, vault, 'cli'),
@@ -91,7 +92,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   const mcp = createMcp({ version: VERSION, sandbox: await sandboxOf(config) })
   try {
-    for await (const connector of everyConnector(store)) {
+    for (const connector of await all((page) => store.connectors.list(ALL, page))) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
       const error = await attempt(() => mcp.list(spec(), { timeoutMs: CONNECT_MS, refresh: true }))
       yield { name: connector.name, error }
@@ -99,18 +100,6 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   } finally {
     await mcp.close()
   }
-}
-
-async function* everyConnector(store: Store): AsyncGenerator<Connector> {
-  let cursor: string | null = null
-  do {
-    const page: { data: Connector[]; next_cursor: string | null } = await store.connectors.list(ALL, {
-      limit: 100,
-      ...(cursor === null ? {} : { cursor }),
-    })
-    yield* page.data
-    cursor = page.next_cursor
-  } while (cursor !== null)
 }
 
 async function attempt(work: () => Promise<unknown>): Promise<string | null> {
@@ -121,5 +110,3 @@ async function attempt(work: () => Promise<unknown>): Promise<string | null> {
     return failure instanceof Error ? failure.message : String(failure)
   }
 }
-
-const notFound = (noun: 'key', id: string) => new BatonError(`${noun}_not_found`, `No ${noun} ${id} exists.`)

@@ -63,7 +63,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     summary:
       'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS, while gateways serve',
     takes: [],
-    options: {},
+    options: { url: TARGET.url, key: TARGET.key },
     async run(given) {
       const { resealed, left } = await (await given.access()).rotateEncryption()
       if (left > 0) {

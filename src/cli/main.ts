@@ -1,6 +1,6 @@
 /** The command line from its words to its exit code. Knows no command's work. */
 import { type ParseArgsConfig, parseArgs } from 'node:util'
-import { ConfigError, loadConfig } from '../config/load.ts'
+import { ConfigError, EX_CONFIG, loadConfig } from '../config/load.ts'
 import { type Access, openAccess, RULE } from './access.ts'
 import { type Command, type Given, type Io, UsageError } from './command.ts'
 import { CREDENTIAL_COMMANDS } from './credentials.ts'
@@ -14,9 +14,8 @@ export interface World {
 }
 
 const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, DOCTOR]
-/** EX_USAGE and EX_CONFIG of sysexits.h */
+/** Of sysexits.h */
 const EX_USAGE = 64
-const EX_CONFIG = 78
 
 /** The exit code: 0, 1 for what failed, 64 for a command line that is none, 78 for the configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {

@@ -3,6 +3,7 @@ import type { Config } from '../config/config.ts'
 import { isLoopback } from '../config/settings.ts'
 import type { Page, PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
+import { all } from './command.ts'
 
 export interface RemoteOptions {
   url: string
@@ -83,18 +84,12 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
       }
     },
     async *connectors() {
-      let cursor: string | null = null
-      do {
-        const page: Page<{ id: string; name: string }> = await list('/v1/connectors', {
-          limit: 100,
-          ...(cursor === null ? {} : { cursor }),
-        })
-        for (const { id, name } of page.data) {
-          const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`)
-          yield { name, error: tried.error ?? null }
-        }
-        cursor = page.next_cursor
-      } while (cursor !== null)
+      for (const { id, name } of await all((page) =>
+        list<{ id: string; name: string }>('/v1/connectors', page),
+      )) {
+        const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`)
+        yield { name, error: tried.error ?? null }
+      }
     },
     close: async () => {},
   }

@@ -22,7 +22,10 @@ import { isHeader, textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
 
 type Env = Readonly<Record<string, string | undefined>>
 
-/** The configuration cannot be used; the process should exit with 78 (EX_CONFIG) after showing it. */
+/** The exit code for a configuration that cannot be used (EX_CONFIG of sysexits.h). */
+export const EX_CONFIG = 78
+
+/** The configuration cannot be used; the process should exit with EX_CONFIG after showing it. */
 export class ConfigError extends Error {
   readonly problems: readonly Problem[]
   constructor(problems: readonly Problem[]) {

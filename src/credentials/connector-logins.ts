@@ -2,7 +2,7 @@
  * Logins at MCP servers that want OAuth: begun and finished by a connector's owner, kept in its secret,
  * refreshed by one replica at a time. A connector belongs to one owner, so its tokens never serve another.
  */
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import { BatonError } from '../errors.ts'
 import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
@@ -10,6 +10,7 @@ import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
 import { insist } from './insist.ts'
+import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import type { Vault } from './vault.ts'
 
 export interface ConnectorLogin {
@@ -40,10 +41,6 @@ export interface ConnectorLoginDeps {
   sleep?(ms: number): Promise<unknown>
 }
 
-const LIFETIME_SECONDS = 600
-const MOST_PENDING = 100
-/** The same table holds providers' logins, whose outcome can be asked for so long. */
-const KEPT_SECONDS = 86_400
 /** A refresh takes a discovery and a token request, each 15 s at most. */
 const CLAIM_SECONDS = 60
 const POLL_MS = 200
@@ -65,6 +62,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   const sleep = deps.sleep ?? sleepFor
   const known = new Map<string, Known>()
   const replica = randomBytes(8).toString('hex')
+  const pending = createPendingLogins<Kept>(store, vault)
 
   function entry(connector: Connector): Known {
     const key = `${connector.id}@${connector.config_revision}`
@@ -122,7 +120,8 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       if (!next || !isKept) throw needed(connector)
       return next
     } finally {
-      await store.connectors.release(connector.id, by)
+      // If this fails, the claim lapses.
+      await store.connectors.release(connector.id, by).catch(() => {})
     }
   }
 
@@ -170,33 +169,25 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       throw new BatonError('forbidden', `Only ${connector.owner} can log in for this connector.`)
     }
     const redirect_url = redirectUrl()
-    await store.logins.prune(KEPT_SECONDS)
+    await pending.prune()
     const state = randomBytes(32).toString('base64url')
     const { login, challenge } = entry(connector)
-    const { authorization_url, pending } = await oauth.begin(target(connector), {
+    const begun = await oauth.begin(target(connector), {
       login,
       challenge,
       redirect_url,
       state,
     })
-    const state_hash = hashOf(state)
-    const kept: Kept = { pending, revision: connector.config_revision }
-    const made = await store.logins.create(
-      {
-        state_hash,
-        owner: connector.owner,
-        provider: placeOf(connector.id),
-        mode: 'loopback',
-        redirect_uri: redirect_url,
-        sealed: vault.seal(JSON.stringify(kept), contextOf(connector.owner, state_hash)),
-        seconds: LIFETIME_SECONDS,
-      },
-      MOST_PENDING,
-    )
-    if (made) return { authorization_url, state, expires_at: made.expires_at }
-    throw new BatonError('rate_limited', `${MOST_PENDING} logins are under way; finish one or wait.`, {
-      retryAfter: 60,
+    const { expires_at } = await pending.begin({
+      state,
+      owner: connector.owner,
+      provider: placeOf(connector.id),
+      mode: 'loopback',
+      redirect_uri: redirect_url,
+      kept: { pending: begun.pending, revision: connector.config_revision },
+      seconds: LIFETIME_SECONDS,
     })
+    return { authorization_url: begun.authorization_url, state, expires_at }
   }
 
   function redirectUrl(): string {
@@ -216,26 +207,18 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     if (!found || id === null) throw wrongState(UNKNOWN)
     const login = await store.logins.take(state_hash, found.provider)
     if (!login) throw wrongState(found.is_expired ? LATE : USED)
-    try {
-      const connector = await redeem(login, id, new URLSearchParams(query))
-      await store.logins.finish(state_hash, { credential_id: id })
-      return connector
-    } catch (failure) {
-      const error = failure instanceof BatonError ? failure.message : 'An internal error occurred.'
-      await store.logins.finish(state_hash, { error: error.slice(0, 1000) })
-      throw failure
-    }
+    return pending.ending(login, () => redeem(login, id, new URLSearchParams(query)))
   }
 
-  async function redeem({ owner, sealed, state_hash }: OAuthLogin, id: string, query: URLSearchParams) {
-    // Sealed by `begin`.
-    const { pending, revision } = JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
+  async function redeem(pendingLogin: OAuthLogin, id: string, query: URLSearchParams): Promise<Connector> {
+    const { owner } = pendingLogin
+    const { pending: sent, revision } = pending.kept(pendingLogin)
     const scope = { owner, admin: false }
     const connector = await store.connectors.get(scope, id)
     if (!connector || connector.config_revision !== revision) {
       throw wrongState('The connector was changed or deleted since; begin a new login.')
     }
-    const login = await oauth.finish(target(connector), pending, query)
+    const login = await oauth.finish(target(connector), sent, query)
     const secret = sealConnector(vault, connector, { ...openConnector(vault, connector), oauth: login })
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
     const written = secret && (await store.connectors.update(scope, id, { secret }))
@@ -262,12 +245,7 @@ export const needed = ({ name, id }: Pick<Connector, 'name' | 'id'>): McpError =
   new McpError('auth_required', `${name} needs a login: POST ${loginPath(id)}`, { sent: false })
 export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`
 
-const hashOf = (state: string): string => createHash('sha256').update(state).digest('hex')
-const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 const placeOf = (connector: string): string => `connector:${connector}`
 const idIn = (place: string): string | null => /^connector:(.+)$/.exec(place)?.[1] ?? null
 
 const UNKNOWN = 'No login with this state is under way; begin one at the connector.'
-const USED = 'This login was used already; begin a new one.'
-const LATE = 'This login took too long; begin a new one.'
-const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })

@@ -3,7 +3,6 @@
  * device code, on whichever replica the answer comes to. PKCE and a state of its own for each, single use,
  * bound to its owner, for a few minutes. And login files of vendors' own tools, taken over.
  */
-import { createHash } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import * as oauth from 'oauth4webapi'
 import type { Logger } from 'pino'
@@ -19,6 +18,7 @@ import type { LoginRow, LoginTable } from './login-table.ts'
 import { createLoopback, type LoginPage } from './loopback.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { readPasted } from './pasted.ts'
+import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import { endOf, merged, readTokens } from './renewal.ts'
 import { setUp } from './setup.ts'
 import type { Vault } from './vault.ts'
@@ -78,19 +78,12 @@ interface Kept {
   device?: DeviceGrant
 }
 
-const LIFETIME_SECONDS = 600
-/** Pending ones of an owner: more are a mistake or an attack on the table. */
-const MOST_PENDING = 100
-/** How long a login's outcome can be asked for. */
-const KEPT_SECONDS = 86_400
-
 export function createLogins(deps: LoginsDeps): Logins {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const loopback = createLoopback()
-  const kept = (login: OAuthLogin) =>
-    JSON.parse(vault.open(login.sealed, contextOf(login.owner, login.state_hash))) as Kept
+  const pending = createPendingLogins<Kept>(store, vault)
 
   // ---- beginning
 
@@ -104,7 +97,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     row.vendor.client(row.settings)
     assertWish(row, wish)
     const mode = modeFor(row, wanted)
-    await store.logins.prune(KEPT_SECONDS)
+    await pending.prune()
     const begin = { caller, row, mode, wish, state: oauth.generateRandomState() }
     return mode === 'device' ? beginDevice(begin) : beginBrowser(begin)
   }
@@ -180,28 +173,11 @@ export function createLogins(deps: LoginsDeps): Logins {
     }
   }
 
-  async function keep(
+  const keep = (
     { caller, row, mode, state }: Begin,
     login: { redirect_uri: string; kept: Kept; seconds: number },
-  ): Promise<OAuthLogin> {
-    const hash = hashOf(state)
-    const made = await store.logins.create(
-      {
-        state_hash: hash,
-        owner: caller.owner,
-        provider: row.vendor.provider,
-        mode,
-        redirect_uri: login.redirect_uri,
-        sealed: vault.seal(JSON.stringify(login.kept), contextOf(caller.owner, hash)),
-        seconds: login.seconds,
-      },
-      MOST_PENDING,
-    )
-    if (made) return made
-    throw new BatonError('rate_limited', `${MOST_PENDING} logins are under way; finish one or wait.`, {
-      retryAfter: 60,
-    })
-  }
+  ): Promise<OAuthLogin> =>
+    pending.begin({ ...login, owner: caller.owner, provider: row.vendor.provider, mode, state })
 
   // ---- finishing
 
@@ -261,26 +237,20 @@ export function createLogins(deps: LoginsDeps): Logins {
     if (!login) throw wrongState(USED)
     return ending(login, async () => {
       const code = codeIn(row, answer, state)
-      const { verifier, wish } = kept(login)
+      const { verifier, wish } = pending.kept(login)
       const call = row.vendor.exchange(row.settings, { code, state, redirect_uri, verifier })
       return redeemed(row, login, call, wish)
     })
   }
 
-  /** Writes down what came of a login that was taken. */
-  async function ending(login: OAuthLogin, work: () => Promise<CredentialView>): Promise<CredentialView> {
-    const { state_hash, provider } = login
-    loopback.release(state_hash)
-    try {
-      const view = await work()
-      await store.logins.finish(state_hash, { credential_id: view.id })
-      return view
-    } catch (thrown) {
-      const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
-      log.warn({ provider, err: thrown }, 'login failed')
-      await store.logins.finish(state_hash, { error: error.slice(0, 1000) })
-      throw thrown
-    }
+  function ending(login: OAuthLogin, work: () => Promise<CredentialView>): Promise<CredentialView> {
+    loopback.release(login.state_hash)
+    return pending.ending(login, () =>
+      work().catch((thrown: unknown) => {
+        log.warn({ provider: login.provider, err: thrown }, 'login failed')
+        throw thrown
+      }),
+    )
   }
 
   /** The code that the vendor gave for its tokens, and those for a credential. */
@@ -326,7 +296,7 @@ export function createLogins(deps: LoginsDeps): Logins {
       const { redirect_uri } = taken
       const call = row.vendor.exchange(row.settings, { code, state: '', redirect_uri, verifier })
       // The failure is the login's outcome, written down there.
-      await ending(taken, () => redeemed(row, taken, call, kept(taken).wish)).catch(() => {})
+      await ending(taken, () => redeemed(row, taken, call, pending.kept(taken).wish)).catch(() => {})
     },
   })
 
@@ -347,7 +317,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     if (login.state === 'failed') return { state: 'failed', ...(login.error ? { error: login.error } : {}) }
     if (login.is_expired) return { state: 'expired' }
     // The replica that asked the vendor so far may be gone.
-    const { device } = kept(login)
+    const { device } = pending.kept(login)
     if (device && login.state === 'pending') devices.watch(login, device)
     return { state: 'pending' }
   }
@@ -365,8 +335,6 @@ export function createLogins(deps: LoginsDeps): Logins {
   }
 }
 
-const hashOf = (state: string): string => createHash('sha256').update(state).digest('hex')
-const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 const stateIn = ({ vendor }: LoginRow, returned: string): string => vendor.stateOf?.(returned) ?? returned
 
 /** Blanks as %20: one vendor does not read a plus (wire/openai.md 1.2). */
@@ -376,14 +344,12 @@ const encoded = (query: Readonly<Record<string, string>>): string =>
     .join('&')
 
 const UNKNOWN = 'No login of yours with this state is under way; begin one with authorize.'
-const USED = 'This login was used already; begin a new one.'
-const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })
 
 function assertOpen(login: OAuthLogin | null): OAuthLogin {
   if (!login) throw wrongState(UNKNOWN)
   if (login.state === 'done') throw wrongState('This login is complete already; there is nothing left to do.')
   if (login.state !== 'pending') throw wrongState(USED)
-  if (login.is_expired) throw wrongState('This login took too long; begin a new one.')
+  if (login.is_expired) throw wrongState(LATE)
   return login
 }
 

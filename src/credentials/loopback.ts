@@ -12,65 +12,49 @@ export interface LoginPage {
   status: 200 | 400
   html: string
 }
+type Vendor = Pick<OAuthVendor, 'provider' | 'loopback'>
+type Answer = (query: URLSearchParams) => Promise<LoginPage>
 export interface Loopback {
   /**
    * Opens the vendor's redirect address, which it returns, for one login and so many seconds. `answer` gets
    * the query of every request to it. Throws `unavailable` where another program has the vendor's ports.
    */
-  hold(
-    login: string,
-    vendor: OAuthVendor,
-    seconds: number,
-    answer: (query: URLSearchParams) => Promise<LoginPage>,
-  ): Promise<string>
+  hold(login: string, vendor: Vendor, seconds: number, answer: Answer): Promise<string>
   /** Idempotent. A listener closes with the last login that holds it. */
   release(login: string): void
   close(): Promise<void>
 }
 
 interface Listener {
-  server: Server
-  port: number
+  /** Rejects where no port could be had */
+  bound: Promise<{ server: Server; port: number }>
   holders: number
 }
 
 export function createLoopback(): Loopback {
-  /** Those at a fixed port, by vendor and port */
+  /** Those at a fixed port, by vendor */
   const shared = new Map<string, Listener>()
-  const open = new Set<Listener>()
   /** How each login lets go of its listener */
   const holds = new Map<string, () => void>()
 
-  async function listener(
-    vendor: OAuthVendor,
-    answer: (query: URLSearchParams) => Promise<LoginPage>,
-  ): Promise<Listener> {
-    const { ports, path } = vendor.loopback
-    const taken = ports.map((port) => shared.get(`${vendor.provider} ${port}`)).find((known) => known)
-    if (taken) return taken
-    for (const port of ports.length > 0 ? ports : [0]) {
-      const server = createServer((request, response) => void serve(path, answer, request, response))
-      const bound = await listen(server, port)
-      if (bound === null) continue
-      const made: Listener = { server, port: bound, holders: 0 }
-      if (port > 0) shared.set(`${vendor.provider} ${port}`, made)
-      open.add(made)
-      return made
-    }
-    throw new BatonError(
-      'unavailable',
-      `The login's answer must come to port ${ports.join(' or ')} of 127.0.0.1, and another program has it: perhaps the vendor's own tool in the middle of a login. Stop that, or log in with mode paste.`,
-      { retryAfter: 5 },
-    )
+  function listener(vendor: Vendor, answer: Answer): Listener {
+    const { provider, loopback } = vendor
+    const known = shared.get(provider)
+    if (known) return known
+    const made = { bound: bind(loopback, answer), holders: 0 }
+    if (loopback.ports.length > 0) shared.set(provider, made)
+    return made
   }
 
-  function leave(vendor: OAuthVendor, held: Listener): void {
+  function leave({ provider }: Vendor, held: Listener): void {
     held.holders--
     if (held.holders > 0) return
-    shared.delete(`${vendor.provider} ${held.port}`)
-    open.delete(held)
+    if (shared.get(provider) === held) shared.delete(provider)
     // Requests under way get their page.
-    held.server.close()
+    void held.bound.then(
+      ({ server }) => server.close(),
+      () => {},
+    )
   }
 
   function release(login: string): void {
@@ -82,25 +66,38 @@ export function createLoopback(): Loopback {
   return {
     release,
     async hold(login, vendor, seconds, answer) {
-      const held = await listener(vendor, answer)
+      const held = listener(vendor, answer)
       held.holders++
       const timer = setTimeout(() => release(login), seconds * 1000).unref()
       holds.set(login, () => {
         clearTimeout(timer)
         leave(vendor, held)
       })
-      return `http://${vendor.loopback.host}:${held.port}${vendor.loopback.path}`
+      try {
+        const { port } = await held.bound
+        return `http://${vendor.loopback.host}:${port}${vendor.loopback.path}`
+      } catch (error) {
+        release(login)
+        throw error
+      }
     },
     async close() {
       for (const login of [...holds.keys()]) release(login)
-      for (const { server } of open) {
-        server.close()
-        server.closeAllConnections()
-      }
-      open.clear()
-      shared.clear()
     },
   }
+}
+
+async function bind({ ports, path }: Vendor['loopback'], answer: Answer) {
+  for (const wanted of ports.length > 0 ? ports : [0]) {
+    const server = createServer((request, response) => void serve(path, answer, request, response))
+    const port = await listen(server, wanted)
+    if (port !== null) return { server, port }
+  }
+  throw new BatonError(
+    'unavailable',
+    `The login's answer must come to port ${ports.join(' or ')} of 127.0.0.1, and another program has it: perhaps the vendor's own tool in the middle of a login. Stop that, or log in with mode paste.`,
+    { retryAfter: 5 },
+  )
 }
 
 /** The port, or null where another program listens there. The address says localhost; the listener is IPv4. */
@@ -117,7 +114,7 @@ const listen = (server: Server, port: number): Promise<number | null> =>
 
 async function serve(
   path: string,
-  answer: (query: URLSearchParams) => Promise<LoginPage>,
+  answer: Answer,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {

@@ -7,24 +7,24 @@ const LONGEST_MS = 60_000
 export interface Breaker {
   /** Milliseconds until the next attempt is allowed; 0: now */
   waitMs(): number
-  success(): void
-  failure(): void
+  succeeded(): void
+  failed(): void
 }
 
 /** Full jitter (0 to 0.5 s · 2ⁿ, at most 60 s), so that many gateways do not come back at the same moment. */
 export function createBreaker(random: () => number = Math.random, now: () => number = Date.now): Breaker {
   let failures = 0
-  let closedUntil = 0
+  let openUntil = 0
   return {
-    waitMs: () => Math.max(0, closedUntil - now()),
-    success() {
+    waitMs: () => Math.max(0, openUntil - now()),
+    succeeded() {
       failures = 0
-      closedUntil = 0
+      openUntil = 0
     },
-    failure() {
+    failed() {
       failures++
       if (failures < TOLERATED) return
-      closedUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(failures, 20))
+      openUntil = now() + random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(failures, 20))
     },
   }
 }

@@ -20,8 +20,11 @@ export interface ChannelEnd {
 }
 
 export interface Channel {
-  /** Open until this time, milliseconds since the epoch; an earlier time than before has no effect. */
-  extend(untilMs: number): void
+  /**
+   * Open until this time, milliseconds since the epoch; an earlier time than before has no effect. False
+   * where its time had run out: it takes a new channel then.
+   */
+  extend(untilMs: number): boolean
   stop(): void
 }
 
@@ -51,12 +54,19 @@ export function keepChannel(
     }
   }
   arm()
-  void run().finally(() => clearTimeout(timer))
+  void run().finally(() => {
+    clearTimeout(timer)
+    // Where it ended because the server offers none, no later time opens it again.
+    until = Number.POSITIVE_INFINITY
+  })
   return {
     extend(later) {
-      if (later <= until || stopped.signal.aborted) return
-      until = later
-      arm()
+      if (stopped.signal.aborted) return false
+      if (later > until) {
+        until = later
+        arm()
+      }
+      return true
     },
     stop() {
       clearTimeout(timer)

@@ -4,6 +4,7 @@
  */
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'
+import { isRecord } from './tools.ts'
 
 type Block = Record<string, unknown>
 
@@ -79,6 +80,3 @@ function note(block: unknown): ContentPart {
     text: `[unreadable content of type ${kind}: ${(json ?? 'nothing').slice(0, NOTE_LENGTH)}]`,
   }
 }
-
-const isRecord = (value: unknown): value is Block =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)

@@ -212,7 +212,7 @@ export interface Mcp {
    */
   onListChanged(fn: (key: string) => void): () => void
   /** Keeps a channel for the server's notifications open until this time (milliseconds since the epoch). */
-  interest(key: string, spec: McpServerSpec, untilMs: number): void
+  interest(spec: McpServerSpec, untilMs: number): void
   /** Closes one connection, or all for good: waits for running calls up to ten seconds, then kills process groups. */
   close(key?: string): Promise<void>
 }

@@ -174,7 +174,7 @@ export class Link {
   }
 
   succeeded(): void {
-    this.#breaker.success()
+    this.#breaker.succeeded()
     this.#timeouts = 0
     this.#lastError = null
   }
@@ -183,7 +183,7 @@ export class Link {
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
-    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failure()
+    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failed()
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
   }
 
@@ -215,12 +215,11 @@ export class Link {
   #watch(): void {
     const connection = this.#held?.connection
     if (!connection || this.#interestUntil <= Date.now()) return
-    if (this.#channel) this.#channel.extend(this.#interestUntil)
-    else
-      this.#channel = keepChannel(
-        (signal, previous) => connection.listen(signal, previous),
-        this.#interestUntil,
-      )
+    if (this.#channel?.extend(this.#interestUntil)) return
+    this.#channel = keepChannel(
+      (signal, previous) => connection.listen(signal, previous),
+      this.#interestUntil,
+    )
   }
 
   /** One unref'd timer while a connection stands unused; none without. */

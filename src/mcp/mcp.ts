@@ -112,7 +112,7 @@ export function createMcp(options: McpOptions): Mcp {
     isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
     onListChanged: announcer.subscribe,
-    interest(_key, spec, untilMs) {
+    interest(spec, untilMs) {
       if (!isClosed) serverFor(spec).link.interest(spec, untilMs)
     },
     async close(key) {

@@ -173,5 +173,5 @@ function depthOf(value: unknown, limit = MAX_DEPTH): number {
   return deepest + 1
 }
 
-const isRecord = (value: unknown): value is Record<string, unknown> =>
+export const isRecord = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)

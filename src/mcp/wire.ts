@@ -22,7 +22,7 @@ import { createMcpFetch, type Exchange, inExchange, refusedAuthorization } from 
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
-import { MAX_ENTRIES, mendTools } from './tools.ts'
+import { isRecord, MAX_ENTRIES, mendTools } from './tools.ts'
 import type { Watchdog } from './watchdog.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
@@ -292,6 +292,3 @@ function mendPage(result: unknown, listed: unknown[]): unknown {
     tools: mendTools(entries).tools.map(({ name, inputSchema }) => ({ name, inputSchema })),
   }
 }
-
-const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)

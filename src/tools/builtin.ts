@@ -1,6 +1,6 @@
 /** What a built-in tool is: a declaration, and a function that answers and never throws. */
 import type { JsonSchema } from '../provider.ts'
-import type { Scope, Store } from '../store/store.ts'
+import type { RegistryTool, Scope, Store } from '../store/store.ts'
 import type { RawResult } from './results.ts'
 
 export interface BuiltinContext {
@@ -15,12 +15,7 @@ export interface Builtin {
   name: string
   description: string
   parameters: JsonSchema
-  annotations: {
-    readOnlyHint?: boolean
-    destructiveHint?: boolean
-    idempotentHint?: boolean
-    openWorldHint?: boolean
-  }
+  annotations: RegistryTool['annotations']
   /** `args` fit `parameters`: they were validated. */
   run(args: Record<string, unknown>, context: BuiltinContext): Promise<RawResult>
 }

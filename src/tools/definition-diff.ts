@@ -49,11 +49,12 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
   })
 }
 
-/** A value as it is, or the start of its text where it is long. */
+/** A value as it is; its text, or the start of that, where it is long or holds what a reader would not see. */
 function shown(value: unknown): unknown {
-  const text = spelledOut(typeof value === 'string' ? value : JSON.stringify(value))
+  const plain = typeof value === 'string' ? value : JSON.stringify(value)
+  const text = spelledOut(plain)
   if (Buffer.byteLength(text) > MOST_BYTES) return `${cutUtf8(text, MOST_BYTES)}…`
-  return typeof value === 'string' ? text : JSON.parse(text)
+  return text === plain ? value : text
 }
 
 export interface ChangedDeps {

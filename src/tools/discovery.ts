@@ -147,7 +147,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     watch.failure = failure
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
-    if (!isClosed && !watch.retry) {
+    // Forgotten meanwhile: its connector was changed or deleted.
+    const isWatched = watches.get(watch.spec.key) === watch
+    if (isWatched && !isClosed && !watch.retry) {
       watch.retry = setTimeout(() => again(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
@@ -167,7 +169,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
-    mcp.interest(spec.key, spec, watch.wantedUntil)
+    mcp.interest(spec, watch.wantedUntil)
     const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
@@ -283,6 +285,6 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
 }
 
 function inWords(connector: Connector, thrown: unknown): string {
-  const why = thrown instanceof McpError || thrown instanceof Error ? thrown.message : String(thrown)
+  const why = thrown instanceof Error ? thrown.message : String(thrown)
   return `${connector.name} is not available: ${why}`.slice(0, 500)
 }

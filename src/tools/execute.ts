@@ -60,10 +60,11 @@ export interface ExecutorDeps {
   }
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
-  log: Pick<Logger, 'error' | 'debug'>
+  log: Pick<Logger, 'error'>
   /** Waits for a free instance of the tool; throws `ToolBusy` when the queue's deadline passes. */
   slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
-  isTrusted(connector: Connector | null): boolean
+  /** May be called again, whatever became of it (ToolboxPolicy) */
+  isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
 /** No instance of the tool came free in time; the call was not sent. */
@@ -149,13 +150,11 @@ export function createExecutor(deps: ExecutorDeps) {
   /** What a failed call means: whether it may have taken effect is never hidden. */
   function failure(error: McpError, call: ExecutorCall, tool: RegistryTool): Attempt {
     const server = tool.server ?? 'the server'
-    const isHarmless =
-      deps.isTrusted(call.connector) &&
-      (tool.annotations.readOnlyHint === true || tool.annotations.idempotentHint === true)
-    const unknown: Outcome = error.sent && !isHarmless ? 'outcome_unknown' : 'error'
+    const isRepeatable = deps.isRepeatable(tool, call.connector)
+    const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
     const effect = !error.sent
       ? 'The call was not sent.'
-      : isHarmless
+      : isRepeatable
         ? 'It is safe to call again.'
         : 'Whether it took effect is not known; do not simply repeat it.'
     switch (error.kind) {

@@ -47,13 +47,14 @@ const SIGN = new RegExp(anyOf(OWN_RULES.map(([sign]) => sign)))
 /** Asked for a single match it must be without `g`, which would remember a place for whoever asks next. */
 const ANY_OWN = new RegExp(OWN.source)
 
+const NAMES =
+  'password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|access[_-]?token|refresh[_-]?token|authorization'
+
 /** A field with such a name holds a secret, whatever it looks like. */
-const SECRET_NAME =
-  /^(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|access[_-]?token|refresh[_-]?token|authorization)$/i
+const SECRET_NAME = new RegExp(`^(?:.*[_-])?(?:${NAMES})$`, 'i')
 
 /** The same in JSON text: such a name with a text that is not empty. */
-const NAMED_SECRET =
-  /"(?:[^"]{0,200}[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|access[_-]?token|refresh[_-]?token|authorization)"\s*:\s*"[^"]/i
+const NAMED_SECRET = new RegExp(`"(?:[^"]{0,200}[_-])?(?:${NAMES})"\\s*:\\s*"[^"]`, 'i')
 
 /** One of these stands in every match of it. */
 const SECRET_WORD =

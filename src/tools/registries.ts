@@ -65,6 +65,7 @@ const MOST_CACHED = 20_000
 const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
 const MOST_TRIES = 10
+
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
   const rows = new Map<string, RegistryRow>()
   const newest = new Map<string, number>()

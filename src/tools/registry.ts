@@ -276,12 +276,8 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
 }
 
 /** A definition's identity: what the server says of the tool, and nothing of where it was seen. */
-export const definitionHash = (
-  name: string,
-  description: string,
-  schema: unknown,
-  annotations: unknown,
-): string => sha256(canonicalJson({ name, description, schema, annotations }))
+const definitionHash = (name: string, description: string, schema: unknown, annotations: unknown): string =>
+  sha256(canonicalJson({ name, description, schema, annotations }))
 
 /** `*` stands for any run of characters; everything else for itself. */
 function matches(glob: string, name: string): boolean {

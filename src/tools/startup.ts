@@ -4,6 +4,7 @@
  */
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
+import { EX_CONFIG } from '../config/load.ts'
 import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
 import type { Connector } from '../store/store.ts'
 import { connectBudgetMs } from './discovery.ts'
@@ -11,8 +12,7 @@ import { isOffered } from './registry.ts'
 import { oneLine } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
-/** EX_CONFIG and EX_UNAVAILABLE of sysexits.h */
-export const EX_CONFIG = 78
+/** Of sysexits.h */
 const EX_UNAVAILABLE = 69
 
 /** What stops the start: plain text, one block for each reason. */

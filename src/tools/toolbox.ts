@@ -2,7 +2,7 @@
  * The operator's rules for tools: which may be registered, how many calls of one may run, for how long,
  * and which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
  */
-import type { ApprovalPolicy, Toolbox, ToolSetting } from '../config/config.ts'
+import type { Toolbox, ToolSetting } from '../config/config.ts'
 import { durationMs } from '../config/duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 
@@ -86,7 +86,9 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
     limits,
     timeoutMs: (tool, connector) => limits(tool, connector).timeoutMs,
     needsApproval(tool, connector) {
-      const policy = policyOf(settingFor(tool, connector)?.requireApproval, connector?.require_approval)
+      // A tool's own setting wins over its connector's; either alone counts.
+      const own = settingFor(tool, connector)?.requireApproval
+      const policy = own ?? connector?.require_approval ?? 'never'
       if (policy !== 'destructive') return policy === 'always'
       return !isHarmless(tool, connector)
     },
@@ -95,10 +97,6 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
       (tool.annotations.readOnlyHint === true || tool.annotations.idempotentHint === true),
   }
 }
-
-/** A tool's own setting wins over its connector's; either alone counts. */
-const policyOf = (own: ApprovalPolicy | undefined, connector: ApprovalPolicy | undefined): ApprovalPolicy =>
-  own ?? connector ?? 'never'
 
 /** Built-ins are ours; a server's hints count only where the operator trusts them (wire: MCP, tools page). */
 const isTrusted = (connector: Connector | null): boolean => connector?.trust_annotations ?? true

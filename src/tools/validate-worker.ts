@@ -11,8 +11,10 @@ export interface Job {
   id: number
   /** Hash of the schema */
   key: string
-  /** Left out once this thread has compiled it */
+  /** Left out while this thread has it compiled */
   schema?: unknown
+  /** Drop what was compiled before: it has become too much. */
+  forget?: boolean
   value: unknown
 }
 /** What does not fit where, so that the caller can say it in the names that the model was given. */
@@ -30,7 +32,6 @@ export type Verdict = { id: number } & (
 )
 
 const MOST_NODES = 20_000
-const MOST_COMPILED = 300
 const MOST_PROBLEMS = 5
 const MOST_NAMED = 20
 
@@ -64,10 +65,10 @@ function lenientPattern(pattern: string, flags: string): RegExp {
 }
 lenientPattern.code = 'lenientPattern'
 
-function judge({ id, key, schema, value }: Job): Verdict {
+function judge({ id, key, schema, forget, value }: Job): Verdict {
   try {
+    if (forget) compiled.clear()
     const validate = compiled.get(key) ?? compile(schema)
-    if (compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
     if (validate(value)) return { id, valid: true }
     return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }

@@ -24,6 +24,8 @@ const MEMORY = { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 32 }
 const LIMITS = { depth: 200, bytes: 8 * 1024 * 1024 }
 /** Calls that may wait for the thread; more of them are let through unread. */
 const MOST_WAITING = 256
+/** Schemas that the thread keeps compiled before it starts afresh */
+const MOST_COMPILED = 300
 const MOST_REFUSED = 10_000
 
 interface Waiting {
@@ -111,7 +113,10 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     if (!current || !worker) return
     const { job, schema } = current
     timer = setTimeout(abandon, budgetMs)
-    worker.postMessage(known.has(job.key) ? job : { ...job, schema })
+    if (known.has(job.key)) return worker.postMessage(job)
+    const forget = known.size >= MOST_COMPILED
+    if (forget) known.clear()
+    worker.postMessage({ ...job, schema, forget } satisfies Job)
   }
 
   function keyOf(schema: unknown): string {

@@ -34,7 +34,7 @@ export interface ActiveTurn {
   hasQueued: boolean
   /** Set while draining: leave at the next border between steps */
   leaveAtBorder: boolean
-  /** Resolves when the loop has let go of the turn */
+  /** Resolves when this process has nothing more to do for the turn */
   readonly done: Promise<void>
 }
 

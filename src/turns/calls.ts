@@ -15,6 +15,7 @@ import type {
   Settlement,
   TurnEnd,
 } from '../store/store.ts'
+import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { type Prepared, prepare } from './prepare.ts'
@@ -243,16 +244,15 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
   const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
   active.calls.delete(call.call_id)
   deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
-  deps.log.info(
-    {
-      turn_id: active.turn.id,
-      exec_id,
-      tool: call.name,
-      outcome: settlement.outcome,
-      ms: settlement.duration_ms,
-    },
-    'tool call ended',
-  )
+  logEnd(deps.log, 'tool call ended', {
+    session_id: active.session.id,
+    turn_id: active.turn.id,
+    call_id: call.call_id,
+    exec_id,
+    tool: call.name,
+    outcome: settlement.outcome,
+    ms: settlement.duration_ms,
+  })
   const travels = isLast()
   const { reason } = active.stop.signal
   // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.

@@ -21,7 +21,7 @@ export interface ResolvedCredential
 export interface Credentials {
   /** Providers whose keys the environment holds */
   readonly environment: readonly string[]
-  /** Throws `no_credential`, `credential_needs_reauth`, or `invalid_request` for a credential of another provider. */
+  /** Throws `no_credential` or `credential_needs_reauth`. */
   resolve(
     owner: string,
     credential: string | null,

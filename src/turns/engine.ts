@@ -1,6 +1,6 @@
 /**
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
- * wishes to whoever owns the others. The loop itself is run.ts; leases and recovery are leases.ts.
+ * wishes to whoever owns the others. The loop itself is loop.ts; leases and recovery are leases.ts.
  */
 
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -127,6 +127,13 @@ export function createEngine(deps: EngineDeps): Engine {
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
+    await inItsPlace(mine, entry)
+      .then(() => passOn(mine))
+      .finally(finished)
+  }
+
+  async function inItsPlace(mine: ActiveTurn, entry: Entry): Promise<void> {
+    const { turn, session } = mine
     let giveBack = () => {}
     try {
       // What was read when it was opened is old for a turn that has to wait for a place.
@@ -141,14 +148,17 @@ export function createEngine(deps: EngineDeps): Engine {
       giveBack()
       // The session's next turn may have begun here already.
       if (active.get(session.id) === mine) active.delete(session.id)
-      finished()
     }
-    if (mine.hasQueued) await goOn(session.id)
+  }
+
+  /** What the end of its run here leaves to do: for the next turn, for itself, or for another replica. */
+  async function passOn({ turn, fence, stop, hasQueued }: ActiveTurn): Promise<void> {
+    if (hasQueued) await goOn(turn.session_id)
     // What it waits for may have come while that was written.
     if (turn.state === 'awaiting_input') await state.resume(turn.id)
-    if (mine.stop.signal.reason === DRAINING && turn.ended_at === null) {
+    if (stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
-      await tell({ op: 'handed_over', session_id: session.id })
+      await tell({ op: 'handed_over', session_id: turn.session_id })
     }
   }
 
@@ -170,7 +180,7 @@ export function createEngine(deps: EngineDeps): Engine {
     isDone = isSettled,
   ): Promise<Turn> {
     const turn = await find(caller, id)
-    if (isDone(turn)) return turn
+    if (isDone(turn) || seconds === 0) return turn
     const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
@@ -228,8 +238,7 @@ export function createEngine(deps: EngineDeps): Engine {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn.id, end))) return
-    const { active: ended } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(ended, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
+    await append(event({ turn }, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
   }
 
   const append = (said: TurnEvent, once: string) =>
@@ -275,9 +284,8 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function announceQueued(turn: Turn): Promise<void> {
-    const { active: queued } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(queued, null, { type: 'turn.created' }), `${turn.id}:created`).catch((err: unknown) =>
-      log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+    await append(event({ turn }, null, { type: 'turn.created' }), `${turn.id}:created`).catch(
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'),
     )
     // The running turn may have ended between the check and the insert: nobody else would look soon.
     await bus.publish('queue', turn.session_id).catch(() => {})
@@ -376,9 +384,6 @@ export function createEngine(deps: EngineDeps): Engine {
 const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
 const isEnded = (turn: Turn) => turn.ended_at !== null
 const isSettled = (turn: Turn) => isEnded(turn) || turn.state === 'awaiting_input'
-
-/** Stands in where only the turn's own ids matter. */
-const EMPTY = {} as Session
 
 const refusal = (isLimit: boolean) =>
   isLimit

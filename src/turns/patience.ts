@@ -30,9 +30,9 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
 
 /** The loop's deps, their verbs that need the store each of them patient. */
 export function patientDeps(deps: EngineDeps): EngineDeps {
-  const patient =
-    <A extends unknown[], R>(verb: (...args: A) => Promise<R>) =>
-    (...args: A): Promise<R> =>
+  const patient: Patient =
+    (verb) =>
+    (...args) =>
       patiently(deps.log, () => verb(...args))
   const { tools, store } = deps
   return {

@@ -185,7 +185,7 @@ export function now(): string {
   return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
 }
 
-export function event(active: ActiveTurn, step: number | null, body: TurnEventBody): TurnEvent {
+export function event(active: Pick<ActiveTurn, 'turn'>, step: number | null, body: TurnEventBody): TurnEvent {
   return {
     ...body,
     session_id: active.turn.session_id,

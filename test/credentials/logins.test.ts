@@ -8,6 +8,7 @@ import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
 import { createApp } from '../../src/app.ts'
 import { loadConfig } from '../../src/config/load.ts'
+import { createLoopback } from '../../src/credentials/loopback.ts'
 import { readPasted } from '../../src/credentials/pasted.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
@@ -16,6 +17,7 @@ import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { freePort } from '../servers.ts'
 import { createWorld, eventually, ME, OTHER, type Replica, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
@@ -39,14 +41,6 @@ const invalid = (param: string | null, message: RegExp) => ({ code: 'invalid_req
 async function begun(provider: string, replica: Replica = one): Promise<{ state: string; at: URL }> {
   const login = await replica.logins.authorize(ME, provider, 'paste')
   return { state: login.state, at: await visit(login.authorization_url) }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }
 
 t.test('a pasted answer ends a login, in any of its forms, on any replica', async (t) => {
@@ -151,6 +145,26 @@ t.test('a busy port is passed over, and if all are, it is said', async (t) => {
   t.teardown(() => blocked.close())
   const refused = await refusal(blocked.logins.authorize(ME, 'openai', 'loopback'))
   t.match(refused, { code: 'unavailable', message: new RegExp(`${first} or ${second}.*mode paste`) })
+})
+
+t.test('logins that begin at once share a port', async (t) => {
+  const loopback = createLoopback()
+  t.teardown(() => loopback.close())
+  const port = await freePort()
+  const vendor = {
+    provider: 'openai',
+    loopback: { host: 'localhost', ports: [port], path: '/auth', anyPath: false },
+  } as const
+  const hold = (login: string) =>
+    loopback.hold(login, vendor, 60, async () => ({ status: 200, html: 'done' }))
+  const addresses = await Promise.all(['a', 'b', 'c'].map(hold))
+  t.same(new Set(addresses), new Set([`http://localhost:${port}/auth`]))
+  const answers = async () => (await fetch(`http://127.0.0.1:${port}/auth`)).text()
+  loopback.release('a')
+  loopback.release('b')
+  t.equal(await answers(), 'done', 'for as long as one of them holds it')
+  loopback.release('c')
+  await t.rejects(answers())
 })
 
 t.test('the gateway’s own callback serves vendors that take any address', async (t) => {

@@ -1,11 +1,12 @@
 /** The operator's servers at start: real processes of Baton against real MCP servers (docs/toolbox.md). */
+
 import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
+import { freePort } from '../servers.ts'
 import { createClient } from './client.ts'
 import { databaseServer } from './harness.ts'
 import { startToolServer } from './tool-server.ts'
@@ -65,15 +66,6 @@ async function start(t: Test, yaml: string, env: Record<string, string> = {}) {
   }
   return { ...outcome, url, stop, said: (words: string) => outcome.log.filter(({ msg }) => msg === words) }
 }
-
-/** Nobody listens there. */
-const freePort = () =>
-  new Promise<number>((resolve) => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const address = probe.address()
-      probe.close(() => resolve(typeof address === 'object' ? (address?.port ?? 0) : 0))
-    })
-  })
 
 /** The real server-everything over streamable HTTP. */
 async function everything(t: Test): Promise<string> {

@@ -745,7 +745,7 @@ t.test('a flood of announcements is told once, and once more', async (t) => {
       resolve()
     }),
   )
-  mcp.interest(spec.key, spec, Date.now() + 60_000)
+  mcp.interest(spec, Date.now() + 60_000)
   await list(mcp, spec)
   await flooded
   const { headers } = await rig.arrival('GET')
@@ -775,48 +775,59 @@ t.test('a server that ends the GET stream at once is not asked again and again',
   const mcp = door(t)
   await list(mcp, specOf(rig))
   t.equal(rig.count('GET'), 0, 'nobody listens')
-  mcp.interest('server:1', specOf(rig), Date.now() + 60_000)
+  mcp.interest(specOf(rig), Date.now() + 60_000)
   await rig.arrival('GET')
   await sleep(500)
   t.equal(rig.count('GET'), 1)
 })
 
-t.test('the channel for announcements closes with the interest, in both revisions', async (t) => {
-  const legacy = await startRig(t)
-  const modern = await startRig(t, 'modern')
-  const closed = [
-    new Promise<void>((resolve) =>
-      legacy.on('GET', ({ stream, response }) => {
-        stream()
-        response.once('close', resolve)
-      }),
-    ),
-    new Promise<void>((resolve) =>
-      modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
-        const { send } = stream()
-        const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
-        send({
-          method: 'notifications/subscriptions/acknowledged',
-          params: { notifications: { toolsListChanged: true }, _meta },
-        })
-        send({ method: 'notifications/tools/list_changed', params: { _meta } })
-        response.once('close', resolve)
-      }),
-    ),
-  ]
-  const mcp = door(t)
-  const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
-  for (const [rig, key] of [
-    [legacy, 'legacy'],
-    [modern, 'modern'],
-  ] as const) {
-    const spec = specOf(rig, { key })
-    await list(mcp, spec)
-    mcp.interest(key, spec, Date.now() + 400)
-  }
-  t.equal(await heard, 'modern')
-  await Promise.all(closed)
-})
+t.test(
+  'the channel for announcements closes with the interest and comes back with it, in both revisions',
+  async (t) => {
+    const legacy = await startRig(t)
+    const modern = await startRig(t, 'modern')
+    const closed = [
+      new Promise<void>((resolve) =>
+        legacy.on('GET', ({ stream, response }) => {
+          stream()
+          response.once('close', resolve)
+        }),
+      ),
+      new Promise<void>((resolve) =>
+        modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
+          const { send } = stream()
+          const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
+          send({
+            method: 'notifications/subscriptions/acknowledged',
+            params: { notifications: { toolsListChanged: true }, _meta },
+          })
+          send({ method: 'notifications/tools/list_changed', params: { _meta } })
+          response.once('close', resolve)
+        }),
+      ),
+    ]
+    const mcp = door(t)
+    const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
+    for (const [rig, key] of [
+      [legacy, 'legacy'],
+      [modern, 'modern'],
+    ] as const) {
+      const spec = specOf(rig, { key })
+      await list(mcp, spec)
+      mcp.interest(spec, Date.now() + 400)
+    }
+    t.equal(await heard, 'modern')
+    await Promise.all(closed)
+    for (const [rig, key, method] of [
+      [legacy, 'legacy', 'GET'],
+      [modern, 'modern', 'subscriptions/listen'],
+    ] as const) {
+      mcp.interest(specOf(rig, { key }), Date.now() + 60_000)
+      while (rig.count(method) < 2) await sleep(10)
+      t.equal(rig.count('tools/list'), 1, 'on the same connection')
+    }
+  },
+)
 
 t.test('what a server asks of the client is refused where it was not declared', async (t) => {
   const rig = await startRig(t)

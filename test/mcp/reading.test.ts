@@ -236,16 +236,16 @@ t.test('after three failures in a row the pauses grow at random up to a minute',
     () => 1,
     () => clock,
   )
-  breaker.failure()
-  breaker.failure()
+  breaker.failed()
+  breaker.failed()
   t.equal(breaker.waitMs(), 0, 'two failures cost nothing')
-  breaker.failure()
+  breaker.failed()
   t.equal(breaker.waitMs(), 4_000)
   clock += 4_000
   t.equal(breaker.waitMs(), 0, 'one attempt is allowed after the pause')
-  for (let i = 0; i < 30; i++) breaker.failure()
+  for (let i = 0; i < 30; i++) breaker.failed()
   t.equal(breaker.waitMs(), 60_000)
-  breaker.success()
+  breaker.succeeded()
   t.equal(breaker.waitMs(), 0)
   t.end()
 })
@@ -339,16 +339,15 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   channel.extend(Date.now() + 60)
   await aborted
   t.equal(opened, 1, 'aborted when nobody is interested any more')
+  t.notOk(channel.extend(Date.now() + 60_000), 'and over then')
 
   let asked = 0
-  await new Promise<void>((resolve) => {
-    keepChannel(async () => {
-      asked++
-      resolve()
-      return { isUnsupported: true }
-    }, Date.now() + 60_000)
-  })
+  const unsupported = keepChannel(async () => {
+    asked++
+    return { isUnsupported: true }
+  }, Date.now() + 60_000)
   await new Promise(setImmediate)
+  t.ok(unsupported.extend(Date.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
 })
 

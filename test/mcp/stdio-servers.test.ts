@@ -1,4 +1,5 @@
 /** Servers as processes: hygiene (servers/child.ts misbehaves on demand), and the real servers of the MCP project. */
+
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -20,6 +21,7 @@ import {
   type McpServerSpec,
 } from '../../src/mcp/mcp.ts'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
+import { freePort } from '../servers.ts'
 
 t.setTimeout(120_000)
 
@@ -128,7 +130,7 @@ t.test('a server is one process for all callers, and ends when nobody uses it', 
 t.test('interest keeps a process beyond its idle time', async (t) => {
   const mcp = door(t, { idleMs: { http: 50, stdio: 50 } })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  mcp.interest('good', child('good'), Date.now() + 60_000)
+  mcp.interest(child('good'), Date.now() + 60_000)
   await sleep(300)
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
@@ -452,14 +454,6 @@ t.test('server-memory keeps what it is told', async (t) => {
   await mcp.close('memory')
   t.match(await call(mcp, spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
 })
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
-  const { port } = server.address() as AddressInfo
-  await new Promise((done) => server.close(done))
-  return port
-}
 
 async function listening(port: number): Promise<void> {
   for (;;) {

@@ -676,6 +676,11 @@ t.test('what a connector refuses', async (t) => {
       'env.a-b',
       /environment variable/,
     ],
+    [
+      { name: 'a', transport: 'stdio', command: 'sh', env: { LD_PRELOAD: 'c' } },
+      'env.LD_PRELOAD',
+      /run other code/,
+    ],
   ]
   for (const [body, param, message, code = 'invalid_request'] of cases) {
     const answer = await call('POST', '/v1/connectors', body)

@@ -57,6 +57,15 @@ interface Given {
 }
 const ok = async (): Promise<McpResult> => ({ content: [text('fine')], is_error: false })
 
+const toolbox = (over: Partial<Toolbox>): Toolbox => ({
+  configured: true,
+  maxConcurrent: 10,
+  tools: [],
+  mcps: [],
+  inspect: true,
+  ...over,
+})
+
 /** An executor over a double of the door; `sent` are the arguments that reached it. */
 function setUp({ answer = ok, deps = {} }: Given = {}) {
   const sent: Record<string, unknown>[] = []
@@ -71,7 +80,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     builtins: [inspectToolOutput],
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     slot: async () => () => {},
-    isTrusted: (one) => one?.trust_annotations ?? true,
+    isRepeatable: createToolboxPolicy(toolbox({})).isRepeatable,
     log: pino({ level: 'silent' }),
     ...deps,
   })
@@ -397,7 +406,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
     longest = Math.max(longest, performance.now() - last)
     last = performance.now()
   }, 5)
-  const { system: _, user: before } = process.cpuUsage()
   t.strictSame(
     await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
     [],
@@ -406,7 +414,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   await own.problems(bomb, { p1: 'x' })
   clearInterval(beat)
   t.ok(longest < 3_000, `the event loop was held for ${Math.round(longest)} ms`)
-  t.ok(before >= 0)
   const started = performance.now()
   t.strictSame(await own.problems(slow, { s: `${'a'.repeat(40)}!` }), [])
   t.ok(performance.now() - started < 900, 'a refused schema is not tried again')
@@ -416,6 +423,12 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   for (let i = 0; i < 100_000; i++) deep = { a: deep }
   t.strictSame(await own.problems(fine, deep), [])
   t.strictSame(await own.problems(deep, {}), [])
+})
+
+t.test('a schema holds however many others came after it', async (t) => {
+  const schema = (n: number) => ({ type: 'object', properties: { a: { const: n } } })
+  for (let n = 0; n <= 300; n++) await validator.problems(schema(n), { a: n })
+  t.strictSame(said(await validator.problems(schema(0), { a: 1 })), ['a|must be 0|'])
 })
 
 t.test('a closed validator leaves nobody waiting', async (t) => {
@@ -630,15 +643,6 @@ t.test('who waits at a gate leaves when he is told to, or when it takes too long
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
   leave()
   t.equal(gate.waiting(), 0)
-})
-
-const toolbox = (over: Partial<Toolbox>): Toolbox => ({
-  configured: true,
-  maxConcurrent: 10,
-  tools: [],
-  mcps: [],
-  inspect: true,
-  ...over,
 })
 
 t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {

@@ -37,8 +37,18 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
   for (const [what, secret] of Object.entries(PLANTED)) {
     t.ok(hasSecret(JSON.stringify({ type: 'text', text: `before ${secret} after` })), what)
   }
-  for (const name of ['password', 'client_secret', 'refresh_token', 'apiKey', 'Authorization']) {
+  const names = [
+    'password',
+    'client_secret',
+    'clientSecret',
+    'secretKey',
+    'refresh_token',
+    'apiKey',
+    'Authorization',
+  ]
+  for (const name of names) {
     t.ok(hasSecret(JSON.stringify({ [name]: 'x' })), name)
+    t.ok((await redactJson({ [name]: 'x' })).found, name)
   }
   t.notOk(hasSecret(JSON.stringify({ text: 'see https://example.com/a?b=c@d for tokens', password: '' })))
 })

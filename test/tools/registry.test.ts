@@ -1,5 +1,6 @@
 /** A session's tools: the pure registry and its overlays, then the live thing on doubles of store and door. */
 import { readdirSync, readFileSync } from 'node:fs'
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -18,6 +19,8 @@ import type {
   Session,
 } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
+import { definitionDiff } from '../../src/tools/definition-diff.ts'
+import { createDiscovery } from '../../src/tools/discovery.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
 import { hashOf, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { createSessionTools, type EngineTools } from '../../src/tools/session-tools.ts'
@@ -202,6 +205,22 @@ t.test('a changed definition keeps its place and is told as changed', async (t) 
   t.equal(found(after.tools, 's.a').description, 'Other.')
   const reordered = tool('b', { inputSchema: { properties: { a: { type: 'string' } }, type: 'object' } })
   t.strictSame(next(before, [server('s', [tool('a'), reordered])]).changed, [], 'key order is no change')
+})
+
+t.test('what differs of a definition is shown with what a reader would not see', (t) => {
+  const before = tool('a', { inputSchema: { properties: { kind: { enum: ['x', 'y'], minLength: 1 } } } })
+  const after = tool('a', {
+    inputSchema: { properties: { kind: { enum: ['x', 'y\u200b'], minLength: 2 } } },
+  })
+  t.strictSame(definitionDiff(before, after), [
+    {
+      path: '/inputSchema/properties/kind/enum',
+      before: ['x', 'y'],
+      after: '["x","y\\u{200b}"]',
+    },
+    { path: '/inputSchema/properties/kind/minLength', before: 1, after: 2 },
+  ])
+  t.end()
 })
 
 t.test('a pinned definition that changes is blocked, or only told, as the connector says', async (t) => {
@@ -819,6 +838,30 @@ t.test('a connector that is changed or deleted takes its tools along', async (t)
     (await tools.current('ses_1')).tools.map((left) => left.canonical_name),
     ['look_up'],
   )
+})
+
+t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { when })
+  const gone = connector('s')
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const known = discovery.known([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  discovery.forget(gone.id)
+  answer()
+  t.match(await known, [{ state: 'away', reason: /refused/ }])
+  mock.timers.tick(60_000)
+  t.strictSame(asked, ['s'])
 })
 
 t.test('errors are of the catalogue', async (t) => {

@@ -10,7 +10,7 @@ export interface Connector {
   origin: 'api' | 'config'
   transport: 'streamable_http' | 'sse' | 'stdio'
   url: string | null
-  /** Names only are shown; the values are sealed with the secret */
+  /** Of `stdio`; its variables are sealed with the secret */
   command: string | null
   args: string[]
   auth: { type: 'none' | 'bearer' | 'oauth' }

@@ -1,0 +1,62 @@
+/** Logins that a browser is away for. Those at providers and those at MCP servers share a table. */
+import { createHash } from 'node:crypto'
+import { BatonError } from '../errors.ts'
+import type { OAuthLogin, Store } from '../store/store.ts'
+import type { Vault } from './vault.ts'
+
+/** How long a login may take in a browser. */
+export const LIFETIME_SECONDS = 600
+/** Pending ones of an owner: more are a mistake or an attack on the table. */
+const MOST_PENDING = 100
+/** How long a login's outcome can be asked for. */
+const KEPT_SECONDS = 86_400
+
+/** `kept` is what only the login's end needs; it is sealed. */
+interface NewPending<Kept> extends Pick<OAuthLogin, 'owner' | 'provider' | 'mode' | 'redirect_uri'> {
+  state: string
+  kept: Kept
+  seconds: number
+}
+
+export function createPendingLogins<Kept>(
+  { logins }: Pick<Store, 'logins'>,
+  vault: Pick<Vault, 'seal' | 'open'>,
+) {
+  return {
+    /** Deletes those whose outcome nobody asks for any more. */
+    prune: () => logins.prune(KEPT_SECONDS),
+    /** Throws rate_limited. */
+    async begin({ state, kept, ...login }: NewPending<Kept>): Promise<OAuthLogin> {
+      const state_hash = hashOf(state)
+      const sealed = vault.seal(JSON.stringify(kept), contextOf(login.owner, state_hash))
+      const made = await logins.create({ ...login, state_hash, sealed }, MOST_PENDING)
+      if (made) return made
+      throw new BatonError('rate_limited', `${MOST_PENDING} logins are under way; finish one or wait.`, {
+        retryAfter: 60,
+      })
+    },
+    /** What `begin` was given. */
+    kept: ({ owner, sealed, state_hash }: OAuthLogin) =>
+      JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept,
+    /** Writes down what came of a login that was taken: the id of what it was for, or why it failed. */
+    async ending<T extends { id: string }>({ state_hash }: OAuthLogin, work: () => Promise<T>): Promise<T> {
+      try {
+        const made = await work()
+        await logins.finish(state_hash, { credential_id: made.id })
+        return made
+      } catch (thrown) {
+        const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
+        await logins.finish(state_hash, { error: error.slice(0, 1000) })
+        throw thrown
+      }
+    },
+  }
+}
+
+/** The table knows a login by this, so that reading the table gives nobody a state to answer with. */
+export const hashOf = (state: string): string => createHash('sha256').update(state).digest('hex')
+const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
+
+export const USED = 'This login was used already; begin a new one.'
+export const LATE = 'This login took too long; begin a new one.'
+export const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })
