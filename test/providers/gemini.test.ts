@@ -719,13 +719,15 @@ t.test(
 t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
   const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
-  const one = request({ messages: [{ role: 'user', parts: [IMAGE, link, archive] }] })
+  const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
+  const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
   const open = gemini.render(one)
   t.strictSame((open.body as Request).contents, [
     {
       role: 'user',
       parts: [
         { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
+        { inlineData: { mimeType: 'image/jpeg', data: 'aaaa' } },
         { fileData: { mimeType: 'application/pdf', fileUri: 'https://example.com/a.pdf' } },
         { text: '[file a.zip, application/zip: not shown to this model]' },
       ],
