@@ -74,6 +74,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   app.addHook('preClose', async () => streams.close())
   app.addHook('onSend', ({ method, routeOptions }, reply, payload, done) => {
     deps.metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
+    // The server lets idle connections go before this one is idle, and would wait for it.
+    if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
   await harden(app, deps)

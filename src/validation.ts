@@ -13,13 +13,20 @@ export interface Problem {
   remedy: string
 }
 
-const INSTANT = /^(19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/
+const INSTANT =
+  /^(?:19[7-9]\d|[2-9]\d{3})-\d{2}-(\d{2})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
+
+/** JavaScript takes a 30th of February for the 2nd of March, where PostgreSQL refuses it. */
+function isInstant(text: string): boolean {
+  const day = INSTANT.exec(text)?.[1]
+  return day !== undefined && new Date(`${text.slice(0, 10)}T00:00:00Z`).getUTCDate() === Number(day)
+}
 
 /** Words for formats; the checks themselves are in `createAjv`. */
 const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
   'date-time': {
-    // Years that both JavaScript and PostgreSQL hold.
-    check: (text) => INSTANT.test(text) && !Number.isNaN(Date.parse(text)),
+    // Years and offsets that both JavaScript and PostgreSQL hold.
+    check: isInstant,
     words: 'must be an RFC 3339 time such as 2026-01-31T12:00:00Z',
   },
   duration: {

@@ -153,21 +153,15 @@ function invalidRequest({ message }: Report): Verdict {
 }
 
 /**
- * A 429 that names no wait is the tier's spending cap, which no retry gets past (wire/anthropic.md 7): it
- * counts as a rejection. Any sign of a wait makes it a rate limit. Inside a stream there are no headers
- * to tell by, and a request that was let in is no spending cap.
+ * A 429 that names no wait may be a spending cap, which no retry gets past (wire/anthropic.md 7), but only its
+ * words say so. Any other is a rate limit to the caller, and not tried again from here (src/llm/retry.ts).
  */
-function rateLimited({ status, headers }: Report): Verdict {
+function rateLimited({ headers, code, message }: Report): Verdict {
   const retryAfter = secondsToWait(headers)
-  const reset = resetOf(headers)
-  if (
-    status !== null &&
-    retryAfter === undefined &&
-    reset === undefined &&
-    headers['x-should-retry'] !== 'true'
-  ) {
+  if (retryAfter === undefined && /spend/i.test(`${code} ${message}`)) {
     return ['upstream_rejected', "The account's spending limit at Anthropic is reached; raise it to go on."]
   }
+  const reset = resetOf(headers)
   return [
     'upstream_rate_limited',
     "The account's rate limit at Anthropic is reached. Try again later.",

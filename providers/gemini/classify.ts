@@ -212,8 +212,10 @@ function waitFor(
   const told =
     seconds(retryDelay) ??
     seconds(text(metadata.quotaResetDelay)) ??
+    secondsUntil(text(metadata.quotaResetTimeStamp), headers.date) ??
     seconds(/(?:resets? (?:after|in)|retry in) ([\dhms.]+)/i.exec(message)?.[1]) ??
-    seconds(`${headers['retry-after'] ?? ''}s`)
+    seconds(`${headers['retry-after'] ?? ''}s`) ??
+    secondsUntil(headers['retry-after'], headers.date)
   const given = told === undefined ? undefined : Math.ceil(told)
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
@@ -230,6 +232,12 @@ function seconds(duration: string | undefined): number | undefined {
   const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
   const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
   return Number.isFinite(total) ? total : undefined
+}
+
+/** Until an instant, read against the response's own Date, so no clock is needed. */
+function secondsUntil(instant: string | undefined, date: string | undefined): number | undefined {
+  const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
+  return left >= 0 ? left : undefined
 }
 
 /**

@@ -7,6 +7,7 @@ import {
   type MediaPart,
   type MessageInput,
   mediaAsText,
+  mediaType,
   type Part,
   type ToolCallPart,
   type ToolResultPart,
@@ -142,7 +143,7 @@ function placeMedia(
   const outside: MediaPart[] = []
   for (const part of result.content.filter(isMedia)) {
     if (gemini3 && part.data !== undefined && /^(image\/|application\/pdf$)/.test(part.media_type))
-      inside.push({ inlineData: { mimeType: part.media_type, data: part.data } })
+      inside.push({ inlineData: { mimeType: mediaType(part), data: part.data } })
     else outside.push(part)
   }
   return { inside, outside }
@@ -188,9 +189,9 @@ function mediaPart(part: MediaPart, target: ContentsTarget): WirePart {
     target.note(`${part.type}: Gemini does not read ${part.media_type}; it is named in words instead`)
     return { text: mediaAsText(part) }
   }
-  if (part.data !== undefined) return { inlineData: { mimeType: part.media_type, data: part.data } }
+  if (part.data !== undefined) return { inlineData: { mimeType: mediaType(part), data: part.data } }
   if (part.url !== undefined && target.urlMedia) {
-    return { fileData: { mimeType: part.media_type, fileUri: part.url } }
+    return { fileData: { mimeType: mediaType(part), fileUri: part.url } }
   }
   target.note(`${part.type}: this path does not read media by URL; it is named in words instead`)
   return { text: mediaAsText(part) }

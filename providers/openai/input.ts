@@ -7,6 +7,7 @@ import {
   type MediaPart,
   type MessageInput,
   mediaAsText,
+  mediaType,
   type Part,
   type TextPart,
   type ToolResultPart,
@@ -101,10 +102,10 @@ const isContent = (part: Part): part is ContentPart =>
 
 function inputContent(part: ContentPart): InputContent {
   if (part.type === 'text') return { type: 'input_text', text: part.text }
-  if (part.type === 'image' && (part.url !== undefined || IMAGES.has(part.media_type))) {
+  if (IMAGES.has(mediaType(part)) || (part.type === 'image' && part.url !== undefined)) {
     return { type: 'input_image', image_url: part.url ?? dataUrl(part), detail: 'auto' }
   }
-  if (part.type === 'file') {
+  if (part.type === 'file' && !UNREAD.test(part.media_type)) {
     if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
     return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
   }
@@ -114,7 +115,11 @@ function inputContent(part: ContentPart): InputContent {
 /** Any other image is answered with "does not represent a valid image", and the whole request with it. */
 const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/webp', 'image/gif'])
 
-const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
+/** Files are documents here; one of another kind refuses the whole request, and every later one with it. */
+const UNREAD =
+  /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
+
+const dataUrl = (part: MediaPart): string => `data:${mediaType(part)};base64,${part.data ?? ''}`
 
 /** Inline files need a name, and its ending tells their kind. */
 const filename = (part: MediaPart): string =>

@@ -11,7 +11,7 @@ import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.
 import type { Credential, CredentialCandidates, Page, PageRequest, Scope, Store } from '../store/store.ts'
 import type { LoginTable } from './login-table.ts'
 import type { Refresher } from './refresh.ts'
-import { secretContext, type Vault } from './vault.ts'
+import { hintOf, secretContext, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
 export interface ChosenCredential {
@@ -345,8 +345,6 @@ function envViews(keys: Config['envCredentials']): CredentialView[] {
     updated_at: now,
   }))
 }
-
-const hintOf = (secret: string): string => secret.slice(-4)
 
 export function credentialView(row: Credential): CredentialView {
   const { secret, version, is_default, facts, ...shown } = row

@@ -16,7 +16,7 @@ import type { LoginRow, LoginTable } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
 import { setUp } from './setup.ts'
-import { secretContext, type Vault } from './vault.ts'
+import { hintOf, secretContext, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */
 export interface OpenLogin {
@@ -157,7 +157,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const { secret, expires_at } = renewed
     const next = {
       secret: vault.seal(JSON.stringify(secret), secretContext(row.owner, row.id)),
-      hint: secret.access_token?.slice(-4) ?? row.hint,
+      hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
     }

@@ -29,6 +29,9 @@ export interface Vault {
 /** An owner's secret in the row of this id. */
 export const secretContext = (owner: string, id: string): string => `${owner}/${id}`
 
+/** What is shown of a secret, never all of it. */
+export const hintOf = (secret: string): string => (secret.length > 4 ? secret.slice(-4) : '****')
+
 // version · length of key id · key id · iv · tag · ciphertext. The part before the iv is authenticated too.
 const VERSION = 1
 const IV_BYTES = 12

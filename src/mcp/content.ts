@@ -54,8 +54,13 @@ function embedded(resource: Block): ContentPart | null {
   const uri = typeof resource.uri === 'string' ? resource.uri : ''
   if (typeof resource.text === 'string')
     return { type: 'text', text: `[${uri || 'resource'}]\n${resource.text}` }
-  const file = media('file', resource.blob, resource.mimeType)
-  return file && (uri ? { ...file, name: uri } : file)
+  const [, family] = /^(image|audio)\//i.exec(String(resource.mimeType)) ?? []
+  const blob = media(
+    family ? (family.toLowerCase() as 'image' | 'audio') : 'file',
+    resource.blob,
+    resource.mimeType,
+  )
+  return blob && (uri ? { ...blob, name: uri } : blob)
 }
 
 /** A link is told, never followed: what it leads to is the server's choice. */

@@ -19,6 +19,15 @@ export function createSessions(db: Db): Sessions {
         'select session_json(s) from session s where id = $1 and ($2::text is null or owner = $2)',
         [id, visibleTo(scope)],
       ),
+    async ofTurn(turn) {
+      const found = await value<{ session: Session; began_with: Partial<Session> | null }>(
+        db,
+        `select json_build_object('session', session_json(s), 'began_with', t.began_with)
+           from turn t join session s on s.id = t.session_id where t.id = $1`,
+        [turn],
+      )
+      return found && { ...found.session, ...found.began_with }
+    },
     async list(scope, page) {
       const rows = await values<Session>(
         db,
@@ -34,7 +43,8 @@ export function createSessions(db: Db): Sessions {
       const set = setList(COLUMNS, patch, params)
       return value<Session>(
         db,
-        `update session s set ${set} where id = $1 and ($2::text is null or owner = $2) returning session_json(s)`,
+        `update session s set ${set}
+          where id = $1 and ($2::text is null or owner = $2) and keep_for_turn(id) returning session_json(s)`,
         params,
       )
     },

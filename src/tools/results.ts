@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
-import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
+import { type ContentPart, type MediaPart, mediaType, type TextPart } from '../chat/message.ts'
 import { canonicalJson, isWithin } from './json.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
@@ -124,7 +124,7 @@ function fitMedia(part: ContentPart): ContentPart {
   const size = mediaBytes(part)
   if (size > MEDIA_LIMIT)
     return note(part, `${size} bytes is more than the ${MEDIA_LIMIT} that may be passed on`)
-  if (!MEDIA_TYPES.test(part.media_type)) return note(part, 'this type is not passed on')
+  if (!MEDIA_TYPES.test(mediaType(part))) return note(part, 'this type is not passed on')
   return part
 }
 

@@ -120,7 +120,7 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
-    const session = known ?? (await loopDeps.store.sessions.get(ADMIN, turn.session_id))
+    const session = known ?? (await loopDeps.store.sessions.ofTurn(turn.id))
     if (!session) return
     const { active: mine, finished } = createActive(turn, fence, session)
     active.set(session.id, mine)

@@ -48,7 +48,7 @@ function patientStore(store: Store, patient: Patient): Store {
   const { sessions, turns, messages, executions, connectors } = store
   return {
     ...store,
-    sessions: { ...sessions, get: patient(sessions.get) },
+    sessions: { ...sessions, ofTurn: patient(sessions.ofTurn) },
     turns: { ...turns, commit: patient(turns.commit), readStep: patient(turns.readStep) },
     messages: { ...messages, after: patient(messages.after) },
     executions: {

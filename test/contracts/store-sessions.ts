@@ -72,6 +72,26 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.update(ADMIN, made.id, { title: 'by an admin' }))?.title, 'by an admin')
   })
 
+  await t.test('a turn keeps the session that it began with, whatever is changed since', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    const before = await store.sessions.ofTurn(turn.id)
+    t.strictSame(before, await store.sessions.get(scope, turn.session_id))
+    await store.sessions.update(scope, turn.session_id, { title: 'new' })
+    const first = { provider: 'other', model: 'o-1', credential_id: 'cred_9', instructions: 'Latin.' }
+    await store.sessions.update(scope, turn.session_id, first)
+    await store.sessions.update(scope, turn.session_id, { model: 'o-2', settings: { top_p: 1 } })
+    const kept = await store.sessions.ofTurn(turn.id)
+    t.strictSame({ ...kept, updated_at: '' }, { ...before, title: 'new', updated_at: '' })
+    t.match(await store.sessions.get(scope, turn.session_id), {
+      ...first,
+      model: 'o-2',
+      settings: { top_p: 1 },
+    })
+    await endTurn(store, fence, turn.id)
+    t.equal(await store.sessions.ofTurn('turn_none'), null)
+  })
+
   await t.test('a list is newest first, in pages, of what may be seen', async (t) => {
     const scope = owner()
     const mine: string[] = []

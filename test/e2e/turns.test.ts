@@ -1051,6 +1051,27 @@ async function approvals(t: Test, world: World) {
     }
   })
 
+  await t.test('what a PATCH changes while a turn waits holds from the next turn on', async (t) => {
+    const { session, stream, asked, decide } = await waiting('openai key')
+    await api.patch(`/v1/sessions/${session}`, { model: 'gpt-5.5', settings: { tool_choice: 'none' } })
+    await api.patch(`/v1/sessions/${session}`, {
+      provider: 'gemini',
+      model: 'gemini-3.8-flash',
+      instructions: 'Speak Latin.',
+    })
+    for (const call of asked) await decide(call, { decision: 'approve' })
+    const used = ofType(await stream.done, 'step.started').map(({ provider, model }) => [provider, model])
+    t.strictSame(used, [
+      ['openai', 'gpt-5.6-sol'],
+      ['openai', 'gpt-5.6-sol'],
+    ])
+    const last = world.sent('openai key').at(-1)?.body as Json
+    t.notOk(last.tool_choice)
+    t.notMatch(JSON.stringify(last), /Latin/)
+    t.match(await world.run(session, 'hi'), { steps: [{ provider: 'gemini' }] })
+    t.match(world.sent('gemini key').at(-1)?.text, /Latin/)
+  })
+
   await t.test('an interrupt ends a waiting turn too', async (t) => {
     const { session, turn } = await waiting('openai key')
     const urgent = await api.turn(session, { input: 'never mind', on_busy: 'interrupt' })

@@ -172,6 +172,7 @@ t.test('every kind of content becomes a canonical part', (t) => {
       { type: 'audio', data: 'aGVsbG8', mimeType: '' },
       { type: 'resource', resource: { uri: 'file:///a.txt', text: 'inside' } },
       { type: 'resource', resource: { uri: 'file:///a.gz', blob: 'aGVsbG8=', mimeType: 'application/gzip' } },
+      { type: 'resource', resource: { uri: 'file:///a.png', blob: 'aGVsbG8=', mimeType: 'image/png' } },
       { type: 'resource_link', uri: 'https://example.com/x', name: 'x', description: 'an x' },
     ],
   })
@@ -181,6 +182,7 @@ t.test('every kind of content becomes a canonical part', (t) => {
     { type: 'audio', media_type: 'audio/wav', data: 'aGVsbG8' },
     { type: 'text', text: '[file:///a.txt]\ninside' },
     { type: 'file', media_type: 'application/gzip', data: 'aGVsbG8=', name: 'file:///a.gz' },
+    { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: 'file:///a.png' },
     { type: 'text', text: '[link: https://example.com/x, x, an x]' },
   ])
   t.equal(is_error, false)

@@ -432,6 +432,11 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   t.equal(wait('Please retry in 34.424813612s.'), 35)
   t.equal(wait('Your quota will reset after 33740.910400305s.'), 33_741)
   t.equal(wait('x', {}, { 'retry-after': '7' }), 7)
+  const date = 'Sat, 21 Nov 2026 10:00:00 GMT'
+  t.equal(wait('x', {}, { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date }), 60)
+  const reset = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })
+  t.equal(wait('x', reset, { date }), 1800)
+  t.equal(wait('x', reset), 5, 'without a Date there is nothing to read it against')
   t.equal(wait('x', quota('GenerateRequestsPerMinutePerProjectPerModel-FreeTier')), 60)
   t.equal(
     wait('x', quota('RequestsPerDay', [...retry('12s').details])),
@@ -714,13 +719,15 @@ t.test(
 t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
   const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
-  const one = request({ messages: [{ role: 'user', parts: [IMAGE, link, archive] }] })
+  const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
+  const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
   const open = gemini.render(one)
   t.strictSame((open.body as Request).contents, [
     {
       role: 'user',
       parts: [
         { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
+        { inlineData: { mimeType: 'image/jpeg', data: 'aaaa' } },
         { fileData: { mimeType: 'application/pdf', fileUri: 'https://example.com/a.pdf' } },
         { text: '[file a.zip, application/zip: not shown to this model]' },
       ],

@@ -54,6 +54,26 @@ t.test('paths at their limits', async (t) => {
   t.match(await call('GET', '/v1/sessions/%F0%9F%92%A9%2F..%27%3B'), refused('session_not_found', 404))
 })
 
+t.test('times that no calendar or no clock has', async (t) => {
+  const login = { provider: 'openai', kind: 'oauth', access_token: 'x' }
+  for (const time of [
+    '2026-02-29T00:00:00Z',
+    '2026-04-31T00:00:00Z',
+    '2026-13-01T00:00:00Z',
+    '2026-01-01T24:00:00Z',
+    '2026-01-01T00:00:00+16:00',
+    '2026-01-01T00:00:00+01:60',
+  ]) {
+    const answer = await call('POST', '/v1/credentials', { ...login, expires_at: time })
+    t.match(answer, refused('invalid_request', 400, 'expires_at'), time)
+    const list = await call('GET', `/v1/tool-executions?since=${encodeURIComponent(time)}`)
+    t.match(list, refused('invalid_request', 400, 'since'), time)
+  }
+  for (const time of ['2028-02-29T23:59:59.5Z', '2026-01-01T00:00:00-12:00', '2026-01-01T00:00:00+15:59']) {
+    t.equal((await call('POST', '/v1/credentials', { ...login, expires_at: time })).status, 201, time)
+  }
+})
+
 t.test('bodies that are none', async (t) => {
   const url = '/v1/sessions'
   for (const text of [

@@ -774,6 +774,9 @@ t.test('credentials: made, shown by their hint, changed, deleted', async (t) => 
     origin: 'api',
   })
   t.notMatch(JSON.stringify(made), /secret/)
+  const short = await call('POST', '/v1/credentials', { ...key, api_key: 'WXYZ', default: false })
+  t.match(short, { status: 201, body: { hint: '****' } }, 'a hint is never the whole of a secret')
+  await call('DELETE', `/v1/credentials/${short.body.id}`)
   const url = `/v1/credentials/${made.body.id}`
   t.same((await call('GET', url)).body, made.body)
   t.match(await call('PATCH', url, { state: 'disabled', name: 'old', default: false }), {

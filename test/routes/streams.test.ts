@@ -490,10 +490,13 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
     },
   } as unknown as HttpDeps['turns']
   const s = await serve(t, turn, { turns })
-  const answer = s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false })
+  const agent = new Agent({ keepAlive: true })
+  t.teardown(() => agent.destroy())
+  const answer = s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false }, agent)
   await settled(() => waiting.signal !== null)
   const closing = s.app.close()
   const stream = await answer
+  t.equal(stream.headers.connection, 'close', 'its connection keeps no server from closing')
   t.equal(stream.statusCode, 503)
   t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
   await closing

@@ -481,7 +481,7 @@ function createMemory() {
         pins.set(id, [...others, { tool: name, hash, definition }])
       },
     },
-    sessions: { create: never, get: never, list: never, update: never, delete: never },
+    sessions: { create: never, get: never, ofTurn: never, list: never, update: never, delete: never },
   }
   return { store, connectors, rows, lists, written }
 }

@@ -28,6 +28,8 @@ export type SessionPatch = Partial<
 export interface Sessions {
   create(session: NewSession): Promise<Session>
   get(scope: Scope, id: string): Promise<Session | null>
+  /** A turn's session, with what a model is asked by as it was when the turn began. */
+  ofTurn(turn: string): Promise<Session | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Session>>
   update(scope: Scope, id: string, patch: SessionPatch): Promise<Session | null>
   /** Its messages, turns, bindings and executions go with it. `busy` while a turn is not ended. */
