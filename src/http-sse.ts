@@ -21,7 +21,7 @@ export interface EventSource {
   endsWithTurn: boolean
 }
 
-type Beginning = Pick<Turn, 'id' | 'started_at'>
+type Beginning = Pick<Turn, 'id' | 'started_at' | 'ended_at'>
 
 export interface Streams {
   /** Sends the stream as the reply. */
@@ -199,7 +199,9 @@ function createTold(): Told {
   const known = new Set<string>()
   const key = (type: string, turn: string | null) => `${type} ${turn}`
   return {
-    learn({ id, started_at }) {
+    learn({ id, started_at, ended_at }) {
+      // Its terminal event, at which it is forgotten, will not come.
+      if (ended_at !== null) return
       known.add(key('turn.created', id))
       if (started_at !== null) known.add(key('turn.started', id))
     },

@@ -145,7 +145,7 @@ export interface Metrics {
   turnEnded(state: string, ms: number): void
   turnQueued(ms: number): void
   turnRecovered(): void
-  stepEnded(provider: string, model: string, finish: string): void
+  stepEnded(provider: string, finish: string): void
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
@@ -186,7 +186,7 @@ export function createMetrics({ defaults = true } = {}): Metrics {
     },
     turnQueued: (ms) => histogram('baton_turn_queue_seconds').observe(ms / 1000),
     turnRecovered: () => counter('baton_turns_recovered_total').inc(),
-    stepEnded: (provider, _, finish) => counter('baton_steps_total').inc({ provider, finish }),
+    stepEnded: (provider, finish) => counter('baton_steps_total').inc({ provider, finish }),
     modelCallEnded(call) {
       const labels = { provider: call.provider, model: model(call.model) }
       counter('baton_model_calls_total').inc({ ...labels, outcome: call.outcome })

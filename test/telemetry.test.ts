@@ -30,7 +30,7 @@ t.test('what happens is counted under its labels, in seconds', async (t) => {
   metrics.turnStarted()
   metrics.turnEnded('completed', 2000)
   metrics.turnQueued(5)
-  metrics.stepEnded('made-up', 'one', 'tool_calls')
+  metrics.stepEnded('made-up', 'tool_calls')
   const call = { provider: 'made-up', model: 'one', outcome: 'ok', ms: 1500, firstEventMs: 400, usage: USAGE }
   metrics.modelCallEnded(call)
   metrics.modelCallEnded({ ...call, outcome: 'upstream_timeout', firstEventMs: null, usage: null })

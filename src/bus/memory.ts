@@ -263,7 +263,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       log.usedAt = log.lastMs
       if (log.events.length > limits.maxEvents || log.bytes > limits.maxBytes) {
         // A tenth at once, so that not every event pays for the move.
-        trim(log, limits.maxEvents * 0.9, limits.maxBytes * 0.9)
+        trim(log, Math.floor(limits.maxEvents * 0.9), limits.maxBytes * 0.9)
       }
       for (const reader of log.readers) reader.wake()
       if (total > MAX_TOTAL_BYTES) evict()

@@ -166,7 +166,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   })
   if (row.state === 'settled') {
     if (!row.result) return unrun('outcome_unknown', 'The result of this call was lost with its server.')
-    sayOnce(run, row.id, completedBody(known, row.result, row.duration_ms ?? 0))
+    say(run, completedBody(known, row.result, row.duration_ms ?? 0), row.id)
     return { ...known, state: 'settled', result: row.result }
   }
   if (row.state === 'started') {
@@ -198,7 +198,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const waiting = jobs.filter((job) => job.state === 'waiting')
   for (const { call } of waiting) {
     const body = { call_id: call.call_id, name: call.name, arguments: call.arguments }
-    sayOnce(run, `approval:${call.call_id}`, { type: 'approval.required', ...body })
+    say(run, { type: 'approval.required', ...body }, `approval:${call.call_id}`)
   }
   const running = jobs.filter((job) => job.state === 'run')
   let open = running.length
@@ -264,7 +264,7 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
     return
   }
   await deps.store.executions.settle(active.fence, settlement)
-  sayOnce(run, exec_id, completedBody(job, result, settlement.duration_ms))
+  say(run, completedBody(job, result, settlement.duration_ms), exec_id)
 }
 
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
@@ -365,14 +365,6 @@ const completedBody = (job: Job, result: ToolResultPart, duration_ms: number): T
   duration_ms,
   content: result.content,
 })
-
-function sayOnce(run: Run, key: string, body: TurnEventBody): void {
-  run.writer
-    .emit(event(run.active, run.index, body), `${run.active.turn.id}:${key}`)
-    .catch((err: unknown) => {
-      run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
-    })
-}
 
 /** The session's connectors, read anew only when its registry has moved. */
 async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {

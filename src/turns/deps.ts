@@ -65,7 +65,7 @@ export interface Metrics {
   /** It has got its place after this long */
   turnQueued(ms: number): void
   turnRecovered(): void
-  stepEnded(provider: string, model: string, finish: string): void
+  stepEnded(provider: string, finish: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
 }
 

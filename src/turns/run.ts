@@ -195,9 +195,10 @@ export function event(active: Pick<ActiveTurn, 'turn'>, step: number | null, bod
   }
 }
 
-/** Says something that is true at once and need not survive a crash. */
-export function say(run: Run, body: TurnEventBody): void {
-  run.writer.emit(event(run.active, run.index, body)).catch((err: unknown) => {
+/** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
+export function say(run: Run, body: TurnEventBody, key?: string): void {
+  const once = key && `${run.active.turn.id}:${key}`
+  run.writer.emit(event(run.active, run.index, body), once).catch((err: unknown) => {
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
   })
 }

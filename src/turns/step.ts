@@ -288,5 +288,5 @@ async function writeStep(
     ...rest,
   })
   run.history.push(...stored)
-  deps.metrics.stepEnded(run.provider, run.model, finish_reason)
+  deps.metrics.stepEnded(run.provider, finish_reason)
 }
