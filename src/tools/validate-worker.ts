@@ -11,7 +11,7 @@ export interface Job {
   id: number
   /** Hash of the schema */
   key: string
-  /** Left out once this thread has compiled it */
+  /** There once this thread has asked for it */
   schema?: unknown
   value: unknown
 }
@@ -27,6 +27,8 @@ export type Verdict = { id: number } & (
   | { valid: true }
   | { valid: false; problems: Problem[] }
   | { unusable: string }
+  /** The schema is not compiled here, or not any more: the job must bring it */
+  | { unknown: true }
 )
 
 const MOST_NODES = 20_000
@@ -66,8 +68,9 @@ lenientPattern.code = 'lenientPattern'
 
 function judge({ id, key, schema, value }: Job): Verdict {
   try {
-    const validate = compiled.get(key) ?? compile(schema)
-    if (compiled.size >= MOST_COMPILED) compiled.clear()
+    const validate = compiled.get(key) ?? (schema === undefined ? null : compile(schema))
+    if (!validate) return { id, unknown: true }
+    if (!compiled.has(key) && compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
     if (validate(value)) return { id, valid: true }
     return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }

@@ -28,7 +28,6 @@ const MOST_REFUSED = 10_000
 
 interface Waiting {
   job: Job
-  /** Kept for a thread that has not seen it */
   schema: unknown
   settle(problems: Problem[]): void
 }
@@ -41,8 +40,6 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let timer: NodeJS.Timeout | undefined
   let count = 0
   const queue: Waiting[] = []
-  /** Compiled by the living thread */
-  const known = new Set<string>()
   /** Schemas that cost a thread its life, or that it cannot use */
   const refused = new Set<string>()
   const keys = new WeakMap<object, string>()
@@ -58,7 +55,6 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     }
     fresh.on('error', gone)
     fresh.on('exit', gone)
-    known.clear()
     worker = fresh
     isReady = false
     timer = setTimeout(abandon, START_BUDGET_MS)
@@ -71,8 +67,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
       return send()
     }
     if (current?.job.id !== verdict.id) return
+    if ('unknown' in verdict) return send(current.schema)
     if ('unusable' in verdict) refuse(current.job.key)
-    else known.add(current.job.key)
     done('problems' in verdict ? verdict.problems : [])
   }
 
@@ -107,11 +103,12 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     else if (!worker) start()
   }
 
-  function send(): void {
+  /** The schema only where the thread asks for it: it knows what it has compiled, and what it forgot since. */
+  function send(schema?: unknown): void {
     if (!current || !worker) return
-    const { job, schema } = current
+    clearTimeout(timer)
     timer = setTimeout(abandon, budgetMs)
-    worker.postMessage(known.has(job.key) ? job : { ...job, schema })
+    worker.postMessage({ ...current.job, schema })
   }
 
   function keyOf(schema: unknown): string {

@@ -399,6 +399,18 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   }, 5)
   const { system: _, user: before } = process.cpuUsage()
   t.strictSame(
+t.test('arguments are held against a schema however many others came after it', async (t) => {
+  const bounded = (maxLength: number) => ({
+    type: 'object',
+    properties: { a: { type: 'string', maxLength } },
+  })
+  const check = async (a: unknown) => said(await validator.problems(bounded(7), { a }))
+  t.strictSame(await check(1), ['a|must be string|'])
+  for (let i = 1_000; i < 1_310; i++) await validator.problems(bounded(i), { a: 'x' })
+  t.strictSame(await check(1), ['a|must be string|'])
+  t.strictSame(await check('fits'), [])
+})
+
     await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
     [],
     'let through: the server checks too',
