@@ -47,6 +47,8 @@ function compile(schema: unknown): ValidateFunction {
     allErrors: true,
     validateSchema: false,
     validateFormats: false,
+    // Else a property named `constructor` is found in every object.
+    ownProperties: true,
     logger: false,
     code: { regExp: lenientPattern },
   })

@@ -385,6 +385,16 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
         {
           anyOf: [
             { type: 'string', minLength: i },
+  // Formula 1's word for a team, and every object's for what made it.
+  const inherited = {
+    type: 'object',
+    properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
+  }
+  t.strictSame(await check(inherited, {}), [])
+  t.strictSame(await check(inherited, { constructor: 5 }), ['constructor|must be string|'])
+  t.strictSame(await check({ ...inherited, required: ['constructor'] }, {}), [
+    '|must have the property|constructor',
+  ])
             { type: 'object', properties: { x: { const: i } } },
           ],
         },
