@@ -168,21 +168,21 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
     sayOnce(run, row.id, completedBody(known, row.result, row.duration_ms ?? 0))
     return { ...known, state: 'settled', result: row.result }
   }
-  if (row.state === 'started') {
-    if (!row.repeatable) return unrun('outcome_unknown', LOST)
-    await store.executions.begin(run.active.fence, row.id)
-    return known
+  if (row.state === 'started' && !row.repeatable) return unrun('outcome_unknown', LOST)
+  if (row.state === 'awaiting_approval') {
+    if (!row.approval) return { ...known, state: 'waiting' }
+    const { decision, reason } = row.approval
+    if (decision === 'expired') {
+      return reason === TOOL_GONE
+        ? unrun('cancelled', TOOL_GONE)
+        : unrun('denied', 'The call was not run: nobody approved it in time.')
+    }
+    if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   }
-  if (!row.approval) return { ...known, state: 'waiting' }
-  const { decision, reason, sealed_arguments } = row.approval
-  if (decision === 'expired') {
-    return reason === TOOL_GONE
-      ? unrun('cancelled', TOOL_GONE)
-      : unrun('denied', 'The call was not run: nobody approved it in time.')
-  }
-  if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   await store.executions.begin(run.active.fence, row.id)
-  return sealed_arguments ? { ...known, edited: sealed.open(sealed_arguments, row.id) } : known
+  // Of one that was started, too: what runs again is what was approved.
+  const edit = row.approval?.sealed_arguments
+  return edit ? { ...known, edited: sealed.open(edit, row.id) } : known
 }
 
 /** Why a call that waited for a person is settled without one. */
