@@ -93,7 +93,7 @@ export function difference(
 }
 
 /** A model may get it, as far as the registry knows. */
-const isDeclarable = (tool: RegistryTool | undefined): boolean =>
+export const isDeclarable = (tool: RegistryTool | undefined): boolean =>
   tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
 
 /** These tools behind all others, by name: whatever was declared before keeps its place (rule 3). */

@@ -16,6 +16,7 @@ import type {
   TurnEnd,
 } from '../store/store.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
+import { isDeclarable } from '../tools/registry.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { type Prepared, prepare } from './prepare.ts'
 import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
@@ -272,7 +273,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
   const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
-  if (job.declared && !newest?.enabled) {
+  if (job.declared && !isDeclarable(newest)) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
