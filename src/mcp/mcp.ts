@@ -115,6 +115,7 @@ export function createMcp(options: McpOptions): Mcp {
     interest(_key, spec, untilMs) {
       if (!isClosed) serverFor(spec).link.interest(spec, untilMs)
     },
+    release: (key) => servers.get(key)?.link.release(),
     async close(key) {
       if (key !== undefined) {
         const server = servers.get(key)

@@ -387,6 +387,7 @@ function createDoor() {
       return () => void listeners.delete(fn)
     },
     interest: () => {},
+    release: () => {},
     close: async () => {},
   }
   const announce = (key: string) => {
