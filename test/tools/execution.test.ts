@@ -15,6 +15,7 @@ import {
   type ExecutorDeps,
   type Settled,
   ToolBusy,
+  type ToolProgress,
 } from '../../src/tools/execute.ts'
 import { createGate } from '../../src/tools/gate.ts'
 import { MASK } from '../../src/tools/redact.ts'
@@ -114,6 +115,22 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     bytes: 4,
   })
   t.strictSame(sent, [{ path: 'x' }])
+})
+
+t.test('a flood of progress is told in a few words, now and then', async (t) => {
+  const told: ToolProgress[] = []
+  const mcp: ExecutorDeps['mcp'] = {
+    async call(_spec, _name, _args, { onProgress }) {
+      for (let progress = 1; progress <= 50_000; progress++)
+        onProgress({ progress, message: 'é'.repeat(9_000) })
+      return ok()
+    },
+  }
+  const started = performance.now()
+  await setUp({ deps: { mcp } }).run({}, { onProgress: (progress) => told.push(progress) })
+  t.match(told[0], { progress: 1, message: /^é+$/ })
+  t.equal(Buffer.byteLength(told[0]?.message ?? ''), 2_000)
+  t.ok(told.length <= 2 + (performance.now() - started) / 100, `${told.length} of fifty thousand`)
 })
 
 t.test('what cannot be called is not sent, and the model is told why', async (t) => {
@@ -368,8 +385,30 @@ t.test('arguments are held against the server’s schema whatever its draft', as
   t.strictSame(await check({ type: 'object', properties: { a: true, b: false } }, { a: 1, b: 2 }), [
     'b|boolean schema is false|',
   ])
+  // Formula 1's word for a team, and every object's for what made it.
+  const inherited = {
+    type: 'object',
+    properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
+  }
+  t.strictSame(await check(inherited, {}), [])
+  t.strictSame(await check(inherited, { constructor: 5 }), ['constructor|must be string|'])
+  t.strictSame(await check({ ...inherited, required: ['constructor'] }, {}), [
+    '|must have the property|constructor',
+  ])
   t.strictSame(await check({ type: 'object', required: 'nonsense', properties: [] }, {}), [])
   t.strictSame(await check(null, { a: 1 }), [])
+})
+
+t.test('arguments are held against a schema however many others came after it', async (t) => {
+  const bounded = (maxLength: number) => ({
+    type: 'object',
+    properties: { a: { type: 'string', maxLength } },
+  })
+  const check = async (a: unknown) => said(await validator.problems(bounded(7), { a }))
+  t.strictSame(await check(1), ['a|must be string|'])
+  for (let i = 1_000; i < 1_310; i++) await validator.problems(bounded(i), { a: 'x' })
+  t.strictSame(await check(1), ['a|must be string|'])
+  t.strictSame(await check('fits'), [])
 })
 
 t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
@@ -385,16 +424,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
         {
           anyOf: [
             { type: 'string', minLength: i },
-  // Formula 1's word for a team, and every object's for what made it.
-  const inherited = {
-    type: 'object',
-    properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
-  }
-  t.strictSame(await check(inherited, {}), [])
-  t.strictSame(await check(inherited, { constructor: 5 }), ['constructor|must be string|'])
-  t.strictSame(await check({ ...inherited, required: ['constructor'] }, {}), [
-    '|must have the property|constructor',
-  ])
             { type: 'object', properties: { x: { const: i } } },
           ],
         },
@@ -409,18 +438,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   }, 5)
   const { system: _, user: before } = process.cpuUsage()
   t.strictSame(
-t.test('arguments are held against a schema however many others came after it', async (t) => {
-  const bounded = (maxLength: number) => ({
-    type: 'object',
-    properties: { a: { type: 'string', maxLength } },
-  })
-  const check = async (a: unknown) => said(await validator.problems(bounded(7), { a }))
-  t.strictSame(await check(1), ['a|must be string|'])
-  for (let i = 1_000; i < 1_310; i++) await validator.problems(bounded(i), { a: 'x' })
-  t.strictSame(await check(1), ['a|must be string|'])
-  t.strictSame(await check('fits'), [])
-})
-
     await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
     [],
     'let through: the server checks too',
