@@ -4,6 +4,7 @@ import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
+import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
@@ -76,10 +77,7 @@ export function assertShape(input: ConnectorInput): void {
     if (OWN_HEADERS.has(name.toLowerCase()))
       throw invalid(`headers.${name}`, `${name} is set by the connection.`)
   }
-  for (const [name, value] of Object.entries(input.env ?? {})) {
-    const isLegal = /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) && !value.includes('\0')
-    if (!isLegal) throw invalid(`env.${name}`, `${name} is not a legal environment variable.`)
-  }
+  assertStdioEnv(input.env ?? {})
 }
 
 function assertHttpUrl(text: string | undefined, transport: string): void {

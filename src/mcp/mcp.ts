@@ -6,7 +6,6 @@ import type { Sandbox } from './sandbox.ts'
 import { createServer, type Server, type ServerOptions } from './server.ts'
 import { createWatchdog } from './watchdog.ts'
 
-export { assertStdioEnv } from './child-env.ts'
 export * from './contract.ts'
 
 export interface McpOptions {

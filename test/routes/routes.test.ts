@@ -676,6 +676,11 @@ t.test('what a connector refuses', async (t) => {
       'env.a-b',
       /environment variable/,
     ],
+    [
+      { name: 'a', transport: 'stdio', command: 'sh', env: { NODE_OPTIONS: '--require ./x.js' } },
+      'env.NODE_OPTIONS',
+      /run other code/,
+    ],
   ]
   for (const [body, param, message, code = 'invalid_request'] of cases) {
     const answer = await call('POST', '/v1/connectors', body)
