@@ -14,8 +14,17 @@ const TAIL = 16_384
 const MOST_ITEMS = 64
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
-const MEDIA_TYPES =
-  /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
+const MEDIA_TYPES = /^(?:audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
+/**
+ * What an image is by its first bytes, in hexadecimal. Servers say something else often enough, and a vendor
+ * refuses it then, with the request and every later one of the conversation.
+ */
+const IMAGES: readonly (readonly [type: string, start: RegExp])[] = [
+  ['image/png', /^89504e470d0a1a0a/],
+  ['image/jpeg', /^ffd8ff/],
+  ['image/gif', /^47494638/],
+  ['image/webp', /^52494646.{8}57454250/],
+]
 
 export interface RawResult {
   content: ContentPart[]
@@ -124,8 +133,18 @@ function fitMedia(part: ContentPart): ContentPart {
   const size = mediaBytes(part)
   if (size > MEDIA_LIMIT)
     return note(part, `${size} bytes is more than the ${MEDIA_LIMIT} that may be passed on`)
-  if (!MEDIA_TYPES.test(part.media_type)) return note(part, 'this type is not passed on')
-  return part
+  if (/^image\//i.test(part.media_type)) {
+    const media_type = imageType(part.data ?? '')
+    return media_type
+      ? { ...part, media_type }
+      : note(part, 'its first bytes are of no image that is passed on')
+  }
+  return MEDIA_TYPES.test(part.media_type) ? part : note(part, 'this type is not passed on')
+}
+
+function imageType(base64: string): string | undefined {
+  const start = Buffer.from(base64.slice(0, 24), 'base64').toString('hex')
+  return IMAGES.find(([, sign]) => sign.test(start))?.[0]
 }
 
 const note = (part: MediaPart, why: string): ContentPart => ({

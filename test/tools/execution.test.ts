@@ -532,27 +532,38 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
 })
 
 t.test('media pass whole within their limits, and are named where they do not', async (t) => {
-  const image = (media_type: string, bytes: number): ContentPart => ({
+  const image = (media_type: string, bytes: number, start = 'iVBORw0KGgo'): ContentPart => ({
     type: 'image',
     media_type,
-    data: 'A'.repeat(Math.ceil((bytes * 4) / 3)),
+    data: start + 'A'.repeat(Math.ceil((bytes * 4) / 3) - start.length),
   })
   const fine = image('image/png', 1_000)
   const { content, stored } = await shape([
     text('see'),
     fine,
-    image('image/tiff', 10),
+    image('image/tiff', 10, 'SUkqAAg'),
     image('image/png', 6 * 1024 * 1024),
   ])
   t.strictSame(content.at(-1), fine)
   t.match(content, [
     text('see'),
-    { text: /image\/tiff.*not passed on/ },
+    { text: /image\/tiff.*no image that is passed on/ },
     { text: /bytes is more than/ },
     { type: 'image' },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)
   t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)
+  const starts = { jpeg: '/9j/4AAQSkZJRgABAQAA', gif: 'R0lGODlhAQABAIAAAAAA', webp: 'UklGRiQAAABXRUJQVlA4' }
+  for (const [kind, start] of Object.entries(starts)) {
+    const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
+    t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
+  }
+  const page = await shape([image('image/png', 100, 'PCFET0NUWVBFIGh0bWw+')])
+  t.match(
+    page.content,
+    [{ type: 'text', text: /image\/png.*no image/ }],
+    'a page that says that there is none',
+  )
   const many = await shape(Array.from({ length: 70 }, (_, i) => text(`t${i}`)))
   t.equal(many.content.length, 65)
   t.match(many.content.at(-1), { text: /6 more items/ })
