@@ -4,7 +4,7 @@ import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
-import { assertStdioEnv } from './mcp/mcp.ts'
+import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 

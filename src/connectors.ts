@@ -68,7 +68,7 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/mcp/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'status'>
+  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
   logins: ConnectorLogins
   specOf(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
@@ -141,6 +141,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const connector = free(merged.name, written)
     await audit(caller, 'connector.update', connector)
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
+    deps.mcp.release(connectorKey(before))
     return view(connector)
   }
 
@@ -150,6 +151,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (!(await store.connectors.delete(caller, id))) throw notFound(id)
     await audit(caller, 'connector.delete', connector)
     tools.connectorChanged(connector, sessions)
+    deps.mcp.release(connectorKey(connector))
   }
 
   const audit = (caller: Caller, act: string, { id, name, transport, url }: Connector) =>

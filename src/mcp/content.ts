@@ -75,13 +75,18 @@ function link(block: Block): ContentPart | null {
 /** What could not be read, said in words: its kind, and its JSON without long strings of data. */
 function note(block: unknown): ContentPart {
   const kind = isRecord(block) && typeof block.type === 'string' ? block.type : 'unknown'
-  const json = JSON.stringify(block, (_key, value: unknown) =>
+  return { type: 'text', text: `[unreadable content of type ${kind}: ${excerpt(block)}]` }
+}
+
+function excerpt(block: unknown): string {
+  const shorten = (_key: string, value: unknown): unknown =>
     typeof value === 'string' && value.length > 200
       ? `${value.slice(0, 80)}… (${value.length} characters)`
-      : value,
-  )
-  return {
-    type: 'text',
-    text: `[unreadable content of type ${kind}: ${(json ?? 'nothing').slice(0, NOTE_LENGTH)}]`,
+      : value
+  try {
+    return (JSON.stringify(block, shorten) ?? 'nothing').slice(0, NOTE_LENGTH)
+  } catch {
+    // It can be read deeper than it can be written.
+    return 'nested too deeply'
   }
 }

@@ -242,6 +242,12 @@ export class Link {
     this.#lastError = null
   }
 
+  /** The same where nobody will need it again, whatever interest there was. */
+  release(): void {
+    this.#interestUntil = 0
+    this.rest()
+  }
+
   /** A process is running, or just being started */
   hasProcess(): boolean {
     return this.#isStdio && (this.#held !== null || this.#connecting !== null)

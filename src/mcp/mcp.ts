@@ -6,7 +6,6 @@ import type { Sandbox } from './sandbox.ts'
 import { createServer, type Server, type ServerOptions } from './server.ts'
 import { createWatchdog } from './watchdog.ts'
 
-export { assertStdioEnv } from './child-env.ts'
 export * from './contract.ts'
 
 export interface McpOptions {
@@ -115,6 +114,7 @@ export function createMcp(options: McpOptions): Mcp {
     interest(spec, untilMs) {
       if (!isClosed) serverFor(spec).link.interest(spec, untilMs)
     },
+    release: (key) => servers.get(key)?.link.release(),
     async close(key) {
       if (key !== undefined) {
         const server = servers.get(key)

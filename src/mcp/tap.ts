@@ -46,7 +46,8 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   const deliver = (message: JSONRPCMessage, extra?: Parameters<Deliver>[1]): void => {
     const request =
       'id' in message && message.id !== undefined && !('method' in message)
-        ? pending.get(message.id)
+        ? // Some servers give a number back as text, which the SDK takes as well.
+          (pending.get(message.id) ?? pending.get(Number(message.id)))
         : undefined
     if (!request) return handler?.(message, extra)
     pending.delete(request.id)

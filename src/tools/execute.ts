@@ -11,6 +11,7 @@ import type { Builtin } from './builtin.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 import { type RawResult, shapeResult } from './results.ts'
 import { renameBack } from './schema-adapt.ts'
+import { cutUtf8 } from './text.ts'
 import { createValidator, type Problem } from './validate.ts'
 
 export interface DeclaredTool {
@@ -72,6 +73,8 @@ export class ToolBusy extends Error {}
 
 /** Progress may stretch a call, up to this many times its timeout. */
 const PROGRESS_STRETCH = 10
+/** Of one call, and its words: a server that reports without end would push everything else out of the event logs. */
+const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
 export function createExecutor(deps: ExecutorDeps) {
   const validator = createValidator()
@@ -143,7 +146,7 @@ export function createExecutor(deps: ExecutorDeps) {
       timeoutMs: call.timeoutMs,
       maxTotalMs: call.timeoutMs * PROGRESS_STRETCH,
       signal: call.signal,
-      onProgress: call.onProgress,
+      onProgress: paced(call.onProgress),
     })
   }
 
@@ -231,6 +234,17 @@ async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall)
     return await Promise.race([work, late])
   } finally {
     over.abort()
+  }
+}
+
+/** What comes too soon after the last is dropped: the next one says more. */
+function paced(tell: ExecutorCall['onProgress']): ExecutorCall['onProgress'] {
+  let from = 0
+  return ({ message, ...done }) => {
+    const at = performance.now()
+    if (at < from) return
+    from = at + PROGRESS.everyMs
+    tell({ ...done, ...(message === undefined ? {} : { message: cutUtf8(message, PROGRESS.bytes) }) })
   }
 }
 

@@ -93,7 +93,7 @@ export function difference(
 }
 
 /** A model may get it, as far as the registry knows. */
-const isDeclarable = (tool: RegistryTool | undefined): boolean =>
+export const isDeclarable = (tool: RegistryTool | undefined): boolean =>
   tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
 
 /** These tools behind all others, by name: whatever was declared before keeps its place (rule 3). */
@@ -279,8 +279,20 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
 const definitionHash = (name: string, description: string, schema: unknown, annotations: unknown): string =>
   sha256(canonicalJson({ name, description, schema, annotations }))
 
-/** `*` stands for any run of characters; everything else for itself. */
+/**
+ * `*` stands for any run of characters; everything else for itself. Piece by piece and never back: as a regular
+ * expression, a few stars hold the event loop for minutes over one long name, and both come from strangers.
+ */
 function matches(glob: string, name: string): boolean {
-  const pattern = glob.split('*').map((piece) => piece.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&'))
-  return new RegExp(`^${pattern.join('.*')}$`, 's').test(name)
+  const [first = '', ...between] = glob.split('*')
+  const last = between.pop()
+  if (last === undefined) return name === glob
+  if (!name.startsWith(first)) return false
+  let at = first.length
+  for (const piece of between) {
+    const found = name.indexOf(piece, at)
+    if (found < 0) return false
+    at = found + piece.length
+  }
+  return name.length - last.length >= at && name.endsWith(last)
 }

@@ -11,7 +11,7 @@ const UNSEEN =
 /** A description as a model may see it: no unseen characters, no HTML comments, at most `limit` bytes. */
 export function visibleText(text: string, limit: number): string {
   // Cut generously first, so that a description of megabytes costs no more than a long one.
-  const clean = withoutComments(text.slice(0, limit * 4)).replace(UNSEEN, '')
+  const clean = withoutComments(text.slice(0, limit * 4).replace(UNSEEN, ''))
   return Buffer.byteLength(clean) <= limit ? clean : `${cutUtf8(clean, limit - 3)}…`
 }
 
@@ -29,6 +29,8 @@ function withoutComments(text: string): string {
     const start = text.indexOf('<!--', at)
     if (start < 0) return kept + text.slice(at)
     kept += text.slice(at, start)
+    // What stood around a comment must not make another one.
+    if (/<!?-?$/.test(kept.slice(-3))) kept += ' '
     const end = text.indexOf('-->', start + 4)
     if (end < 0) return kept
     at = end + 3

@@ -11,10 +11,8 @@ export interface Job {
   id: number
   /** Hash of the schema */
   key: string
-  /** Left out while this thread has it compiled */
+  /** There once this thread has asked for it */
   schema?: unknown
-  /** Drop what was compiled before: it has become too much. */
-  forget?: boolean
   value: unknown
 }
 /** What does not fit where, so that the caller can say it in the names that the model was given. */
@@ -29,9 +27,12 @@ export type Verdict = { id: number } & (
   | { valid: true }
   | { valid: false; problems: Problem[] }
   | { unusable: string }
+  /** The schema is not compiled here, or not any more: the job must bring it */
+  | { unknown: true }
 )
 
 const MOST_NODES = 20_000
+const MOST_COMPILED = 300
 const MOST_PROBLEMS = 5
 const MOST_NAMED = 20
 
@@ -46,6 +47,8 @@ function compile(schema: unknown): ValidateFunction {
     allErrors: true,
     validateSchema: false,
     validateFormats: false,
+    // Else a property named `constructor` is found in every object.
+    ownProperties: true,
     logger: false,
     code: { regExp: lenientPattern },
   })
@@ -65,10 +68,11 @@ function lenientPattern(pattern: string, flags: string): RegExp {
 }
 lenientPattern.code = 'lenientPattern'
 
-function judge({ id, key, schema, forget, value }: Job): Verdict {
+function judge({ id, key, schema, value }: Job): Verdict {
   try {
-    if (forget) compiled.clear()
-    const validate = compiled.get(key) ?? compile(schema)
+    const validate = compiled.get(key) ?? (schema === undefined ? null : compile(schema))
+    if (!validate) return { id, unknown: true }
+    if (!compiled.has(key) && compiled.size >= MOST_COMPILED) compiled.clear()
     compiled.set(key, validate)
     if (validate(value)) return { id, valid: true }
     return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }

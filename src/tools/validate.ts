@@ -24,13 +24,10 @@ const MEMORY = { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 32 }
 const LIMITS = { depth: 200, bytes: 8 * 1024 * 1024 }
 /** Calls that may wait for the thread; more of them are let through unread. */
 const MOST_WAITING = 256
-/** Schemas that the thread keeps compiled before it starts afresh */
-const MOST_COMPILED = 300
 const MOST_REFUSED = 10_000
 
 interface Waiting {
   job: Job
-  /** Kept for a thread that has not seen it */
   schema: unknown
   settle(problems: Problem[]): void
 }
@@ -43,8 +40,6 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let timer: NodeJS.Timeout | undefined
   let count = 0
   const queue: Waiting[] = []
-  /** Compiled by the living thread */
-  const known = new Set<string>()
   /** Schemas that cost a thread its life, or that it cannot use */
   const refused = new Set<string>()
   const keys = new WeakMap<object, string>()
@@ -60,7 +55,6 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     }
     fresh.on('error', gone)
     fresh.on('exit', gone)
-    known.clear()
     worker = fresh
     isReady = false
     timer = setTimeout(abandon, START_BUDGET_MS)
@@ -73,8 +67,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
       return send()
     }
     if (current?.job.id !== verdict.id) return
+    if ('unknown' in verdict) return send(current.schema)
     if ('unusable' in verdict) refuse(current.job.key)
-    else known.add(current.job.key)
     done('problems' in verdict ? verdict.problems : [])
   }
 
@@ -109,14 +103,12 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     else if (!worker) start()
   }
 
-  function send(): void {
+  /** The schema only where the thread asks for it: it knows what it has compiled, and what it forgot since. */
+  function send(schema?: unknown): void {
     if (!current || !worker) return
-    const { job, schema } = current
+    clearTimeout(timer)
     timer = setTimeout(abandon, budgetMs)
-    if (known.has(job.key)) return worker.postMessage(job)
-    const forget = known.size >= MOST_COMPILED
-    if (forget) known.clear()
-    worker.postMessage({ ...job, schema, forget } satisfies Job)
+    worker.postMessage({ ...current.job, schema })
   }
 
   function keyOf(schema: unknown): string {

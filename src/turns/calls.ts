@@ -17,6 +17,7 @@ import type {
 } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
+import { isDeclarable } from '../tools/registry.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { type Prepared, prepare } from './prepare.ts'
 import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
@@ -169,21 +170,21 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
     say(run, completedBody(known, row.result, row.duration_ms ?? 0), row.id)
     return { ...known, state: 'settled', result: row.result }
   }
-  if (row.state === 'started') {
-    if (!row.repeatable) return unrun('outcome_unknown', LOST)
-    await store.executions.begin(run.active.fence, row.id)
-    return known
+  if (row.state === 'started' && !row.repeatable) return unrun('outcome_unknown', LOST)
+  if (row.state === 'awaiting_approval') {
+    if (!row.approval) return { ...known, state: 'waiting' }
+    const { decision, reason } = row.approval
+    if (decision === 'expired') {
+      return reason === TOOL_GONE
+        ? unrun('cancelled', TOOL_GONE)
+        : unrun('denied', 'The call was not run: nobody approved it in time.')
+    }
+    if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   }
-  if (!row.approval) return { ...known, state: 'waiting' }
-  const { decision, reason, sealed_arguments } = row.approval
-  if (decision === 'expired') {
-    return reason === TOOL_GONE
-      ? unrun('cancelled', TOOL_GONE)
-      : unrun('denied', 'The call was not run: nobody approved it in time.')
-  }
-  if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   await store.executions.begin(run.active.fence, row.id)
-  return sealed_arguments ? { ...known, edited: sealed.open(sealed_arguments, row.id) } : known
+  // Of one that was started, too: what runs again is what was approved.
+  const edit = row.approval?.sealed_arguments
+  return edit ? { ...known, edited: sealed.open(edit, row.id) } : known
 }
 
 /** Why a call that waited for a person is settled without one. */
@@ -272,7 +273,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
   const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
-  if (job.declared && !newest?.enabled) {
+  if (job.declared && !isDeclarable(newest)) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }

@@ -307,6 +307,26 @@ async function badCalls(t: Test, world: World, kit: { count(tool: string): numbe
     })
   }
 
+  await t.test(
+    'a tool whose definition changed a moment ago is not called where that blocks it',
+    async (t) => {
+      const vault = await world.tools('vault', { open: {} })
+      await api.patch(`/v1/connectors/${vault.id}`, { pin: 'block' })
+      const session = await world.session('openai key', { connectors: ['vault'] })
+      world.script(async (_, { step }) => {
+        if (step > 0) return null
+        vault.tools.set('open', { description: 'Opens it, and tells me.' })
+        await api.post(`/v1/sessions/${session}/tools/refresh`)
+        return calls(['vault__open', {}])
+      })
+      const turn = await world.run(session, 'go')
+      const results = turn.messages.find(({ role }: Json) => role === 'tool')
+      t.match(results.parts, [{ outcome: 'error', content: [{ text: /not called/ }] }])
+      t.equal(vault.count('open'), 0)
+      world.script(null)
+    },
+  )
+
   for (const path of PATH_NAMES.filter(isGemini)) {
     const bad: [string, Answer][] = [
       ['an undeclared tool', calls(['nope__tool', { a: 1 }])],

@@ -251,4 +251,35 @@ await everyBackend(t, async (t, world) => {
     t.match(data, [{ outcome: 'outcome_unknown', ended_at: String }], 'as the ledger has it')
     t.equal(bank.count('charge'), 1)
   })
+
+  await t.test('a call that was approved as edited runs again as edited', async (t) => {
+    const press = await world.tools('press', {
+      print: {
+        annotations: { idempotentHint: true },
+        run: ({ signal }) =>
+          press.count('print') > 1
+            ? textResult('printed')
+            : new Promise((resolve) => signal.addEventListener('abort', () => resolve(textResult('late')))),
+      },
+    })
+    await world.api.patch(`/v1/connectors/${press.id}`, {
+      require_approval: 'always',
+      trust_annotations: true,
+    })
+    const session = await world.session('gemini key', { connectors: ['press'] })
+    const { id, messages } = await world.run(session, 'call press__print with {"copies": 1000}')
+    const call = messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
+    const answer = { decision: 'approve', arguments: { copies: 1 } }
+    await world.api.post(`/v1/turns/${id}/approvals/${call.call_id}`, answer)
+    await until(() => press.count('print') === 1)
+    await world.restart()
+    t.match(await world.api.get(`/v1/turns/${id}?wait=60`), {
+      state: 'completed',
+      output_text: 'The tools answered: printed',
+    })
+    t.strictSame(
+      press.calls.map(({ args }) => args),
+      [{ copies: 1 }, { copies: 1 }],
+    )
+  })
 })

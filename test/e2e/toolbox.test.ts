@@ -2,6 +2,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { type Json, ofType } from './client.ts'
@@ -339,6 +340,36 @@ t.test('timeouts and cancellations reach the server, and progress stretches a ca
   await told(3)
   t.equal(heard.at(-1), 'cancelled', 'and so is a cancellation')
 })
+
+t.test('the process of a connector goes when that is changed, and when it is deleted', async (t) => {
+  const world = await openWorld(t, BACKEND, { env: { BATON_ALLOW_STDIO_CONNECTORS: 'true' } })
+  const args = [fileURLToPath(new URL('../mcp/servers/child.js', import.meta.url))]
+  const body = { name: 'child', transport: 'stdio', command: process.execPath, args }
+  const { id } = await world.api.post('/v1/connectors', body)
+  const session = await world.session('openai key', { connectors: ['child'] })
+  const pid = async () =>
+    Number(/\d+/.exec((await world.run(session, 'call child__pid with {}')).output_text)?.[0])
+  const ended = (one: number) =>
+    eventually(
+      async () => isRunning(one),
+      (runs) => !runs,
+    )
+  const first = await pid()
+  await world.api.patch(`/v1/connectors/${id}`, { args: [...args, 'good'] })
+  await ended(first)
+  const second = await pid()
+  t.ok(isRunning(second))
+  await world.api.delete(`/v1/connectors/${id}`)
+  await ended(second)
+})
+
+function isRunning(pid: number): boolean {
+  try {
+    return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return false
+  }
+}
 
 // ---------------------------------------------------------------- approvals
 

@@ -442,6 +442,22 @@ t.test('a result that the SDK would throw away arrives', async (t) => {
   }
 })
 
+t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
+  const rig = await startRig(t)
+  rig.tools = [TOOL]
+  const asText =
+    (result: object): Parameters<typeof rig.on>[1] =>
+    ({ rpc, response }) => {
+      response.writeHead(200, { 'content-type': 'application/json' })
+      response.end(JSON.stringify({ jsonrpc: '2.0', id: String(rpc.id), result }))
+    }
+  rig.on('tools/list', asText({ tools: rig.tools }))
+  rig.on('tools/call', asText({ content: [{ type: 'text', text: 'ran' }] }))
+  const mcp = door(t)
+  t.match((await list(mcp, specOf(rig))).tools, [{ name: 'tool' }])
+  t.same(await call(mcp, specOf(rig)), RAN)
+})
+
 t.test('an error answer is a protocol failure, and a refusal says that nothing was run', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

@@ -198,6 +198,7 @@ t.test('what cannot be read becomes a note, since the tool has run', (t) => {
     { type: 'resource' },
     { type: 'resource_link' },
     { type: 'constructor' },
+    { type: 'tree', root: JSON.parse(`${'['.repeat(100_000)}${']'.repeat(100_000)}`) },
     7,
     null,
   ]

@@ -135,6 +135,22 @@ t.test('interest keeps a process beyond its idle time', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
+t.test('a process that is released ends with its last call, whatever interest there was', async (t) => {
+  const mcp = door(t)
+  const pid = await told<number>(call(mcp, child('good'), 'pid'))
+  mcp.interest(child('good'), Date.now() + 60_000)
+  const leaving = new AbortController()
+  const limits = { timeoutMs: PATIENCE, maxTotalMs: PATIENCE, signal: leaving.signal }
+  const running = mcp.call(child('good'), 'hang', {}, limits)
+  await sleep(100)
+  mcp.release('good')
+  t.not(await told<number>(call(mcp, child('good'), 'pid')), pid, 'who still asks gets another')
+  process.kill(pid, 0)
+  leaving.abort()
+  await fails(t, running, { kind: 'cancelled' })
+  await ended(pid)
+})
+
 t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
   const mcp = door(t)
   t.equal((await list(mcp, child('noisy'))).server.name, 'child')

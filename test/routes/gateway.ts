@@ -263,8 +263,9 @@ const LIST: ToolList = {
   hash: 'h',
   fetched_at: 0,
 }
-const fakeMcp: Pick<Mcp, 'list' | 'status'> = {
+const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
   status: () => ({ state: 'idle' }),
+  release: () => {},
   async list(spec) {
     if (spec.name !== 'down') return LIST
     throw new McpError('unavailable', 'Connection refused.', { sent: false })

@@ -15,6 +15,7 @@ import {
   type ExecutorDeps,
   type Settled,
   ToolBusy,
+  type ToolProgress,
 } from '../../src/tools/execute.ts'
 import { createGate } from '../../src/tools/gate.ts'
 import { MASK } from '../../src/tools/redact.ts'
@@ -123,6 +124,22 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
     bytes: 4,
   })
   t.strictSame(sent, [{ path: 'x' }])
+})
+
+t.test('a flood of progress is told in a few words, now and then', async (t) => {
+  const told: ToolProgress[] = []
+  const mcp: ExecutorDeps['mcp'] = {
+    async call(_spec, _name, _args, { onProgress }) {
+      for (let progress = 1; progress <= 50_000; progress++)
+        onProgress({ progress, message: 'é'.repeat(9_000) })
+      return ok()
+    },
+  }
+  const started = performance.now()
+  await setUp({ deps: { mcp } }).run({}, { onProgress: (progress) => told.push(progress) })
+  t.match(told[0], { progress: 1, message: /^é+$/ })
+  t.equal(Buffer.byteLength(told[0]?.message ?? ''), 2_000)
+  t.ok(told.length <= 2 + (performance.now() - started) / 100, `${told.length} of fifty thousand`)
 })
 
 t.test('what cannot be called is not sent, and the model is told why', async (t) => {
@@ -377,8 +394,30 @@ t.test('arguments are held against the server’s schema whatever its draft', as
   t.strictSame(await check({ type: 'object', properties: { a: true, b: false } }, { a: 1, b: 2 }), [
     'b|boolean schema is false|',
   ])
+  // Formula 1's word for a team, and every object's for what made it.
+  const inherited = {
+    type: 'object',
+    properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
+  }
+  t.strictSame(await check(inherited, {}), [])
+  t.strictSame(await check(inherited, { constructor: 5 }), ['constructor|must be string|'])
+  t.strictSame(await check({ ...inherited, required: ['constructor'] }, {}), [
+    '|must have the property|constructor',
+  ])
   t.strictSame(await check({ type: 'object', required: 'nonsense', properties: [] }, {}), [])
   t.strictSame(await check(null, { a: 1 }), [])
+})
+
+t.test('arguments are held against a schema however many others came after it', async (t) => {
+  const bounded = (maxLength: number) => ({
+    type: 'object',
+    properties: { a: { type: 'string', maxLength } },
+  })
+  const check = async (a: unknown) => said(await validator.problems(bounded(7), { a }))
+  t.strictSame(await check(1), ['a|must be string|'])
+  for (let i = 1_000; i < 1_310; i++) await validator.problems(bounded(i), { a: 'x' })
+  t.strictSame(await check(1), ['a|must be string|'])
+  t.strictSame(await check('fits'), [])
 })
 
 t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
@@ -506,19 +545,19 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
 })
 
 t.test('media pass whole within their limits, and are named where they do not', async (t) => {
-  const image = (media_type: string, bytes: number): ContentPart => ({
+  const image = (media_type: string, bytes: number, start = 'iVBORw0KGgo'): ContentPart => ({
     type: 'image',
     media_type,
-    data: 'A'.repeat(Math.ceil((bytes * 4) / 3)),
+    data: start + 'A'.repeat(Math.ceil((bytes * 4) / 3) - start.length),
   })
   const fine = image('image/jpg', 1_000)
   const { content, stored } = await shape([
     text('see'),
     fine,
-    image('image/tiff', 10),
+    image('image/tiff', 10, 'SUkqAAg'),
     image('image/png', 6 * 1024 * 1024),
   ])
-  t.strictSame(content.at(-1), fine)
+  t.strictSame(content.at(-1), { ...fine, media_type: 'image/png' }, 'as what it is')
   t.match(content, [
     text('see'),
     { text: /image\/tiff.*not passed on/ },
@@ -526,7 +565,12 @@ t.test('media pass whole within their limits, and are named where they do not', 
     { type: 'image' },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)
-  t.match(stored.output, /\[image, image\/jpg, 1\d{3} bytes\]/)
+  t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)
+  const starts = { jpeg: '/9j/4AAQSkZJRgABAQAA', gif: 'R0lGODlhAQABAIAAAAAA', webp: 'UklGRiQAAABXRUJQVlA4' }
+  for (const [kind, start] of Object.entries(starts)) {
+    const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
+    t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
+  }
   const many = await shape(Array.from({ length: 70 }, (_, i) => text(`t${i}`)))
   t.equal(many.content.length, 65)
   t.match(many.content.at(-1), { text: /6 more items/ })

@@ -22,7 +22,7 @@ import type { Builtin } from '../../src/tools/builtin.ts'
 import { definitionDiff } from '../../src/tools/definition-diff.ts'
 import { createDiscovery } from '../../src/tools/discovery.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
-import { hashOf, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
+import { hashOf, isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { createSessionTools, type EngineTools } from '../../src/tools/session-tools.ts'
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
@@ -300,6 +300,26 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   })
 })
 
+t.test('a glob means the same however many stars it has, and costs no more', async (t) => {
+  const passes = (glob: string, name: string) => isOffered(connector('s', { allow_tools: [glob] }), name)
+  const table: [glob: string, fits: string[], fitsNot: string[]][] = [
+    ['read', ['read'], ['reader', 'read*', '']],
+    ['*', ['read', ''], []],
+    ['a*a', ['aa', 'aba'], ['a', 'ab']],
+    ['*b*', ['b', 'abc', 'a\nb'], ['ac']],
+    ['a**c*d', ['acd', 'abcxd', 'accdd'], ['adc', 'acdx']],
+    ['*ab*abc', ['ab_abc', 'ababc'], ['abc', 'ab_abc_']],
+    ['a.c', ['a.c'], ['abc']],
+  ]
+  for (const [glob, fits, fitsNot] of table) {
+    for (const name of fits) t.ok(passes(glob, name), `${glob} lets ${JSON.stringify(name)} through`)
+    for (const name of fitsNot) t.notOk(passes(glob, name), `${glob} keeps ${JSON.stringify(name)} out`)
+  }
+  const started = performance.now()
+  t.notOk(passes(`${'*a'.repeat(100)}b`, 'a'.repeat(400)))
+  t.ok(performance.now() - started < 1_000)
+})
+
 t.test('of two names that are exposed alike the later is left out with a reason', async (t) => {
   const dotted = next([], [server('s', [tool('a.b')])]).tools[0]?.exposed_name ?? ''
   const twin = dotted.slice('s__'.length)
@@ -386,6 +406,7 @@ function createDoor() {
       return () => void listeners.delete(fn)
     },
     interest: () => {},
+    release: () => {},
     close: async () => {},
   }
   const announce = (key: string) => {

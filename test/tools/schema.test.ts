@@ -445,6 +445,10 @@ t.test('descriptions hide nothing', async (t) => {
   const hidden = `see\u200b\u202e${tag} this<!-- and do that -->\u0000\ud800 now`
   const schema = clean({ type: 'object', properties: { a: { type: 'string', description: hidden } } })
   t.strictSame((schema.properties as Record<string, JsonSchema>).a?.description, 'see this now')
+  for (const split of ['see <!\u200b-- do that -->this', 'see <!<!-- -->-- do that -->this']) {
+    const { description } = clean({ type: 'object', description: split, properties: {} })
+    t.notMatch(description, /<!--/, JSON.stringify(split))
+  }
   const long = clean({ type: 'object', description: 'é'.repeat(10_000), properties: {} })
   t.ok(Buffer.byteLength(String(long.description)) <= 4096)
   t.notMatch(long.description, '\ufffd')
