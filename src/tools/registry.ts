@@ -159,13 +159,13 @@ function listed(
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
     .map((tool, i) => {
-      const definition = definitionOf(tool)
-      const candidate = mcpTool(server, tool, definition, policy, now)
-      bytes += definition.bytes
-      if (i < MOST_TOOLS && bytes <= MOST_LIST_BYTES) return candidate
-      const reason = `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`
-      return undeclarable(candidate, reason)
+      bytes += definitionOf(tool).bytes
+      return mcpTool(server, tool, i < MOST_TOOLS && bytes <= MOST_LIST_BYTES, policy, now)
     })
+}
+
+const BEYOND = {
+  undeclarable: `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`,
 }
 
 /** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */
@@ -178,7 +178,9 @@ export function isOffered({ allow_tools, deny_tools }: Connector, tool: string):
 interface Definition {
   hash: string
   description: string
-  schema: Normalised
+  /** Worked out when it is first needed: a list of megabytes would take a minute, most of it for nothing */
+  schema(): Normalised
+  /** Of what the server wrote */
   bytes: number
 }
 
@@ -189,9 +191,16 @@ function definitionOf(tool: McpTool): Definition {
   const known = definitions.get(tool)
   if (known) return known
   const description = visibleText(tool.description ?? tool.title ?? '', DESCRIPTION_BYTES)
-  const schema = normalise(tool.inputSchema)
-  const parameters = 'schema' in schema ? JSON.stringify(schema.schema).length : 0
-  const made = { hash: hashOf(tool), description, schema, bytes: parameters + description.length }
+  let schema: Normalised | null = null
+  const made: Definition = {
+    hash: hashOf(tool),
+    description,
+    bytes: JSON.stringify(tool.inputSchema).length + description.length,
+    schema() {
+      schema ??= normalise(tool.inputSchema)
+      return schema
+    },
+  }
   definitions.set(tool, made)
   return made
 }
@@ -203,11 +212,13 @@ export const hashOf = (tool: McpTool): string =>
 function mcpTool(
   server: KnownServer,
   tool: McpTool,
-  { hash, description, schema }: Definition,
+  isWithinLimits: boolean,
   policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): Candidate {
   const { connector } = server
+  const { hash, description, ...definition } = definitionOf(tool)
+  const schema = isWithinLimits ? definition.schema() : BEYOND
   const canonical = `${server.server}.${tool.name}`
   const isLive = server.state === 'live'
   const pinned = server.pins.get(tool.name)

@@ -111,8 +111,9 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
   const kept = Object.entries(schema).filter(([keyword]) => !ROOT_COMBINATORS.includes(keyword))
   let root: JsonSchema = Object.fromEntries(kept)
   const definitions = definitionsOf(schema)
+  const known = new Map<string, JsonSchema>()
   for (const keyword of ['anyOf', 'oneOf']) {
-    const branches = listOf(schema[keyword]).map((branch) => flattened(branch, definitions))
+    const branches = listOf(schema[keyword]).map((branch) => flattened(branch, definitions, known))
     if (branches.length > 0) root = joined(root, unite(branches))
   }
   const conditional = [
@@ -120,7 +121,7 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
     schema.else,
     ...Object.values((schema.dependentSchemas ?? {}) as JsonSchema),
   ]
-  const optional = conditional.filter(isRecord).map((branch) => flattened(branch, definitions))
+  const optional = conditional.filter(isRecord).map((branch) => flattened(branch, definitions, known))
   // A branch of a condition that may not apply adds properties, never demands.
   if (optional.length > 0) root = joined(root, unite([...optional, { type: 'object' }]))
   return root
@@ -128,22 +129,30 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
 
 const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
 
-/** A branch with its reference followed and its own choices united. */
+/**
+ * A branch with its reference followed and its own choices united. `known`: each definition once, else two
+ * dozen that name each other twice are millions.
+ */
 function flattened(
   branch: JsonSchema,
   definitions: ReadonlyMap<string, JsonSchema>,
-  seen: readonly string[] = [],
+  known: Map<string, JsonSchema>,
 ): JsonSchema {
   const { $ref } = branch
   if (typeof $ref === 'string') {
     const name = $ref.slice(DEFINITION.length)
-    const target = definitions.get(name)
-    return target && !seen.includes(name) ? flattened(target, definitions, [...seen, name]) : {}
+    const found = known.get(name)
+    if (found) return found
+    // Inside of itself it says nothing.
+    known.set(name, {})
+    const flat = flattened(definitions.get(name) ?? {}, definitions, known)
+    known.set(name, flat)
+    return flat
   }
   const inner = [...listOf(branch.anyOf), ...listOf(branch.oneOf)]
   if (inner.length === 0) return branch
   const { anyOf: _, oneOf: __, ...own } = branch
-  return joined(own, unite(inner.map((one) => flattened(one, definitions, seen))))
+  return joined(own, unite(inner.map((one) => flattened(one, definitions, known))))
 }
 
 /** The root's own word on a property wins: it holds in every branch. */

@@ -61,6 +61,7 @@ class Cleaner {
   readonly #raw: unknown
   readonly #resolve: (ref: string) => Resolved | null
   readonly #definitions = new Map<JsonSchema, Definition>()
+  readonly #names = new Set<string>()
   readonly #waiting: Definition[] = []
   /** Nodes being expanded in place: meeting one again is a circle without an end. */
   readonly #expanding = new Set<JsonSchema>()
@@ -137,9 +138,9 @@ class Cleaner {
   #freeName(ref: string): string {
     const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
     const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
-    const taken = new Set([...this.#definitions.values()].map(({ name }) => name))
     let name = base
-    for (let n = 2; taken.has(name); n++) name = `${base}${n}`
+    for (let n = 2; this.#names.has(name); n++) name = `${base}${n}`
+    this.#names.add(name)
     return name
   }
 

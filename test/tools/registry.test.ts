@@ -298,6 +298,21 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
     status: 'undeclarable',
     reason: /524288 bytes/,
   })
+  const refs = Array.from({ length: 1_200 }, (_, i) => `d${i}`)
+  const large = Array.from({ length: 60 }, (_, i) =>
+    tool(`l${i}`, {
+      inputSchema: {
+        type: 'object',
+        properties: Object.fromEntries(refs.map((name) => [name, { $ref: `#/$defs/${name}` }])),
+        $defs: Object.fromEntries(refs.map((name) => [name, { type: 'string', format: 'x'.repeat(40) }])),
+      },
+    }),
+  )
+  const { user: before } = process.cpuUsage()
+  const read = next([], [server('s', large)]).tools
+  const spent = (process.cpuUsage().user - before) / 1_000
+  t.ok(spent < 10_000, `${Math.round(spent)} ms for megabytes of definitions that nobody gets`)
+  t.ok(read.filter(({ reason }) => reason?.includes('this one is beyond')).length > 50)
 })
 
 t.test('a glob means the same however many stars it has, and costs no more', async (t) => {

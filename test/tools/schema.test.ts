@@ -479,6 +479,17 @@ t.test('hostile schemas cost little and break nothing', async (t) => {
   t.ok(JSON.stringify(fitted(bomb, profile('narrow')).schema).length <= 32_768)
   const heavy = { type: 'object', properties: { x: { $ref: '#/$defs/d0', minProperties: 1 } }, $defs }
   t.ok(normalise(heavy))
+  const choices = Object.fromEntries(
+    Array.from({ length: 30 }, (_, i) => [
+      `d${i}`,
+      { anyOf: [1, 2].map(() => ({ $ref: `#/$defs/d${i + 1}` })), properties: { [`p${i}`]: {} } },
+    ]),
+  )
+  const forked = fitted(
+    { type: 'object', anyOf: [{ $ref: '#/$defs/d0' }], $defs: choices },
+    profile('openai'),
+  )
+  t.equal(Object.keys(forked.schema.properties as JsonSchema).length, 30, 'choices that double at each level')
 })
 
 t.test('any JSON at all is normalised or refused with a reason, and then fits every profile', async () => {
