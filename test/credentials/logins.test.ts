@@ -391,6 +391,24 @@ t.test('a vendor without device logins says so', async (t) => {
   openai.offerDevices(true)
 })
 
+t.test('a device login that was denied or has expired ends, whatever the status says so', (t) => {
+  const poll = (status: number, error: object | string) =>
+    openaiLogins.device?.readPoll({ status, headers: {}, body: JSON.stringify({ error }) })
+  for (const code of ['access_denied', 'expired_token']) {
+    for (const status of [400, 403]) {
+      t.throws(
+        () => poll(status, { code }),
+        { code: 'upstream_rejected', message: code },
+        `${status} ${code}`,
+      )
+      t.throws(() => poll(status, code), { code: 'upstream_rejected' }, `${status} '${code}'`)
+    }
+  }
+  t.match(poll(403, { code: 'deviceauth_authorization_pending' }), { state: 'pending', isTooFast: false })
+  t.match(poll(400, 'slow_down'), { state: 'pending', isTooFast: true })
+  t.end()
+})
+
 t.test('an owner has only so many logins under way', async (t) => {
   const busy = { owner: 'busy', admin: false }
   for (let count = 0; count < 100; count++) await one.logins.authorize(busy, 'openai', 'paste')
