@@ -428,6 +428,21 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
   for (const { id } of [old, view]) await store.credentials.delete(ME, id)
 })
 
+t.test('a login file whose times are none is taken over without them', async (t) => {
+  const milliseconds = 1_795_300_000_000
+  const files: [provider: string, format: string, content: object][] = [
+    ['anthropic', 'anthropic-profile', { access_token: 'sk-ant-oat01-t', expires_at: milliseconds }],
+    ['anthropic', 'claude', { claudeAiOauth: { accessToken: 'sk-ant-oat01-t', expiresAt: 8e15 } }],
+    ['openai', 'codex', { tokens: { access_token: jwt({ exp: milliseconds }) } }],
+    ['gemini', 'gemini-cli', { access_token: 'ya29.t', expiry_date: 8e15 }],
+  ]
+  for (const [provider, format, content] of files) {
+    const view = await one.logins.importFile(ME, { provider, format, content, project_id: 'mine' })
+    t.equal(view.expires_at, null, format)
+    await store.credentials.delete(ME, view.id)
+  }
+})
+
 t.test('login files are taken over', async (t) => {
   const take = (provider: string, format: string, content: unknown) =>
     one.logins.importFile(ME, { provider, format, content })
