@@ -57,8 +57,9 @@ async function startParrot(t: Test): Promise<{ url: string; heard: (IncomingHttp
     const { headers } = request
     const body = (await request.toArray()).join('')
     heard.push(headers, body)
-    // As forms have them, and as they are.
-    const words = `Not ${encodeURIComponent(body)} with ${JSON.stringify(headers)} and ${body}`
+    // As they are, as forms have them, and without the word that tells a token.
+    const bare = headers.authorization?.split(' ').at(-1)
+    const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
     response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
