@@ -19,9 +19,12 @@ const INSTANT =
 /** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone beyond 15 hours. */
 function isInstant(text: string): boolean {
   const [, day] = INSTANT.exec(text) ?? []
-  if (day === undefined || Number.isNaN(Date.parse(text))) return false
-  return new Date(day).toISOString().startsWith(day)
+  return day !== undefined && !Number.isNaN(Date.parse(text)) && isDay(day)
 }
+
+/** Whether the calendar has this `YYYY-MM-DD`. */
+export const isDay = (text: string): boolean =>
+  !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 
 /** Words for formats; the checks themselves are in `createAjv`. */
 const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
