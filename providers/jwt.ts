@@ -18,8 +18,12 @@ export function claimsOf(token: string | undefined): Claims {
 }
 
 /** When it ends, RFC 3339; undefined where it does not say. */
-export function expiryOf(claims: Claims): string | undefined {
-  const { exp } = claims
-  // Beyond it a Date holds nothing.
-  return typeof exp === 'number' && exp > 0 && exp < 8.64e12 ? new Date(exp * 1000).toISOString() : undefined
-}
+export const expiryOf = ({ exp }: Claims): string | undefined =>
+  typeof exp === 'number' ? instantOf(exp * 1000) : undefined
+
+/** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
+const END_OF_TIME = Date.UTC(9999, 11, 31)
+
+/** Milliseconds that a token or a login file names, as RFC 3339; undefined for what is no such time. */
+export const instantOf = (ms: number | undefined): string | undefined =>
+  ms !== undefined && ms > 0 && ms < END_OF_TIME ? new Date(ms).toISOString() : undefined

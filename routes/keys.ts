@@ -85,7 +85,16 @@ export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void
   )
   app.delete(
     '/keys/:id',
-    { config, schema: { tags, summary: 'Revoke a key', params: IdParam, response: { 204: Type.Null() } } },
+    {
+      config,
+      schema: {
+        tags,
+        summary: 'Revoke a key',
+        description: 'Refused within a second; event streams that it has open end at their next ping.',
+        params: IdParam,
+        response: { 204: Type.Null() },
+      },
+    },
     async (request, reply) => {
       await auth.revoke(request.caller, request.params.id)
       return reply.code(204).send()

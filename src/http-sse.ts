@@ -3,11 +3,12 @@
  * write carries all frames that are there; a client that reads slowly is waited for, one that is gone or
  * stuck is let go, and all streams end cleanly when the server closes.
  */
-import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
+import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
 import type { LoggedEvent, ReadItem } from './bus/bus.ts'
 import { isTerminal } from './chat/event.ts'
+import { BatonError } from './errors.ts'
 import { encodeComment, encodeEvent } from './sse.ts'
 import type { Turn } from './store/store.ts'
 import type { Metrics } from './telemetry.ts'
@@ -35,6 +36,8 @@ export interface Streams {
 export interface StreamOptions {
   log: Logger
   metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
+  /** Asked at each ping: throws unauthenticated once the stream's key may call no more */
+  authenticate(headers: IncomingHttpHeaders): Promise<unknown>
   /** Default 15 s */
   pingMs?: number | undefined
 }
@@ -47,7 +50,7 @@ const GREETING_MS = 10
 /** How long a client may take to read the rest when the server closes. */
 const CLOSE_MS = 1000
 
-export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions): Streams {
+export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
   /** Ends an open stream each; a set, since a signal walks through its listeners for each that comes or goes. */
   const open = new Set<() => void>()
@@ -61,7 +64,13 @@ export function createStreams({ log, metrics, pingMs = 15_000 }: StreamOptions):
       const stop = new AbortController()
       // Throws what is refused at once, as any other answer would be.
       const items = source.read(stop.signal)
-      const paced = openPaced(reply, pingMs)
+      const paced = openPaced(reply, pingMs, async () => {
+        const refusal = await authenticate(reply.request.headers).catch((thrown: unknown) => thrown)
+        // A store that is away for a moment ends nothing.
+        if (!(refusal instanceof BatonError) || refusal.code !== 'unauthenticated') return
+        over()
+        paced.hurry()
+      })
       // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
       const over = () => stop.abort(OVER)
       const { raw } = reply
@@ -141,7 +150,7 @@ interface Paced {
  * The reply as a stream written at its client's pace, with pings in between. Straight onto the response: a readable
  * stream piped into it takes a buffer and a pass through two more queues for each delta.
  */
-function openPaced(reply: FastifyReply, pingMs: number): Paced {
+function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Paced {
   const { raw } = reply
   reply
     .header('cache-control', 'no-store')
@@ -158,6 +167,7 @@ function openPaced(reply: FastifyReply, pingMs: number): Paced {
     drained = null
   }
   const ping = setInterval(() => {
+    onPing()
     const isRead = drained === null && !raw.writableEnded
     stuck = isRead ? 0 : stuck + 1
     if (isRead) raw.write(encodeComment('ping'))

@@ -51,7 +51,7 @@ const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replaye
 
 /** Builds the app; the caller listens and closes. Closing ends all event streams first. */
 export async function buildHttp(deps: HttpDeps): Promise<App> {
-  const streams = createStreams({ log: deps.log, metrics: deps.metrics, pingMs: deps.pingMs })
+  const streams = createStreams({ ...deps, authenticate: deps.auth.authenticate })
   const log: FastifyBaseLogger = deps.log
   const app: App = Fastify({
     loggerInstance: log,

@@ -14,18 +14,21 @@ export interface Problem {
 }
 
 const INSTANT =
-  /^(?:19[7-9]\d|[2-9]\d{3})-\d{2}-(\d{2})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
+  /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-](?:0\d|1[0-4]):[0-5]\d)$/
 
-/** JavaScript takes a 30th of February for the 2nd of March, where PostgreSQL refuses it. */
+/** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone beyond 15 hours. */
 function isInstant(text: string): boolean {
-  const day = INSTANT.exec(text)?.[1]
-  return day !== undefined && new Date(`${text.slice(0, 10)}T00:00:00Z`).getUTCDate() === Number(day)
+  const [, day] = INSTANT.exec(text) ?? []
+  return day !== undefined && !Number.isNaN(Date.parse(text)) && isDay(day)
 }
+
+/** Whether the calendar has this `YYYY-MM-DD`. */
+export const isDay = (text: string): boolean =>
+  !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 
 /** Words for formats; the checks themselves are in `createAjv`. */
 const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
   'date-time': {
-    // Years and offsets that both JavaScript and PostgreSQL hold.
     check: isInstant,
     words: 'must be an RFC 3339 time such as 2026-01-31T12:00:00Z',
   },

@@ -34,7 +34,7 @@ const PLANTED = {
   'connector bearer': secret('brr'),
   'connector variable': secret('var'),
   'connector client secret': secret('ccs'),
-  'spent refresh token': secret('sk-ant-ort01-'),
+  'spent refresh token': secret('1//'),
   'assertion of a workload': secret('eyassert'),
   'token in a tool result': secret('ghp_').slice(0, 40),
   'token in a word of refusal': secret('ghp_').slice(0, 40),
@@ -57,7 +57,9 @@ async function startParrot(t: Test): Promise<{ url: string; heard: (IncomingHttp
     const { headers } = request
     const body = (await request.toArray()).join('')
     heard.push(headers, body)
-    const words = `Not with ${JSON.stringify(headers)} and ${body}`
+    // As they are, as forms have them, and without the word that tells a token.
+    const bare = headers.authorization?.split(' ').at(-1)
+    const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
     response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

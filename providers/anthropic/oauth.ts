@@ -13,6 +13,7 @@ import type {
   TokenAnswer,
   TokenFailure,
 } from '../../src/oauth-vendor.ts'
+import { instantOf } from '../jwt.ts'
 import { type Json, number, object, parseObject, string } from './json.ts'
 import { OAUTH_BETA } from './render.ts'
 
@@ -144,7 +145,7 @@ function readClaudeFile(file: Json): ImportedLogin {
   const login = object(file.claudeAiOauth)
   const access_token = string(login.accessToken)
   if (!access_token) throw noLogin('It has no claudeAiOauth.accessToken.')
-  const expires_at = instant(number(login.expiresAt))
+  const expires_at = instantOf(number(login.expiresAt))
   return {
     secret: { access_token },
     facts: {},
@@ -165,7 +166,7 @@ function readProfile(file: Json): ImportedLogin {
   const client_id = string(object(file.authentication).client_id) ?? string(file.client_id)
   const workspace_id = string(file.workspace_id)
   const seconds = number(file.expires_at)
-  const expires_at = seconds === undefined ? undefined : instant(seconds * 1000)
+  const expires_at = seconds === undefined ? undefined : instantOf(seconds * 1000)
   return {
     secret: {
       access_token,
@@ -182,6 +183,3 @@ function readProfile(file: Json): ImportedLogin {
 
 const noLogin = (why: string) =>
   new BatonError('invalid_request', `content is no login file of this format. ${why}`, { param: 'content' })
-
-const instant = (ms: number | undefined): string | undefined =>
-  ms !== undefined && ms > 0 && ms < 8.64e15 ? new Date(ms).toISOString() : undefined

@@ -14,7 +14,7 @@ import type {
   TokenAnswer,
   TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { claimsOf } from '../jwt.ts'
+import { claimsOf, instantOf } from '../jwt.ts'
 import { count, type Fields, record, text } from './json.ts'
 import { isSetupNeeded, setUpCodeAssist } from './setup.ts'
 
@@ -147,15 +147,13 @@ function readCliFile(file: Fields): ImportedLogin {
     ...(refresh_token === undefined ? {} : { refresh_token }),
     ...(id_token === undefined ? {} : { id_token }),
   }
-  const expiry = count(file.expiry_date)
+  const expires_at = instantOf(count(file.expiry_date))
   const { facts, name } = identify(secret)
   return {
     secret,
     facts: { ...facts, path: 'code_assist' },
     ...(name === undefined ? {} : { name }),
-    ...(expiry === undefined || expiry <= 0 || expiry > 8.64e15
-      ? {}
-      : { expires_at: new Date(expiry).toISOString() }),
+    ...(expires_at === undefined ? {} : { expires_at }),
     warning:
       "Google forbids other software to use gemini-cli's login and may suspend the account for it (docs/provider-logins.md). Renewing it needs the OAuth client that made it in BATON_GOOGLE_OAUTH_CLIENT_ID and _SECRET.",
   }

@@ -140,6 +140,9 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   }
 }
 
+/** A device login that nobody can grant any more (RFC 8628 3.5), whatever the status says. */
+const ENDED = new Set(['access_denied', 'expired_token'])
+
 /** wire/openai.md 1.4 */
 function deviceFlow(): DeviceFlow {
   const accounts = (settings: OAuthSettings, path: string) =>
@@ -174,6 +177,7 @@ function deviceFlow(): DeviceFlow {
         return { state: 'granted', code, verifier: wireText(code_verifier) }
       }
       const failure = readFailure(answer)
+      if (ENDED.has(failure.code)) throw deviceRefused(answer)
       const isTooFast = failure.code === 'slow_down' || answer.status === 429
       const isPending = answer.status === 403 || answer.status === 404 || answer.status >= 500
       if (isPending || isTooFast || failure.code.endsWith('authorization_pending')) {

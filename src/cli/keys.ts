@@ -1,4 +1,5 @@
 import type { NewKey } from '../auth.ts'
+import { isDay } from '../validation.ts'
 import { all, type Command, type Given, show, TARGET, UsageError } from './command.ts'
 
 export const KEY_COMMANDS: readonly Command[] = [
@@ -98,7 +99,8 @@ function newKey(given: Given): NewKey {
 }
 
 function timeOf(text: string): string {
-  const time = /^\d{4}-\d\d-\d\d(T.+)?$/.test(text) ? Date.parse(text) : Number.NaN
+  const [, day = ''] = /^(\d{4}-\d\d-\d\d)(T.+)?$/.exec(text) ?? []
+  const time = isDay(day) ? Date.parse(text) : Number.NaN
   if (Number.isNaN(time)) {
     throw new UsageError('--expires must be a date or time, such as 2027-01-31 or 2027-01-31T12:00:00Z.')
   }

@@ -139,9 +139,22 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
     return { path: `${name}:${line}:${col}`, problem, remedy: 'Check indentation, quotes and repeated keys' }
   })
   if (problems.length > 0) return { value: {}, problems }
-  const value: unknown = withoutNulls(document.toJS() ?? {})
+  const value = resolved(document)
   if (isMap(value)) return { value, problems }
-  return { value: {}, problems: [{ path: name, problem: 'must be a map of settings', remedy: '' }] }
+  const problem =
+    value === undefined
+      ? 'has an alias (*name) without its anchor, or one that stands for too much or for itself'
+      : 'must be a map of settings'
+  return { value: {}, problems: [{ path: name, problem, remedy: '' }] }
+}
+
+/** Undefined where aliases do not resolve: that shows only now, as a throw, or as a stack without end. */
+function resolved(document: { toJS(): unknown }): unknown {
+  try {
+    return withoutNulls(document.toJS() ?? {})
+  } catch {
+    return undefined
+  }
 }
 
 /** A key without a value (`tools:`) is as good as absent. */

@@ -8,7 +8,7 @@ import { BatonError } from '../errors.ts'
 import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
-import { openConnector, sealConnector } from './connector-secret.ts'
+import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { insist } from './insist.ts'
 import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import type { Vault } from './vault.ts'
@@ -65,7 +65,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   const pending = createPendingLogins<Kept>(store, vault)
 
   function entry(connector: Connector): Known {
-    const key = `${connector.id}@${connector.config_revision}`
+    const key = connectorKey(connector)
     const found = known.get(key)
     if (found) return found
     const { oauth: login = null } = openConnector(vault, connector)
@@ -152,6 +152,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
         if (!login?.tokens) throw needed(connector)
         await renewed(connector, login.tokens.access_token)
       },
+      held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {
         entry(connector).challenge = challenge
       },

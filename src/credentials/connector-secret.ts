@@ -59,7 +59,11 @@ export function connectorSpec(
   const { headers, env, bearer, oauth } = openConnector(vault, connector)
   const token = bearer ?? oauth?.tokens?.access_token
   const isOwn = connector.auth.type === 'oauth' && login !== undefined
-  const auth = isOwn ? login(connector) : token === undefined ? null : { token: async () => token }
+  const auth = isOwn
+    ? login(connector)
+    : token === undefined
+      ? null
+      : { token: async () => token, held: () => token }
   return {
     key: connectorKey(connector),
     name: connector.name,

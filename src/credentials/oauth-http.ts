@@ -96,7 +96,9 @@ function withoutSecrets(text: string, { form, json, headers }: OAuthCall): strin
   )
   const token = headers?.authorization?.replace(/^Bearer /, '')
   const secrets = [...sent, ...(token ? [token] : [])].filter((value) => value.length >= SHORTEST_SECRET)
-  return secrets.reduce((rest, secret) => rest.replaceAll(secret, '***'), text)
+  // Some quote the form as it came: Google's tokens hold slashes.
+  const quoted = secrets.flatMap((secret) => [secret, encodeURIComponent(secret)])
+  return quoted.reduce((rest, secret) => rest.replaceAll(secret, '***'), text)
 }
 
 /** The cause may hold the request's address, never its body. */

@@ -35,6 +35,8 @@ export interface McpServerSpec {
 
 export interface McpAuth {
   token(): Promise<string | undefined>
+  /** The token as it is, never renewed for it: what must stand in no error */
+  held?(): string | undefined
   onUnauthorized?(): Promise<void>
   /** What a refused request would have needed; told before anything is done about it */
   onChallenge?(challenge: McpChallenge): void

@@ -8,9 +8,9 @@ const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 /** The same failure where it holds none. */
 export function scrubbed(
   failure: McpError,
-  { headers = {}, env = {} }: Pick<McpServerSpec, 'headers' | 'env'>,
+  { headers = {}, env = {}, auth }: Pick<McpServerSpec, 'headers' | 'env' | 'auth'>,
 ): McpError {
-  const secrets = [...Object.values(headers), ...Object.values(env)].filter(
+  const secrets = [...Object.values(headers), ...Object.values(env), auth?.held?.() ?? ''].filter(
     (value) => value.length >= SHORTEST_SECRET,
   )
   const message = secrets

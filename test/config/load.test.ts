@@ -298,6 +298,13 @@ t.test('the file', async (t) => {
   t.notMatch(JSON.stringify(broken), /hunter2/)
   t.match(problems({}, 'port: 1\nport: 2\n'), [{ problem: /duplicate key/ }])
   t.match(problems({}, 'port: {a: 1}\n'), [{ path: 'port', problem: /must be a string/ }])
+  for (const yaml of [
+    'toolbox: *tools\n',
+    'toolbox: &a\n  tools: *a\n',
+    `a: &a [${'1,'.repeat(200)}]\nb: [${'*a,'.repeat(200)}]\n`,
+  ]) {
+    t.match(problems({}, yaml), [{ path: /baton\.yaml$/, problem: /has an alias/ }], yaml.slice(0, 30))
+  }
 })
 
 const MCPS = `

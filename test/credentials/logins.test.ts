@@ -405,6 +405,24 @@ t.test('a vendor without device logins says so', async (t) => {
   openai.offerDevices(true)
 })
 
+t.test('a device login that was denied or has expired ends, whatever the status says so', (t) => {
+  const poll = (status: number, error: object | string) =>
+    openaiLogins.device?.readPoll({ status, headers: {}, body: JSON.stringify({ error }) })
+  for (const code of ['access_denied', 'expired_token']) {
+    for (const status of [400, 403]) {
+      t.throws(
+        () => poll(status, { code }),
+        { code: 'upstream_rejected', message: code },
+        `${status} ${code}`,
+      )
+      t.throws(() => poll(status, code), { code: 'upstream_rejected' }, `${status} '${code}'`)
+    }
+  }
+  t.match(poll(403, { code: 'deviceauth_authorization_pending' }), { state: 'pending', isTooFast: false })
+  t.match(poll(400, 'slow_down'), { state: 'pending', isTooFast: true })
+  t.end()
+})
+
 t.test('an owner has only so many logins under way', async (t) => {
   const busy = { owner: 'busy', admin: false }
   for (let count = 0; count < 100; count++) await one.logins.authorize(busy, 'openai', 'paste')
@@ -422,6 +440,21 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
   t.equal(view.default, true)
   t.equal((await one.credentials.resolve('me', null, 'openai')).facts.id, view.id)
   for (const { id } of [old, view]) await store.credentials.delete(ME, id)
+})
+
+t.test('a login file whose times are none is taken over without them', async (t) => {
+  const milliseconds = 1_795_300_000_000
+  const files: [provider: string, format: string, content: object][] = [
+    ['anthropic', 'anthropic-profile', { access_token: 'sk-ant-oat01-t', expires_at: milliseconds }],
+    ['anthropic', 'claude', { claudeAiOauth: { accessToken: 'sk-ant-oat01-t', expiresAt: 8e15 } }],
+    ['openai', 'codex', { tokens: { access_token: jwt({ exp: milliseconds }) } }],
+    ['gemini', 'gemini-cli', { access_token: 'ya29.t', expiry_date: 8e15 }],
+  ]
+  for (const [provider, format, content] of files) {
+    const view = await one.logins.importFile(ME, { provider, format, content, project_id: 'mine' })
+    t.equal(view.expires_at, null, format)
+    await store.credentials.delete(ME, view.id)
+  }
 })
 
 t.test('login files are taken over', async (t) => {

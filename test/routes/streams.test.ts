@@ -303,6 +303,30 @@ t.test('pings keep a silent stream alive', async (t) => {
   t.match(await until(stream, ': ping\n\n'), /: ping/, 'again and again')
 })
 
+t.test('a stream ends once its key may call no more, and stays while nobody can tell', async (t) => {
+  let refusal: BatonError | null = null
+  const auth = {
+    assertLocal() {},
+    async authenticate() {
+      if (refusal) throw refusal
+      return { owner: 'local', admin: true, key_id: 'key_1' }
+    },
+    close: async () => {},
+  } as unknown as HttpDeps['auth']
+  const { open, opened } = await serve(t, turnRow(), { pingMs: 20, auth })
+  for (const path of ['/v1/sessions/ses_1/events', '/v1/turns/turn_1/events']) {
+    const stream = await open(path)
+    refusal = new BatonError('unavailable', 'The store is away.')
+    await until(stream, ': ping\n\n')
+    await until(stream, ': ping\n\n')
+    t.equal(await opened(), 1, 'still open')
+    refusal = new BatonError('unauthenticated', 'The key was revoked.')
+    await all(stream)
+    await settled(async () => (await opened()) === 0)
+    refusal = null
+  }
+})
+
 t.test('a reader too slow for its buffer is told so and closed', async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
