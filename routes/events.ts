@@ -12,6 +12,9 @@ import { turnView } from './turn-view.ts'
  */
 const END = '.end'
 
+/** One that was cancelled in the queue has ended without having started. */
+export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
+
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
 /**
@@ -134,7 +137,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const { after, ended } = resumeAt(request.headers['last-event-id'], request.query.after)
       const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after))
       if (isPast || ended) return reply.code(204).send()
-      return streams.send(reply, turnEvents(deps, request.caller, turn, after, turn.started_at !== null))
+      return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
     },
   )
   app.get(

@@ -5,7 +5,7 @@ import { BatonError } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
-import { EventStream, turnEvents } from './events.ts'
+import { EventStream, hasBegun, turnEvents } from './events.ts'
 import { givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
@@ -161,7 +161,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       if (outcome === 'replayed') reply.header('idempotent-replayed', 'true')
       if (body.background) return reply.code(202).send(turnView(turn))
       if (body.stream === false) return finished(caller, turn, reply)
-      const begun = outcome === 'replayed' && turn.started_at !== null
+      const begun = outcome === 'replayed' && hasBegun(turn)
       return streams.send(reply, turnEvents(deps, caller, turn, null, begun))
     },
   )

@@ -285,6 +285,16 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   resumed.resume()
 })
 
+t.test('a turn that ended in the queue, and whose log is gone, is told by a snapshot too', async (t) => {
+  const fields = { state: 'cancelled', started_at: null, ended_at: '2030-01-01T00:00:09.000Z' } as const
+  const s = await serve(t, turnRow(fields))
+  scripted(async function* ({ begun }) {
+    if (begun) yield { gap: true, cursor: 'ses_1:50' }
+  })(s)
+  const text = await all(await s.open('/v1/turns/turn_1/events'))
+  t.match(text, /event: gap\ndata: .*"state":"cancelled"/)
+})
+
 t.test("a session's snapshot holds its latest turn and all messages", async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
