@@ -285,6 +285,15 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   resumed.resume()
 })
 
+t.test("the place of one turn's end is a place in the session's next turn", async (t) => {
+  const s = await serve(t, turnRow({ id: 'turn_2' }))
+  scripted(async function* ({ after }) {
+    yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
+  })(s)
+  const text = await all(await s.open('/v1/turns/turn_2/events?after=ses_1:50.turn_1'))
+  t.match(text, /data: {"after":"ses_1:50"}/)
+})
+
 t.test('a turn that ended in the queue, and whose log is gone, is told by a snapshot too', async (t) => {
   const fields = { state: 'cancelled', started_at: null, ended_at: '2030-01-01T00:00:09.000Z' } as const
   const s = await serve(t, turnRow(fields))
