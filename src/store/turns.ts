@@ -121,8 +121,10 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
          select exists (select from marked) from seen`,
         [id, visibleTo(scope)],
       ),
-    endQueued: async (id, end) =>
-      (await value<boolean>(db, 'select end_queued($1, $2)', [id, record(endRecord(end))])) ?? false,
+    endQueued: async ({ id, session_id }, end, announce) => {
+      const params = [id, record(endRecord(end)), parts.events(announce, session_id)]
+      return (await value<boolean>(db, 'select end_queued($1, $2, $3)', params)) ?? false
+    },
   }
 }
 

@@ -226,10 +226,14 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    // It may have begun to run meanwhile: then its owner sees the request before its first step.
-    if (!(await store.turns.endQueued(turn.id, end))) return
     const { active: ended } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(ended, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
+    const word = { key: `${turn.id}:end`, event: event(ended, null, terminalEvent(end, turn.usage)) }
+    // It may have begun to run meanwhile: then its owner sees the request before its first step.
+    if (!(await store.turns.endQueued(turn, end, [word]))) return
+    await append(word.event, word.key).then(
+      () => announced.add(turn.id),
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'announcement is left to the scan'),
+    )
   }
 
   const append = (said: TurnEvent, once: string) =>
