@@ -33,6 +33,7 @@ import { createRoom, watchPace } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
+import { createUnderWay } from './under-way.ts'
 
 const ADMIN: Scope = { owner: '', admin: true }
 /** How long a waiting cancel gives the running turn to end. */
@@ -96,6 +97,7 @@ export function createEngine(deps: EngineDeps): Engine {
   )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
+  const underWay = createUnderWay()
   let draining = false
   let leases: Leases | null = null
 
@@ -104,9 +106,9 @@ export function createEngine(deps: EngineDeps): Engine {
     active,
     isDraining: () => draining,
     launch(turn, fence, session, entry) {
-      void own(turn, fence, session, entry).catch((err: unknown) =>
-        log.error({ err, turn_id: turn.id }, 'a turn could not be run'),
-      )
+      underWay
+        .track(own(turn, fence, session, entry))
+        .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
     },
     async startNext(session) {
       if (draining || active.has(session)) return
@@ -122,7 +124,7 @@ export function createEngine(deps: EngineDeps): Engine {
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
     const session = known ?? (await loopDeps.store.sessions.get(ADMIN, turn.session_id))
     if (!session) return
-    const { active: mine, finished } = createActive(turn, fence, session)
+    const mine = createActive(turn, fence, session)
     active.set(session.id, mine)
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
@@ -141,7 +143,6 @@ export function createEngine(deps: EngineDeps): Engine {
       giveBack()
       // The session's next turn may have begun here already.
       if (active.get(session.id) === mine) active.delete(session.id)
-      finished()
     }
     if (mine.hasQueued) await goOn(session.id)
     // What it waits for may have come while that was written.
@@ -226,7 +227,7 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    const { active: ended } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
+    const ended = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
     const word = { key: `${turn.id}:end`, event: event(ended, null, terminalEvent(end, turn.usage)) }
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn, end, [word]))) return
@@ -259,7 +260,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
     const leave = room.enter()
     try {
-      return await accept(caller, await open(caller, id, request))
+      return await underWay.track(open(caller, id, request).then((opened) => accept(caller, opened)))
     } finally {
       leave()
     }
@@ -279,7 +280,7 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function announceQueued(turn: Turn): Promise<void> {
-    const { active: queued } = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
+    const queued = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
     await append(event(queued, null, { type: 'turn.created' }), `${turn.id}:created`).catch((err: unknown) =>
       log.warn({ err, turn_id: turn.id }, 'an event was lost'),
     )
@@ -363,10 +364,9 @@ export function createEngine(deps: EngineDeps): Engine {
         // Not begun: there is no border to wait for.
         if (mine.phase === 'waiting') requestStop(mine, DRAINING)
       }
-      const all = () => Promise.allSettled([...active.values()].map((mine) => mine.done))
-      await within(ms, all())
+      await underWay.over(ms)
       for (const mine of active.values()) requestStop(mine, DRAINING)
-      await within(STOP_MS, all())
+      await underWay.over(STOP_MS)
       leases?.stop()
       room.close()
       await announced.flush()
@@ -388,13 +388,6 @@ const refusal = (isLimit: boolean) =>
   isLimit
     ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
     : new BatonError('not_restartable', 'No model call of this turn is in flight.')
-
-/** Resolves with the work, or after `ms` without it. */
-async function within(ms: number, work: Promise<unknown>): Promise<void> {
-  const over = new AbortController()
-  await Promise.race([work, pause(ms, over.signal)])
-  over.abort()
-}
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>
