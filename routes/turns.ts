@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
+import { onceClosed } from '../src/http-sse.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -286,6 +287,13 @@ function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
 /** Fires when the client leaves or the server closes. */
 function leaving({ raw }: FastifyReply, closing: AbortSignal): AbortSignal {
   const gone = new AbortController()
-  raw.once('close', () => gone.abort())
-  return AbortSignal.any([gone.signal, closing])
+  const leave = () => gone.abort()
+  // By hand: a signal made of both would be remembered by the server's for as long as that lives.
+  closing.addEventListener('abort', leave)
+  onceClosed(raw, () => {
+    closing.removeEventListener('abort', leave)
+    leave()
+  })
+  if (closing.aborted) leave()
+  return gone.signal
 }

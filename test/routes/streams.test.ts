@@ -518,6 +518,36 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   await closing
 })
 
+t.test('a caller who left while the turn was opened is not waited for', async (t) => {
+  const turn = turnRow()
+  const state = { gone: false, left: false }
+  const turns = {
+    start: async () => {
+      outgoing.destroy()
+      await settled(() => state.gone)
+      return { turn, outcome: 'created' }
+    },
+    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
+      await aborted(signal)
+      state.left = true
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  s.app.server.on('connection', (socket) => socket.on('close', () => (state.gone = true)))
+  const outgoing = request({
+    host: '127.0.0.1',
+    port: s.port,
+    path: '/v1/sessions/ses_1/turns',
+    method: 'POST',
+  })
+  outgoing.on('error', () => {})
+  outgoing.setHeader('content-type', 'application/json')
+  outgoing.end(JSON.stringify({ input: 'Hi', stream: false }))
+  await settled(() => state.left)
+  t.ok(state.left)
+})
+
 t.test('a waiting caller who leaves is waited for no longer', async (t) => {
   const turn = turnRow()
   const state = { waiting: false, gone: false }
