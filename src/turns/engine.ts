@@ -200,8 +200,9 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
-    const turn = await find(caller, id)
+    // Marked first: whoever starts or resumes it after this look sees the mark.
     await store.turns.requestCancel(caller, id)
+    const turn = await find(caller, id)
     const mine = active.get(turn.session_id)
     if (mine?.turn.id === id) requestStop(mine, CANCELLED)
     else if (turn.state === 'queued') await endQueued(turn)

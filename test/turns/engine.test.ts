@@ -12,7 +12,7 @@ import type { Session, Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
-import { newSession } from '../contracts/store-rows.ts'
+import { endTurn, newSession, openRequest } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
 const CALLER = { owner: 'local', admin: true, key_id: null }
@@ -121,7 +121,7 @@ function follow(t: Test, bus: ReturnType<typeof createMemoryBus>, id: string, tu
   const leave = new AbortController()
   t.teardown(() => leave.abort())
   void (async () => {
-    for await (const item of bus.read(id, { turn, after: 'start', signal: leave.signal })) {
+    for await (const item of bus.read(id, { turn, after: 'start', begun: true, signal: leave.signal })) {
       types.push(
         ...('events' in item ? item.events.map(({ type }) => type) : ['gap' in item ? 'gap' : 'lagged']),
       )
@@ -157,7 +157,12 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   const { id } = await session()
   const leaving = replica({ store: withTurns({ openSurely }) })
   const started = leaving.start(CALLER, id, asked())
-  const drained = leaving.drain(1000)
+  let isOver = false
+  const drained = leaving.drain(1000).then(() => {
+    isOver = true
+  })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  t.notOk(isOver)
   goOn()
   const { turn } = await started
   await drained
@@ -188,4 +193,30 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   await until(() => types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.cancelled'])
   say()
+})
+
+t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
+  const { id } = await session()
+  const running = await store.turns.open(CALLER, openRequest(id))
+  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  let isLooking = false
+  /** What it brings is old: the other replica has started the turn since. */
+  const get: Store['turns']['get'] = async (scope, turn) => {
+    const seen = await store.turns.get(scope, turn)
+    if (!isLooking) return seen
+    isLooking = false
+    await endTurn(store, running.fence, running.turn.id)
+    await bus.publish('queue', id)
+    const types = follow(t, bus, id, turn)
+    await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+    return seen
+  }
+  const one = replica({ store: withTurns({ get, startQueued: async () => null }) })
+  replica()
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  isLooking = true
+  await one.cancel(CALLER, turn.id, false)
+  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
