@@ -171,8 +171,8 @@ export function createEngine(deps: EngineDeps): Engine {
     isDone = isSettled,
   ): Promise<Turn> {
     const turn = await find(caller, id)
-    if (isDone(turn)) return turn
-    const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
+    if (isDone(turn) || seconds === 0) return turn
+    const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
     let wake = () => {}
@@ -183,7 +183,7 @@ export function createEngine(deps: EngineDeps): Engine {
           wake = resolve
         })
         const now = await find(caller, id)
-        const left = until - Date.now()
+        const left = until - performance.now()
         if (isDone(now) || left <= 0 || signal.aborted) return now
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
       }

@@ -220,3 +220,22 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
+
+t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {
+  const { bus, say, replica } = world(t)
+  let reads = 0
+  const read: typeof bus.read = (...asked) => {
+    reads++
+    return bus.read(...asked)
+  }
+  const one = replica({ bus: { ...bus, read } })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  const never = new AbortController().signal
+  t.match(await one.wait(CALLER, turn.id, 0, never), { state: 'running' })
+  t.equal(reads, 0)
+  const over = one.wait(CALLER, turn.id, 30, never)
+  say()
+  t.match(await over, { state: 'completed' })
+  t.equal(reads, 1)
+})
