@@ -131,8 +131,11 @@ export function createEngine(deps: EngineDeps): Engine {
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     let giveBack = () => {}
     try {
+      const isLate = entry.kind === 'fresh' && slots.isFull()
       // What was read when it was opened is old for a turn that has to wait for a place.
-      const begins: Entry = entry.kind === 'fresh' && slots.isFull() ? { kind: 'fresh' } : entry
+      const begins: Entry = isLate ? { kind: 'fresh' } : entry
+      // Its log begins with this, whoever speaks of it or reads it before it has its place.
+      if (isLate) void sayCreated(turn)
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
       const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
@@ -228,8 +231,7 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    const ended = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    const word = { key: `${turn.id}:end`, event: event(ended, null, terminalEvent(end, turn.usage)) }
+    const word = { key: `${turn.id}:end`, event: event({ turn }, null, terminalEvent(end, turn.usage)) }
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn, end, [word]))) return
     await append(word.event, word.key).then(
@@ -275,18 +277,18 @@ export function createEngine(deps: EngineDeps): Engine {
       state.launch(turn, fence, start.session, { kind: 'fresh', start })
       return { turn, outcome: 'created' }
     }
-    await announceQueued(turn)
+    await sayCreated(turn)
+    // The running turn may have ended between the check and the insert: nobody else would look soon.
+    await bus.publish('queue', turn.session_id).catch(() => {})
     if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
     return { turn, outcome: kind }
   }
 
-  async function announceQueued(turn: Turn): Promise<void> {
-    const queued = createActive(turn, { session_id: turn.session_id, owner: '', epoch: 0 }, EMPTY)
-    await append(event(queued, null, { type: 'turn.created' }), `${turn.id}:created`).catch((err: unknown) =>
-      log.warn({ err, turn_id: turn.id }, 'an event was lost'),
+  /** Of one that does not begin yet. */
+  async function sayCreated(turn: Turn): Promise<void> {
+    await append(event({ turn }, null, { type: 'turn.created' }), `${turn.id}:created`).catch(
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'),
     )
-    // The running turn may have ended between the check and the insert: nobody else would look soon.
-    await bus.publish('queue', turn.session_id).catch(() => {})
   }
 
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
@@ -381,9 +383,6 @@ export function createEngine(deps: EngineDeps): Engine {
 const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
 const isEnded = (turn: Turn) => turn.ended_at !== null
 const isSettled = (turn: Turn) => isEnded(turn) || turn.state === 'awaiting_input'
-
-/** Stands in where only the turn's own ids matter. */
-const EMPTY = {} as Session
 
 const refusal = (isLimit: boolean) =>
   isLimit

@@ -239,3 +239,19 @@ t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) 
   t.match(await over, { state: 'completed' })
   t.equal(reads, 1)
 })
+
+t.test('a turn that waits for a place can be read from its first event', async (t) => {
+  const { bus, say, replica } = world(t, { concurrentTurns: 1 })
+  const one = replica()
+  const { id: first } = await session()
+  const { id: second } = await session()
+  await one.start(CALLER, first, asked())
+  const { turn } = await one.start(CALLER, second, asked())
+  // Its tools may change before it begins: that is not its first event.
+  const said = { type: 'tools.changed', turn_id: turn.id, data: '{}' }
+  await bus.append(second, [said])
+  const types = follow(t, bus, second, turn.id)
+  say()
+  await until(() => types.includes('turn.completed'))
+  t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
+})
