@@ -7,10 +7,15 @@ import { IdParam } from './schemas.ts'
 import { turnView } from './turn-view.ts'
 
 /**
- * Ends the id of a gap after which a turn says nothing more: the log does not know the turn's end, so the
- * cursor must carry it. Clients take cursors as they are.
+ * The id of a gap after which a turn says nothing more: the log does not know the turn's end, so the cursor
+ * must carry it, with the turn's id, since it is a place in the session's other turns too. Clients take
+ * cursors as they are.
  */
-const END = '.end'
+const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
+const ENDED = /^(.*)\.(turn_.*)$/
+
+/** One that was cancelled in the queue has ended without having started. */
+export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
@@ -33,7 +38,7 @@ export function turnEvents(
       const messages = await store.messages.ofTurn(turn.id)
       const last = now.ended_at !== null
       return {
-        id: last ? cursor + END : cursor,
+        id: last ? endedAt(cursor, turn.id) : cursor,
         data: gapData(turn.session_id, now, messages),
         turn: now,
         last,
@@ -97,15 +102,14 @@ export const EventStream = {
   },
 }
 
-/** Where to go on: an empty header is what a client sends that has seen nothing. */
+/** Where to go on, and which turn had ended there. An empty header is what a client sends that has seen nothing. */
 function resumeAt(
   header: string | undefined,
   query: string | undefined,
-): { after: string | null; ended: boolean } {
+): { after: string | null; ended: string | undefined } {
   const given = header || (query ?? null)
-  if (given === null) return { after: null, ended: false }
-  const ended = given.endsWith(END)
-  return { after: ended ? given.slice(0, -END.length) : given, ended }
+  const [, after = given, ended] = ENDED.exec(given ?? '') ?? []
+  return { after, ended }
 }
 
 const isCursor = (after: string | null): after is string =>
@@ -133,8 +137,8 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
       const { after, ended } = resumeAt(request.headers['last-event-id'], request.query.after)
       const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after))
-      if (isPast || ended) return reply.code(204).send()
-      return streams.send(reply, turnEvents(deps, request.caller, turn, after, turn.started_at !== null))
+      if (isPast || ended === turn.id) return reply.code(204).send()
+      return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
     },
   )
   app.get(

@@ -1,11 +1,12 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
+import { onceClosed } from '../src/http-sse.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import { canonicalJson, sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
-import { EventStream, turnEvents } from './events.ts'
+import { EventStream, hasBegun, turnEvents } from './events.ts'
 import { givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
@@ -153,7 +154,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       if (outcome === 'replayed') reply.header('idempotent-replayed', 'true')
       if (body.background) return reply.code(202).send(turnView(turn))
       if (body.stream === false) return finished(caller, turn, reply)
-      const begun = outcome === 'replayed' && turn.started_at !== null
+      const begun = outcome === 'replayed' && hasBegun(turn)
       return streams.send(reply, turnEvents(deps, caller, turn, null, begun))
     },
   )
@@ -278,6 +279,13 @@ function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
 /** Fires when the client leaves or the server closes. */
 function leaving({ raw }: FastifyReply, closing: AbortSignal): AbortSignal {
   const gone = new AbortController()
-  raw.once('close', () => gone.abort())
-  return AbortSignal.any([gone.signal, closing])
+  const leave = () => gone.abort()
+  // By hand: a signal made of both would be remembered by the server's for as long as that lives.
+  closing.addEventListener('abort', leave)
+  onceClosed(raw, () => {
+    closing.removeEventListener('abort', leave)
+    leave()
+  })
+  if (closing.aborted) leave()
+  return gone.signal
 }

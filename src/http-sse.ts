@@ -106,8 +106,8 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
   }
 }
 
-/** A client may have left before its stream begins: then nothing is emitted any more. */
-function onceClosed(raw: ServerResponse, done: () => void): void {
+/** A client may have left before anybody listens: then nothing is emitted any more. */
+export function onceClosed(raw: ServerResponse, done: () => void): void {
   if (raw.destroyed) done()
   else raw.once('close', done)
 }

@@ -14,9 +14,9 @@ export interface Problem {
 }
 
 const INSTANT =
-  /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-](?:0\d|1[0-4]):[0-5]\d)$/
+  /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
 
-/** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone beyond 15 hours. */
+/** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone of 16 hours. */
 function isInstant(text: string): boolean {
   const [, day] = INSTANT.exec(text) ?? []
   return day !== undefined && !Number.isNaN(Date.parse(text)) && isDay(day)

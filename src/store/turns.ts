@@ -1,4 +1,4 @@
-import { type Db, value, values } from './db.ts'
+import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, asStored, type Placed } from './messages.ts'
 import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './opening.ts'
@@ -121,8 +121,10 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
          select exists (select from marked) from seen`,
         [id, visibleTo(scope)],
       ),
-    endQueued: async (id, end) =>
-      (await value<boolean>(db, 'select end_queued($1, $2)', [id, record(endRecord(end))])) ?? false,
+    endQueued: async ({ id, session_id }, end, announce) => {
+      const params = [id, record(endRecord(end)), parts.events(announce, session_id)]
+      return (await value<boolean>(db, 'select end_queued($1, $2, $3)', params)) ?? false
+    },
   }
 }
 
@@ -148,11 +150,16 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     },
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
-      const answer = await value<{ placed: Placed | null; has_queued: boolean }>(
-        db,
-        'select commit_turn($1, $2)',
-        [record(fence), change],
-      )
+      const write = () =>
+        value<{ placed: Placed | null; has_queued: boolean }>(db, 'select commit_turn($1, $2)', [
+          record(fence),
+          change,
+        ])
+      const answer = await write().catch((thrown: unknown) => {
+        // The same commit was still under way, on a connection that was given up; now it has been made.
+        if (violated(thrown) === 'message_pkey') return write()
+        throw thrown
+      })
       if (!answer) throw new StaleOwner()
       const { placed, has_queued } = answer
       const messages = placed ? allAsStored(fence.session_id, commit.messages ?? [], placed) : []

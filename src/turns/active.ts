@@ -34,20 +34,10 @@ export interface ActiveTurn {
   hasQueued: boolean
   /** Set while draining: leave at the next border between steps */
   leaveAtBorder: boolean
-  /** Resolves when this process has nothing more to do for the turn */
-  readonly done: Promise<void>
 }
 
-export function createActive(
-  turn: Turn,
-  fence: Fence,
-  session: Session,
-): { active: ActiveTurn; finished: () => void } {
-  let finished = () => {}
-  const done = new Promise<void>((resolve) => {
-    finished = resolve
-  })
-  const active: ActiveTurn = {
+export function createActive(turn: Turn, fence: Fence, session: Session): ActiveTurn {
+  return {
     turn,
     fence,
     session,
@@ -60,9 +50,7 @@ export function createActive(
     calls: new Map(),
     hasQueued: false,
     leaveAtBorder: false,
-    done,
   }
-  return { active, finished }
 }
 
 /** Most restarts of one turn (api.md "Session tools"); a later change falls back to `next`. */

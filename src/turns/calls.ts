@@ -138,7 +138,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
  * Settles the calls of a turn that is given up, without running any, and ends it. False, and nothing is
  * written, when its last step left none open.
  */
-export async function abandonCalls(run: Run, end: TurnEnd): Promise<boolean> {
+export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boolean> {
   const last = run.history.at(-1)
   const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
   if (calls.length === 0) return false
@@ -149,7 +149,11 @@ export async function abandonCalls(run: Run, end: TurnEnd): Promise<boolean> {
     const exec_id = row?.id ?? newId('exec')
     const job: Job = { call, exec_id, declared: undefined, connector: null, state: 'settled' }
     if (row?.state === 'settled' && row.result) return { ...job, result: row.result }
-    return { ...job, ...(await run.deps.executor.settleUnrun(call, exec_id, 'outcome_unknown', LOST)) }
+    const settled =
+      row?.state === 'awaiting_approval'
+        ? run.deps.executor.settleUnrun(call, exec_id, 'cancelled', NOT_RUN)
+        : run.deps.executor.settleUnrun(call, exec_id, 'outcome_unknown', LOST)
+    return { ...job, ...(await settled) }
   })
   await commitResults(run, await Promise.all(jobs), end)
   run.index++
@@ -189,6 +193,8 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
 
 /** Why a call that waited for a person is settled without one. */
 export const TOOL_GONE = 'The call was not run: its tool was taken out of this conversation while it waited.'
+
+const NOT_RUN = 'The call was not run: its turn ended while it waited.'
 
 const LOST =
   'The server that ran this call went away before its result was known. It may or may not have taken effect.'
@@ -340,7 +346,9 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   return false
 }
 
-async function commitResults(run: Run, jobs: Job[], end: TurnEnd | null): Promise<void> {
+type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
+
+async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
   const events = jobs.flatMap((job): AnnouncedEvent[] => {

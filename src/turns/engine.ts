@@ -33,6 +33,7 @@ import { createRoom, watchPace } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
+import { createUnderWay } from './under-way.ts'
 
 const ADMIN: Scope = { owner: '', admin: true }
 /** How long a waiting cancel gives the running turn to end. */
@@ -96,6 +97,7 @@ export function createEngine(deps: EngineDeps): Engine {
   )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
+  const underWay = createUnderWay()
   let draining = false
   let leases: Leases | null = null
 
@@ -104,9 +106,9 @@ export function createEngine(deps: EngineDeps): Engine {
     active,
     isDraining: () => draining,
     launch(turn, fence, session, entry) {
-      void own(turn, fence, session, entry).catch((err: unknown) =>
-        log.error({ err, turn_id: turn.id }, 'a turn could not be run'),
-      )
+      underWay
+        .track(own(turn, fence, session, entry))
+        .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
     },
     async startNext(session) {
       if (draining || active.has(session)) return
@@ -122,22 +124,24 @@ export function createEngine(deps: EngineDeps): Engine {
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
     const session = known ?? (await loopDeps.store.sessions.ofTurn(turn.id))
     if (!session) return
-    const { active: mine, finished } = createActive(turn, fence, session)
+    const mine = createActive(turn, fence, session)
     active.set(session.id, mine)
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     await inItsPlace(mine, entry)
-      .then(() => passOn(mine))
-      .finally(finished)
+    await passOn(mine)
   }
 
   async function inItsPlace(mine: ActiveTurn, entry: Entry): Promise<void> {
     const { turn, session } = mine
     let giveBack = () => {}
     try {
+      const isLate = entry.kind === 'fresh' && slots.isFull()
       // What was read when it was opened is old for a turn that has to wait for a place.
-      const begins: Entry = entry.kind === 'fresh' && slots.isFull() ? { kind: 'fresh' } : entry
+      const begins: Entry = isLate ? { kind: 'fresh' } : entry
+      // Its log begins with this, whoever speaks of it or reads it before it has its place.
+      if (isLate) void sayCreated(turn)
       // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
       const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
@@ -181,7 +185,7 @@ export function createEngine(deps: EngineDeps): Engine {
   ): Promise<Turn> {
     const turn = await find(caller, id)
     if (isDone(turn) || seconds === 0) return turn
-    const until = seconds === null ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000
+    const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
     const stop = new AbortController()
     const over = AbortSignal.any([signal, stop.signal])
     let wake = () => {}
@@ -192,7 +196,7 @@ export function createEngine(deps: EngineDeps): Engine {
           wake = resolve
         })
         const now = await find(caller, id)
-        const left = until - Date.now()
+        const left = until - performance.now()
         if (isDone(now) || left <= 0 || signal.aborted) return now
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
       }
@@ -209,8 +213,9 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
-    const turn = await find(caller, id)
+    // Marked first: whoever starts or resumes it after this look sees the mark.
     await store.turns.requestCancel(caller, id)
+    const turn = await find(caller, id)
     const mine = active.get(turn.session_id)
     if (mine?.turn.id === id) requestStop(mine, CANCELLED)
     else if (turn.state === 'queued') await endQueued(turn)
@@ -236,9 +241,13 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
+    const word = { key: `${turn.id}:end`, event: event({ turn }, null, terminalEvent(end, turn.usage)) }
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
-    if (!(await store.turns.endQueued(turn.id, end))) return
-    await append(event({ turn }, null, terminalEvent(end, turn.usage)), `${turn.id}:end`)
+    if (!(await store.turns.endQueued(turn, end, [word]))) return
+    await append(word.event, word.key).then(
+      () => announced.add(turn.id),
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'announcement is left to the scan'),
+    )
   }
 
   const append = (said: TurnEvent, once: string) =>
@@ -264,7 +273,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (draining) throw new BatonError('draining', 'This replica is shutting down.', { retryAfter: 1 })
     const leave = room.enter()
     try {
-      return await accept(caller, await open(caller, id, request))
+      return await underWay.track(open(caller, id, request).then((opened) => accept(caller, opened)))
     } finally {
       leave()
     }
@@ -278,17 +287,18 @@ export function createEngine(deps: EngineDeps): Engine {
       state.launch(turn, fence, start.session, { kind: 'fresh', start })
       return { turn, outcome: 'created' }
     }
-    await announceQueued(turn)
+    await sayCreated(turn)
+    // The running turn may have ended between the check and the insert: nobody else would look soon.
+    await bus.publish('queue', turn.session_id).catch(() => {})
     if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
     return { turn, outcome: kind }
   }
 
-  async function announceQueued(turn: Turn): Promise<void> {
+  /** Of one that does not begin yet. */
+  async function sayCreated(turn: Turn): Promise<void> {
     await append(event({ turn }, null, { type: 'turn.created' }), `${turn.id}:created`).catch(
       (err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'),
     )
-    // The running turn may have ended between the check and the insert: nobody else would look soon.
-    await bus.publish('queue', turn.session_id).catch(() => {})
   }
 
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
@@ -367,10 +377,9 @@ export function createEngine(deps: EngineDeps): Engine {
         // Not begun: there is no border to wait for.
         if (mine.phase === 'waiting') requestStop(mine, DRAINING)
       }
-      const all = () => Promise.allSettled([...active.values()].map((mine) => mine.done))
-      await within(ms, all())
+      await underWay.over(ms)
       for (const mine of active.values()) requestStop(mine, DRAINING)
-      await within(STOP_MS, all())
+      await underWay.over(STOP_MS)
       leases?.stop()
       room.close()
       await announced.flush()
@@ -389,13 +398,6 @@ const refusal = (isLimit: boolean) =>
   isLimit
     ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
     : new BatonError('not_restartable', 'No model call of this turn is in flight.')
-
-/** Resolves with the work, or after `ms` without it. */
-async function within(ms: number, work: Promise<unknown>): Promise<void> {
-  const over = new AbortController()
-  await Promise.race([work, pause(ms, over.signal)])
-  over.abort()
-}
 
 /** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>

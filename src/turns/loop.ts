@@ -63,8 +63,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
     run = await load(deps, active, writer, entry)
   } catch (thrown) {
     if (thrown instanceof StaleOwner) throw thrown
-    const failed = { active, deps, writer, index: turn.steps.length, open: null }
-    return finish(failed, { state: 'failed', finish_reason: null, error: asBatonError(thrown).toBody() })
+    return fail(await unloaded(deps, active, writer), thrown)
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
@@ -75,6 +74,13 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   if (entry.kind === 'fresh' && entry.start) {
     deps.keepHistory(turn.session_id, entry.start.rewrites, run.history)
   }
+}
+
+/** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
+async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
+  const { turn } = active
+  const history = await deps.store.messages.after(turn.session_id, turn.base_seq)
+  return { deps, active, writer, history, index: turn.steps.filter(isCommitted).length, open: null }
 }
 
 const isCommitted = (step: Step): boolean => step.ended_at !== null && !step.discarded
@@ -187,8 +193,7 @@ async function giveUp(run: Run): Promise<void> {
     'recovery_limit',
     'The turn lost its owner more than three times and was given up.',
   )
-  const end = { state: 'failed', finish_reason: null, error: error.toBody() } as const
-  if (!(await abandonCalls(run, end))) await finish(run, end)
+  await end(run, { state: 'failed', finish_reason: null, error: error.toBody() })
 }
 
 /** Most times that a turn may lose its owner before it is failed. */
@@ -198,22 +203,26 @@ const isLastStepDone = (run: Run): boolean =>
   run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
-async function fail(run: Run, thrown: unknown): Promise<void> {
+async function fail(run: Ending, thrown: unknown): Promise<void> {
   if (thrown instanceof StaleOwner) throw thrown
   const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
   if (reason === OWNER_LOST || reason === DRAINING) return
-  if (reason === CANCELLED) return finish(run, { state: 'cancelled', finish_reason: null, error: null })
+  if (reason === CANCELLED) return end(run, { state: 'cancelled', finish_reason: null, error: null })
   const error = asBatonError(thrown)
   if (error.code === 'internal')
     run.deps.log.error({ err: thrown, turn_id: run.active.turn.id }, 'turn failed')
-  await finish(run, { state: 'failed', finish_reason: null, error: error.toBody() })
+  await end(run, { state: 'failed', finish_reason: null, error: error.toBody() })
+}
+
+type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'open' | 'history'>
+
+/** Ends the turn with what its last step left: calls that are open, or a step in flight. */
+async function end(run: Ending, how: TurnEnd): Promise<void> {
+  if (!(await abandonCalls(run, how))) await finish(run, how)
 }
 
 /** Ends the turn and the step in flight: failed, or cancelled with the text so far. */
-async function finish(
-  run: Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'open'>,
-  end: TurnEnd,
-): Promise<void> {
+async function finish(run: Ending, end: TurnEnd): Promise<void> {
   const { turn } = run.active
   const text = end.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
   const step = run.open && endedStep(run.open, end.state === 'failed' ? 'error' : null)

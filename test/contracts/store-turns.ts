@@ -301,9 +301,15 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     if (queued?.kind !== 'queued') return t.fail(`${queued?.kind}`)
     const cancelled = { state: 'cancelled' as const, finish_reason: null, error: null }
     t.equal(await store.turns.requestCancel(scope, queued.turn.id), true)
-    t.equal(await store.turns.endQueued(queued.turn.id, cancelled), true)
-    t.equal(await store.turns.endQueued(queued.turn.id, cancelled), false, 'it has ended')
-    t.equal(await store.turns.endQueued(turn.id, cancelled), false, 'a running one is not touched')
+    const word = announced(queued.turn.id, session.id, 'end')
+    t.equal(await store.turns.endQueued(queued.turn, cancelled, [word]), true)
+    t.equal(await store.turns.endQueued(queued.turn, cancelled, []), false, 'it has ended')
+    t.equal(await store.turns.endQueued(turn, cancelled, []), false, 'a running one is not touched')
+    const unsaid = async () =>
+      (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === queued.turn.id)
+    t.strictSame(await unsaid(), { session_id: session.id, turn_id: queued.turn.id, events: [word] })
+    await store.turns.announced([queued.turn.id])
+    t.equal(await unsaid(), undefined)
     t.match(await store.turns.get(scope, queued.turn.id), {
       state: 'cancelled',
       started_at: null,
@@ -323,7 +329,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       await endTurn(store, fence, turn.id)
       const [started, ended] = await Promise.all([
         store.turns.startQueued(session.id, { id: id('msg') }, LEASE),
-        store.turns.endQueued(queued.turn.id, { state: 'cancelled', finish_reason: null, error: null }),
+        store.turns.endQueued(queued.turn, { state: 'cancelled', finish_reason: null, error: null }, []),
       ])
       t.not(started !== null, ended)
     }

@@ -1083,6 +1083,27 @@ async function approvals(t: Test, world: World) {
     )
   })
 
+  await t.test('a waiting turn that cannot go on leaves no call open', async (t) => {
+    const credential = `/v1/credentials/${world.credentials['anthropic key']}`
+    for (const end of ['failed', 'cancelled'] as const) {
+      const { session, stream, turn, asked, decide } = await waiting('anthropic key')
+      await api.patch(credential, { state: 'disabled' })
+      if (end === 'cancelled') await api.post(`/v1/turns/${turn.id}/cancel`)
+      else for (const call of asked) await decide(call, { decision: 'approve' })
+      t.equal((await stream.done).at(-1)?.type, `turn.${end}`)
+      await api.patch(credential, { state: 'active' })
+      const { state, error, messages } = await api.get(`/v1/turns/${turn.id}`)
+      t.match([state, error?.code], [end, end === 'failed' ? 'no_credential' : undefined])
+      t.match(messages.at(-1), { role: 'tool', parts: [{ outcome: 'cancelled' }, { outcome: 'cancelled' }] })
+      const { data } = await api.get(`/v1/tool-executions?turn_id=${turn.id}`)
+      t.strictSame(
+        data.map(({ outcome }: Json) => outcome),
+        ['cancelled', 'cancelled'],
+      )
+      t.match(await world.run(session, 'fine'), { output_text: 'fine' })
+    }
+  })
+
   await t.test('a waiting turn outlives its process', async (t) => {
     const { session, stream, turn, asked } = await waiting('openai key')
     const before = server.calls.length

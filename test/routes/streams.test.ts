@@ -285,6 +285,25 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   resumed.resume()
 })
 
+t.test("the place of one turn's end is a place in the session's next turn", async (t) => {
+  const s = await serve(t, turnRow({ id: 'turn_2' }))
+  scripted(async function* ({ after }) {
+    yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
+  })(s)
+  const text = await all(await s.open('/v1/turns/turn_2/events?after=ses_1:50.turn_1'))
+  t.match(text, /data: {"after":"ses_1:50"}/)
+})
+
+t.test('a turn that ended in the queue, and whose log is gone, is told by a snapshot too', async (t) => {
+  const fields = { state: 'cancelled', started_at: null, ended_at: '2030-01-01T00:00:09.000Z' } as const
+  const s = await serve(t, turnRow(fields))
+  scripted(async function* ({ begun }) {
+    if (begun) yield { gap: true, cursor: 'ses_1:50' }
+  })(s)
+  const text = await all(await s.open('/v1/turns/turn_1/events'))
+  t.match(text, /event: gap\ndata: .*"state":"cancelled"/)
+})
+
 t.test("a session's snapshot holds its latest turn and all messages", async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
@@ -524,6 +543,36 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   t.equal(stream.statusCode, 503)
   t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
   await closing
+})
+
+t.test('a caller who left while the turn was opened is not waited for', async (t) => {
+  const turn = turnRow()
+  const state = { gone: false, left: false }
+  const turns = {
+    start: async () => {
+      outgoing.destroy()
+      await settled(() => state.gone)
+      return { turn, outcome: 'created' }
+    },
+    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
+      await aborted(signal)
+      state.left = true
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  s.app.server.on('connection', (socket) => socket.on('close', () => (state.gone = true)))
+  const outgoing = request({
+    host: '127.0.0.1',
+    port: s.port,
+    path: '/v1/sessions/ses_1/turns',
+    method: 'POST',
+  })
+  outgoing.on('error', () => {})
+  outgoing.setHeader('content-type', 'application/json')
+  outgoing.end(JSON.stringify({ input: 'Hi', stream: false }))
+  await settled(() => state.left)
+  t.ok(state.left)
 })
 
 t.test('a waiting caller who leaves is waited for no longer', async (t) => {

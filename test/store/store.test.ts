@@ -5,6 +5,7 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -167,6 +168,26 @@ t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
       )
     }
     t.strictSame(codec.strangers, [], 'everything was opened in the session that it was sealed in')
+  })
+
+  await t.test('a commit is made once, also where it is repeated while it is still under way', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const said = [message('said once', { turn_id: turn.id })]
+    const commit = () => store.turns.commit(fence, { turn_id: turn.id, messages: said })
+    const waiting = `select count(*)::int from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock'`
+    const both = await raw
+      .transaction(async (queries) => {
+        await queries.query('select from session where id = $1 for update', [session.id])
+        const made = [commit(), commit()]
+        while ((await value<number>(raw, waiting)) !== made.length) await sleep(10)
+        return made
+      })
+      .then((made) => Promise.all(made))
+    t.strictSame(both[0]?.messages, both[1]?.messages)
+    t.equal((await store.messages.ofTurn(turn.id)).length, 2)
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
   })
 
   await t.test('an idempotency key is forgotten after a day', async (t) => {

@@ -1,80 +1,255 @@
-/** The engine on doubles: what it asks of its neighbours, and when it is done. */
-import { setTimeout as sleep } from 'node:timers/promises'
+/** Replicas without HTTP: engines over one store and one bus, with a model that a test holds in its hand. */
 import { pino } from 'pino'
-import t from 'tap'
+import t, { type Test } from 'tap'
+import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
-import type { Turn } from '../../src/store/store.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { ModelCall } from '../../src/llm.ts'
+import type { StartTurn } from '../../src/ports.ts'
+import type { Deployment } from '../../src/provider.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Session, Store } from '../../src/store/store.ts'
+import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
+import { endTurn, newSession, openRequest } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
 
-const turn = { id: 'turn_1', session_id: 'ses_1', owner: 'ann', state: 'running', ended_at: null } as Turn
-const caller = { owner: 'ann', admin: false, key_id: null }
+const CALLER = { owner: 'local', admin: true, key_id: null }
 
-/** No place is free, so that no turn gets as far as its loop. */
-function setUp() {
-  const bus = createMemoryBus({})
-  const none = async () => []
-  const deps = {
-    bus,
-    store: {
-      sessions: { get: async () => ({ id: 'ses_1' }) },
-      turns: {
-        get: async () => turn,
-        startQueued: async () => ({ turn, fence: { session_id: 'ses_1', owner: 'here', epoch: 1 } }),
-        handOver: async () => {},
-        announced: async () => {},
-        recover: none,
-        idleQueues: none,
-        lapsedApprovals: none,
-        resumable: none,
-        unannounced: none,
+const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+t.teardown(() => store.close())
+
+const deployment = { capabilities: () => ({ toolLimit: null }) } as unknown as Deployment
+
+/** What an engine needs beside its store and bus; the model says `hello` once `said` has come. */
+function pieces(said: Promise<void>): Omit<EngineDeps, 'store' | 'bus' | 'settings'> {
+  const registry = { session_id: '', revision: 0, updated_at: '', tools: [] }
+  const credential = { facts: { id: 'cred_1' }, kind: 'api_key', secret: async () => ({}) }
+  return {
+    llm: {
+      async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
+        beforeSend?.()
+        const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
+        await Promise.race([said, stopped])
+        signal.throwIfAborted()
+        take({ type: 'text.delta', index: 0, text: 'hello' })
+        take({ type: 'finish', reason: 'stop' })
       },
-      messages: {},
-      executions: {},
-      connectors: {},
+      reported: () => undefined,
     },
-    tools: {},
-    metrics: { turnQueued() {} },
+    credentials: { environment: ['acme'], resolve: async () => credential },
+    tools: {
+      settle: async () => 0,
+      isBehind: () => false,
+      current: async () => registry,
+      keep: (row: unknown) => row,
+      keptRevision: () => undefined,
+      latestRevision: () => 0,
+      overlay: () => ({ tools: [], byExposed: new Map(), revision: 0 }),
+      noteRevision() {},
+    },
+    deploymentFor: () => deployment,
+    optionsFor: () => ({}),
+    metrics: createMetrics({ defaults: false }),
     log: pino({ level: 'silent' }),
-    settings: {
-      replica: 'here',
-      leaseSeconds: 60,
-      concurrentTurns: 0,
-      waitingTurns: 10,
-      overloadMs: 1_000,
-    },
-  } as unknown as EngineDeps
-  return { bus, engine: createEngine(deps) }
+  } as unknown as Omit<EngineDeps, 'store' | 'bus' | 'settings'>
 }
 
-t.test('a turn that nobody waits for is answered without the bus', async (t) => {
-  const { bus, engine } = setUp()
-  t.teardown(() => engine.drain(0))
-  const { read } = bus
-  let reads = 0
-  bus.read = (...asked) => {
-    reads++
-    return read(...asked)
+const settings = {
+  leaseSeconds: 60,
+  concurrentTurns: 10,
+  waitingTurns: 10,
+  overloadMs: 1e9,
+  turnsPerOwner: null,
+  queueLimit: 16,
+  flushMs: 0,
+  approvalSeconds: 60,
+}
+
+let replicas = 0
+/** Each replica may see the store, and say what it has to, in its own way. */
+function world(t: Test, own: Partial<EngineDeps['settings']> = {}) {
+  const bus = createMemoryBus()
+  const { opened: said, open: say } = gate()
+  t.teardown(() => bus.close())
+  return {
+    bus,
+    say,
+    replica(seen: { store?: Store; bus?: typeof bus } = {}) {
+      const replica = `replica-${++replicas}`
+      const engine = createEngine({
+        ...pieces(said),
+        store,
+        bus,
+        ...seen,
+        settings: { ...settings, ...own, replica },
+      })
+      engine.begin()
+      t.teardown(() => engine.drain(0))
+      return engine
+    },
   }
+}
+
+const asked = (rest: Partial<StartTurn> = {}): StartTurn => ({
+  input: [{ type: 'text', text: 'hi' }],
+  context: [],
+  on_busy: 'reject',
+  max_steps: 4,
+  provider: null,
+  model: null,
+  idempotency_key: null,
+  body_hash: '',
+  ...rest,
+})
+const session = (): Promise<Session> => newSession(store, { owner: 'local', admin: false })
+const withTurns = (turns: Partial<Store['turns']>): Store => ({
+  ...store,
+  turns: { ...store.turns, ...turns },
+})
+const until = async (holds: () => boolean | Promise<boolean>) => {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5))
+}
+
+/** Types of a turn's events, as they come. */
+function follow(t: Test, bus: ReturnType<typeof createMemoryBus>, id: string, turn: string): string[] {
+  const types: string[] = []
+  const leave = new AbortController()
+  t.teardown(() => leave.abort())
+  void (async () => {
+    for await (const item of bus.read(id, { turn, after: 'start', begun: true, signal: leave.signal })) {
+      types.push(
+        ...('events' in item ? item.events.map(({ type }) => type) : ['gap' in item ? 'gap' : 'lagged']),
+      )
+    }
+  })()
+  return types
+}
+
+t.test('a drain is over when its turns have been given away', async (t) => {
+  const { bus, replica } = world(t)
+  const given: string[] = []
+  const handOver: Store['turns']['handOver'] = async (fence) => {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    await store.turns.handOver(fence)
+    given.push(fence.session_id)
+  }
+  bus.subscribe('control', (message) => given.push(JSON.parse(message).op))
+  const { id } = await session()
+  const leaving = replica({ store: withTurns({ handOver }) })
+  await leaving.start(CALLER, id, asked())
+  await leaving.drain(0)
+  await new Promise(setImmediate)
+  t.strictSame(given, [id, 'handed_over'])
+})
+
+t.test('a drain waits for a turn that was being opened', async (t) => {
+  const { say, replica } = world(t)
+  const { opened: reached, open: goOn } = gate()
+  const openSurely: Store['turns']['openSurely'] = async (...request) => {
+    await reached
+    return store.turns.openSurely(...request)
+  }
+  const { id } = await session()
+  const leaving = replica({ store: withTurns({ openSurely }) })
+  const started = leaving.start(CALLER, id, asked())
+  let isOver = false
+  const drained = leaving.drain(1000).then(() => {
+    isOver = true
+  })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  t.notOk(isOver)
+  goOn()
+  const { turn } = await started
+  await drained
+  const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+  t.match(
+    taken.find((one) => one.turn.id === turn.id),
+    { turn: { recoveries: 0 } },
+    'nobody has it any more',
+  )
+  say()
+})
+
+t.test('a queued turn’s end is said, however it went with the bus then', async (t) => {
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  let isAway = false
+  const append = (id: string, events: BusEvent[]) =>
+    isAway && events.some(({ type }) => type === 'turn.cancelled')
+      ? Promise.reject(new BatonError('unavailable', 'away'))
+      : bus.append(id, events)
+  const one = replica({ bus: { ...bus, append } })
+  const { id } = await session()
+  await one.start(CALLER, id, asked())
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const types = follow(t, bus, id, turn.id)
+  isAway = true
+  t.match(await one.cancel(CALLER, turn.id, false), { state: 'cancelled' }, 'which is done all the same')
+  isAway = false
+  await until(() => types.includes('turn.cancelled'))
+  t.strictSame(types, ['turn.created', 'turn.cancelled'])
+  say()
+})
+
+t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
+  const { id } = await session()
+  const running = await store.turns.open(CALLER, openRequest(id))
+  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  let isLooking = false
+  /** What it brings is old: the other replica has started the turn since. */
+  const get: Store['turns']['get'] = async (scope, turn) => {
+    const seen = await store.turns.get(scope, turn)
+    if (!isLooking) return seen
+    isLooking = false
+    await endTurn(store, running.fence, running.turn.id)
+    await bus.publish('queue', id)
+    const types = follow(t, bus, id, turn)
+    await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+    return seen
+  }
+  const one = replica({ store: withTurns({ get, startQueued: async () => null }) })
+  replica()
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  isLooking = true
+  await one.cancel(CALLER, turn.id, false)
+  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
+})
+
+t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {
+  const { bus, say, replica } = world(t)
+  let reads = 0
+  const read: typeof bus.read = (...asked) => {
+    reads++
+    return bus.read(...asked)
+  }
+  const one = replica({ bus: { ...bus, read } })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
   const never = new AbortController().signal
-  t.equal(await engine.wait(caller, 'turn_1', 0, never), turn)
+  t.match(await one.wait(CALLER, turn.id, 0, never), { state: 'running' })
   t.equal(reads, 0)
-  t.equal(await engine.wait(caller, 'turn_1', 0.01, never), turn)
+  const over = one.wait(CALLER, turn.id, 30, never)
+  say()
+  t.match(await over, { state: 'completed' })
   t.equal(reads, 1)
 })
 
-t.test('a drain is over when its turns are handed over, and others know', async (t) => {
-  const { bus, engine } = setUp()
-  const told: string[] = []
-  const publish = bus.publish
-  bus.publish = async (topic, message) => {
-    await publish(topic, message)
-    await sleep(20)
-    told.push(topic)
-  }
-  engine.begin()
-  await publish('queue', 'ses_1')
-  while (engine.running() === 0) await sleep(1)
-  await engine.drain(10_000)
-  t.strictSame(told, ['control'])
+t.test('a turn that waits for a place can be read from its first event', async (t) => {
+  const { bus, say, replica } = world(t, { concurrentTurns: 1 })
+  const one = replica()
+  const { id: first } = await session()
+  const { id: second } = await session()
+  await one.start(CALLER, first, asked())
+  const { turn } = await one.start(CALLER, second, asked())
+  // Its tools may change before it begins: that is not its first event.
+  const said = { type: 'tools.changed', turn_id: turn.id, data: '{}' }
+  await bus.append(second, [said])
+  const types = follow(t, bus, second, turn.id)
+  say()
+  await until(() => types.includes('turn.completed'))
+  t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
 })

@@ -16,7 +16,7 @@ import {
 } from '../../src/turns/active.ts'
 import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/patience.ts'
-import { contextOf, hydrate, type Run, terminalEvent } from '../../src/turns/run.ts'
+import { commit, contextOf, hydrate, type Run, terminalEvent } from '../../src/turns/run.ts'
 import { createSlots } from '../../src/turns/slots.ts'
 
 const never = new AbortController().signal
@@ -102,7 +102,7 @@ const turn = {
 } as Turn
 const activeIn = (phase: ActiveTurn['phase']): ActiveTurn => {
   const fence = { session_id: 'ses_1', owner: 'r', epoch: 1 }
-  const { active } = createActive({ ...turn }, fence, {} as Session)
+  const active = createActive({ ...turn }, fence, {} as Session)
   active.phase = phase
   active.model = new AbortController()
   return active
@@ -210,4 +210,25 @@ t.test('each end of a turn has its event', async (t) => {
   t.match(terminalEvent({ state: 'failed', finish_reason: null, error: null }, usage), {
     error: { code: 'internal' },
   })
+})
+
+t.test('that a turn waits is noted at once, its end with those of others', async (t) => {
+  const noted: string[] = []
+  const deps = {
+    store: {
+      turns: {
+        commit: async () => ({ messages: [], has_queued: false }),
+        announced: async (turns: string[]) => void noted.push(`now ${turns}`),
+      },
+    },
+    noteAnnounced: (id: string) => noted.push(`later ${id}`),
+  } as unknown as Run['deps']
+  const active = activeIn('tools')
+  const writer = { emit: async () => 'cursor' } as unknown as Run['writer']
+  const run = { active, deps, writer, index: 0 }
+  await commit(run, { state: 'awaiting_input' })
+  await new Promise(setImmediate)
+  await commit(run, { end: { state: 'cancelled', finish_reason: null, error: null } })
+  await new Promise(setImmediate)
+  t.strictSame(noted, [`now ${turn.id}`, `later ${turn.id}`])
 })

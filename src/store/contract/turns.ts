@@ -186,8 +186,8 @@ export interface Turns {
   ): Promise<number>
   /** Marks it; the owner acts on it. False when the turn had already ended. */
   requestCancel(scope: Scope, id: string): Promise<boolean | null>
-  /** A queued turn that is cancelled ends here. */
-  endQueued(id: string, end: TurnEnd): Promise<boolean>
+  /** A queued turn that is cancelled ends here; what follows from it is kept as with a commit. */
+  endQueued(turn: Pick<Turn, 'id' | 'session_id'>, end: TurnEnd, announce: AnnouncedEvent[]): Promise<boolean>
 
   // The engine's verbs
   readStep(fence: Fence, turn: string, afterSeq: number, knownRevision: number): Promise<StepRead>

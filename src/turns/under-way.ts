@@ -1,0 +1,30 @@
+/** Turns that are opened, run or are given away: what a process that leaves waits for. */
+import { setTimeout as sleep } from 'node:timers/promises'
+
+export interface UnderWay {
+  /** The work itself; whoever asked for it hears of its failure. */
+  track<T>(work: Promise<T>): Promise<T>
+  /** Resolves when nothing is under way, or after `ms`. */
+  over(ms: number): Promise<void>
+}
+
+export function createUnderWay(): UnderWay {
+  const works = new Set<Promise<unknown>>()
+  /** Those included that come meanwhile: a turn that was being opened is given away. */
+  const all = async () => {
+    while (works.size > 0) await Promise.allSettled(works)
+  }
+  return {
+    track(work) {
+      works.add(work)
+      const over = () => void works.delete(work)
+      work.then(over, over)
+      return work
+    },
+    async over(ms) {
+      const isOver = new AbortController()
+      await Promise.race([all(), sleep(ms, undefined, { signal: isOver.signal }).catch(() => {})])
+      isOver.abort()
+    },
+  }
+}
