@@ -14,12 +14,12 @@ export interface Problem {
 }
 
 const INSTANT =
-  /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
+  /^((?:19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:0\d|1[0-5]):[0-5]\d)$/
 
 /** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone of 16 hours. */
 function isInstant(text: string): boolean {
   const [, day] = INSTANT.exec(text) ?? []
-  return day !== undefined && !Number.isNaN(Date.parse(text)) && isDay(day)
+  return day !== undefined && isDay(day)
 }
 
 /** Whether the calendar has this `YYYY-MM-DD`. */

@@ -135,7 +135,7 @@ class Following implements AsyncIterator<ReadItem>, Reader {
   /** Null before the first `next` */
   #log: Log | null = null
   #next = 0
-  /** History that waits to be read is no sign of a slow reader; what comes after it is */
+  /** Bytes appended up to here are no sign of a slow reader: history that waits to be read, or what it waited for */
   #history = 0
   #isOver = false
   #asked: ((result: IteratorResult<ReadItem>) => void) | null = null
@@ -160,7 +160,10 @@ class Following implements AsyncIterator<ReadItem>, Reader {
 
   readonly wake = (): void => {
     const give = this.#asked
-    const result = give && this.#look()
+    if (!give) return
+    // It waits: however much has just come, that is no sign of a slow reader.
+    if (this.#log) this.#history = this.#log.total
+    const result = this.#look()
     if (!result) return
     this.#asked = null
     give(result)

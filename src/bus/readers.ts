@@ -246,7 +246,8 @@ function newEar(maxBytes: number): Ear {
 
 function take(ear: Ear, said: Said | null, bytes: number): void {
   ear.bytes += bytes
-  if (ear.bytes > ear.maxBytes) {
+  // What nothing waits in front of is no sign of a slow reader, however large.
+  if (ear.bytes > ear.maxBytes && ear.heard.length > 0) {
     ear.isFull = true
     ear.heard = []
   } else ear.heard.push(said)

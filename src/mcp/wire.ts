@@ -66,7 +66,7 @@ export async function negotiate(
 ): Promise<Wire> {
   const until = Date.now() + budgetMs
   const attempt = (options: Negotiation): Promise<Wire> =>
-    openWire(spec, context, options, Math.max(0, until - Date.now()))
+    openWire(spec, context, options, { ms: budgetMs, until })
   if (verdict) return attempt({ prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
   if (spec.transport === 'streamable_http')
@@ -94,17 +94,18 @@ async function openWire(
   spec: McpServerSpec,
   context: ConnectionContext,
   options: Negotiation,
-  budgetMs: number,
+  budget: { ms: number; until: number },
 ): Promise<Wire> {
+  const left = Math.max(0, budget.until - Date.now())
   const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
   const given = new AbortController()
   const exchange: Exchange = { isStreaming: false, abort: () => given.abort(), signal: given.signal }
   const timer = setTimeout(() => {
-    exchange.failure = new McpError('timeout', `${spec.name} did not connect in ${budgetMs} ms.`, {
+    exchange.failure = new McpError('timeout', `${spec.name} did not connect in ${budget.ms} ms.`, {
       sent: false,
     })
     given.abort()
-  }, budgetMs)
+  }, left)
   // A transport's `start` may hang without looking at any signal (SSE).
   const abandoned = new Promise<never>((_resolve, reject) => {
     given.signal.addEventListener('abort', () => reject(exchange.failure), { once: true })
@@ -112,7 +113,7 @@ async function openWire(
   const prior = 'prior' in options ? { prior: options.prior } : {}
   try {
     const connecting = inExchange(exchange, () =>
-      wire.client.connect(wire.transport, { timeout: budgetMs, signal: given.signal, ...prior }),
+      wire.client.connect(wire.transport, { timeout: left, signal: given.signal, ...prior }),
     )
     await Promise.race([connecting, abandoned])
     return wire

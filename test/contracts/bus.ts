@@ -367,6 +367,18 @@ export function busContract(t: Test, bed: BusBed): void {
     t.equal(bytes([...had, ...rest]), bytes(all))
   })
 
+  t.test('a reader that keeps up gets an event larger than its buffer', async (t) => {
+    const bus = await bed.open(t)
+    const other = await bed.another(t, bus)
+    const reading = start(t, bus, { maxBuffer: 1000 })
+    await other.append(SESSION, [delta('first')])
+    await reading.events(1)
+    for (let i = 2; i < 5; i++) {
+      await other.append(SESSION, [delta('x'.repeat(5000))])
+      t.equal((await reading.events(i)).length, i)
+    }
+  })
+
   t.test('history longer than the buffer is no lag', async (t) => {
     const bus = await bed.open(t)
     for (let i = 0; i < 30; i++) {
