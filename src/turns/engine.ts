@@ -2,8 +2,6 @@
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
  * wishes to whoever owns the others. The loop itself is loop.ts; leases and recovery are leases.ts.
  */
-
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
@@ -34,14 +32,13 @@ import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
 import { createUnderWay } from './under-way.ts'
+import { createWait } from './wait.ts'
 
 const ADMIN: Scope = { owner: '', admin: true }
 /** How long a waiting cancel gives the running turn to end. */
 const CANCEL_WAIT_SECONDS = 30
 /** How long turns that were told to leave may take to let go. */
 const STOP_MS = 5_000
-/** A bus that is away must not leave a waiting caller behind. */
-const POLL_MS = 1_000
 /** Ends of turns that are noted together; what a crash leaves unnoted is said again, and dropped. */
 const GATHER_MS = 200
 /** A cancelled turn that is not over by then is taken from its owner, alive or not. */
@@ -176,41 +173,7 @@ export function createEngine(deps: EngineDeps): Engine {
     throw new BatonError('turn_not_found', `No turn ${id} exists.`)
   }
 
-  async function wait(
-    caller: Caller,
-    id: string,
-    seconds: number | null,
-    signal: AbortSignal,
-    isDone = isSettled,
-  ): Promise<Turn> {
-    const turn = await find(caller, id)
-    if (isDone(turn) || seconds === 0) return turn
-    const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
-    const stop = new AbortController()
-    const over = AbortSignal.any([signal, stop.signal])
-    let wake = () => {}
-    const watching = watch(turn, over, () => wake()).catch(() => {})
-    try {
-      while (true) {
-        const signalled = new Promise<void>((resolve) => {
-          wake = resolve
-        })
-        const now = await find(caller, id)
-        const left = until - performance.now()
-        if (isDone(now) || left <= 0 || signal.aborted) return now
-        await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
-      }
-    } finally {
-      stop.abort()
-      await watching
-    }
-  }
-
-  async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
-    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
-      if (!('events' in item) || item.events.some(({ type }) => SETTLING.has(type))) wake()
-    }
-  }
+  const wait = createWait(bus, find)
 
   async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
     // Marked first: whoever starts or resumes it after this look sees the mark.
@@ -223,7 +186,9 @@ export function createEngine(deps: EngineDeps): Engine {
     else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
     breakLater(turn)
     const never = new AbortController().signal
-    return waits ? wait(caller, id, CANCEL_WAIT_SECONDS, never, isEnded) : find(caller, id)
+    return waits
+      ? wait(caller, id, CANCEL_WAIT_SECONDS, never, (now) => now.ended_at !== null)
+      : find(caller, id)
   }
 
   /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
@@ -390,15 +355,7 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 }
 
-const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
-const isEnded = (turn: Turn) => turn.ended_at !== null
-const isSettled = (turn: Turn) => isEnded(turn) || turn.state === 'awaiting_input'
-
 const refusal = (isLimit: boolean) =>
   isLimit
     ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
     : new BatonError('not_restartable', 'No model call of this turn is in flight.')
-
-/** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
-const pause = (ms: number, signal: AbortSignal): Promise<void> =>
-  sleep(ms, undefined, { signal }).catch(() => {})

@@ -1,0 +1,53 @@
+/** A caller that waits for a turn: for its end, or until it needs input. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Bus } from '../bus/bus.ts'
+import type { Caller } from '../ports.ts'
+import type { Turn } from '../store/store.ts'
+
+/** A bus that is away must not leave a waiting caller behind. */
+const POLL_MS = 1_000
+const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
+const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
+
+/** `find` throws turn_not_found. The wait resolves with the turn as it is then; `seconds` null: without a limit. */
+export function createWait(bus: Pick<Bus, 'read'>, find: (caller: Caller, id: string) => Promise<Turn>) {
+  async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
+    for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
+      if (!('events' in item) || item.events.some(({ type }) => SETTLING.has(type))) wake()
+    }
+  }
+
+  return async (
+    caller: Caller,
+    id: string,
+    seconds: number | null,
+    signal: AbortSignal,
+    isDone = isSettled,
+  ): Promise<Turn> => {
+    const turn = await find(caller, id)
+    if (isDone(turn) || seconds === 0) return turn
+    const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
+    const stop = new AbortController()
+    const over = AbortSignal.any([signal, stop.signal])
+    let wake = () => {}
+    const watching = watch(turn, over, () => wake()).catch(() => {})
+    try {
+      while (true) {
+        const signalled = new Promise<void>((resolve) => {
+          wake = resolve
+        })
+        const now = await find(caller, id)
+        const left = until - performance.now()
+        if (isDone(now) || left <= 0 || signal.aborted) return now
+        await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])
+      }
+    } finally {
+      stop.abort()
+      await watching
+    }
+  }
+}
+
+/** Resolves after `ms`, or when the signal says so; leaves no timer behind. */
+const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  sleep(ms, undefined, { signal }).catch(() => {})
