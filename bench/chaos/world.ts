@@ -3,6 +3,7 @@
  * emulated providers and an MCP server that keeps a record of every call.
  */
 import { randomBytes } from 'node:crypto'
+import { mkdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { startToolServer, type TestTool, type ToolServer, textResult } from '../../test/e2e/tool-server.ts'
@@ -42,7 +43,7 @@ export interface WorldOptions {
   /** Whether PostgreSQL syncs to the disk; default true */
   durable?: boolean
   env?: Record<string, string>
-  /** A folder for the replicas' logs */
+  /** A folder for the replicas' logs, made where there is none */
   logs?: string | null
 }
 
@@ -53,6 +54,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     for (const one of closers.splice(0).reverse()) await one()
   }
   try {
+    if (logs !== null) mkdirSync(logs, { recursive: true })
     const servers = await startServers(durable, closers)
     const [databaseUrl, redisUrl] = [servers.postgres.url, servers.redis.url]
     const openai = await createOpenAiEmulator()
