@@ -4,9 +4,15 @@
  * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
-import { type MediaPart, type MessageInput, mediaAsText, type Part } from '../../src/chat/message.ts'
+import {
+  type MediaPart,
+  type MessageInput,
+  mediaAsText,
+  type Part,
+  type ToolResultPart,
+} from '../../src/chat/message.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import { thinkingBlock } from './opaque.ts'
-import { wellFormed, wellFormedValue } from './text.ts'
 import type {
   AssistantBlock,
   ContentBlock,

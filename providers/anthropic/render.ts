@@ -7,10 +7,10 @@
  */
 import { createHash } from 'node:crypto'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
 import { type Family, familyOf } from './capabilities.ts'
 import { renderMessages } from './messages.ts'
-import { wellFormed, wellFormedValue } from './text.ts'
 import { planThinking, type Thinking } from './thinking.ts'
 import type { CacheControl, TextBlock, WireMessage, WireRequest, WireTool, WireToolChoice } from './wire.ts'
 

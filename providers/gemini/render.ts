@@ -4,6 +4,7 @@
  */
 import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
 import { familyOf, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
@@ -62,7 +63,11 @@ interface DeclaredTools {
   function_declarations?: FunctionDeclaration[]
 }
 const declarations = (tools: readonly ToolDeclaration[]): FunctionDeclaration[] =>
-  tools.map(({ name, description, parameters }) => ({ name, description, parametersJsonSchema: parameters }))
+  tools.map(({ name, description, parameters }) => ({
+    name,
+    description: wellFormed(description),
+    parametersJsonSchema: wellFormedValue(parameters),
+  }))
 const plain = once((tools: readonly ToolDeclaration[]) =>
   frozen([{ functionDeclarations: declarations(tools) }]),
 )
@@ -88,9 +93,9 @@ export function renderBody(
   const generationConfig = settings(request, note)
   const body = {
     ...(system.length > 0
-      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text })) } }
+      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: toContents(request.messages, { gemini3, urlMedia: form.urlMedia, note }),
+    contents: wellFormedValue(toContents(request.messages, { gemini3, urlMedia: form.urlMedia, note })),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),

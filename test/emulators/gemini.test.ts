@@ -136,6 +136,7 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: '!' } }] }] },
     /TYPE_BYTES/,
   ],
+  ['half of a character', { contents: [user('\ud83d')] }, /Invalid JSON payload/],
   ['an unknown mode', { ...hi, toolConfig: { functionCallingConfig: { mode: 'SOME' } } }, /TYPE_ENUM/],
   ['no contents', { contents: [] }, /contents is not specified/],
   ['no parts', { contents: [{ role: 'user', parts: [] }] }, /parts must not be empty/],

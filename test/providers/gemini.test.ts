@@ -951,7 +951,7 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
   const name = fc.constantFrom('files.read', 'files.view', 'search')
   const opaque = fc.option(fc.constant('Zm9yZWlnbg=='), { nil: undefined })
   const foreign = { provider: 'openai', model: 'gpt', credential_id: null }
-  const words = fc.constantFrom('', ' ', 'text', 'two\nlines')
+  const words = fc.constantFrom('', ' ', 'text', 'two\nlines', 'half \ud83d')
   const media = fc.constantFrom<MediaPart>(
     IMAGE,
     { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
@@ -969,11 +969,14 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
         provenance: { ...foreign, ...(token ? { opaque: token } : {}) },
       }),
     ),
-    fc
-      .tuple(fc.nat(5), name)
-      .map(
-        ([n, called]): Part => ({ type: 'tool_call', call_id: `call ${n}`, name: called, arguments: { n } }),
-      ),
+    fc.tuple(fc.nat(5), name).map(
+      ([n, called]): Part => ({
+        type: 'tool_call',
+        call_id: `call ${n}`,
+        name: called,
+        arguments: { n, '\udc4b': 'half \ud83d' },
+      }),
+    ),
     fc.tuple(fc.nat(5), name, fc.boolean(), fc.array(fc.oneof(textPart, media), { maxLength: 2 })).map(
       ([n, called, is_error, content]): Part => ({
         type: 'tool_result',

@@ -663,7 +663,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
 
 /** Any history a person could put together: ids repeated, results astray, empty texts, tokens of others. */
 const histories = (() => {
-  const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}')
+  const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}', 'half \ud83d')
   const own = JSON.stringify({ encrypted_content: 'own', segments: [5] })
   const provenance = fc.constantFrom<Provenance>(
     { ...origin, opaque: own },
@@ -688,7 +688,7 @@ const histories = (() => {
       type: fc.constant('tool_call' as const),
       call_id: id,
       name,
-      arguments: fc.constantFrom({}, { a: 1 }),
+      arguments: fc.constantFrom({}, { a: 1 }, { '\udc4b': 'half \ud83d' }),
     }),
     fc.record({
       type: fc.constant('tool_result' as const),
