@@ -87,6 +87,7 @@ const CHECKS: Record<string, (block: Json, path: string) => void> = {
   },
   tool_result(block, path) {
     checkId(block.tool_use_id, `${path}.tool_result.tool_use_id`)
+    if (block.is_error === true) checkFailed(block.content ?? '', path)
     if (typeof block.content === 'string' || block.content === undefined) return
     list(block.content).forEach((entry, i) => {
       const part = object(entry)
@@ -98,6 +99,16 @@ const CHECKS: Record<string, (block: Json, path: string) => void> = {
       CHECKS[type]?.(part, place)
     })
   },
+}
+
+/** A failed call's result: some content, and no other than text. */
+function checkFailed(content: unknown, path: string): void {
+  if (content === '' || (Array.isArray(content) && content.length === 0)) {
+    invalid(`${path}.tool_result: content cannot be empty if \`is_error\` is true`)
+  }
+  if (list(content).some((entry) => object(entry).type !== 'text')) {
+    invalid(`${path}.tool_result: all content must be type \`text\` if \`is_error\` is true`)
+  }
 }
 
 function checkId(id: unknown, path: string): void {
@@ -140,7 +151,7 @@ function checkDocument(source: Json, path: string): void {
 
 function checkUrl(source: Json, path: string): void {
   onlyKeys(source, ['type', 'url'], `${path}.url`)
-  if (!/^https?:\/\//.test(string(source.url) ?? ''))
+  if (!/^https:\/\//.test(string(source.url) ?? ''))
     invalid(`${path}.url.url: Only HTTPS URLs are supported.`)
 }
 

@@ -531,7 +531,7 @@ const REFUSALS: Case[] = [
   ],
   [
     'an image URL of another scheme',
-    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'file:///a' } }])] }),
+    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'http://a.example/b.png' } }])] }),
     /Only HTTPS/,
   ],
   [
@@ -599,6 +599,24 @@ const REFUSALS: Case[] = [
       ],
     }),
     /must be non-empty/,
+  ],
+  [
+    'a failed result without a word',
+    base({
+      messages: [user('a'), assistant([use('a')]), user([result('a', { is_error: true, content: '' })])],
+    }),
+    /content cannot be empty if `is_error` is true/,
+  ],
+  [
+    'a failed result with an image',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a')]),
+        user([result('a', { is_error: true, content: [{ type: 'image', source: png }] })]),
+      ],
+    }),
+    /all content must be type `text` if `is_error` is true/,
   ],
   [
     'a call without a result',

@@ -7,7 +7,13 @@ import { anthropic, anthropicOauth } from '../../providers/anthropic/index.ts'
 import type { WireRequest } from '../../providers/anthropic/wire.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { createFold, fold } from '../../src/chat/fold.ts'
-import { type MessageInput, type Part, type Provenance, toolCalls } from '../../src/chat/message.ts'
+import {
+  type ContentPart,
+  type MessageInput,
+  type Part,
+  type Provenance,
+  toolCalls,
+} from '../../src/chat/message.ts'
 import { repair } from '../../src/chat/repair.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, Effort, ModelRequest, ModelSettings, ToolDeclaration } from '../../src/provider.ts'
@@ -447,14 +453,40 @@ t.test('messages', async (t) => {
       content: [{ type: 'image' }, { type: 'document', title: 'a.pdf' }, { type: 'text' }],
     })
     t.strictSame(content({ content: [] }), { type: 'tool_result', tool_use_id: 'c' })
-    t.strictSame(content({ content: [{ type: 'text', text: ' ' }], is_error: true }), {
-      type: 'tool_result',
-      tool_use_id: 'c',
-      is_error: true,
-    })
     t.match(content({ content: [], structured: { a: 1 } }), { content: [{ type: 'text', text: '{"a":1}' }] })
     t.match(content({ structured: { a: 1 } }), { content: [{ type: 'text', text: '15 °C' }] })
   })
+
+  await t.test(
+    'a failed result has words and nothing else; its media stand behind the results',
+    async (t) => {
+      const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+      const failed = (content: ContentPart[], more: MessageInput[] = []) => {
+        const history = [
+          said('a'),
+          answered(called('c'), called('d')),
+          results(returned('c', { content, is_error: true, outcome: 'error' }), returned('d')),
+          ...more,
+        ]
+        const rendered = render({ messages: history })
+        t.equal(refusalOf(rendered), null)
+        return rendered.body.messages[2]?.content ?? []
+      }
+      for (const silent of [[], [{ type: 'text' as const, text: ' ' }]]) {
+        t.match(failed(silent)[0], {
+          is_error: true,
+          content: [{ text: 'The tool failed without a message.' }],
+        })
+      }
+      t.match(failed([image, { type: 'text', text: 'no such page' }], [said('and?')]), [
+        { tool_use_id: 'c', is_error: true, content: [{ text: 'no such page' }] },
+        { tool_use_id: 'd' },
+        { text: '[From the result of weather__get:]' },
+        { type: 'image' },
+        { text: 'and?' },
+      ])
+    },
+  )
 
   await t.test('media: what the API takes as it is, the rest named', async (t) => {
     const text = (data: string) => Buffer.from(data).toString('base64')
@@ -485,6 +517,9 @@ t.test('messages', async (t) => {
     t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
     t.match(media({ type: 'file', media_type: 'application/zip', data: 'aGk=', name: 'a.zip' }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)
+    const open = url.replace('https', 'http')
+    t.match(media({ type: 'image', media_type: 'image/png', url: open }), refused)
+    t.match(media({ type: 'file', media_type: 'application/pdf', url: open }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', data: '' }), refused)
     t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
     t.notOk(anthropic.capabilities('claude-opus-5').userMedia.has('audio'))
