@@ -52,6 +52,7 @@ export interface Part {
     parts?: { inlineData?: { mimeType?: string } }[]
   }
   inlineData?: { mimeType?: string; data?: string }
+  fileData?: { mimeType?: string }
 }
 export interface Content {
   role?: string
@@ -116,6 +117,8 @@ const DATA_FIELDS = [
   'codeExecutionResult',
 ]
 
+const MEDIA = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/[\w.+-]+$|^application\/pdf$/
+
 function checkParts(contents: readonly Content[]): void {
   const at = 'GenerateContentRequest.contents'
   if (contents.length === 0) throw invalid(`* ${at}: contents is not specified\n`)
@@ -135,6 +138,10 @@ function checkParts(contents: readonly Content[]): void {
         throw invalid(
           `* ${at}[${i}].parts[${j}].data: required oneof field 'data' must have one initialized field\n`,
         )
+      }
+      const { mimeType = '' } = part.inlineData ?? part.fileData ?? {}
+      if ((part.inlineData || part.fileData) && !MEDIA.test(mimeType)) {
+        throw invalid(`Unsupported MIME type: ${mimeType}`)
       }
     })
   })
@@ -208,7 +215,7 @@ function checkMedia(parts: readonly { inlineData?: { mimeType?: string } }[], si
   }
   for (const { inlineData } of parts) {
     const type = inlineData?.mimeType ?? ''
-    if (!/^image\/|^application\/pdf$/.test(type)) {
+    if (!/^image\/(png|jpeg|webp)$|^application\/pdf$/.test(type)) {
       throw invalid(`Unsupported MIME type in a function response: ${type}`)
     }
   }

@@ -137,6 +137,11 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /TYPE_BYTES/,
   ],
   ['half of a character', { contents: [user('\ud83d')] }, /Invalid JSON payload/],
+  [
+    'an image of a kind that it does not read',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] }] },
+    /Unsupported MIME type: image\/gif/,
+  ],
   ['an unknown mode', { ...hi, toolConfig: { functionCallingConfig: { mode: 'SOME' } } }, /TYPE_ENUM/],
   ['no contents', { contents: [] }, /contents is not specified/],
   ['no parts', { contents: [{ role: 'user', parts: [] }] }, /parts must not be empty/],

@@ -706,6 +706,12 @@ t.test(
       { text: '[From the result of files__read:]' },
       { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } },
     ])
+    const gif: MediaPart = { type: 'image', media_type: 'image/gif', data: 'aaaa' }
+    t.match(body({ content: [gif] }), [
+      { functionResponse: { parts: undefined } },
+      { text: '[From the result of files__read:]' },
+      { text: '[image, image/gif: not shown to this model]' },
+    ])
     const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [user('Go on.')])
     t.strictSame(older, [
       { functionResponse: { name: 'files__read', response: { output: '' } } },
@@ -719,6 +725,12 @@ t.test(
 t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
   const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
+  for (const media_type of ['image/gif', 'image/svg+xml', 'image/tiff', 'application/zip']) {
+    const odd: MediaPart = { type: 'image', media_type, data: 'aaaa' }
+    const { body, notes } = gemini.render(request({ messages: [{ role: 'user', parts: [odd] }] }))
+    t.match((body as Request).contents?.[0]?.parts, [{ text: /not shown to this model/ }], media_type)
+    t.equal(notes.length, 1)
+  }
   const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
   const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
   const open = gemini.render(one)
@@ -954,6 +966,8 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
   const words = fc.constantFrom('', ' ', 'text', 'two\nlines', 'half \ud83d')
   const media = fc.constantFrom<MediaPart>(
     IMAGE,
+    { type: 'image', media_type: 'image/gif', data: 'aaaa' },
+    { type: 'image', media_type: 'image/svg+xml', url: 'https://example.com/a.svg' },
     { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
     { type: 'file', media_type: 'application/zip', data: 'aaaa' },
     { type: 'image', media_type: 'image/png', url: 'https://example.com/a.png' },
