@@ -6,7 +6,7 @@ import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
-import { familyOf, thinkingConfig } from './capabilities.ts'
+import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
 
 /** Where the deployments differ inside of the body. */
@@ -112,7 +112,13 @@ function settings(request: ModelRequest, note: (text: string) => void): Record<s
     if (request.capabilities.sampling) config[field] = value
     else note(`${name}: not accepted by this model`)
   }
-  if (max_output_tokens !== undefined) config.maxOutputTokens = max_output_tokens
+  if (max_output_tokens !== undefined) {
+    // "the supported range is from 1 (inclusive) to 65537 (exclusive)" (stackblitz-labs/bolt.diy#955)
+    const most = mostOutput(request.model, request.reported) ?? max_output_tokens
+    config.maxOutputTokens = Math.min(max_output_tokens, most)
+    if (max_output_tokens > most)
+      note(`max_output_tokens: lowered to ${most}, the most that this model takes`)
+  }
   const thinking = thinkingConfig(request.model, reasoning?.effort, request.reported)
   if (thinking.config) config.thinkingConfig = thinking.config
   if (thinking.note) note(thinking.note)

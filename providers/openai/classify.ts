@@ -138,19 +138,29 @@ export function classifyEvent(event: Wire): BatonError {
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
  * account or model, items that were never stored, readable summaries for an unverified organisation
- * (param `reasoning.summary`). Null where leaving that out would change nothing.
+ * (param `reasoning.summary`), more output than the model has. Null where leaving that out would change nothing.
  */
 export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
     return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
   }
+  if (facts.status === 400 && facts.error.param === 'max_output_tokens') return withinLimit(request, facts)
   const stale =
     facts.code === 'invalid_encrypted_content' ||
     /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted/i.test(
       facts.message,
     )
   return stale ? withoutReasoning(request) : null
+}
+
+/** With the limit that the refusal names ("Expected a value <= 16384"), else without one: none is listed anywhere. */
+function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {
+  const { max_output_tokens, ...settings } = request.settings
+  if (max_output_tokens === undefined) return null
+  const most = Number(/(?:<=|at most) ?(\d+)/.exec(message)?.[1] ?? Number.NaN)
+  const isLower = most >= 1 && most < max_output_tokens
+  return { ...request, settings: isLower ? { ...settings, max_output_tokens: most } : settings }
 }
 
 function withoutReasoning(request: ModelRequest): ModelRequest | null {

@@ -13,10 +13,11 @@ export interface Traits {
   newest: boolean
   levels: readonly string[]
   budget: { min: number; max: number; off: boolean } | null
+  output: number
 }
 
 const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
-  [/^gemini-2\.0-/, {}],
+  [/^gemini-2\.0-/, { output: 8192 }],
   [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
   [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true } }],
   [/^gemini-2\.5-flash/, { budget: { min: 0, max: 24_576, off: true } }],
@@ -37,7 +38,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
 /** Null for a model that is not there. */
 export function traitsOf(model: string): Traits | null {
   const found = MODELS.find(([name]) => name.test(model))?.[1]
-  return found ? { signed: false, newest: false, levels: [], budget: null, ...found } : null
+  return found ? { signed: false, newest: false, levels: [], budget: null, output: 65_536, ...found } : null
 }
 
 export interface Part {
@@ -291,6 +292,12 @@ function checkTools(request: Request): void {
 function checkSettings(config: NonNullable<Request['generationConfig']>, traits: Traits): void {
   const sampling = ['temperature', 'topP', 'topK'].find((field) => config[field] !== undefined)
   if (traits.newest && sampling) throw invalid(`${sampling} is not supported by this model.`)
+  const most = Number(config.maxOutputTokens ?? 1)
+  if (most < 1 || most > traits.output) {
+    throw invalid(
+      `Unable to submit request because it has a maxOutputTokens value of ${most} but the supported range is from 1 (inclusive) to ${traits.output + 1} (exclusive). Update the value and try again.`,
+    )
+  }
   if (config.thinkingConfig === undefined) return
   const { includeThoughts, thinkingBudget: budget, thinkingLevel: level } = config.thinkingConfig
   if (budget !== undefined && level !== undefined) {

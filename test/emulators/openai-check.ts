@@ -85,6 +85,14 @@ function checkSettings(body: Wire): void {
       'integer_below_min_value',
     )
   }
+  const most = /^(ft:)?gpt-4\.1/.test(model) ? 32_768 : 128_000
+  if (typeof max_output_tokens === 'number' && max_output_tokens > most) {
+    refuse(
+      `Invalid 'max_output_tokens': integer above maximum value. Expected a value <= ${most}, but got ${max_output_tokens} instead.`,
+      'max_output_tokens',
+      'integer_above_max_value',
+    )
+  }
   if (text(prompt_cache_key).length > 64) {
     refuse(
       "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length 64.",

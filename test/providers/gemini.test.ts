@@ -875,6 +875,17 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
   ])
   t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
 
+  const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
+    const wish = request({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
+    const { body, notes } = gemini.render(wish)
+    return [(body as Request).generationConfig?.maxOutputTokens, notes.length]
+  }
+  t.strictSame(limit('gemini-3.8-flash', 128_000), [65_536, 1])
+  t.strictSame(limit('gemini-3.8-flash', 65_536), [65_536, 0])
+  t.strictSame(limit('gemini-2.0-flash', 65_536), [8192, 1])
+  t.strictSame(limit('gemini-3.8-flash', 128_000, { id: 'x', max_output_tokens: 99_999 }), [99_999, 1])
+  t.strictSame(limit('somebody-elses', 128_000), [128_000, 0])
+
   const choice = (tool_choice: ModelRequest['settings']['tool_choice'], list = tools) => {
     const { body, notes } = gemini.render(
       request({ tools: list, settings: tool_choice ? { tool_choice } : {} }),

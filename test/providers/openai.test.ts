@@ -906,6 +906,16 @@ t.test('a refused request may be sent once more without what was refused', async
   const quiet = openai.repair?.(unverified, request)
   t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
   t.equal(quiet && openai.repair?.(unverified, quiet), null, 'once')
+  const limited = (max_output_tokens: number, message: string) => {
+    const wish = requestFor(openai, { settings: { max_output_tokens, temperature: 1 } })
+    const again = openai.repair?.(failed({ param: 'max_output_tokens', message }), wish)
+    return again?.settings
+  }
+  const above = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
+  t.same(limited(128_000, above), { temperature: 1, max_output_tokens: 16_384 })
+  t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
+  t.same(limited(128_000, 'Too large.'), { temperature: 1 })
+  t.equal(openai.repair?.(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.repair?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.repair?.(failed({ code: 'server_error' }, 500), request), null)
 })
@@ -1126,6 +1136,8 @@ t.test('whole turns against the emulator', async (t) => {
       }))
       await t.rejects(ask('x'), { code: 'upstream_rate_limited', retryAfter: 3 })
       emulator.script(null)
+      const settings = { max_output_tokens: 128_000 }
+      t.equal(finishOf(await ask('x', { model: 'gpt-4.1', settings })), 'stop', 'within what the model has')
       await t.rejects(ask('x', { model: 'missing' }), { code: 'upstream_rejected' })
     })
 
