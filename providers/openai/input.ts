@@ -83,8 +83,8 @@ function resultItem(part: Part): InputItem[] {
 /** There is no flag for a failure on this wire: the text says what became of the call. */
 function resultContent(part: ToolResultPart): ContentPart[] {
   const content = [...part.content]
-  if (content.length === 0 && part.structured !== undefined) {
-    content.push({ type: 'text', text: JSON.stringify(part.structured) })
+  if (part.structured !== undefined && !content.some(({ type }) => type === 'text')) {
+    content.push({ type: 'text', text: wellFormedJson(part.structured) })
   }
   const outcome = part.outcome === 'ok' && part.is_error ? 'error' : part.outcome
   if (outcome !== 'ok') content.unshift({ type: 'text', text: FAILED[outcome] })

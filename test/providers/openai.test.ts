@@ -578,6 +578,15 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         is_error: false,
         outcome: 'ok',
       },
+      {
+        type: 'tool_result',
+        call_id: 'both',
+        name: 'x',
+        content: [{ type: 'image', media_type: 'image/png', data: 'QUJD' }],
+        structured: { a: 1 },
+        is_error: false,
+        outcome: 'ok',
+      },
     ]
     const { body } = publicBody(
       requestFor(openai, { messages: [{ role: 'tool', parts: [...parts, ...odd] }] }),
@@ -595,6 +604,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       [
         { type: 'input_text', text: 'see' },
         { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+      ],
+      [
+        { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+        { type: 'input_text', text: '{"a":1}' },
       ],
     ])
   })
