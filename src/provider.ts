@@ -179,6 +179,11 @@ export interface Deployment {
   classify(failure: UpstreamFailure): BatonError
   authorize(secret: CredentialSecret, facts: CredentialFacts): Record<string, string>
   /**
+   * Statuses of an `upstream_auth` that another access token may cure; absent: 401 alone. Any other is the
+   * vendor's word on the account, which stays the same however often its token is renewed.
+   */
+  renewOn?: readonly number[]
+  /**
    * A request to send once instead of the refused one (vendor's documented repair, e.g. reasoning that
    * the vendor can no longer verify is left out); null when there is none. Called before the first byte.
    */
