@@ -16,6 +16,8 @@ interface Facts {
   error: Wire
   headers: Readonly<Record<string, string>>
   html: boolean
+  /** The API wrote it, in one of its two shapes. */
+  isApi: boolean
 }
 
 interface Rule {
@@ -38,7 +40,8 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
 const RULES: readonly Rule[] = [
   {
-    when: ({ html, status }) => html && (status === null || status < 500),
+    // Of a page, too, these two say what they mean.
+    when: ({ html, status }) => html && (status === null || status < 500) && status !== 413 && status !== 429,
     code: 'upstream_rejected',
     says: "OpenAI's network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
   },
@@ -94,14 +97,21 @@ const RULES: readonly Rule[] = [
     says: 'OpenAI could not use an image of the conversation.',
   },
   {
-    when: ({ status, message }) =>
-      (status === 400 || status === 404) &&
-      /model\b.*(not found|not exist|not supported|newer version)/i.test(message),
+    when: ({ status, code, message }) =>
+      code === 'model_not_found' ||
+      ((status === 400 || status === 404) &&
+        /model\b.*(not found|not exist|not supported|newer version)/i.test(message)),
     code: 'upstream_rejected',
     says: 'The credential cannot use this model; a newer one may need the header `version` in the options.',
   },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: 'OpenAI timed out.' },
   { when: status(401), code: 'upstream_auth', says: 'OpenAI refused the credential.' },
+  {
+    // The API's own word; without one it is the network's edge, whatever the credential.
+    when: (facts) => facts.status === 403 && facts.isApi,
+    code: 'upstream_auth',
+    says: 'OpenAI does not permit this credential to do this.',
+  },
   { when: status(408, 504), code: 'upstream_timeout', says: 'OpenAI timed out.' },
   { when: status(413), code: 'upstream_rejected', says: 'The request is too large for OpenAI.' },
   { when: status(429), code: 'upstream_rate_limited', says: 'OpenAI limits the rate of requests.' },
@@ -132,6 +142,7 @@ export function classifyEvent(event: Wire): BatonError {
     status: wireNumber(event.status) ?? null,
     headers: Object.fromEntries(headers),
     html: false,
+    isApi: true,
   })
 }
 
@@ -187,15 +198,12 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const json = wireJson(body)
   if (!json) {
     const words = html ? (/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? '') : body
-    return { status, headers, html, error: {}, code: '', type: '', message: presentable(words) }
+    const message = presentable(words)
+    return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
   const { error = json.detail ?? json } = json
-  return {
-    ...wordsOf(typeof error === 'string' ? { message: error } : wireObject(error)),
-    status,
-    headers,
-    html,
-  }
+  const words = wordsOf(typeof error === 'string' ? { message: error } : wireObject(error))
+  return { ...words, status, headers, html, isApi: words.code !== '' || words.message !== '' }
 }
 
 const wordsOf = (error: Wire) => ({
