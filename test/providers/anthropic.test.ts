@@ -926,6 +926,9 @@ t.test('failures', async (t) => {
       code: 'upstream_rate_limited',
       details: { reset_at: '2026-11-21T10:00:05.000Z' },
     })
+    t.equal(limit(counters).retryAfter, undefined)
+    t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)
+    t.equal(limit({ ...counters, 'retry-after': '7', date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 7)
     t.match(
       limit({
         'anthropic-ratelimit-unified-status': 'rejected',
