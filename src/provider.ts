@@ -120,6 +120,8 @@ export interface ModelRequest {
   follow_up: boolean
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false
+  /** False: calls and results go without ids, since the backend may know none. */
+  call_ids?: false
   capabilities: Capabilities
   reported?: ReportedModel
   credential: CredentialFacts

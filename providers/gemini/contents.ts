@@ -43,8 +43,10 @@ export interface Content {
 }
 
 export interface ContentsTarget {
-  /** Call ids, signed calls and media inside of function responses (capabilities.ts) */
+  /** Signed calls and media inside of function responses (capabilities.ts) */
   gemini3: boolean
+  /** Calls and responses carry their ids (4.5) */
+  ids: boolean
   /** `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1) */
   urlMedia: boolean
   /** Takes a sentence for `/render`'s notes */
@@ -102,10 +104,10 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
 
 const signature = (opaque: string | undefined) => (opaque === undefined ? {} : { thoughtSignature: opaque })
 
-const functionCall = (part: ToolCallPart, { gemini3 }: ContentsTarget): FunctionCall => ({
+const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall => ({
   name: part.name,
   args: part.arguments,
-  ...(gemini3 ? { id: part.call_id } : {}),
+  ...(ids ? { id: part.call_id } : {}),
 })
 
 /** Gemini signs the first of parallel calls only, and checks that one (4.4). */
@@ -154,11 +156,11 @@ function placeMedia(
 function functionResponse(
   part: ToolResultPart,
   media: BlobPart[],
-  { gemini3 }: ContentsTarget,
+  { ids }: ContentsTarget,
 ): FunctionResponse {
   return {
     name: part.name,
-    ...(gemini3 ? { id: part.call_id } : {}),
+    ...(ids ? { id: part.call_id } : {}),
     response: responseObject(part),
     ...(media.length > 0 ? { parts: media } : {}),
   }

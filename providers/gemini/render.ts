@@ -86,6 +86,7 @@ export function renderBody(
     if (!notes.includes(text)) notes.push(text)
   }
   const { gemini3 } = familyOf(request.model)
+  const ids = gemini3 && request.call_ids !== false
   const leading = form.oauth ? request.options.system_blocks : []
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
@@ -95,7 +96,7 @@ export function renderBody(
     ...(system.length > 0
       ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: wellFormedValue(toContents(request.messages, { gemini3, urlMedia: form.urlMedia, note })),
+    contents: wellFormedValue(toContents(request.messages, { gemini3, ids, urlMedia: form.urlMedia, note })),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),

@@ -637,6 +637,17 @@ t.test(
       t.equal(again && gemini.repair?.(refused(message), again), null, 'once')
     }
     t.equal(gemini.repair?.(refused('Invalid JSON payload received.'), request({ messages })), null)
+    const strange = refused(
+      'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
+    )
+    const plain = gemini.repair?.(strange, request({ messages }))
+    t.notMatch(
+      JSON.stringify(plain && gemini.render(plain).body.contents),
+      /"id"/,
+      'ids go where they are known',
+    )
+    t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
+    t.equal(plain && gemini.repair?.(strange, plain), null, 'once')
   },
 )
 
