@@ -208,7 +208,7 @@ const instant = (ms: number): string[] => (ms > 0 && ms < 8.64e15 ? [new Date(ms
 
 /** Refusals of thinking that goes back: not its own, changed, or missing at the head of a tool turn. */
 const BAD_THINKING =
-  /Invalid `signature` in `thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
+  /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
 
 /**
  * The vendor refuses thinking that went back: once more without any of it. With a budget the request

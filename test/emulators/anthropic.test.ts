@@ -889,6 +889,6 @@ t.test('thinking that comes back', async (t) => {
     t.match(blocks, [{ type: 'redacted_thinking', data: /^E/ }, { type: 'tool_use' }])
     t.match(await ask(emulator, next(body, blocks)), { status: 200 })
     const broken = next(body, blocks, ([a, b]) => [{ ...a, data: `${a?.data}x` }, b] as Blocks)
-    t.match(await ask(emulator, broken), { status: 400, words: /Invalid `signature`/ })
+    t.match(await ask(emulator, broken), { status: 400, words: /Invalid `data` in `redacted_thinking`/ })
   })
 })

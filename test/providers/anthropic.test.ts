@@ -1157,6 +1157,11 @@ t.test('against the emulator', async (t) => {
     t.equal(anthropic.repair?.(failure, requestFor()), null, 'nothing to leave out')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
     t.match(anthropic.repair?.(failure, thinks)?.messages, [said('a'), said('b')])
+    const hidden = {
+      ...failure,
+      body: failure.body.replace('signature', 'data').replace('`th', '`redacted_th'),
+    }
+    t.match(anthropic.repair?.(hidden, thinks)?.messages, [said('a'), said('b')])
     t.equal(anthropic.repair?.({ ...failure, status: 500 }, thinks), null)
     t.equal(anthropic.repair?.({ ...failure, body: '{}' }, thinks), null)
   })
