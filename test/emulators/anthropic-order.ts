@@ -35,11 +35,21 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
   for (const turn of turns) {
     for (const [i, block] of turn.blocks.entries()) checkBlock(block, turn, i)
   }
+  checkImages(turns, model)
   if (turns[0]?.role !== 'user') invalid('messages: first message must use the "user" role')
   checkSystemRole(turns, model)
   checkLast(turns, model)
   checkPairs(turns)
   return turns
+}
+
+/** 100 for a window of 200,000 tokens, else 600 (wire/anthropic.md 3.6). */
+function checkImages(turns: Turn[], { window }: EmulatedModel): void {
+  const most = window > 200_000 ? 600 : 100
+  const blocks = turns.flatMap((turn) => turn.blocks)
+  const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
+  const count = all.filter(({ type }) => type === 'image').length
+  if (count > most) invalid(`messages: too many images: ${count} > ${most}`)
 }
 
 function turnOf(message: Json, index: number): Turn {

@@ -520,6 +520,14 @@ const REFUSALS: Case[] = [
     /media_type/,
   ],
   [
+    'an image too many',
+    base({
+      model: 'claude-haiku-4-5',
+      messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
+    }),
+    /too many images: 101 > 100/,
+  ],
+  [
     'an image that is no base64',
     base({ messages: [user([{ type: 'image', source: { ...png, data: 'ä' } }])] }),
     /invalid base64/,

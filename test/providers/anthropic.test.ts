@@ -525,6 +525,29 @@ t.test('messages', async (t) => {
     t.notOk(anthropic.capabilities('claude-opus-5').userMedia.has('audio'))
   })
 
+  await t.test('of too many images the oldest give way, and the rest stay where they are', async (t) => {
+    const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+    const history = (count: number): MessageInput[] =>
+      Array.from({ length: count }, (_, i) => [
+        said(`look ${i}`),
+        answered(called(`c${i}`)),
+        results(returned(`c${i}`, { content: [image] })),
+      ]).flat()
+    const sent = (count: number, model: string) => {
+      const rendered = render({ model, messages: history(count) })
+      t.equal(refusalOf(rendered), null)
+      const { body, notes } = rendered
+      return { left: JSON.stringify(body.messages).match(/"type":"image"/g)?.length, notes, body }
+    }
+    t.match(sent(100, 'claude-haiku-4-5'), { left: 100, notes: [] })
+    const over = sent(101, 'claude-haiku-4-5')
+    t.match(over, { left: 76, notes: [/oldest 25 images/] })
+    t.equal(sent(125, 'claude-haiku-4-5').left, 100)
+    t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
+    t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
+    t.match(sent(101, 'claude-opus-5'), { left: 101, notes: [] })
+  })
+
   await t.test('a system message goes after what the user said, or becomes a text', async (t) => {
     const system = (text: string): MessageInput => ({ role: 'system', parts: [{ type: 'text', text }] })
     const opus = { model: 'claude-opus-4-8' }
