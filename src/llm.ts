@@ -38,7 +38,7 @@ export interface ModelCall {
   signal: AbortSignal
   /** Right before the bytes leave, once an attempt; false: not sent, LlmStale is thrown */
   beforeSend?(): boolean
-  /** After a 401, once: true when the credential was refreshed and the call may be made again */
+  /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
   onUnauthorized?(): Promise<boolean>
 }
 
@@ -179,8 +179,9 @@ export function createLlm(deps: LlmDeps): Llm {
     call.signal.throwIfAborted()
     if (thrown instanceof Refused) {
       const { failure } = thrown
-      // By meaning, not by status: a revoked login may come as 403 (wire/anthropic.md 1.6).
-      if (thrown.error.code === 'upstream_auth' && call.onUnauthorized && !progress.isRefreshed) {
+      const { renewOn = [401] } = call.deployment
+      const mayRenew = thrown.error.code === 'upstream_auth' && renewOn.includes(failure.status)
+      if (mayRenew && call.onUnauthorized && !progress.isRefreshed) {
         progress.isRefreshed = true
         if (await call.onUnauthorized()) return progress.request
       }

@@ -120,6 +120,8 @@ export interface ModelRequest {
   follow_up: boolean
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false
+  /** False: calls and results go without ids, since the backend may know none. */
+  call_ids?: false
   capabilities: Capabilities
   reported?: ReportedModel
   credential: CredentialFacts
@@ -178,6 +180,11 @@ export interface Deployment {
   /** Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`. */
   classify(failure: UpstreamFailure): BatonError
   authorize(secret: CredentialSecret, facts: CredentialFacts): Record<string, string>
+  /**
+   * Statuses of an `upstream_auth` that another access token may cure; absent: 401 alone. Any other is the
+   * vendor's word on the account, which stays the same however often its token is renewed.
+   */
+  renewOn?: readonly number[]
   /**
    * A request to send once instead of the refused one (vendor's documented repair, e.g. reasoning that
    * the vendor can no longer verify is left out); null when there is none. Called before the first byte.

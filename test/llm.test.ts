@@ -536,6 +536,27 @@ t.test('a 401 refreshes the credential once', async (t) => {
   t.equal(refusing.requests.length, 3, 'not again when the refresh did not help')
 })
 
+t.test(
+  "a word on the account is final: another token is no cure, unless the vendor's table says so",
+  async (t) => {
+    let asked = 0
+    const onUnauthorized = async () => ++asked > 0
+    const denied = { ...vendor, classify: ({ body }: UpstreamFailure) => upstream('upstream_auth', body) }
+    const closed = await upstreamServer(t, status(403, 'suspended'))
+    const error = await failure(bench(t, closed.url).call({ deployment: denied, onUnauthorized }))
+    t.equal(error.code, 'upstream_auth')
+    t.equal(asked, 0)
+    t.equal(closed.requests.length, 1)
+    const revoked = await upstreamServer(t, status(403, 'revoked'), whole)
+    const deployment = { ...denied, renewOn: [401, 403] }
+    t.equal(
+      textOf((await collect(bench(t, revoked.url).call({ deployment, onUnauthorized }))).batches),
+      'hello',
+    )
+    t.equal(asked, 1)
+  },
+)
+
 t.test('timeouts', async (t) => {
   t.test('for the first byte: not tried again', async (t) => {
     const server = await upstreamServer(t, () => {})

@@ -22,6 +22,8 @@ export interface Family {
   systemMessages: boolean
   /** Highest `max_tokens` accepted; null where it is not known */
   maxOutput: number | null
+  /** Most images in a request */
+  maxImages: number
 }
 
 export const EFFORTS: readonly WireEffort[] = ['low', 'medium', 'high', 'xhigh', 'max']
@@ -36,12 +38,14 @@ const GENERATION_4_5: Family = {
   boundThinking: false,
   systemMessages: false,
   maxOutput: 64_000,
+  maxImages: 100,
 }
 const GENERATION_4_6: Family = {
   ...GENERATION_4_5,
   thinking: ['adaptive', 'enabled', 'disabled'],
   efforts: ['low', 'medium', 'high', 'max'],
   maxOutput: 128_000,
+  maxImages: 600,
 }
 const GENERATION_4_7: Family = {
   ...GENERATION_4_6,

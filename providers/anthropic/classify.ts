@@ -162,27 +162,31 @@ function rateLimited({ headers, code, message }: Report): Verdict {
     return ['upstream_rejected', "The account's spending limit at Anthropic is reached; raise it to go on."]
   }
   const reset = resetOf(headers)
+  const wait = retryAfter ?? waitOf(secondsUntil(reset, headers))
   return [
     'upstream_rate_limited',
     "The account's rate limit at Anthropic is reached. Try again later.",
     {
-      ...(retryAfter === undefined ? {} : { retryAfter }),
+      ...(wait === undefined ? {} : { retryAfter: wait }),
       ...(reset === undefined ? {} : { details: { reset_at: reset } }),
     },
   ]
 }
 
-/** Retry-After in seconds; its date form is read against the response's own Date, so no clock is needed. */
+/** Retry-After in seconds. */
 function secondsToWait(headers: Report['headers']): number | undefined {
   const ms = Number(headers['retry-after-ms'] ?? Number.NaN)
   if (ms > 0) return Math.ceil(ms / 1000)
   const value = headers['retry-after']
   if (value === undefined) return undefined
-  const seconds = /^\d+(\.\d+)?$/.test(value)
-    ? Number(value)
-    : (Date.parse(value) - Date.parse(headers.date ?? '')) / 1000
-  return seconds >= 0 ? Math.ceil(seconds) : undefined
+  return waitOf(/^\d+(\.\d+)?$/.test(value) ? Number(value) : secondsUntil(value, headers))
 }
+
+/** Read against the response's own Date, so no clock is needed; NaN where either is missing. */
+const secondsUntil = (moment: string | undefined, headers: Report['headers']): number =>
+  (Date.parse(moment ?? '') - Date.parse(headers.date ?? '')) / 1000
+
+const waitOf = (seconds: number): number | undefined => (seconds >= 0 ? Math.ceil(seconds) : undefined)
 
 /**
  * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix
@@ -204,7 +208,7 @@ const instant = (ms: number): string[] => (ms > 0 && ms < 8.64e15 ? [new Date(ms
 
 /** Refusals of thinking that goes back: not its own, changed, or missing at the head of a tool turn. */
 const BAD_THINKING =
-  /Invalid `signature` in `thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
+  /Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block|`thinking` or `redacted_thinking` blocks .* cannot be modified|Expected `thinking` or `redacted_thinking`|the first block must be `?thinking|cannot contain `?thinking/
 
 /**
  * The vendor refuses thinking that went back: once more without any of it. With a budget the request

@@ -49,6 +49,8 @@ export const anthropicOauth: Deployment = {
   id: 'anthropic-oauth',
   credential: { kind: 'oauth' },
   render: (request) => renderRequest(request, true),
+  // A revoked login is a 403 (wire/anthropic.md 1.6).
+  renewOn: [401, 403],
   authorize: ({ access_token }, { workspace_id }) => ({
     authorization: `Bearer ${access_token ?? ''}`,
     // Only a login that may act in several workspaces has one (wire/anthropic.md 2.2).

@@ -4,9 +4,15 @@
  * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
-import { type MediaPart, type MessageInput, mediaAsText, type Part } from '../../src/chat/message.ts'
+import {
+  type MediaPart,
+  type MessageInput,
+  mediaAsText,
+  type Part,
+  type ToolResultPart,
+} from '../../src/chat/message.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import { thinkingBlock } from './opaque.ts'
-import { wellFormed, wellFormedValue } from './text.ts'
 import type {
   AssistantBlock,
   ContentBlock,
@@ -88,6 +94,7 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rende
       return
     case 'tool_result':
       turn.results.push(toolResult(part, rendering))
+      turn.content.push(...besideFailed(part, rendering))
       return
     case 'reasoning':
     case 'tool_call':
@@ -135,19 +142,28 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
   }
 }
 
-function toolResult(part: Extract<Part, { type: 'tool_result' }>, rendering: Rendering): ToolResultBlock {
+function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock {
   const content = part.content.flatMap((item): ContentBlock[] => {
-    if (item.type !== 'text') return [mediaBlock(item, rendering)]
+    if (item.type !== 'text') return part.is_error ? [] : [mediaBlock(item, rendering)]
     return item.text.trim() === '' ? [] : [textBlock(item.text)]
   })
   const hasText = content.some(({ type }) => type === 'text')
   if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
+  // "content cannot be empty if `is_error` is true" (can1357/oh-my-pi#2250)
+  if (part.is_error && content.length === 0) content.push(textBlock('The tool failed without a message.'))
   return {
     type: 'tool_result',
     tool_use_id: part.call_id,
     ...(content.length > 0 ? { content } : {}),
     ...(part.is_error ? { is_error: true } : {}),
   }
+}
+
+/** "all content must be type `text` if `is_error` is true": a failed call's media stand behind the results. */
+function besideFailed({ name, content, is_error }: ToolResultPart, rendering: Rendering): ContentBlock[] {
+  const media = is_error ? content.filter((item) => item.type !== 'text') : []
+  if (media.length === 0) return []
+  return [textBlock(`[From the result of ${name}:]`), ...media.map((item) => mediaBlock(item, rendering))]
 }
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text: wellFormed(text) })
@@ -171,10 +187,13 @@ const IMAGE_TYPES: Readonly<Record<string, ImageType>> = {
 
 function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
   const type = IMAGE_TYPES[media_type.toLowerCase()]
-  if (url !== undefined) return { type: 'image', source: { type: 'url', url } }
+  if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
   if (!type || data === undefined) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }
 }
+
+/** "Only HTTPS URLs are supported." */
+const isFetched = (url: string | undefined): url is string => url !== undefined && /^https:/i.test(url)
 
 const PDF = 'application/pdf'
 const isPlainText = (type: string) =>
@@ -186,7 +205,7 @@ function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBloc
 }
 
 function documentSource(type: string, data?: string, url?: string): DocumentBlock['source'] | null {
-  if (type === PDF && url !== undefined) return { type: 'url', url }
+  if (type === PDF && isFetched(url)) return { type: 'url', url }
   if (type === PDF && data !== undefined) return { type: 'base64', media_type: PDF, data }
   if (data === undefined || !isPlainText(type)) return null
   const text = Buffer.from(data, 'base64').toString('utf8')

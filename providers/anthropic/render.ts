@@ -7,10 +7,11 @@
  */
 import { createHash } from 'node:crypto'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
 import { type Family, familyOf } from './capabilities.ts'
+import { withinImages } from './images.ts'
 import { renderMessages } from './messages.ts'
-import { wellFormed, wellFormedValue } from './text.ts'
 import { planThinking, type Thinking } from './thinking.ts'
 import type { CacheControl, TextBlock, WireMessage, WireRequest, WireTool, WireToolChoice } from './wire.ts'
 
@@ -34,6 +35,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const system = systemBlocks(request, oauth)
   const tools = declareTools(request.tools)
   const tool_choice = toolChoice(request, plan, note)
+  const messages = renderMessages(request.messages, { replay: plan.replay, note })
   const body: WireRequest = {
     model: request.model,
     max_tokens,
@@ -45,7 +47,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     ...(plan.effort ? { output_config: { effort: plan.effort } } : {}),
     ...sampling(request, plan, note),
     ...(oauth ? { metadata: { user_id: sessionHash(request.session_id) } } : {}),
-    messages: withAnchors(renderMessages(request.messages, { replay: plan.replay, note })),
+    messages: withAnchors(withinImages(messages, family.maxImages, note)),
   }
   return {
     method: 'POST',

@@ -80,6 +80,13 @@ export function capabilities(model: string): Capabilities {
   }
 }
 
+/** Highest `maxOutputTokens`: as reported, else by name; undefined where it is not known (8.1). */
+export function mostOutput(model: string, reported?: ReportedModel): number | undefined {
+  const name = bareModel(model)
+  const known = name.startsWith('gemini-') ? 65_536 : undefined
+  return reported?.max_output_tokens ?? (/^gemini-(1|2\.0)/.test(name) ? 8192 : known)
+}
+
 export interface ThinkingConfig {
   includeThoughts: boolean
   thinkingBudget?: number

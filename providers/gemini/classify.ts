@@ -240,20 +240,24 @@ function secondsUntil(instant: string | undefined, date: string | undefined): nu
   return left >= 0 ? left : undefined
 }
 
-/**
- * A signature that Google cannot verify (the model or its backend changed under it, or a caller made it up)
- * is left out once; the documented dummy takes its place on calls (4.4). Null where there is none to leave out.
- */
+const BAD_SIGNATURE =
+  /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
+
+/** What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify. */
 export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+  if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
-  if (
-    failure.status !== 400 ||
-    !/thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i.test(
-      message,
-    )
-  ) {
-    return null
+  if (/unknown name "id"/i.test(message)) {
+    return request.call_ids === false ? null : { ...request, call_ids: false }
   }
+  return BAD_SIGNATURE.test(message) ? withoutSignatures(request) : null
+}
+
+/**
+ * The model or its backend changed under them, or a caller made them up; the documented dummy takes their place
+ * on calls (4.4). Null where there is none to leave out.
+ */
+function withoutSignatures(request: ModelRequest): ModelRequest | null {
   let found = false
   const messages = request.messages.map((one) => ({
     ...one,

@@ -43,8 +43,10 @@ export interface Content {
 }
 
 export interface ContentsTarget {
-  /** Call ids, signed calls and media inside of function responses (capabilities.ts) */
+  /** Signed calls and media inside of function responses (capabilities.ts) */
   gemini3: boolean
+  /** Calls and responses carry their ids (4.5) */
+  ids: boolean
   /** `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1) */
   urlMedia: boolean
   /** Takes a sentence for `/render`'s notes */
@@ -102,10 +104,10 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
 
 const signature = (opaque: string | undefined) => (opaque === undefined ? {} : { thoughtSignature: opaque })
 
-const functionCall = (part: ToolCallPart, { gemini3 }: ContentsTarget): FunctionCall => ({
+const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall => ({
   name: part.name,
   args: part.arguments,
-  ...(gemini3 ? { id: part.call_id } : {}),
+  ...(ids ? { id: part.call_id } : {}),
 })
 
 /** Gemini signs the first of parallel calls only, and checks that one (4.4). */
@@ -134,6 +136,8 @@ function userParts(parts: readonly Part[], target: ContentsTarget): WirePart[] {
 const isMedia = (part: Part): part is MediaPart =>
   part.type === 'image' || part.type === 'audio' || part.type === 'file'
 
+const INSIDE = /^image\/(png|jpeg|webp)$|^application\/pdf$/
+
 /** Gemini 3 takes images and PDFs inside of a response (4.2); all else stands after the responses. */
 function placeMedia(
   result: ToolResultPart,
@@ -142,7 +146,7 @@ function placeMedia(
   const inside: BlobPart[] = []
   const outside: MediaPart[] = []
   for (const part of result.content.filter(isMedia)) {
-    if (gemini3 && part.data !== undefined && /^(image\/|application\/pdf$)/.test(part.media_type))
+    if (gemini3 && part.data !== undefined && INSIDE.test(mediaType(part)))
       inside.push({ inlineData: { mimeType: mediaType(part), data: part.data } })
     else outside.push(part)
   }
@@ -152,11 +156,11 @@ function placeMedia(
 function functionResponse(
   part: ToolResultPart,
   media: BlobPart[],
-  { gemini3 }: ContentsTarget,
+  { ids }: ContentsTarget,
 ): FunctionResponse {
   return {
     name: part.name,
-    ...(gemini3 ? { id: part.call_id } : {}),
+    ...(ids ? { id: part.call_id } : {}),
     response: responseObject(part),
     ...(media.length > 0 ? { parts: media } : {}),
   }
@@ -181,11 +185,15 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
 
-/** What Gemini reads inline besides images and sound: PDF, video and text of any kind. */
-const READABLE = /^(image|audio|video|text)\/|^application\/pdf$/
+/**
+ * What Gemini reads: the images that its page on image understanding names, sound, video, PDF and text. Any
+ * other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole request, and every later
+ * one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
+ */
+const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^application\/pdf$/
 
 function mediaPart(part: MediaPart, target: ContentsTarget): WirePart {
-  if (!READABLE.test(part.media_type)) {
+  if (!READABLE.test(mediaType(part))) {
     target.note(`${part.type}: Gemini does not read ${part.media_type}; it is named in words instead`)
     return { text: mediaAsText(part) }
   }

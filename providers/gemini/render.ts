@@ -4,8 +4,9 @@
  */
 import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, SchemaProfile, ToolDeclaration } from '../../src/provider.ts'
-import { familyOf, thinkingConfig } from './capabilities.ts'
+import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
 
 /** Where the deployments differ inside of the body. */
@@ -62,7 +63,11 @@ interface DeclaredTools {
   function_declarations?: FunctionDeclaration[]
 }
 const declarations = (tools: readonly ToolDeclaration[]): FunctionDeclaration[] =>
-  tools.map(({ name, description, parameters }) => ({ name, description, parametersJsonSchema: parameters }))
+  tools.map(({ name, description, parameters }) => ({
+    name,
+    description: wellFormed(description),
+    parametersJsonSchema: wellFormedValue(parameters),
+  }))
 const plain = once((tools: readonly ToolDeclaration[]) =>
   frozen([{ functionDeclarations: declarations(tools) }]),
 )
@@ -81,6 +86,7 @@ export function renderBody(
     if (!notes.includes(text)) notes.push(text)
   }
   const { gemini3 } = familyOf(request.model)
+  const ids = gemini3 && request.call_ids !== false
   const leading = form.oauth ? request.options.system_blocks : []
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)
@@ -88,9 +94,9 @@ export function renderBody(
   const generationConfig = settings(request, note)
   const body = {
     ...(system.length > 0
-      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text })) } }
+      ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: toContents(request.messages, { gemini3, urlMedia: form.urlMedia, note }),
+    contents: wellFormedValue(toContents(request.messages, { gemini3, ids, urlMedia: form.urlMedia, note })),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),
@@ -107,7 +113,13 @@ function settings(request: ModelRequest, note: (text: string) => void): Record<s
     if (request.capabilities.sampling) config[field] = value
     else note(`${name}: not accepted by this model`)
   }
-  if (max_output_tokens !== undefined) config.maxOutputTokens = max_output_tokens
+  if (max_output_tokens !== undefined) {
+    // "the supported range is from 1 (inclusive) to 65537 (exclusive)" (stackblitz-labs/bolt.diy#955)
+    const most = mostOutput(request.model, request.reported) ?? max_output_tokens
+    config.maxOutputTokens = Math.min(max_output_tokens, most)
+    if (max_output_tokens > most)
+      note(`max_output_tokens: lowered to ${most}, the most that this model takes`)
+  }
   const thinking = thinkingConfig(request.model, reasoning?.effort, request.reported)
   if (thinking.config) config.thinkingConfig = thinking.config
   if (thinking.note) note(thinking.note)

@@ -16,6 +16,8 @@ interface Facts {
   error: Wire
   headers: Readonly<Record<string, string>>
   html: boolean
+  /** The API wrote it, in one of its two shapes. */
+  isApi: boolean
 }
 
 interface Rule {
@@ -38,7 +40,8 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
 const RULES: readonly Rule[] = [
   {
-    when: ({ html, status }) => html && (status === null || status < 500),
+    // Of a page, too, these two say what they mean.
+    when: ({ html, status }) => html && (status === null || status < 500) && status !== 413 && status !== 429,
     code: 'upstream_rejected',
     says: "OpenAI's network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
   },
@@ -94,14 +97,21 @@ const RULES: readonly Rule[] = [
     says: 'OpenAI could not use an image of the conversation.',
   },
   {
-    when: ({ status, message }) =>
-      (status === 400 || status === 404) &&
-      /model\b.*(not found|not exist|not supported|newer version)/i.test(message),
+    when: ({ status, code, message }) =>
+      code === 'model_not_found' ||
+      ((status === 400 || status === 404) &&
+        /model\b.*(not found|not exist|not supported|newer version)/i.test(message)),
     code: 'upstream_rejected',
     says: 'The credential cannot use this model; a newer one may need the header `version` in the options.',
   },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: 'OpenAI timed out.' },
   { when: status(401), code: 'upstream_auth', says: 'OpenAI refused the credential.' },
+  {
+    // The API's own word; without one it is the network's edge, whatever the credential.
+    when: (facts) => facts.status === 403 && facts.isApi,
+    code: 'upstream_auth',
+    says: 'OpenAI does not permit this credential to do this.',
+  },
   { when: status(408, 504), code: 'upstream_timeout', says: 'OpenAI timed out.' },
   { when: status(413), code: 'upstream_rejected', says: 'The request is too large for OpenAI.' },
   { when: status(429), code: 'upstream_rate_limited', says: 'OpenAI limits the rate of requests.' },
@@ -132,25 +142,36 @@ export function classifyEvent(event: Wire): BatonError {
     status: wireNumber(event.status) ?? null,
     headers: Object.fromEntries(headers),
     html: false,
+    isApi: true,
   })
 }
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
  * account or model, items that were never stored, readable summaries for an unverified organisation
- * (param `reasoning.summary`). Null where leaving that out would change nothing.
+ * (param `reasoning.summary`), more output than the model has. Null where leaving that out would change nothing.
  */
 export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
     return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
   }
+  if (facts.status === 400 && facts.error.param === 'max_output_tokens') return withinLimit(request, facts)
   const stale =
     facts.code === 'invalid_encrypted_content' ||
     /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted/i.test(
       facts.message,
     )
   return stale ? withoutReasoning(request) : null
+}
+
+/** With the limit that the refusal names ("Expected a value <= 16384"), else without one: none is listed anywhere. */
+function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {
+  const { max_output_tokens, ...settings } = request.settings
+  if (max_output_tokens === undefined) return null
+  const most = Number(/(?:<=|at most) ?(\d+)/.exec(message)?.[1] ?? Number.NaN)
+  const isLower = most >= 1 && most < max_output_tokens
+  return { ...request, settings: isLower ? { ...settings, max_output_tokens: most } : settings }
 }
 
 function withoutReasoning(request: ModelRequest): ModelRequest | null {
@@ -177,15 +198,12 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const json = wireJson(body)
   if (!json) {
     const words = html ? (/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? '') : body
-    return { status, headers, html, error: {}, code: '', type: '', message: presentable(words) }
+    const message = presentable(words)
+    return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
   const { error = json.detail ?? json } = json
-  return {
-    ...wordsOf(typeof error === 'string' ? { message: error } : wireObject(error)),
-    status,
-    headers,
-    html,
-  }
+  const words = wordsOf(typeof error === 'string' ? { message: error } : wireObject(error))
+  return { ...words, status, headers, html, isApi: words.code !== '' || words.message !== '' }
 }
 
 const wordsOf = (error: Wire) => ({

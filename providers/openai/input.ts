@@ -13,6 +13,7 @@ import {
   type ToolResultPart,
 } from '../../src/chat/message.ts'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
@@ -30,7 +31,7 @@ const itemsOf = once(({ role, parts }: MessageInput) => {
         ? parts.flatMap(resultItem)
         : // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
           givenItem(role === 'system' ? 'developer' : 'user', parts)
-  return items.map(frozen)
+  return items.map((item) => frozen(wellFormedValue(item)))
 })
 
 function givenItem(role: 'user' | 'developer', parts: readonly Part[]): InputItem[] {
@@ -50,7 +51,7 @@ function assistantItems(parts: readonly Part[]): InputItem[] {
       }
       case 'tool_call': {
         const { call_id, name } = part
-        return [{ type: 'function_call', call_id, name, arguments: JSON.stringify(part.arguments) }]
+        return [{ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) }]
       }
       default:
         return []
@@ -82,13 +83,16 @@ function resultItem(part: Part): InputItem[] {
 /** There is no flag for a failure on this wire: the text says what became of the call. */
 function resultContent(part: ToolResultPart): ContentPart[] {
   const content = [...part.content]
-  if (content.length === 0 && part.structured !== undefined) {
-    content.push({ type: 'text', text: JSON.stringify(part.structured) })
+  if (part.structured !== undefined && !content.some(({ type }) => type === 'text')) {
+    content.push({ type: 'text', text: wellFormedJson(part.structured) })
   }
   const outcome = part.outcome === 'ok' && part.is_error ? 'error' : part.outcome
   if (outcome !== 'ok') content.unshift({ type: 'text', text: FAILED[outcome] })
   return content.length > 0 ? content : [{ type: 'text', text: '(no output)' }]
 }
+
+/** JSON inside of a text: what is malformed in it would only be escaped, and be found where it is read. */
+const wellFormedJson = (value: unknown): string => JSON.stringify(wellFormedValue(value))
 
 const FAILED = {
   error: '[The tool call failed]',

@@ -1,6 +1,7 @@
 /** A canonical request as the body and headers of one Responses call, on the public API or the ChatGPT path. */
 import { exposedName } from '../../src/chat/names.ts'
 import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type {
   CredentialFacts,
   Effort,
@@ -27,9 +28,9 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
       ({ name, description, parameters }): FunctionTool => ({
         type: 'function',
         name,
-        description,
+        description: wellFormed(description),
         strict: false,
-        parameters,
+        parameters: wellFormedValue(parameters),
       }),
     ),
   ),
@@ -133,7 +134,7 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
 const DEFAULT_INSTRUCTIONS = 'You are a helpful assistant.'
 
 const allInstructions = ({ options, instructions }: ModelRequest): string =>
-  [...options.system_blocks, instructions].filter((text) => text !== '').join('\n\n')
+  wellFormed([...options.system_blocks, instructions].filter((text) => text !== '').join('\n\n'))
 
 function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effort): ResponsesBody {
   const { model, messages, tools } = request

@@ -80,8 +80,10 @@ class Walk {
     if (parts.length === 0) return
     if (message.role !== 'system') return this.#push(withParts(message, 'user', parts))
     if (this.#target.systemMessages) return this.#push(withParts(message, 'system', parts))
-    const text = parts.map((part) => (part.type === 'text' ? part.text : '')).join('\n')
-    this.#push({ role: 'user', parts: [{ type: 'text', text: `[System message]\n${text}` }] })
+    const texts = parts.flatMap((part) => (part.type === 'text' ? [part.text] : []))
+    const media = parts.filter(({ type }) => type !== 'text')
+    const text = ['[System message]', ...texts].join('\n')
+    this.#push({ role: 'user', parts: [{ type: 'text', text }, ...media] })
   }
 
   /** Parts of a user or system message, and results whose call is nowhere in the history. */

@@ -227,8 +227,9 @@ async function commitStep(
   folding: Fold,
   step: Step,
 ): Promise<PendingCalls | null> {
-  const parts = folding.parts()
   const reason = folding.finish()?.reason ?? 'stop'
+  // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
+  const parts = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   const calls = parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
   if (calls.length === 0 && reason === 'error') {
     throw new BatonError(

@@ -266,6 +266,16 @@ t.test('a message that needs no repair is the one that was given, any other one 
   t.strictSame(given, before)
 })
 
+t.test('what a system message shows stays, where it is given as a user’s', async (t) => {
+  const text = (value: string): Part => ({ type: 'text', text: value })
+  const image: Part = { type: 'image', media_type: 'image/png', data: 'aGk=' }
+  const given: MessageInput = { role: 'system', parts: [text('a'), image, text('b')] }
+  const to = { ...BOUND, systemMessages: false, userMedia: new Set(['image'] as const) }
+  t.strictSame(repair([given], to).messages, [
+    { role: 'user', parts: [text('[System message]\na\nb'), image] },
+  ])
+})
+
 t.test('bound reasoning goes back under its own prefix only', async (t) => {
   const earlier = (args: Record<string, unknown>): MessageInput[] => [
     { role: 'user', parts: [{ type: 'text', text: 'q' }] },

@@ -35,11 +35,21 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
   for (const turn of turns) {
     for (const [i, block] of turn.blocks.entries()) checkBlock(block, turn, i)
   }
+  checkImages(turns, model)
   if (turns[0]?.role !== 'user') invalid('messages: first message must use the "user" role')
   checkSystemRole(turns, model)
   checkLast(turns, model)
   checkPairs(turns)
   return turns
+}
+
+/** 100 for a window of 200,000 tokens, else 600 (wire/anthropic.md 3.6). */
+function checkImages(turns: Turn[], { window }: EmulatedModel): void {
+  const most = window > 200_000 ? 600 : 100
+  const blocks = turns.flatMap((turn) => turn.blocks)
+  const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
+  const count = all.filter(({ type }) => type === 'image').length
+  if (count > most) invalid(`messages: too many images: ${count} > ${most}`)
 }
 
 function turnOf(message: Json, index: number): Turn {
@@ -87,6 +97,7 @@ const CHECKS: Record<string, (block: Json, path: string) => void> = {
   },
   tool_result(block, path) {
     checkId(block.tool_use_id, `${path}.tool_result.tool_use_id`)
+    if (block.is_error === true) checkFailed(block.content ?? '', path)
     if (typeof block.content === 'string' || block.content === undefined) return
     list(block.content).forEach((entry, i) => {
       const part = object(entry)
@@ -98,6 +109,16 @@ const CHECKS: Record<string, (block: Json, path: string) => void> = {
       CHECKS[type]?.(part, place)
     })
   },
+}
+
+/** A failed call's result: some content, and no other than text. */
+function checkFailed(content: unknown, path: string): void {
+  if (content === '' || (Array.isArray(content) && content.length === 0)) {
+    invalid(`${path}.tool_result: content cannot be empty if \`is_error\` is true`)
+  }
+  if (list(content).some((entry) => object(entry).type !== 'text')) {
+    invalid(`${path}.tool_result: all content must be type \`text\` if \`is_error\` is true`)
+  }
 }
 
 function checkId(id: unknown, path: string): void {
@@ -140,7 +161,7 @@ function checkDocument(source: Json, path: string): void {
 
 function checkUrl(source: Json, path: string): void {
   onlyKeys(source, ['type', 'url'], `${path}.url`)
-  if (!/^https?:\/\//.test(string(source.url) ?? ''))
+  if (!/^https:\/\//.test(string(source.url) ?? ''))
     invalid(`${path}.url.url: Only HTTPS URLs are supported.`)
 }
 

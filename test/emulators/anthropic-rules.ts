@@ -6,6 +6,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { type Json, list, number, object, string } from '../../providers/anthropic/json.ts'
 import type { EmulatedModel } from './anthropic-models.ts'
+import { hasLoneSurrogate } from './http.ts'
 
 /** A request that the emulated API turns down. */
 export class Refusal extends Error {
@@ -110,13 +111,6 @@ export function checkFields(body: Json, head: Head, model: EmulatedModel, counti
   checkSampling(body, model)
   checkRest(body)
   checkCacheControl(body)
-}
-
-function hasLoneSurrogate(value: unknown): boolean {
-  if (typeof value === 'string') return /\p{Surrogate}/u.test(value)
-  if (Array.isArray(value)) return value.some(hasLoneSurrogate)
-  if (typeof value !== 'object' || value === null) return false
-  return Object.entries(value).some((entry) => entry.some(hasLoneSurrogate))
 }
 
 function checkMaxTokens(body: Json, { id, output }: EmulatedModel): void {

@@ -103,7 +103,10 @@ export function checkReplay(asker: Asker, turns: readonly Turn[]): Transformatio
       const path = `messages.${turn.index}.content.${i}`
       const claim = claimOf(tokenOf(block))
       const text = block.type === 'thinking' ? (string(block.thinking) ?? '') : ''
-      if (!claim || claim.text !== hash(text)) invalid(`${path}: Invalid \`signature\` in \`thinking\` block`)
+      const token = block.type === 'thinking' ? 'signature' : 'data'
+      if (!claim || claim.text !== hash(text)) {
+        invalid(`${path}: Invalid \`${token}\` in \`${block.type}\` block`)
+      }
       const reason = mismatch(asker, claim, () =>
         prefixOf(asker, turns.slice(0, turns.indexOf(turn)), turn.blocks.slice(0, i)),
       )

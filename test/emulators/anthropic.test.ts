@@ -520,6 +520,14 @@ const REFUSALS: Case[] = [
     /media_type/,
   ],
   [
+    'an image too many',
+    base({
+      model: 'claude-haiku-4-5',
+      messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
+    }),
+    /too many images: 101 > 100/,
+  ],
+  [
     'an image that is no base64',
     base({ messages: [user([{ type: 'image', source: { ...png, data: 'ä' } }])] }),
     /invalid base64/,
@@ -531,7 +539,7 @@ const REFUSALS: Case[] = [
   ],
   [
     'an image URL of another scheme',
-    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'file:///a' } }])] }),
+    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'http://a.example/b.png' } }])] }),
     /Only HTTPS/,
   ],
   [
@@ -599,6 +607,24 @@ const REFUSALS: Case[] = [
       ],
     }),
     /must be non-empty/,
+  ],
+  [
+    'a failed result without a word',
+    base({
+      messages: [user('a'), assistant([use('a')]), user([result('a', { is_error: true, content: '' })])],
+    }),
+    /content cannot be empty if `is_error` is true/,
+  ],
+  [
+    'a failed result with an image',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a')]),
+        user([result('a', { is_error: true, content: [{ type: 'image', source: png }] })]),
+      ],
+    }),
+    /all content must be type `text` if `is_error` is true/,
   ],
   [
     'a call without a result',
@@ -871,6 +897,6 @@ t.test('thinking that comes back', async (t) => {
     t.match(blocks, [{ type: 'redacted_thinking', data: /^E/ }, { type: 'tool_use' }])
     t.match(await ask(emulator, next(body, blocks)), { status: 200 })
     const broken = next(body, blocks, ([a, b]) => [{ ...a, data: `${a?.data}x` }, b] as Blocks)
-    t.match(await ask(emulator, broken), { status: 400, words: /Invalid `signature`/ })
+    t.match(await ask(emulator, broken), { status: 400, words: /Invalid `data` in `redacted_thinking`/ })
   })
 })

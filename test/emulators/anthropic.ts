@@ -187,19 +187,24 @@ function model(id: string): JsonReply {
 /** What the scenes may depend on: the turn begins with the last user message that says something. */
 function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
   const turns = mergeRoles(sent.filter(({ role }) => role !== 'system'))
-  const begin = turns.findLastIndex(
-    ({ role, blocks }) => role === 'user' && blocks.some(({ type }) => type === 'text'),
-  )
+  const begin = turns.findLastIndex(({ role, blocks }) => role === 'user' && userText(blocks) !== '')
   const answered = turns.slice(begin + 1).filter(({ role }) => role === 'user')
   const results = (turns.at(-1)?.blocks ?? []).filter(({ type }) => type === 'tool_result')
   return {
     tools: list(body.tools).map((tool) => String(object(tool).name)),
-    user: textOf(turns[begin]?.blocks ?? []),
+    user: userText(turns[begin]?.blocks ?? []),
     step: answered.length,
     results: results.map(({ content }) =>
       typeof content === 'string' ? content : textOf(list(content).map(object)),
     ),
   }
+}
+
+/** A caption in brackets that comes with a failed result's media is not the user's own text. */
+function userText(blocks: readonly Json[]): string {
+  const answersCalls = blocks.some(({ type }) => type === 'tool_result')
+  const isCaption = ({ text }: Json) => answersCalls && String(text).startsWith('[From the result of ')
+  return textOf(blocks.filter((block) => !isCaption(block)))
 }
 
 const textOf = (blocks: readonly Json[]): string =>

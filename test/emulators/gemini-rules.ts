@@ -13,10 +13,11 @@ export interface Traits {
   newest: boolean
   levels: readonly string[]
   budget: { min: number; max: number; off: boolean } | null
+  output: number
 }
 
 const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
-  [/^gemini-2\.0-/, {}],
+  [/^gemini-2\.0-/, { output: 8192 }],
   [/^gemini-2\.5-pro/, { budget: { min: 128, max: 32_768, off: false } }],
   [/^gemini-2\.5-flash-lite/, { budget: { min: 512, max: 24_576, off: true } }],
   [/^gemini-2\.5-flash/, { budget: { min: 0, max: 24_576, off: true } }],
@@ -37,7 +38,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
 /** Null for a model that is not there. */
 export function traitsOf(model: string): Traits | null {
   const found = MODELS.find(([name]) => name.test(model))?.[1]
-  return found ? { signed: false, newest: false, levels: [], budget: null, ...found } : null
+  return found ? { signed: false, newest: false, levels: [], budget: null, output: 65_536, ...found } : null
 }
 
 export interface Part {
@@ -52,6 +53,7 @@ export interface Part {
     parts?: { inlineData?: { mimeType?: string } }[]
   }
   inlineData?: { mimeType?: string; data?: string }
+  fileData?: { mimeType?: string }
 }
 export interface Content {
   role?: string
@@ -116,6 +118,8 @@ const DATA_FIELDS = [
   'codeExecutionResult',
 ]
 
+const MEDIA = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/[\w.+-]+$|^application\/pdf$/
+
 function checkParts(contents: readonly Content[]): void {
   const at = 'GenerateContentRequest.contents'
   if (contents.length === 0) throw invalid(`* ${at}: contents is not specified\n`)
@@ -135,6 +139,10 @@ function checkParts(contents: readonly Content[]): void {
         throw invalid(
           `* ${at}[${i}].parts[${j}].data: required oneof field 'data' must have one initialized field\n`,
         )
+      }
+      const { mimeType = '' } = part.inlineData ?? part.fileData ?? {}
+      if ((part.inlineData || part.fileData) && !MEDIA.test(mimeType)) {
+        throw invalid(`Unsupported MIME type: ${mimeType}`)
       }
     })
   })
@@ -208,7 +216,7 @@ function checkMedia(parts: readonly { inlineData?: { mimeType?: string } }[], si
   }
   for (const { inlineData } of parts) {
     const type = inlineData?.mimeType ?? ''
-    if (!/^image\/|^application\/pdf$/.test(type)) {
+    if (!/^image\/(png|jpeg|webp)$|^application\/pdf$/.test(type)) {
       throw invalid(`Unsupported MIME type in a function response: ${type}`)
     }
   }
@@ -284,6 +292,12 @@ function checkTools(request: Request): void {
 function checkSettings(config: NonNullable<Request['generationConfig']>, traits: Traits): void {
   const sampling = ['temperature', 'topP', 'topK'].find((field) => config[field] !== undefined)
   if (traits.newest && sampling) throw invalid(`${sampling} is not supported by this model.`)
+  const most = Number(config.maxOutputTokens ?? 1)
+  if (most < 1 || most > traits.output) {
+    throw invalid(
+      `Unable to submit request because it has a maxOutputTokens value of ${most} but the supported range is from 1 (inclusive) to ${traits.output + 1} (exclusive). Update the value and try again.`,
+    )
+  }
   if (config.thinkingConfig === undefined) return
   const { includeThoughts, thinkingBudget: budget, thinkingLevel: level } = config.thinkingConfig
   if (budget !== undefined && level !== undefined) {

@@ -4,6 +4,8 @@
  * is spelled in camelCase, free-form values untouched. Written from the wire page, not from the adapter.
  */
 
+import { hasLoneSurrogate } from './http.ts'
+
 /** A request that the server turns down; `reason` becomes its ErrorInfo. */
 export class Refusal extends Error {
   readonly status: number
@@ -181,7 +183,9 @@ export const CODE_ASSIST_COUNT = message('CodeAssistCountRequest', () => ({
 
 /** Checks a whole body. Throws a Refusal. */
 export function readBody(body: unknown, shape: Message): Json {
-  if (!isObject(body)) throw invalid('Invalid JSON payload received. Unexpected token.')
+  if (!isObject(body) || hasLoneSurrogate(body)) {
+    throw invalid('Invalid JSON payload received. Unexpected token.')
+  }
   return readMessage(body, shape, '')
 }
 

@@ -136,6 +136,17 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: '!' } }] }] },
     /TYPE_BYTES/,
   ],
+  ['half of a character', { contents: [user('\ud83d')] }, /Invalid JSON payload/],
+  [
+    'an image of a kind that it does not read',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] }] },
+    /Unsupported MIME type: image\/gif/,
+  ],
+  [
+    'more output than there is',
+    { ...hi, generationConfig: { maxOutputTokens: 65_537 } },
+    /supported range is from 1/,
+  ],
   ['an unknown mode', { ...hi, toolConfig: { functionCallingConfig: { mode: 'SOME' } } }, /TYPE_ENUM/],
   ['no contents', { contents: [] }, /contents is not specified/],
   ['no parts', { contents: [{ role: 'user', parts: [] }] }, /parts must not be empty/],

@@ -125,6 +125,14 @@ function parsed(text: string): unknown {
   }
 }
 
+/** Half of a character somewhere in a request: strict decoders of JSON take none. */
+export function hasLoneSurrogate(value: unknown): boolean {
+  if (typeof value === 'string') return /\p{Surrogate}/u.test(value)
+  if (Array.isArray(value)) return value.some(hasLoneSurrogate)
+  if (typeof value !== 'object' || value === null) return false
+  return Object.entries(value).some((entry) => entry.some(hasLoneSurrogate))
+}
+
 function sendJson(response: ServerResponse, { status, headers, body }: JsonReply): void {
   const text = typeof body === 'string' ? body : JSON.stringify(body)
   const type = typeof body === 'string' ? 'text/plain' : 'application/json'

@@ -2,6 +2,7 @@
  * What the real services refuse, refused with their words (wire/openai.md 3–5, 7.1). Nothing here is taken
  * from the adapter: model families, field lists and schema rules are written down a second time.
  */
+import { hasLoneSurrogate } from './http.ts'
 import { checkInput } from './openai-items.ts'
 import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
 
@@ -19,7 +20,9 @@ const PUBLIC_FIELDS = new Set([
 
 /** Throws a Refusal for the first thing about the body that the service would not take. */
 export function checkBody(body: unknown, asked: Asked): void {
-  if (!isObject(body)) refuse('We could not parse the JSON body of your request.')
+  if (!isObject(body) || hasLoneSurrogate(body)) {
+    refuse('We could not parse the JSON body of your request.')
+  }
   for (const field of Object.keys(body)) {
     if (asked.chatgpt && !CHATGPT_FIELDS.has(field)) refuseDetail(`Unsupported parameter: ${field}`)
     if (!PUBLIC_FIELDS.has(field)) refuse(`Unknown parameter: '${field}'.`, field, 'unknown_parameter')
@@ -80,6 +83,14 @@ function checkSettings(body: Wire): void {
       `Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got ${max_output_tokens} instead.`,
       'max_output_tokens',
       'integer_below_min_value',
+    )
+  }
+  const most = /^(ft:)?gpt-4\.1/.test(model) ? 32_768 : 128_000
+  if (typeof max_output_tokens === 'number' && max_output_tokens > most) {
+    refuse(
+      `Invalid 'max_output_tokens': integer above maximum value. Expected a value <= ${most}, but got ${max_output_tokens} instead.`,
+      'max_output_tokens',
+      'integer_above_max_value',
     )
   }
   if (text(prompt_cache_key).length > 64) {

@@ -359,6 +359,8 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
   ['too many tools', { tools: many }, /maximum length 128/],
   ['parallel calls of no tools', { parallel_tool_calls: false }, /only allowed when 'tools'/],
   ['a low limit', { max_output_tokens: 15 }, />= 16/],
+  ['a high limit', { max_output_tokens: 128_001 }, /<= 128000/],
+  ['half of a character', { input: [user('\ud83d')] }, /could not parse/],
   ['a stored response', { previous_response_id: 'resp_1' }, /resp_1/],
   [
     'a nameless file',

@@ -7,7 +7,13 @@ import { anthropic, anthropicOauth } from '../../providers/anthropic/index.ts'
 import type { WireRequest } from '../../providers/anthropic/wire.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { createFold, fold } from '../../src/chat/fold.ts'
-import { type MessageInput, type Part, type Provenance, toolCalls } from '../../src/chat/message.ts'
+import {
+  type ContentPart,
+  type MessageInput,
+  type Part,
+  type Provenance,
+  toolCalls,
+} from '../../src/chat/message.ts'
 import { repair } from '../../src/chat/repair.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, Effort, ModelRequest, ModelSettings, ToolDeclaration } from '../../src/provider.ts'
@@ -447,14 +453,40 @@ t.test('messages', async (t) => {
       content: [{ type: 'image' }, { type: 'document', title: 'a.pdf' }, { type: 'text' }],
     })
     t.strictSame(content({ content: [] }), { type: 'tool_result', tool_use_id: 'c' })
-    t.strictSame(content({ content: [{ type: 'text', text: ' ' }], is_error: true }), {
-      type: 'tool_result',
-      tool_use_id: 'c',
-      is_error: true,
-    })
     t.match(content({ content: [], structured: { a: 1 } }), { content: [{ type: 'text', text: '{"a":1}' }] })
     t.match(content({ structured: { a: 1 } }), { content: [{ type: 'text', text: '15 °C' }] })
   })
+
+  await t.test(
+    'a failed result has words and nothing else; its media stand behind the results',
+    async (t) => {
+      const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+      const failed = (content: ContentPart[], more: MessageInput[] = []) => {
+        const history = [
+          said('a'),
+          answered(called('c'), called('d')),
+          results(returned('c', { content, is_error: true, outcome: 'error' }), returned('d')),
+          ...more,
+        ]
+        const rendered = render({ messages: history })
+        t.equal(refusalOf(rendered), null)
+        return rendered.body.messages[2]?.content ?? []
+      }
+      for (const silent of [[], [{ type: 'text' as const, text: ' ' }]]) {
+        t.match(failed(silent)[0], {
+          is_error: true,
+          content: [{ text: 'The tool failed without a message.' }],
+        })
+      }
+      t.match(failed([image, { type: 'text', text: 'no such page' }], [said('and?')]), [
+        { tool_use_id: 'c', is_error: true, content: [{ text: 'no such page' }] },
+        { tool_use_id: 'd' },
+        { text: '[From the result of weather__get:]' },
+        { type: 'image' },
+        { text: 'and?' },
+      ])
+    },
+  )
 
   await t.test('media: what the API takes as it is, the rest named', async (t) => {
     const text = (data: string) => Buffer.from(data).toString('base64')
@@ -485,9 +517,35 @@ t.test('messages', async (t) => {
     t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
     t.match(media({ type: 'file', media_type: 'application/zip', data: 'aGk=', name: 'a.zip' }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)
+    const open = url.replace('https', 'http')
+    t.match(media({ type: 'image', media_type: 'image/png', url: open }), refused)
+    t.match(media({ type: 'file', media_type: 'application/pdf', url: open }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', data: '' }), refused)
     t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
     t.notOk(anthropic.capabilities('claude-opus-5').userMedia.has('audio'))
+  })
+
+  await t.test('of too many images the oldest give way, and the rest stay where they are', async (t) => {
+    const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+    const history = (count: number): MessageInput[] =>
+      Array.from({ length: count }, (_, i) => [
+        said(`look ${i}`),
+        answered(called(`c${i}`)),
+        results(returned(`c${i}`, { content: [image] })),
+      ]).flat()
+    const sent = (count: number, model: string) => {
+      const rendered = render({ model, messages: history(count) })
+      t.equal(refusalOf(rendered), null)
+      const { body, notes } = rendered
+      return { left: JSON.stringify(body.messages).match(/"type":"image"/g)?.length, notes, body }
+    }
+    t.match(sent(100, 'claude-haiku-4-5'), { left: 100, notes: [] })
+    const over = sent(101, 'claude-haiku-4-5')
+    t.match(over, { left: 76, notes: [/oldest 25 images/] })
+    t.equal(sent(125, 'claude-haiku-4-5').left, 100)
+    t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
+    t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
+    t.match(sent(101, 'claude-opus-5'), { left: 101, notes: [] })
   })
 
   await t.test('a system message goes after what the user said, or becomes a text', async (t) => {
@@ -891,6 +949,9 @@ t.test('failures', async (t) => {
       code: 'upstream_rate_limited',
       details: { reset_at: '2026-11-21T10:00:05.000Z' },
     })
+    t.equal(limit(counters).retryAfter, undefined)
+    t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)
+    t.equal(limit({ ...counters, 'retry-after': '7', date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 7)
     t.match(
       limit({
         'anthropic-ratelimit-unified-status': 'rejected',
@@ -1119,6 +1180,11 @@ t.test('against the emulator', async (t) => {
     t.equal(anthropic.repair?.(failure, requestFor()), null, 'nothing to leave out')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
     t.match(anthropic.repair?.(failure, thinks)?.messages, [said('a'), said('b')])
+    const hidden = {
+      ...failure,
+      body: failure.body.replace('signature', 'data').replace('`th', '`redacted_th'),
+    }
+    t.match(anthropic.repair?.(hidden, thinks)?.messages, [said('a'), said('b')])
     t.equal(anthropic.repair?.({ ...failure, status: 500 }, thinks), null)
     t.equal(anthropic.repair?.({ ...failure, body: '{}' }, thinks), null)
   })

@@ -637,6 +637,17 @@ t.test(
       t.equal(again && gemini.repair?.(refused(message), again), null, 'once')
     }
     t.equal(gemini.repair?.(refused('Invalid JSON payload received.'), request({ messages })), null)
+    const strange = refused(
+      'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
+    )
+    const plain = gemini.repair?.(strange, request({ messages }))
+    t.notMatch(
+      JSON.stringify(plain && gemini.render(plain).body.contents),
+      /"id"/,
+      'ids go where they are known',
+    )
+    t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
+    t.equal(plain && gemini.repair?.(strange, plain), null, 'once')
   },
 )
 
@@ -706,6 +717,12 @@ t.test(
       { text: '[From the result of files__read:]' },
       { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } },
     ])
+    const gif: MediaPart = { type: 'image', media_type: 'image/gif', data: 'aaaa' }
+    t.match(body({ content: [gif] }), [
+      { functionResponse: { parts: undefined } },
+      { text: '[From the result of files__read:]' },
+      { text: '[image, image/gif: not shown to this model]' },
+    ])
     const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [user('Go on.')])
     t.strictSame(older, [
       { functionResponse: { name: 'files__read', response: { output: '' } } },
@@ -719,6 +736,12 @@ t.test(
 t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
   const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
+  for (const media_type of ['image/gif', 'image/svg+xml', 'image/tiff', 'application/zip']) {
+    const odd: MediaPart = { type: 'image', media_type, data: 'aaaa' }
+    const { body, notes } = gemini.render(request({ messages: [{ role: 'user', parts: [odd] }] }))
+    t.match((body as Request).contents?.[0]?.parts, [{ text: /not shown to this model/ }], media_type)
+    t.equal(notes.length, 1)
+  }
   const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
   const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
   const open = gemini.render(one)
@@ -863,6 +886,17 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
   ])
   t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
 
+  const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
+    const wish = request({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
+    const { body, notes } = gemini.render(wish)
+    return [(body as Request).generationConfig?.maxOutputTokens, notes.length]
+  }
+  t.strictSame(limit('gemini-3.8-flash', 128_000), [65_536, 1])
+  t.strictSame(limit('gemini-3.8-flash', 65_536), [65_536, 0])
+  t.strictSame(limit('gemini-2.0-flash', 65_536), [8192, 1])
+  t.strictSame(limit('gemini-3.8-flash', 128_000, { id: 'x', max_output_tokens: 99_999 }), [99_999, 1])
+  t.strictSame(limit('somebody-elses', 128_000), [128_000, 0])
+
   const choice = (tool_choice: ModelRequest['settings']['tool_choice'], list = tools) => {
     const { body, notes } = gemini.render(
       request({ tools: list, settings: tool_choice ? { tool_choice } : {} }),
@@ -951,9 +985,11 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
   const name = fc.constantFrom('files.read', 'files.view', 'search')
   const opaque = fc.option(fc.constant('Zm9yZWlnbg=='), { nil: undefined })
   const foreign = { provider: 'openai', model: 'gpt', credential_id: null }
-  const words = fc.constantFrom('', ' ', 'text', 'two\nlines')
+  const words = fc.constantFrom('', ' ', 'text', 'two\nlines', 'half \ud83d')
   const media = fc.constantFrom<MediaPart>(
     IMAGE,
+    { type: 'image', media_type: 'image/gif', data: 'aaaa' },
+    { type: 'image', media_type: 'image/svg+xml', url: 'https://example.com/a.svg' },
     { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
     { type: 'file', media_type: 'application/zip', data: 'aaaa' },
     { type: 'image', media_type: 'image/png', url: 'https://example.com/a.png' },
@@ -969,11 +1005,14 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
         provenance: { ...foreign, ...(token ? { opaque: token } : {}) },
       }),
     ),
-    fc
-      .tuple(fc.nat(5), name)
-      .map(
-        ([n, called]): Part => ({ type: 'tool_call', call_id: `call ${n}`, name: called, arguments: { n } }),
-      ),
+    fc.tuple(fc.nat(5), name).map(
+      ([n, called]): Part => ({
+        type: 'tool_call',
+        call_id: `call ${n}`,
+        name: called,
+        arguments: { n, '\udc4b': 'half \ud83d' },
+      }),
+    ),
     fc.tuple(fc.nat(5), name, fc.boolean(), fc.array(fc.oneof(textPart, media), { maxLength: 2 })).map(
       ([n, called, is_error, content]): Part => ({
         type: 'tool_result',

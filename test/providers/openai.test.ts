@@ -578,6 +578,15 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         is_error: false,
         outcome: 'ok',
       },
+      {
+        type: 'tool_result',
+        call_id: 'both',
+        name: 'x',
+        content: [{ type: 'image', media_type: 'image/png', data: 'QUJD' }],
+        structured: { a: 1 },
+        is_error: false,
+        outcome: 'ok',
+      },
     ]
     const { body } = publicBody(
       requestFor(openai, { messages: [{ role: 'tool', parts: [...parts, ...odd] }] }),
@@ -595,6 +604,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       [
         { type: 'input_text', text: 'see' },
         { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+      ],
+      [
+        { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+        { type: 'input_text', text: '{"a":1}' },
       ],
     ])
   })
@@ -663,7 +676,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
 
 /** Any history a person could put together: ids repeated, results astray, empty texts, tokens of others. */
 const histories = (() => {
-  const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}')
+  const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}', 'half \ud83d')
   const own = JSON.stringify({ encrypted_content: 'own', segments: [5] })
   const provenance = fc.constantFrom<Provenance>(
     { ...origin, opaque: own },
@@ -688,7 +701,7 @@ const histories = (() => {
       type: fc.constant('tool_call' as const),
       call_id: id,
       name,
-      arguments: fc.constantFrom({}, { a: 1 }),
+      arguments: fc.constantFrom({}, { a: 1 }, { '\udc4b': 'half \ud83d' }),
     }),
     fc.record({
       type: fc.constant('tool_result' as const),
@@ -799,9 +812,25 @@ t.test('failures become codes of the catalogue', async (t) => {
     [
       403,
       json({ message: 'You have insufficient permissions' }),
-      'upstream_rejected',
+      'upstream_auth',
       /insufficient permissions/,
     ],
+    [403, '{"detail":"Forbidden"}', 'upstream_auth', /Forbidden/],
+    [403, 'Unknown error', 'upstream_rejected', /Unknown error/],
+    [403, '{"success":false}', 'upstream_rejected'],
+    [
+      403,
+      json({ code: 'model_not_found', message: 'Project `p` does not have access to model `gpt-x`' }),
+      'upstream_rejected',
+      /cannot use this model/,
+    ],
+    [
+      413,
+      '<html><title>413 Request Entity Too Large</title></html>',
+      'upstream_rejected',
+      /request is too large/,
+    ],
+    [429, '<html><title>Too many requests</title></html>', 'upstream_rate_limited'],
     [404, json({ message: "Item with id 'rs_1' not found." }), 'upstream_rejected', /refused the request/],
     [413, '', 'upstream_rejected', /too large/],
     [429, json({ type: 'insufficient_quota', code: 'insufficient_quota' }), 'upstream_rejected', /quota/],
@@ -906,6 +935,16 @@ t.test('a refused request may be sent once more without what was refused', async
   const quiet = openai.repair?.(unverified, request)
   t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
   t.equal(quiet && openai.repair?.(unverified, quiet), null, 'once')
+  const limited = (max_output_tokens: number, message: string) => {
+    const wish = requestFor(openai, { settings: { max_output_tokens, temperature: 1 } })
+    const again = openai.repair?.(failed({ param: 'max_output_tokens', message }), wish)
+    return again?.settings
+  }
+  const above = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
+  t.same(limited(128_000, above), { temperature: 1, max_output_tokens: 16_384 })
+  t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
+  t.same(limited(128_000, 'Too large.'), { temperature: 1 })
+  t.equal(openai.repair?.(failed({ param: 'max_output_tokens' }), request), null)
   t.equal(openai.repair?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.repair?.(failed({ code: 'server_error' }, 500), request), null)
 })
@@ -1126,6 +1165,8 @@ t.test('whole turns against the emulator', async (t) => {
       }))
       await t.rejects(ask('x'), { code: 'upstream_rate_limited', retryAfter: 3 })
       emulator.script(null)
+      const settings = { max_output_tokens: 128_000 }
+      t.equal(finishOf(await ask('x', { model: 'gpt-4.1', settings })), 'stop', 'within what the model has')
       await t.rejects(ask('x', { model: 'missing' }), { code: 'upstream_rejected' })
     })
 

@@ -23,8 +23,13 @@ t.teardown(() => store.close())
 
 const deployment = { capabilities: () => ({ toolLimit: null }) } as unknown as Deployment
 
-/** What an engine needs beside its store and bus; the model says `hello` once `said` has come. */
-function pieces(said: Promise<void>): Omit<EngineDeps, 'store' | 'bus' | 'settings'> {
+const HELLO: ModelEvent[] = [
+  { type: 'text.delta', index: 0, text: 'hello' },
+  { type: 'finish', reason: 'stop' },
+]
+
+/** What an engine needs beside its store and bus; the model answers once `said` has come. */
+function pieces(said: Promise<void>, answer: ModelEvent[]): Omit<EngineDeps, 'store' | 'bus' | 'settings'> {
   const registry = { session_id: '', revision: 0, updated_at: '', tools: [] }
   const credential = { facts: { id: 'cred_1' }, kind: 'api_key', secret: async () => ({}) }
   return {
@@ -34,8 +39,7 @@ function pieces(said: Promise<void>): Omit<EngineDeps, 'store' | 'bus' | 'settin
         const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
         await Promise.race([said, stopped])
         signal.throwIfAborted()
-        take({ type: 'text.delta', index: 0, text: 'hello' })
-        take({ type: 'finish', reason: 'stop' })
+        answer.forEach(take)
       },
       reported: () => undefined,
     },
@@ -70,7 +74,7 @@ const settings = {
 
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
-function world(t: Test, own: Partial<EngineDeps['settings']> = {}) {
+function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
   const bus = createMemoryBus()
   const { opened: said, open: say } = gate()
   t.teardown(() => bus.close())
@@ -80,7 +84,7 @@ function world(t: Test, own: Partial<EngineDeps['settings']> = {}) {
     replica(seen: { store?: Store; bus?: typeof bus } = {}) {
       const replica = `replica-${++replicas}`
       const engine = createEngine({
-        ...pieces(said),
+        ...pieces(said, answer),
         store,
         bus,
         ...seen,
@@ -191,6 +195,23 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   await until(() => types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.cancelled'])
   say()
+})
+
+t.test('a refusal takes back the calls that were made before it', async (t) => {
+  const { say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
+    { type: 'part', index: 1, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'refusal' },
+  ])
+  const one = replica()
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(over, { state: 'completed', finish_reason: 'refusal', steps: [{ finish_reason: 'refusal' }] })
+  const [, answer] = await store.messages.after(id, 0)
+  t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
+  t.equal(answer?.parts.length, 1)
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {

@@ -1,6 +1,7 @@
-/** Lone surrogates, halves of a character, are no UTF-8 and break the vendor's JSON decoder (wire/anthropic.md 4.3). */
-
-import { object } from './json.ts'
+/**
+ * Lone surrogates, halves of a character, are no UTF-8: strict decoders of JSON refuse a request that holds one,
+ * and every later one of the conversation (wire/anthropic.md 4.3, anomalyco/opencode#17758).
+ */
 
 declare global {
   // ES2024, in Node since 20; the compiler's `lib` ends before it.
@@ -24,8 +25,9 @@ function isWellFormed(value: unknown): boolean {
   if (typeof value === 'string') return value.isWellFormed()
   if (typeof value !== 'object' || value === null) return true
   if (Array.isArray(value)) return value.every(isWellFormed)
-  const members = object(value)
-  for (const key in members) if (!key.isWellFormed() || !isWellFormed(members[key])) return false
+  for (const key in value) {
+    if (!key.isWellFormed() || !isWellFormed(value[key as keyof typeof value])) return false
+  }
   return true
 }
 
