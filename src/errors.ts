@@ -61,6 +61,7 @@ const CATALOGUE = {
 } as const satisfies Record<string, Entry>
 
 export type ErrorCode = keyof typeof CATALOGUE
+export const ERROR_CODES: readonly string[] = Object.keys(CATALOGUE)
 
 export interface ErrorOptions {
   /** The request field at fault, as a path: `input[0].text`. */

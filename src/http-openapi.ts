@@ -94,7 +94,7 @@ function named<D extends object>(document: D): D {
     const oneOf = (schema.oneOf as Node[]).map((branch) => {
       const { const: only, enum: several } = (branch.properties as Record<string, Node>)[tag] ?? {}
       const values = Array.isArray(several) ? several.map(String) : [String(only)]
-      const name = (values[0] ?? '').replace(/(?:^|_)(\w)/g, (_, letter: string) => letter.toUpperCase())
+      const name = (values[0] ?? '').replace(/(?:^|[._])(\w)/g, (_, letter: string) => letter.toUpperCase())
       const reference = place(`${title}${name}`, branch)
       for (const value of values) mapping[value] = reference.$ref
       return reference
