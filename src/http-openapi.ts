@@ -8,6 +8,19 @@ const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
   'Every list is newest first (messages ascend by `seq`); ids sort by time; times are RFC 3339 in UTC.'
 
+/** The page's own files and this gateway, nothing else. The plugin's own policy asks for https, which may not be there. */
+const PAGE_POLICY = {
+  'default-src': "'none'",
+  'base-uri': "'none'",
+  'connect-src': "'self'",
+  'font-src': "'self' data:",
+  'form-action': "'none'",
+  'frame-ancestors': "'none'",
+  'img-src': "'self' data:",
+  'script-src': "'self'",
+  'style-src': "'self'",
+}
+
 /** Before any route: routes are collected as they are registered. */
 export async function useOpenApi(app: App, version: string): Promise<void> {
   await app.register(swagger, {
@@ -42,7 +55,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   })
   await app.register(swaggerUi, {
     routePrefix: '/docs',
-    staticCSP: true,
+    staticCSP: PAGE_POLICY,
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })

@@ -46,6 +46,7 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   const page = await g.app.inject({ url: '/docs/', headers: { host: 'localhost' } })
   t.match(page.statusCode, 200)
   t.match(page.headers['content-security-policy'], /script-src 'self'/)
+  t.notMatch(page.headers['content-security-policy'], /upgrade-insecure|https:|swagger\.io/)
   t.match(page.body, /swagger-ui/)
 })
 
