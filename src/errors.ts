@@ -117,6 +117,14 @@ export class BatonError extends Error {
   }
 }
 
+/** In words for operators: with the cause at the bottom, which callers are not told. */
+export function inFull(thrown: unknown): string {
+  if (!(thrown instanceof Error)) return String(thrown)
+  let root = thrown
+  while (root.cause instanceof Error) root = root.cause
+  return thrown.message.includes(root.message) ? thrown.message : `${thrown.message} ${root.message}`
+}
+
 /** Wraps whatever was thrown: a BatonError stays, anything else becomes `internal` with its cause kept. */
 export function asBatonError(thrown: unknown): BatonError {
   if (thrown instanceof BatonError) return thrown
