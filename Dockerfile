@@ -1,4 +1,4 @@
-# Build: the compiler and all dependencies. The image that runs has neither.
+# Build: with the compiler. The image that runs has what Baton needs to run, no more.
 FROM node:22-bookworm-slim AS build
 WORKDIR /app
 COPY package.json package-lock.json .npmrc tsconfig.json tsconfig.build.json ./

@@ -4,6 +4,7 @@ import type { EventSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { IdParam } from './schemas.ts'
+import { Event } from './turn-event.ts'
 import { turnView } from './turn-view.ts'
 
 /**
@@ -89,13 +90,15 @@ const ResumeHeaders = Type.Object({
   'last-event-id': Type.Optional(Type.String({ maxLength: 256, description: 'The last `id` received' })),
 })
 
-/** Documents an event stream; frames are described in the text of the operation. */
+/** Documents an event stream: `contentSchema` is what each frame's data holds. */
 export const EventStream = {
-  description: 'Server-sent events: `id` is a cursor, `event` a type, `data` its JSON',
+  description: 'Server-sent events: `id` is a cursor, `event` a type, `data` an Event as JSON',
   content: {
     'text/event-stream': {
       schema: {
         type: 'string',
+        contentMediaType: 'text/event-stream',
+        contentSchema: Event,
         examples: ['id: 7-1.ab\nevent: content.delta\ndata: {"type":"content.delta","text":"Hello"}\n\n'],
       },
     },

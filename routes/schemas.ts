@@ -4,6 +4,7 @@
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
+import { ERROR_CODES } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const
 
@@ -88,16 +89,16 @@ export const Usage = Type.Object(
   { title: 'Usage' },
 )
 
+const failure = {
+  code: Type.String({ description: `Stable; one of ${ERROR_CODES.join(', ')}` }),
+  message: Type.String(),
+  param: nullable(Type.String({ description: 'The field at fault' })),
+  details: Type.Optional(Json),
+}
+/** Why a turn failed: what its caller would have been answered. */
+export const Failure = Type.Object(failure)
 export const ErrorShape = Type.Object(
-  {
-    error: Type.Object({
-      code: Type.String({ description: 'Stable; tells what went wrong' }),
-      message: Type.String(),
-      param: nullable(Type.String({ description: 'The field at fault' })),
-      request_id: Type.String(),
-      details: Type.Optional(Json),
-    }),
-  },
+  { error: Type.Object({ ...failure, request_id: Type.String() }) },
   {
     title: 'Error',
     examples: [
@@ -172,7 +173,7 @@ const Notice = part('notice', { text: Type.String() })
 const CallId = Type.String({ minLength: 1, maxLength: 256 })
 const ToolName = text(1, 512)
 
-const ContentPart = taggedBy('type', 'ContentPart', PlainText, Image, Audio, File)
+export const ContentPart = taggedBy('type', 'ContentPart', PlainText, Image, Audio, File)
 const Reasoning = part('reasoning', { text: Type.String(), provenance: Provenance })
 const ToolCall = part('tool_call', {
   call_id: CallId,
@@ -181,7 +182,7 @@ const ToolCall = part('tool_call', {
   arguments_text: Type.Optional(Type.String()),
   ...provenance,
 })
-const Outcome = Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])
+export const Outcome = Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])
 const toolResult = {
   call_id: CallId,
   name: ToolName,

@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { type Message as ChatMessage, textOf } from '../src/chat/message.ts'
 import type { Turn } from '../src/store/store.ts'
-import { ContextEdits, Count, Flag, Id, Instant, Json, Message, nullable, Part, Usage } from './schemas.ts'
+import { ContextEdits, Count, Failure, Flag, Id, Instant, Message, nullable, Part, Usage } from './schemas.ts'
 
 const Step = Type.Object(
   {
@@ -35,7 +35,7 @@ export const TurnView = Type.Object(
     steps: Type.Array(Step),
     usage: Usage,
     finish_reason: nullable(Type.String({ description: 'stop, length, refusal, max_steps' })),
-    error: nullable(Json),
+    error: nullable(Failure),
     idempotency_key: nullable(Type.String()),
     created_at: Instant,
     started_at: nullable(Instant),

@@ -61,6 +61,7 @@ const CATALOGUE = {
 } as const satisfies Record<string, Entry>
 
 export type ErrorCode = keyof typeof CATALOGUE
+export const ERROR_CODES: readonly string[] = Object.keys(CATALOGUE)
 
 export interface ErrorOptions {
   /** The request field at fault, as a path: `input[0].text`. */
@@ -114,6 +115,14 @@ export class BatonError extends Error {
       ...(Object.keys(details).length > 0 ? { details } : {}),
     }
   }
+}
+
+/** In words for operators: with the cause at the bottom, which callers are not told. */
+export function inFull(thrown: unknown): string {
+  if (!(thrown instanceof Error)) return String(thrown)
+  let root = thrown
+  while (root.cause instanceof Error) root = root.cause
+  return thrown.message.includes(root.message) ? thrown.message : `${thrown.message} ${root.message}`
 }
 
 /** Wraps whatever was thrown: a BatonError stays, anything else becomes `internal` with its cause kept. */

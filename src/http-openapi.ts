@@ -8,6 +8,19 @@ const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
   'Every list is newest first (messages ascend by `seq`); ids sort by time; times are RFC 3339 in UTC.'
 
+/** The page's own files and this gateway, nothing else. The plugin's own policy asks for https, which may not be there. */
+const PAGE_POLICY = {
+  'default-src': "'none'",
+  'base-uri': "'none'",
+  'connect-src': "'self'",
+  'font-src': "'self' data:",
+  'form-action': "'none'",
+  'frame-ancestors': "'none'",
+  'img-src': "'self' data:",
+  'script-src': "'self'",
+  'style-src': "'self'",
+}
+
 /** Before any route: routes are collected as they are registered. */
 export async function useOpenApi(app: App, version: string): Promise<void> {
   await app.register(swagger, {
@@ -42,7 +55,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
   })
   await app.register(swaggerUi, {
     routePrefix: '/docs',
-    staticCSP: true,
+    staticCSP: PAGE_POLICY,
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })
@@ -94,7 +107,7 @@ function named<D extends object>(document: D): D {
     const oneOf = (schema.oneOf as Node[]).map((branch) => {
       const { const: only, enum: several } = (branch.properties as Record<string, Node>)[tag] ?? {}
       const values = Array.isArray(several) ? several.map(String) : [String(only)]
-      const name = (values[0] ?? '').replace(/(?:^|_)(\w)/g, (_, letter: string) => letter.toUpperCase())
+      const name = (values[0] ?? '').replace(/(?:^|[._])(\w)/g, (_, letter: string) => letter.toUpperCase())
       const reference = place(`${title}${name}`, branch)
       for (const value of values) mapping[value] = reference.$ref
       return reference

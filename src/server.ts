@@ -1,6 +1,7 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
 import closeWithGrace from 'close-with-grace'
 import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
+import { inFull } from './errors.ts'
 import { openDatabase } from './store/open.ts'
 
 const started = performance.now()
@@ -43,8 +44,6 @@ try {
     process.stderr.write(`${failure.message}\n`)
     process.exit(failure.exitCode)
   }
-  process.stderr.write(
-    `Baton cannot start: ${failure instanceof Error ? failure.message : String(failure)}\n`,
-  )
+  process.stderr.write(`Baton cannot start: ${inFull(failure)}\n`)
   process.exit(1)
 }

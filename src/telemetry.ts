@@ -50,7 +50,7 @@ export const METRICS = {
   },
   baton_turns_recovered_total: {
     kind: 'counter',
-    help: 'Turns that this process took over from an owner that fell silent.',
+    help: 'Turns that this process took over, from an owner that fell silent or drained.',
     labels: [],
   },
   baton_steps_total: {

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
-import { parseAllDocuments } from 'yaml'
+import { parse, parseAllDocuments } from 'yaml'
 import { SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
 
@@ -58,6 +58,9 @@ t.test('the operations page tells what every metric means', async (t) => {
 
 t.test('deployment files set settings that exist, and scale on a metric that does', async (t) => {
   const known = new Set<string>(Object.values(SETTINGS).map(({ name }) => name))
+  // A Service named baton would otherwise set BATON_PORT to a URL.
+  const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
+  t.equal(pods.enableServiceLinks, false)
   const folders = ['deploy/kubernetes', 'deploy/nginx']
   const files = folders.flatMap((folder) =>
     readdirSync(join(root, folder)).map((name) => `${folder}/${name}`),

@@ -12,7 +12,7 @@ import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, inFull } from '../errors.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
@@ -82,7 +82,7 @@ function loginsOf(config: Config, store: Store, vault: Vault, http: ReturnType<t
 
 async function problems(config: Config, store: Store): Promise<string[]> {
   const found: string[] = []
-  await store.ready().catch((failure: Error) => found.push(`store: ${failure.message}`))
+  await store.ready().catch((failure: Error) => found.push(`store: ${inFull(failure)}`))
   const bus = await openBus({ redisUrl: config.redisUrl, log: QUIET })
   await bus.ready().catch((failure: Error) => found.push(`bus: ${failure.message} Check REDIS_URL.`))
   await bus.close()

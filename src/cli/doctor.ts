@@ -2,6 +2,7 @@
 import type { Config } from '../config/config.ts'
 import { ConfigError } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
+import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
 import { all, type Command, type Given, TARGET } from './command.ts'
 
@@ -59,7 +60,7 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
   try {
     access = await given.access()
   } catch (failure) {
-    return report.bad(failure instanceof Error ? failure.message : String(failure))
+    return report.bad(inFull(failure))
   }
   const problems = await access.problems()
   for (const problem of problems) report.bad(problem)

@@ -1,6 +1,7 @@
 /** The command line from its words to its exit code. Knows no command's work. */
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { ConfigError, EX_CONFIG, loadConfig } from '../config/load.ts'
+import { inFull } from '../errors.ts'
 import { type Access, openAccess, RULE } from './access.ts'
 import { type Command, type Given, type Io, UsageError } from './command.ts'
 import { CREDENTIAL_COMMANDS } from './credentials.ts'
@@ -27,7 +28,7 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
     }
     return await runCommand(commandIn(argv), argv, world)
   } catch (failure) {
-    io.note(failure instanceof Error ? failure.message : String(failure))
+    io.note(inFull(failure))
     if (failure instanceof UsageError) return EX_USAGE
     return failure instanceof ConfigError ? EX_CONFIG : 1
   }
@@ -118,7 +119,7 @@ const help = (): string[] => [
 const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
 
 const COMMON = [
-  'Everywhere: [--url <url>] [--key <key>] [--owner <owner>] [--json] [--help]',
+  'Everywhere: [--url <url>] [--key <key>] [--help], and but for keys rotate-encryption: [--owner <owner>] [--json]',
   '',
   ...RULE.split('\n'),
   '--owner: whose things, on the store. Default: everybody; what is made then belongs to local or admin.',

@@ -321,7 +321,10 @@ function unknownVariables(env: Env): string[] {
 function advice(values: SettingValues): string[] {
   const warnings: string[] = []
   if (authOf(values) === 'keys' && values.admin_key === null) {
-    warnings.push('BATON_ADMIN_KEY is not set; make a first key with: npm run baton -- keys create')
+    const when = values.database_url === null ? ' before the gateway starts' : ''
+    warnings.push(
+      `BATON_ADMIN_KEY is not set; set it, or make a first key${when} with: npm run baton -- keys create --owner <owner> --scope admin`,
+    )
   }
   if (values.admin_key !== null && values.admin_key.length < 16) {
     warnings.push('BATON_ADMIN_KEY is shorter than 16 characters and easy to guess')

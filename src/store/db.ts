@@ -40,8 +40,9 @@ export class QueryFailure extends Error {
 export const violated = (thrown: unknown): string | null =>
   thrown instanceof QueryFailure && thrown.code.startsWith('23') ? thrown.constraint : null
 
-export const unavailable = (why: string, cause?: unknown): BatonError =>
-  new BatonError('unavailable', `The database is not available: ${why}`, { retryAfter: 2, cause })
+/** Why is for operators: it may name addresses and users, and callers are told no cause. */
+export const unavailable = (why: string, cause: unknown = new Error(why)): BatonError =>
+  new BatonError('unavailable', 'The database is not available.', { retryAfter: 2, cause })
 
 /** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
 const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])

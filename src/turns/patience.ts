@@ -16,13 +16,15 @@ const LONGEST_PAUSE_MS = 2_000
 /** Repeats the work while the store is away. */
 export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise<T> {
   const until = performance.now() + PATIENCE_MS
-  for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+  const first = 50
+  for (let pause = first; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
     try {
       return await work()
     } catch (thrown) {
       const isAway = thrown instanceof BatonError && thrown.code === 'unavailable'
       if (!isAway || performance.now() > until) throw thrown
-      log.warn({ err: thrown }, 'the store is away; the turn waits')
+      // Once: of a thousand turns each would say so every two seconds.
+      if (pause === first) log.warn({ err: thrown }, 'the store is away; the turn waits')
       await sleep(pause)
     }
   }

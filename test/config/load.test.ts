@@ -263,7 +263,7 @@ t.test('auth is off by default only on a loopback host, and refused off elsewher
   }
   const { config, warnings } = load({ BATON_HOST: '0.0.0.0' })
   t.match(config, { auth: 'keys', connectorsAllowPrivate: false })
-  t.match(warnings, [/BATON_ADMIN_KEY is not set/])
+  t.match(warnings, [/BATON_ADMIN_KEY is not set.* before the gateway starts with: .*keys create --owner/])
   t.match(problems({ BATON_HOST: '0.0.0.0', BATON_AUTH: 'off' }), [
     { path: 'BATON_AUTH', problem: /0\.0\.0\.0/, remedy: /BATON_AUTH=keys/ },
   ])

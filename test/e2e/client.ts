@@ -1,4 +1,9 @@
-/** A client of Baton for tests: JSON with its status and headers, event streams with every frame as it came. */
+/**
+ * A client of Baton for tests: JSON with its status and headers, event streams with every frame as it came. A frame
+ * that is not what the OpenAPI document says breaks its stream.
+ */
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import { Event } from '../../routes/turn-event.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: a test's view of JSON answers; the contract is the API's
 export type Json = any
@@ -159,8 +164,21 @@ function frameOf(raw: string): Frame {
       .split('\n')
       .find((line) => line.startsWith(`${name}: `))
       ?.slice(name.length + 2) ?? ''
-  return { id: field('id'), type: field('event'), data: JSON.parse(field('data')), raw }
+  const data = JSON.parse(field('data'))
+  if (!isDocumented(data)) {
+    throw new Error(`${raw} does not fit the document: ${JSON.stringify(isDocumented.errors)}`)
+  }
+  return { id: field('id'), type: field('event'), data, raw }
 }
+
+/** With no field beside those that are named. */
+const isDocumented = new Ajv2020({ strict: false, validateFormats: false, discriminator: true }).compile({
+  ...Event,
+  oneOf: (Event as unknown as { oneOf: object[] }).oneOf.map((branch) => ({
+    ...branch,
+    additionalProperties: false,
+  })),
+})
 
 export const typesOf = (frames: readonly Frame[]): string[] => frames.map(({ type }) => type)
 /** Types with runs of one type as one: deltas are merged as the clock will have it. */

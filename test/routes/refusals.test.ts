@@ -2,6 +2,8 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
 import t from 'tap'
+import { inFull } from '../../src/errors.ts'
+import { unavailable } from '../../src/store/db.ts'
 import { openStore } from '../../src/store/open.ts'
 import { gateway } from './gateway.ts'
 
@@ -28,6 +30,23 @@ t.test('an answer carries the id of its request', async (t) => {
   t.equal(given.headers['x-request-id'], 'abc-1')
   const odd = await call('GET', '/healthz', undefined, { 'x-request-id': 'a b\tc' })
   t.match(odd.headers['x-request-id'], /^req_/)
+})
+
+t.test('callers are not told where the database is, operators are', async (t) => {
+  const away = unavailable('connect ECONNREFUSED 10.0.0.7:5432')
+  const keys = { ...store.keys, byHash: () => Promise.reject(away) }
+  const other = await gateway({ ...store, keys, ready: () => Promise.reject(away) }, { BATON_AUTH: 'keys' })
+  t.teardown(() => other.close())
+  const answers = [
+    await other.call('GET', '/v1/sessions', undefined, { authorization: 'Bearer bk_x' }),
+    await other.call('GET', '/readyz'),
+  ]
+  for (const { status, text } of answers) {
+    t.equal(status, 503)
+    t.match(text, /The database is not available/)
+    t.notMatch(text, /10\.0\.0\.7/)
+  }
+  t.equal(inFull(away), 'The database is not available. connect ECONNREFUSED 10.0.0.7:5432')
 })
 
 t.test('what does not exist, and what exists for another method', async (t) => {

@@ -46,6 +46,7 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   const page = await g.app.inject({ url: '/docs/', headers: { host: 'localhost' } })
   t.match(page.statusCode, 200)
   t.match(page.headers['content-security-policy'], /script-src 'self'/)
+  t.notMatch(page.headers['content-security-policy'], /upgrade-insecure|https:|swagger\.io/)
   t.match(page.body, /swagger-ui/)
 })
 
@@ -103,6 +104,15 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     t.ok(document.components.schemas[name], `${name} is there`)
   }
   t.notMatch(JSON.stringify(document.paths), /Default Response/)
+  t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
+    'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
+  })
+  t.match(document.components.schemas.EventStepDiscarded, {
+    properties: {
+      type: { enum: ['step.discarded'] },
+      reason: { enum: ['tools_changed', 'owner_lost', 'retry'] },
+    },
+  })
 })
 
 t.test('sessions: made, read, listed, changed, deleted', async (t) => {

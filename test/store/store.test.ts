@@ -321,10 +321,11 @@ async function portTests(t: Test, db: Db): Promise<void> {
     t.match(duplicate, { code: '23505', constraint: 'port_test_pkey' })
   })
 
-  await t.test('a full disk is told as a store that is away, in its own words', async (t) => {
+  await t.test('a full disk is told as a store that is away, its own words as the cause', async (t) => {
     const full = `do $$ begin raise 'No space left on device' using errcode = 'disk_full'; end $$`
     const refused = await rejection(db.query(full))
-    t.match(refused, { code: 'unavailable', status: 503, retryAfter: 2, message: /No space left on device/ })
+    const cause = { message: /No space left on device/ }
+    t.match(refused, { code: 'unavailable', status: 503, retryAfter: 2, cause })
     t.equal(await value(db, 'select 1'), 1, 'and it goes on')
   })
 

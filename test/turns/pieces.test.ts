@@ -76,13 +76,15 @@ t.test('ids of a moment are written together, each once', async (t) => {
 })
 
 t.test('a store that is away is waited for, any other failure is not', async (t) => {
-  const log = pino({ level: 'silent' })
+  const lines: string[] = []
+  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(line) })
   let asked = 0
   const back = await patiently(log, async () => {
     if (++asked < 3) throw new BatonError('unavailable', 'away')
     return 'back'
   })
   t.strictSame([back, asked], ['back', 3])
+  t.equal(lines.length, 1, 'the log is told once')
   await t.rejects(
     patiently(log, async () => {
       asked++

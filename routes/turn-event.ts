@@ -1,0 +1,93 @@
+/** The events of a stream, for the OpenAPI document: streams are written by src/chat/event.ts, and tests hold them to this. */
+import { type TProperties, Type } from 'typebox'
+import type { TurnEvent } from '../src/chat/event.ts'
+import {
+  ContentPart,
+  Count,
+  Failure,
+  Flag,
+  Id,
+  Instant,
+  Json,
+  Message,
+  nullable,
+  Outcome,
+  taggedBy,
+  Usage,
+} from './schemas.ts'
+import { TurnView } from './turn-view.ts'
+
+const text = Type.String()
+const names = Type.Array(text, { description: 'Canonical names' })
+const call = { call_id: text }
+const execution = { ...call, exec_id: Id }
+/** `nullable` would make another schema of the same name. */
+const TurnOrNone = Type.Union([TurnView, Type.Null()])
+
+/** What each carries beside the head, and what a client does with it where that does not go without saying. */
+const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: string]> = {
+  'turn.created': [{}],
+  'turn.started': [{}],
+  'step.started': [{ provider: text, model: text, tools_revision: Count, tool_count: Count }],
+  'content.delta': [{ text }, "Append it to the step's text"],
+  'reasoning.delta': [{ text }, "Append it to the step's reasoning"],
+  'tool_call.delta': [{ ...call, name: text, arguments_delta: text }],
+  tool_call: [{ ...call, name: text, arguments: Json }, 'The whole call, in place of its deltas'],
+  'tool_execution.started': [execution],
+  'tool_execution.progress': [
+    {
+      ...execution,
+      progress: Type.Number(),
+      total: Type.Optional(Type.Number()),
+      message: Type.Optional(text),
+    },
+  ],
+  'tool_execution.completed': [
+    { ...execution, outcome: Outcome, is_error: Flag, duration_ms: Count, content: Type.Array(ContentPart) },
+  ],
+  'approval.required': [
+    { ...call, name: text, arguments: Json },
+    'Ask a person, then POST /v1/turns/{id}/approvals/{call_id}',
+  ],
+  'input.required': [{ ...call, prompt: text, schema: Type.Optional(Type.Unknown()) }, 'Reserved'],
+  usage: [Usage.properties, "Of the step's model call so far"],
+  message: [{ message: Message }, 'As it is stored: in place of what was streamed for it'],
+  'step.completed': [
+    { finish_reason: Type.Enum(['stop', 'length', 'tool_calls', 'refusal', 'error']), usage: Usage },
+  ],
+  'step.discarded': [
+    { reason: Type.Enum(['tools_changed', 'owner_lost', 'retry']) },
+    'Drop what this step has streamed so far',
+  ],
+  'tools.changed': [{ tools_revision: Count, added: names, removed: names, changed: names }],
+  'turn.restarted': [{ attempt: Count, tools_revision: Count }],
+  'turn.awaiting_input': [{}],
+  'turn.completed': [
+    { finish_reason: Type.Enum(['stop', 'length', 'refusal', 'max_steps']), usage: Usage },
+    'The last event of its turn',
+  ],
+  'turn.failed': [{ error: Failure }, 'The last event of its turn'],
+  'turn.cancelled': [{}, 'The last event of its turn'],
+  gap: [
+    { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
+    'What came after your cursor is no longer kept: start from the snapshot',
+  ],
+}
+
+export const Event = taggedBy(
+  'type',
+  'Event',
+  ...Object.entries(EVENTS).map(([type, [fields, description]]) =>
+    Type.Object(
+      {
+        type: Type.Literal(type),
+        session_id: Id,
+        turn_id: nullable(Id),
+        step: nullable(Count),
+        at: Instant,
+        ...fields,
+      },
+      description === undefined ? {} : { description },
+    ),
+  ),
+)
