@@ -71,13 +71,14 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   })
   useErrors(app)
   useValidation(app)
-  app.addHook('preClose', async () => streams.close())
   app.addHook('onSend', ({ method, routeOptions }, reply, payload, done) => {
     deps.metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
     // The server lets idle connections go before this one is idle, and would wait for it.
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
+  closeUnused(app, streams.closing)
+  app.addHook('preClose', async () => streams.close())
   await harden(app, deps)
   await useOpenApi(app, deps.version)
   const routeDeps: RouteDeps = { ...deps, streams }
@@ -90,6 +91,22 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     { prefix: '/v1' },
   )
   return app
+}
+
+/**
+ * Browsers and proxies open connections in advance. One on which nothing was asked is a busy one to Node, whose server
+ * would wait for its headers to be late (a minute) before it is closed.
+ */
+function closeUnused(app: App, closing: AbortSignal): void {
+  const connections = new Set<Socket>()
+  app.server.on('connection', (socket) => {
+    if (closing.aborted) return socket.destroy()
+    connections.add(socket)
+    socket.once('close', () => connections.delete(socket))
+  })
+  closing.addEventListener('abort', () => {
+    for (const socket of connections) if (socket.bytesRead === 0) socket.destroy()
+  })
 }
 
 async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {

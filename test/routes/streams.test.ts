@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { Agent, type IncomingMessage, request } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
@@ -507,6 +508,17 @@ t.test('a connection serves one stream after the other, and keeps no server from
   await until(last, '\n\n')
   const over = once(last.socket, 'close')
   await Promise.all([all(last), s.app.close()])
+  await over
+})
+
+t.test('a connection that was opened in advance keeps no server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const { port } = s.app.server.address() as AddressInfo
+  const socket = connect(port, '127.0.0.1')
+  await Promise.all([once(socket, 'connect'), once(s.app.server, 'connection')])
+  const over = once(socket, 'close')
+  const late = sleep(5000, 'late', { ref: false })
+  t.not(await Promise.race([s.app.close(), late]), 'late')
   await over
 })
 
