@@ -5,11 +5,11 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { freePort, startPostgres, startRedis } from '../dist/test/servers.js'
 import { descendants } from './instruments/load.mjs'
 
 export const root = fileURLToPath(new URL('..', import.meta.url))
@@ -20,15 +20,6 @@ const canPin = availableParallelism() > 1 && existsSync('/usr/bin/taskset')
 const GATEWAY_CORE = '0'
 const OTHER_CORE = '1'
 const ANY_CORE = '0,1'
-
-export async function freePort() {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address()
-  server.close()
-  await once(server, 'close')
-  return port
-}
 
 function start(command, args, { core, env = {}, cwd = root } = {}) {
   const [program, ...rest] = canPin && core ? ['taskset', '-c', core, command, ...args] : [command, ...args]
@@ -139,7 +130,6 @@ export function createStage() {
     startBaton,
     /** Given by TEST_DATABASE_URL and TEST_REDIS_URL, else started from what is installed; null where neither. */
     async startServers() {
-      const { startPostgres, startRedis } = await import(join(root, 'dist/test/servers.js'))
       const given = { database: process.env.TEST_DATABASE_URL, redis: process.env.TEST_REDIS_URL }
       if (given.database && given.redis) return given
       try {

@@ -1,19 +1,31 @@
 /** The little that a client of Baton needs: JSON requests, and a turn read as server-sent events. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { createDecoder } from '../src/sse.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: a demo's view of JSON answers; the contract is api.md's
 type Json = any
 
 export function createClient(url: string) {
-  async function request(method: string, path: string, body?: unknown): Promise<Json> {
+  /** A gateway that is too busy says when to come again, as one does that has just begun on a small machine. */
+  async function send(method: string, path: string, body?: unknown, tries = 10): Promise<Response> {
     const response = await fetch(url + path, {
       method,
       ...(body === undefined
         ? {}
         : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
     })
+    if (response.ok) return response
     const text = await response.text()
-    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`)
+    const wait = response.headers.get('retry-after')
+    if (response.status !== 503 || wait === null || tries <= 1) {
+      throw new Error(`${method} ${path}: ${response.status} ${text}`)
+    }
+    await sleep(Number(wait) * 1000)
+    return await send(method, path, body, tries - 1)
+  }
+
+  async function request(method: string, path: string, body?: unknown): Promise<Json> {
+    const text = await (await send(method, path, body)).text()
     return text === '' ? null : JSON.parse(text)
   }
 
@@ -25,25 +37,23 @@ export function createClient(url: string) {
     onEvent: (type: string) => Promise<void> | void = () => {},
   ): Promise<string> {
     say(`you   > ${input.replaceAll('\n', ' ⏎ ')}`)
-    const response = await fetch(`${url}/v1/sessions/${session}/turns`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ input }),
-    })
-    if (!response.ok || !response.body) throw new Error(`turn: ${response.status} ${await response.text()}`)
+    const { body } = await send('POST', `/v1/sessions/${session}/turns`, { input })
+    if (!body) throw new Error('a turn without a stream')
     let answer = ''
-    const work: Promise<void>[] = []
-    const decoder = createDecoder(({ data }) => {
-      const event: Json = JSON.parse(data)
-      work.push(Promise.resolve(onEvent(event.type)))
+    const take = async (event: Json) => {
       const line = LINES[event.type]?.(event)
       if (line) say(line)
+      await onEvent(event.type)
       if (event.type === 'message' && event.message.role === 'assistant') answer = textOf(event.message)
       if (event.type === 'turn.failed') throw new Error(`turn failed: ${JSON.stringify(event.error)}`)
-    })
+    }
+    const events: Json[] = []
+    const decoder = createDecoder(({ data }) => events.push(JSON.parse(data)))
     const utf8 = new TextDecoder()
-    for await (const chunk of response.body) decoder.push(utf8.decode(chunk, { stream: true }))
-    await Promise.all(work)
+    for await (const chunk of body) {
+      decoder.push(utf8.decode(chunk, { stream: true }))
+      for (const event of events.splice(0)) await take(event)
+    }
     return answer
   }
 

@@ -82,7 +82,8 @@ async function walk(): Promise<void> {
     BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
   })
   closers.push(baton.stop)
-  say('The models are EMULATED: they do what the text says ("call <tool> with <json>"). The rest is real.')
+  say('The models are EMULATED: they do what the text says. The rest is real. The words they know here:')
+  say('  call <tool> with <json>;  think: shows thoughts first;  slow <n> <ms>: speaks in n pieces, ms apart')
   say(`Gateway:    ${baton.url}   (docs: ${baton.url}/docs)`)
   say(`MCP server: ${everything.url}   (@modelcontextprotocol/server-everything)`)
 

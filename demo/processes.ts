@@ -11,9 +11,13 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
 
 export async function startBaton(port: number, env: Record<string, string>) {
+  // What the shell has set is for another gateway: this one must not find that one's database.
+  const outer = Object.entries(process.env).filter(
+    ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL)$/.test(name),
+  )
   const child = spawn(process.execPath, ['--enable-source-maps', join(root, 'dist/src/server.js')], {
     cwd: root,
-    env: { ...process.env, BATON_PORT: String(port), BATON_LOG_LEVEL: 'warn', ...env },
+    env: { ...Object.fromEntries(outer), BATON_PORT: String(port), BATON_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'inherit', 'inherit'],
   })
   const url = `http://127.0.0.1:${port}`
@@ -50,6 +54,7 @@ async function until(child: ChildProcess, url: string, ready: (status: number) =
     if (status !== 0 && ready(status)) return
     await sleep(100)
   }
+  await stop(child)
   throw new Error(`${url} did not come up in 30 s`)
 }
 

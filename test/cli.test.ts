@@ -17,10 +17,11 @@ import { sealParts } from '../src/credentials/sealed-parts.ts'
 import { createVault, secretContext, verifyKeys } from '../src/credentials/vault.ts'
 import { openStore } from '../src/store/open.ts'
 import type { Store } from '../src/store/store.ts'
-import { newDatabase, visit } from './credentials/world.ts'
+import { visit } from './credentials/world.ts'
 import { startToolServer } from './e2e/tool-server.ts'
 import { CLIENT, createAnthropicLogins } from './emulators/oauth-anthropic.ts'
 import { createOpenAiEmulator } from './emulators/openai.ts'
+import { newDatabase } from './servers.ts'
 
 interface Ran {
   code: number

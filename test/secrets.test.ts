@@ -39,7 +39,6 @@ const PLANTED = {
   'token in a tool result': secret('ghp_').slice(0, 40),
   'token in a word of refusal': secret('ghp_').slice(0, 40),
 }
-type Name = keyof typeof PLANTED
 /** No secret at all: where even this is not found, the search does not work. */
 const MARKER = secret('marker')
 
@@ -254,7 +253,8 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   told('login page', await (await fetch(await visit(begun.authorization_url))).text())
 
   // ---- used
-  for (const { id } of connectors) await call('POST', `/v1/connectors/${id}/test`)
+  const tested: Json = {}
+  for (const { id, name } of connectors) tested[name] = await call('POST', `/v1/connectors/${id}/test`)
   const chat = {
     provider: 'openai',
     model: 'gpt-5.6-sol',
@@ -365,6 +365,8 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   t.match(JSON.stringify(parrot.heard), PLANTED['connector header'])
   t.match(JSON.stringify(parrot.heard), PLANTED['connector bearer'])
   t.match(JSON.stringify(parrot.heard), PLANTED['spent refresh token'])
+  t.match(JSON.stringify(anthropic.requests.map(({ text }) => text)), PLANTED['assertion of a workload'])
+  t.match(tested.program.error, /no start with \*\*\*/, 'the variable reached its program')
   t.ok(guarded.passed.length > 0)
   guarded.secrets.forEach((text, i) => {
     secrets[`of the MCP login ${i}`] = text
@@ -398,8 +400,6 @@ t.test('no planted secret is found in anything that Baton says or writes', async
       )
     }
   }
-  const names: Name[] = ['connector variable', 'encryption key']
-  t.ok(names.every((name) => name in secrets))
 })
 
 /** The frames of a stream until it has nothing more to say. */

@@ -3,12 +3,14 @@
  * port, gone with `stop()` and with the process. Both programs must be installed.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { randomInt } from 'node:crypto'
+import { randomBytes, randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import pg from 'pg'
+import type { Test } from 'tap'
 
 export interface RunningServer {
   url: string
@@ -76,6 +78,21 @@ export async function startRedis(): Promise<RunningServer> {
     return child
   }
   return running(`redis://127.0.0.1:${port}`, dir, 'SIGTERM', start)
+}
+
+/** A database of the test's own on that server, dropped afterwards; its address. */
+export async function newDatabase(t: Test, server: string): Promise<string> {
+  const name = `baton_test_${randomBytes(6).toString('hex')}`
+  const admin = async (sql: string) => {
+    const client = new pg.Client({ connectionString: server })
+    await client.connect()
+    await client.query(sql).finally(() => client.end())
+  }
+  await admin(`create database ${name}`)
+  t.teardown(() => admin(`drop database if exists ${name} with (force)`))
+  const own = new URL(server)
+  own.pathname = `/${name}`
+  return own.href
 }
 
 /** Debian keeps the server programs out of the PATH, by version. */

@@ -1,4 +1,5 @@
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
@@ -30,6 +31,64 @@ t.test('without a Redis URL the bus is in memory', async (t) => {
   const bus = await openBus({ redisUrl: null, log })
   t.equal(bus.kind, 'memory')
   await bus.close()
+})
+
+t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
+  let clock = 5_000
+  const bus = createMemoryBus({ now: () => clock })
+  t.teardown(() => bus.close())
+  const [before = ''] = await bus.append(SESSION, [delta(1)])
+  clock = 3_000
+  const [after = ''] = await bus.append(SESSION, [delta(2)])
+  t.match(await start(t, bus, { after: before }).item(0), { events: [{ cursor: after }] })
+  t.equal(after.split('-')[0], before.split('-')[0])
+})
+
+t.test('in memory a log that nobody uses goes after a while, one that is read stays', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  let clock = 0
+  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock })
+  t.teardown(() => bus.close())
+  const [idle = ''] = await bus.append('ses_idle', [delta(1)])
+  const [read = ''] = await bus.append(SESSION, [delta(1)])
+  const reading = start(t, bus)
+  await reading.events(1)
+  clock = 1_001
+  mock.timers.tick(60_000)
+  await bus.append('ses_idle', [delta(2)])
+  await bus.append(SESSION, [delta(2)])
+  t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
+  t.equal((await start(t, bus, { after: read }).events(1)).length, 1)
+})
+
+t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
+  let clock = 0
+  const bus = createMemoryBus({ now: () => ++clock })
+  t.teardown(() => bus.close())
+  const large = 'x'.repeat(1 << 20)
+  const fill = (session: string) =>
+    bus.append(
+      session,
+      Array.from({ length: 12 }, () => delta(large)),
+    )
+  const reading = start(t, bus, {}, 'ses_1')
+  const cursors: string[] = []
+  for (let i = 0; i < 6; i++) {
+    cursors.push((await fill(`ses_${i}`))[0] ?? '')
+    if (i === 1) await reading.events(12)
+  }
+  const next = (i: number) => start(t, bus, { after: cursors[i] ?? '' }, `ses_${i}`).item(0)
+  t.match(await next(0), { gap: true })
+  t.match(await next(1), { gap: true })
+  t.ok('events' in (await next(5)))
+  await bus.append('ses_1', [delta('more')])
+  t.equal((await reading.events(13)).length, 13)
+  t.same(
+    reading.items.filter((item) => !('events' in item)),
+    [],
+    'who reads a log keeps its place in it',
+  )
 })
 
 // ---------------------------------------------------------------- Redis

@@ -16,7 +16,8 @@ import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { gate } from '../emulators/http.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
-import { createWorld, ME, newDatabase, type Replica, sealedOf, visit } from './world.ts'
+import { newDatabase } from '../servers.ts'
+import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
 const { store, vault, openai, anthropic, google } = world

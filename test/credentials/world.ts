@@ -1,9 +1,7 @@
 /** A gateway's logins without the gateway: real store and vault, emulated vendors, as many replicas as wanted. */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
-import pg from 'pg'
 import pino, { type Logger } from 'pino'
-import type { Test } from 'tap'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -198,20 +196,4 @@ export async function visit(url: string): Promise<URL> {
   const location = response.headers.get('location')
   if (response.status !== 302 || !location) throw new Error(`the page says ${response.status}: ${words}`)
   return new URL(location)
-}
-
-/** A database of the test's own on that server, dropped afterwards; its address. */
-export async function newDatabase(t: Test, server: string): Promise<string> {
-  const name = `baton_login_${randomBytes(6).toString('hex')}`
-  const admin = async (sql: string) => {
-    const client = new pg.Client({ connectionString: server })
-    await client.connect()
-    await client.query(sql)
-    await client.end()
-  }
-  await admin(`create database ${name}`)
-  t.teardown(() => admin(`drop database ${name} with (force)`))
-  const own = new URL(server)
-  own.pathname = `/${name}`
-  return own.href
 }

@@ -86,9 +86,9 @@ const FOR_ADMINS = /^\/v1\/(keys|audit)\b/
 
 /** Calls with a key; every JSON answer is held against the document. */
 const withKey =
-  (key: string | null): Call =>
+  (key: string | null, { http } = app): Call =>
   async (method, url, body) => {
-    const answer = await app.http.inject({
+    const answer = await http.inject({
       method: method as 'GET',
       url,
       headers: {
@@ -355,6 +355,54 @@ t.test('an owner has only so many turns that run or wait their turn, whatever ot
     t.match(await call('GET', `/v1/turns/${body.id}?wait=30`), { body: { state: 'completed' } })
   }
   t.equal((await hold()).status, 202, 'there is room again')
+})
+
+t.test('what a tenant names leads to no private address that the operator has not opened', async (t) => {
+  const data = mkdtempSync(join(tmpdir(), 'baton-inner-'))
+  t.teardown(() => rmSync(data, { recursive: true, force: true }))
+  const serving = async (BATON_CONNECTORS_ALLOW_PRIVATE: string) => {
+    const env = {
+      BATON_DATA_DIR: data,
+      BATON_AUTH: 'keys',
+      BATON_ADMIN_KEY: ADMIN,
+      BATON_DRAIN_SECONDS: '0',
+      BATON_PUBLIC_URL: 'https://baton.test',
+      BATON_CONNECTORS_ALLOW_PRIVATE,
+    }
+    const { config } = loadConfig(env, data)
+    const gateway = await createApp(config, { log: pino({ level: 'silent' }) })
+    t.teardown(() => gateway.close())
+    return { call: withKey(ADMIN, gateway), close: gateway.close }
+  }
+  const http = { transport: 'streamable_http', url: tools.url }
+  const open = await serving('true')
+  const [plain, guarded] = [
+    (await open.call('POST', '/v1/connectors', { ...http, name: 'plain' })).body.id,
+    (await open.call('POST', '/v1/connectors', { ...http, name: 'guarded', auth: { type: 'oauth' } })).body
+      .id,
+  ]
+  t.match((await open.call('POST', `/v1/connectors/${plain}/test`)).body, { ok: true })
+  await open.close()
+
+  const { call } = await serving('')
+  const refused = (param: string) => ({
+    status: 400,
+    body: { error: { code: 'address_not_allowed', param } },
+  })
+  for (const host of ['127.0.0.1', 'localhost', '[::1]', '169.254.169.254', '10.0.0.1']) {
+    const url = `http://${host}/mcp`
+    t.match(await call('POST', '/v1/connectors', { ...http, name: 'inner', url }), refused('url'), host)
+    t.match(await call('PATCH', `/v1/connectors/${plain}`, { url }), refused('url'), host)
+  }
+  const chat = { provider: 'openai', model: 'gpt-5.6-sol' }
+  const at = `/v1/sessions/${(await call('POST', '/v1/sessions', chat)).body.id}`
+  const image = { type: 'image', media_type: 'image/png', url: 'http://127.0.0.1/x.png' }
+  const message = { role: 'user', parts: [image] }
+  t.match(await call('POST', `${at}/messages`, message), refused('parts[0].url'))
+  t.match(await call('POST', `${at}/turns`, { input: [image] }), refused('input[0].url'))
+  // What was let in before is not reached any more.
+  t.match((await call('POST', `/v1/connectors/${plain}/test`)).body, { ok: false, error: /not allowed/ })
+  t.match(await call('POST', `/v1/connectors/${guarded}/login`), refused('url'))
 })
 
 t.test(

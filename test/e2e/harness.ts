@@ -11,7 +11,6 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
-import pg from 'pg'
 import { type Logger, pino } from 'pino'
 import type { Test } from 'tap'
 import { createApp } from '../../src/app.ts'
@@ -22,6 +21,7 @@ import { createGeminiEmulator, type GeminiEmulator } from '../emulators/gemini.t
 import type { Recorded } from '../emulators/http.ts'
 import { createOpenAiEmulator, type OpenAiEmulator } from '../emulators/openai.ts'
 import type { Script } from '../emulators/scene.ts'
+import { newDatabase } from '../servers.ts'
 import { type Client, createClient, type Json } from './client.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
 
@@ -203,23 +203,10 @@ const servers = async (t: Test): Promise<Record<string, string>> => ({
 })
 
 /** A database of this run's own, dropped afterwards. */
-export async function databaseServer(t: Test): Promise<Record<string, string>> {
-  const name = `baton_e2e_${randomBytes(6).toString('hex')}`
-  const url = new URL(TEST_DATABASE_URL ?? '')
-  await asAdmin(`create database ${name}`)
-  t.teardown(() => asAdmin(`drop database if exists ${name} with (force)`))
-  url.pathname = `/${name}`
-  return {
-    DATABASE_URL: url.href,
-    BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
-  }
-}
-
-async function asAdmin(sql: string): Promise<void> {
-  const client = new pg.Client({ connectionString: TEST_DATABASE_URL })
-  await client.connect()
-  await client.query(sql).finally(() => client.end())
-}
+export const databaseServer = async (t: Test): Promise<Record<string, string>> => ({
+  DATABASE_URL: await newDatabase(t, TEST_DATABASE_URL ?? ''),
+  BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
+})
 
 async function createWorld(
   t: Test,

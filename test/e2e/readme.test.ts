@@ -1,4 +1,7 @@
-/** The README's walk with curl, word for word, on every path against the emulated models and a real MCP server. */
+/**
+ * The README's walk with curl, word for word, on every path against the emulated models and a real MCP server; and
+ * the demo it names.
+ */
 import { execFile, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -46,4 +49,13 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
     ({ provider, model }: { provider: string; model: string }) => `${provider} ${model}`,
   )
   t.equal(new Set(paths).size, 4)
+})
+
+t.test('the demo shows what it promises, whatever the shell is set to', async (t) => {
+  const demo = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
+  const env = { ...process.env, BATON_AUTH: 'keys', DATABASE_URL: 'postgres://127.0.0.1:1/none' }
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, [demo], { env })
+  t.equal(stderr, '')
+  t.match(stdout, 'from":"restart"')
+  t.match(stdout, 'Done: every path called a real tool')
 })

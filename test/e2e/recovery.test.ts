@@ -184,7 +184,9 @@ async function toldToLeave(t: Test, world: World, tools: ToolServer, held: Retur
   held.open()
   await back
   await stream.done
-  t.notOk(typesOf(stream.frames).includes('turn.failed'), 'leaving is no failure')
+  const said = typesOf(stream.frames)
+  t.equal(said.filter((type) => type === 'step.completed').length, 1, 'it left at the border of its step')
+  t.notOk(said.includes('turn.failed'), 'leaving is no failure')
   const done = await world.api.get(`/v1/turns/${turn}?wait=60`)
   t.match(done, { state: 'completed', output_text: 'The tools answered: quick ran' })
   t.match(done.steps, [

@@ -7,7 +7,6 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -30,6 +29,7 @@ import {
   runningTurn,
   text,
 } from '../contracts/store-rows.ts'
+import { newDatabase } from '../servers.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'baton-store-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -233,22 +233,6 @@ function wrapping(): PartsCodec & { strangers: string[] } {
       return JSON.parse(Buffer.from(sealed, 'base64').toString()) as Part[]
     },
   }
-}
-
-/** A database of this run's own on the server, dropped with the test. */
-async function newDatabase(t: Test, server: string): Promise<string> {
-  const name = `baton_test_${process.pid}_${Date.now().toString(36)}`
-  const admin = async (sql: string) => {
-    const client = new pg.Client({ connectionString: server })
-    await client.connect()
-    await client.query(sql)
-    await client.end()
-  }
-  await admin(`create database ${name}`)
-  t.teardown(() => admin(`drop database ${name} with (force)`))
-  const own = new URL(server)
-  own.pathname = `/${name}`
-  return own.href
 }
 
 async function connectionTests(t: Test, databaseUrl: string): Promise<void> {

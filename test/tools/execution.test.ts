@@ -238,8 +238,8 @@ t.test('nothing makes a call throw', async (t) => {
   t.match((await setUp().run({ arguments: args })).result, { call_id: 'call_1' })
   const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
   t.match((await slotless.run({})).result, { is_error: true })
-  fc.assert(
-    await fc.asyncProperty(fc.anything(), async (thrown) => {
+  await fc.assert(
+    fc.asyncProperty(fc.anything(), async (thrown) => {
       const { result } = await setUp(failing(thrown)).run({ arguments: { path: 'x' } })
       return result.is_error && result.content.length > 0
     }),
@@ -464,12 +464,6 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   t.strictSame(await own.problems(deep, {}), [])
 })
 
-t.test('a schema holds however many others came after it', async (t) => {
-  const schema = (n: number) => ({ type: 'object', properties: { a: { const: n } } })
-  for (let n = 0; n <= 300; n++) await validator.problems(schema(n), { a: n })
-  t.strictSame(said(await validator.problems(schema(0), { a: 1 })), ['a|must be 0|'])
-})
-
 t.test('a closed validator leaves nobody waiting', async (t) => {
   const own = createValidator()
   const waiting = Promise.all(
@@ -504,7 +498,9 @@ t.test('a long text is kept whole and given as head, tail and a way to read on',
   const next = outputSlice(stored, { path: '', offset: Number(offset), limit: 12 })
   t.equal(given.indexOf(`\n\n[The result is`), Buffer.from(whole).toString('utf8', 0, Number(offset)).length)
   t.equal(next.offset, Number(offset), 'the notice points between characters')
-  t.notMatch((await shape([text(whole)], undefined, false)).content, /inspect_tool_output/)
+  const unread = JSON.stringify((await shape([text(whole)], undefined, false)).content)
+  t.match(unread, /The rest is kept/)
+  t.notMatch(unread, /inspect_tool_output/)
 })
 
 t.test('the offset to read on at is one of the stored text, whose secrets are gone', async (t) => {

@@ -705,7 +705,7 @@ t.test('the last known list of a server that is away is there as unavailable', a
   const session = sessionOf('ses_2')
   await later.open(session, [])
   await later.bind(session, 's', 'next', null)
-  t.match((await later.refresh(session, 'next')).prompt_cache, /kept|invalidated/)
+  await later.refresh(session, 'next')
   t.match((await later.list(session, null)).tools.at(-1), {
     canonical_name: 's.a',
     status: 'unavailable',
@@ -714,7 +714,7 @@ t.test('the last known list of a server that is away is there as unavailable', a
 })
 
 t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
-  const { create, add, heard, servers } = setUp(t)
+  const { create, add, heard } = setUp(t)
   const seed = create()
   let letGo = () => {}
   const when = new Promise<void>((resolve) => {
@@ -722,7 +722,7 @@ t.test('a turn waits for no server longer than it was told, however many there a
   })
   const session = sessionOf('ses_1')
   await seed.open(session, [])
-  const [slow, other] = ['slow', 'other'].map((name) => add(name, { tools: [tool('a')], when }))
+  for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
   const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
   const started = performance.now()
   await seed.settle('ses_1', 50)
@@ -731,8 +731,6 @@ t.test('a turn waits for no server longer than it was told, however many there a
   letGo()
   await bound
   await heard((_, { added }) => added.includes('slow.a'))
-  t.ok(slow && other)
-  t.equal(servers.size, 2)
 })
 
 t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
@@ -784,7 +782,7 @@ t.test('a definition is kept before a model can get it, whichever way its list c
 })
 
 t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
-  const { create, add, servers, written, heard } = setUp(t)
+  const { create, add, servers, written } = setUp(t)
   const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
   const session = sessionOf('ses_1')
   await create().open(session, [a, b])
@@ -802,7 +800,6 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   letGo()
   await restarted.settle('ses_1', 1_000)
   t.equal(written.length, 2)
-  await heard(() => true)
 })
 
 t.test('two writers at once lose nothing', async (t) => {

@@ -9,7 +9,7 @@ import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
 import { openStore } from '../../src/store/open.ts'
-import type { Session, Store } from '../../src/store/store.ts'
+import { type Session, StaleOwner, type Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
@@ -273,4 +273,18 @@ t.test('a turn that waits for a place can be read from its first event', async (
   say()
   await until(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
+})
+
+t.test('nothing is said of a commit that could not be made', async (t) => {
+  const { bus, say, replica } = world(t)
+  const commit: Store['turns']['commit'] = async () => {
+    throw new StaleOwner()
+  }
+  const former = replica({ store: withTurns({ commit }) })
+  const { id } = await session()
+  const { turn } = await former.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  say()
+  await until(() => former.running() === 0 && types.includes('usage'))
+  t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
 })

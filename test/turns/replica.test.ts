@@ -41,30 +41,6 @@ t.test('turns that are opened, run or wait take room together', async (t) => {
   for (const one of all) one()
 })
 
-t.test(
-  'owners take turns at the places, whoever asks most; who leaves the line is passed over',
-  async (t) => {
-    const slots = createSlots(1)
-    const giveBack = await slots.take('busy', NEVER)
-    const order: string[] = []
-    const leaving = new AbortController()
-    const asked = ['busy 1', 'busy 2', 'busy 3', 'other 1', 'busy 4', 'other 2', 'third 1', 'third gone'].map(
-      async (name) => {
-        const [owner = ''] = name.split(' ')
-        const back = await slots.take(owner, name === 'third gone' ? leaving.signal : NEVER)
-        order.push(name)
-        back()
-      },
-    )
-    leaving.abort('left')
-    giveBack()
-    const settled = await Promise.allSettled(asked)
-    t.strictSame(order, ['busy 1', 'other 1', 'third 1', 'busy 2', 'other 2', 'busy 3', 'busy 4'])
-    t.match(settled.at(-1), { status: 'rejected', reason: 'left' })
-    t.strictSame([slots.running(), slots.waiting()], [0, 0])
-  },
-)
-
 t.test('a replica that is behind takes no turn, however few it has', async (t) => {
   const pace: Pace = { isBehind: () => true, close() {} }
   const room = createRoom(createSlots(10), 10, pace)
