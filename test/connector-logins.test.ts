@@ -372,7 +372,12 @@ t.test('a refresh and a change of the connector leave each other’s work in pla
   const refreshed = () => replica().authFor(again).token()
   await logIn(replica(undefined, over('update', refreshed)))
   t.equal(guarded.grants.refresh_token, 3)
-  t.match(await replica().authFor(await read()).token(), await held())
+  t.match(
+    await replica()
+      .authFor(await read())
+      .token(),
+    await held(),
+  )
   t.equal((await read()).config_revision, again.config_revision + 1)
 })
 

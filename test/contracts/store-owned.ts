@@ -131,7 +131,10 @@ async function connectorContract(t: Test, store: Store): Promise<void> {
       'those of the configuration come last, as the oldest',
     )
     for (const by of [scope, config, ADMIN]) {
-      t.equal(await store.connectors.update(by, { ...a, config_revision: 1 }, { url: 'https://evil.test' }), null)
+      t.equal(
+        await store.connectors.update(by, { ...a, config_revision: 1 }, { url: 'https://evil.test' }),
+        null,
+      )
       t.equal(await store.connectors.delete(by, a.id), false)
     }
     const secret = new Uint8Array([7])
