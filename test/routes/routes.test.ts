@@ -576,6 +576,11 @@ t.test('render hands on what would be sent', async (t) => {
   const given = { provider: 'gemini', model: 'g', input: 'Hi', context: [{ op: 'delete_at', index: -1 }] }
   t.match(await call('POST', `/v1/sessions/${id}/render`, given), { body: { provider: 'gemini' } })
   t.match(g.turns.calls.at(-1)?.args[1], { ...given, input: [{ type: 'text', text: 'Hi' }] })
+  t.match(await call('POST', `/v1/sessions/${id}/render`, { provider: 'gemini' }), {
+    status: 400,
+    body: { error: { code: 'invalid_request', param: 'model', message: /needs its own model/ } },
+  })
+  t.equal((await call('POST', `/v1/sessions/${id}/render`, { provider: 'openai' })).status, 200)
   t.match(await call('POST', `/v1/sessions/${id}/render`, { input: 7 }), {
     status: 400,
     body: { error: { param: 'input' } },
