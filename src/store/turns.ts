@@ -206,9 +206,18 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
       return rows.map(({ session_id, turn_id, announce }) => ({
         session_id,
         turn_id,
-        events: parts.openEvents(announce, session_id),
+        events: () => readable(turn_id, () => parts.openEvents(announce, session_id)),
       }))
     },
+  }
+}
+
+/** What cannot be opened any more is said with its turn. */
+function readable<T>(turn: string, open: () => T): T {
+  try {
+    return open()
+  } catch (cause) {
+    throw new Error(`turn ${turn} cannot be read`, { cause })
   }
 }
 
@@ -216,7 +225,7 @@ type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'l
 
 function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
   const taken = ({ turn, epoch }: TakenAnswer, owner: string): { turn: Turn; fence: Fence } => ({
-    turn: parts.turn(turn),
+    turn: readable(turn.id, () => parts.turn(turn)),
     fence: { session_id: turn.session_id, owner, epoch },
   })
   return {
@@ -247,7 +256,7 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
       )
       return (answers ?? []).map((answer) => ({
         ...taken(answer, owner),
-        announce: parts.openEvents(answer.announce, answer.turn.session_id),
+        announce: readable(answer.turn.id, () => parts.openEvents(answer.announce, answer.turn.session_id)),
       }))
     },
     idleQueues: (limit) =>
