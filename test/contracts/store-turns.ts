@@ -408,6 +408,23 @@ async function commitContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
   })
 
+  await t.test('an end or a wait without messages may be said again by whoever said it', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const park = () => store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    await park()
+    t.strictSame(await park(), { messages: [], has_queued: false })
+    const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
+    if (!resumed) return t.fail('not resumed')
+    t.ok((await rejection(park())) instanceof StaleOwner, 'another has it')
+    await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
+    const end = () => endTurn(store, resumed.fence, turn.id)
+    await end()
+    t.strictSame(await end(), { messages: [], has_queued: true })
+    await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.ok((await rejection(end())) instanceof StaleOwner, 'the next turn runs')
+  })
+
   await t.test('usage adds up in the turn and the session, once for a step written twice', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
@@ -534,10 +551,11 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
           StaleOwner,
       )
       await endTurn(store, one.fence, one.turn.id)
-      t.ok(
-        (await rejection(endTurn(store, one.fence, one.turn.id))) instanceof StaleOwner,
-        'the end gave the lease back',
-      )
+      const late = store.turns.commit(one.fence, {
+        turn_id: one.turn.id,
+        end: { state: 'cancelled', finish_reason: null, error: null },
+      })
+      t.ok((await rejection(late)) instanceof StaleOwner, 'the end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
       await endTurn(store, other.fence, other.turn.id)
       t.equal(await store.sessions.delete(scope, other.session.id), 'deleted')
