@@ -1,3 +1,4 @@
+import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { EventSource } from '../src/http-sse.ts'
@@ -115,6 +116,16 @@ function resumeAt(
   return { after, ended }
 }
 
+/** A cursor that is refused is named as it was sent. */
+async function named(header: string | undefined, open: () => Promise<FastifyReply>): Promise<FastifyReply> {
+  try {
+    return await open()
+  } catch (thrown) {
+    if (!header || !(thrown instanceof BatonError) || thrown.code !== 'invalid_cursor') throw thrown
+    throw new BatonError(thrown.code, thrown.message, { param: 'Last-Event-ID' })
+  }
+}
+
 const isCursor = (after: string | null): after is string =>
   after !== null && after !== 'start' && after !== 'now'
 
@@ -138,10 +149,14 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     async (request, reply) => {
       const turn = await store.turns.get(request.caller, request.params.id)
       if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
-      const { after, ended } = resumeAt(request.headers['last-event-id'], request.query.after)
-      const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after))
-      if (isPast || ended === turn.id) return reply.code(204).send()
-      return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
+      const header = request.headers['last-event-id']
+      const { after, ended } = resumeAt(header, request.query.after)
+      return named(header, async () => {
+        const hasEnded = turn.ended_at !== null
+        const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after, hasEnded))
+        if (isPast || ended === turn.id) return reply.code(204).send()
+        return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
+      })
     },
   )
   app.get(
@@ -159,8 +174,11 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const { after } = resumeAt(request.headers['last-event-id'], request.query.after)
-      return streams.send(reply, sessionEvents(deps, request.caller, session.id, after))
+      const header = request.headers['last-event-id']
+      const { after } = resumeAt(header, request.query.after)
+      return named(header, async () =>
+        streams.send(reply, sessionEvents(deps, request.caller, session.id, after)),
+      )
     },
   )
 }

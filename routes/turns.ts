@@ -7,7 +7,7 @@ import type { Turn } from '../src/store/store.ts'
 import { canonicalJson, sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
 import { EventStream, hasBegun, turnEvents } from './events.ts'
-import { givenEdits, givenInput } from './given.ts'
+import { assertModel, givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
   closed,
@@ -91,14 +91,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
 
   const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
 
-  /** The session's model is none of another provider's. */
-  async function assertModel(caller: Caller, session: string, provider: string): Promise<void> {
-    if ((await sessions.get(caller, session)).provider === provider) return
-    throw new BatonError('invalid_request', 'A turn with a provider of its own needs its own model.', {
-      param: 'model',
-    })
-  }
-
   async function startRequest(body: Static<typeof NewTurn>, key: string | undefined): Promise<StartTurn> {
     return {
       input: await givenInput(deps, body.input),
@@ -145,9 +137,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const { caller, body } = request
-      if (body.provider !== undefined && body.model === undefined) {
-        await assertModel(caller, request.params.id, body.provider)
-      }
+      await assertModel(deps, caller, request.params.id, body)
       const given = await startRequest(body, request.headers['idempotency-key'])
       const { turn, outcome } = await turns.start(caller, request.params.id, given)
       reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)

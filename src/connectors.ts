@@ -136,8 +136,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const { oauth: login } = openConnector(vault, before)
     const isSameServer = merged.url === before.url && patch.auth === undefined
     const kept = isSameServer ? login : undefined
-    const written = await store.connectors.update(caller, id, stored(vault, before, merged, kept))
-    if (!written) throw notFound(id)
+    const written = await store.connectors.update(caller, before, stored(vault, before, merged, kept))
+    // Another change or a refreshed login came between: this patch goes on top of it.
+    if (!written) return update(caller, id, patch)
     const connector = free(merged.name, written)
     await audit(caller, 'connector.update', connector)
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))

@@ -106,9 +106,8 @@ export function createSessions({ store, bus, credentials, tools }: SessionDeps):
       patch.credential_id = input.credential_id ?? null
     }
     if (input.credential_id) await assertCredential(session.owner, input.credential_id, provider)
-    const updated = await store.sessions.update(scope, id, patch)
-    if (updated) return updated
-    throw new BatonError('session_not_found', `No session ${id} exists.`)
+    // Null: it is gone, or got another provider since, which decides what this patch may be.
+    return (await store.sessions.update(scope, id, patch, session.provider)) ?? update(scope, id, input)
   }
 
   async function remove(scope: Scope, id: string): Promise<void> {

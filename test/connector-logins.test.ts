@@ -330,9 +330,60 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
+t.test('a refresh and a change of the connector leave each other’s work in place', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  const over = (verb: 'keep' | 'update', meanwhile: () => Promise<unknown>): typeof store => {
+    let isFirst = true
+    const before = async () => {
+      if (isFirst) await meanwhile()
+      isFirst = false
+    }
+    const { keep, update } = store.connectors
+    const connectors: typeof store.connectors = {
+      ...store.connectors,
+      ...(verb === 'keep'
+        ? { keep: (...given) => before().then(() => keep(...given)) }
+        : { update: (...given) => before().then(() => update(...given)) }),
+    }
+    return { ...store, connectors }
+  }
+  const held = async () => openConnector(vault, await read()).oauth?.tokens?.access_token
+  const renamed = async () => store.connectors.update(ANN, await read(), { pin: 'block' })
+
+  time.ahead = 590_000
+  const token = await replica(undefined, over('keep', renamed)).authFor(connector).token()
+  t.equal(guarded.grants.refresh_token, 1)
+  t.equal(await held(), token, 'changed while the login service was asked')
+  t.equal((await read()).pin, 'block')
+
+  const signedOut = async () => {
+    const row = await read()
+    await store.connectors.update(ANN, row, { secret: sealConnector(vault, row, { headers: {}, env: {} }) })
+  }
+  time.ahead += 590_000
+  const late = replica(undefined, over('keep', signedOut)).authFor(await read())
+  await t.rejects(late.token(), { message: /docs needs a login/ })
+  t.equal((await read()).secret, null, 'what was taken away stays away')
+
+  const again = await logIn()
+  time.ahead += 590_000
+  const refreshed = () => replica().authFor(again).token()
+  await logIn(replica(undefined, over('update', refreshed)))
+  t.equal(guarded.grants.refresh_token, 3)
+  t.match(
+    await replica()
+      .authFor(await read())
+      .token(),
+    await held(),
+  )
+  t.equal((await read()).config_revision, again.config_revision + 1)
+})
+
 t.test('a login that does not fit ends in words, and in no token', async (t) => {
   const guarded = await guardedServer(t)
-  const { replica, read, made } = await bench(t, guarded)
+  const { replica, read } = await bench(t, guarded)
   await t.rejects(replica(null).begin(ANN, await read()), {
     code: 'not_available',
     message: /BATON_PUBLIC_URL/,
@@ -361,7 +412,7 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await t.rejects(finish(wrong), { code: 'invalid_request', message: /used already/ })
 
   const late = await begin()
-  await store.connectors.update(ANN, made.id, { pin: 'block' })
+  await store.connectors.update(ANN, await read(), { pin: 'block' })
   await t.rejects(finish(late), { code: 'invalid_request', message: /changed or deleted since/ })
   t.equal((await read()).secret, null)
 })
@@ -372,7 +423,7 @@ t.test('where no client can register itself, the one that was given is used', as
   const { replica, logIn, read, made } = await bench(t, guarded)
   await t.rejects(replica().begin(ANN, await read()), { code: 'not_available', message: /auth\.client_id/ })
   const secret = sealConnector(vault, made, { headers: {}, env: {}, oauth: { client } })
-  await store.connectors.update(ANN, made.id, { secret })
+  await store.connectors.update(ANN, await read(), { secret })
   const connector = await logIn()
   t.match(await replica().authFor(connector).token(), /^mcp-access-/)
 })

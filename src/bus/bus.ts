@@ -59,10 +59,11 @@ export interface Bus {
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
   /**
-   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows.
+   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows. Of a turn
+   * that `hasEnded`, as the store says, a log that kept the cursor's place has forgotten the end before it.
    * Throws `invalid_cursor`.
    */
-  pastEnd(session: string, turn: string, cursor: string): Promise<boolean>
+  pastEnd(session: string, turn: string, cursor: string, hasEnded: boolean): Promise<boolean>
   /** A session is deleted: its log goes, its reads end. */
   drop(session: string): Promise<void>
   /** A small message to every replica, this one included; may be lost, never relied on alone. */

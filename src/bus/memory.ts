@@ -277,11 +277,12 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       const place = placeOf(session, options.after)
       return { [Symbol.asyncIterator]: () => new Following(() => logOf(session), place, options) }
     },
-    async pastEnd(session, turn, cursor) {
+    async pastEnd(session, turn, cursor, hasEnded) {
       const place = parseCursor(cursor, session)
       const log = logs.get(session)
-      const end = log?.turns.get(turn)?.end
-      return place.generation === log?.generation && typeof end === 'number' && place.n >= end
+      if (!log || !isKept(log, place)) return false
+      const marks = log.turns.get(turn)
+      return marks ? marks.end !== null && place.n >= marks.end : hasEnded
     },
     async drop(session) {
       const log = logs.get(session)
@@ -313,15 +314,16 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
 
 /** The number of the first event to read; null when it, or one after it, is lost. */
 function startOf(log: Log, place: Place | null, { after, turn, begun }: ReadOptions): number | null {
-  if (place) {
-    const isReal = place.generation === log.generation && place.n <= log.last && place.ms <= log.lastMs
-    const isKept = isReal && place.n >= log.base - 1
-    return isKept ? place.n + 1 : null
-  }
+  if (place) return isKept(log, place) ? place.n + 1 : null
   if (after === 'now') return log.last + 1
   if (turn === undefined) return log.base
   const marks = log.turns.get(turn)
   return marks ? marks.first : begun ? null : log.last + 1
+}
+
+function isKept(log: Log, place: Place): boolean {
+  const isReal = place.generation === log.generation && place.n <= log.last && place.ms <= log.lastMs
+  return isReal && place.n >= log.base - 1
 }
 
 const isOver = (log: Log, turn: string | undefined, next: number): boolean => {

@@ -54,9 +54,9 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     kind: 'redis',
     append: appends.append,
     read: (session, options) => readers.read(session, placeOf(session, options.after), options),
-    pastEnd: async (session, turn, cursor) => {
+    pastEnd: async (session, turn, cursor, hasEnded) => {
       const place = parseCursor(cursor, session)
-      return link.persist(() => scripts.pastEnd(session, turn, positionOf(place)))
+      return link.persist(() => scripts.pastEnd(session, turn, positionOf(place), hasEnded))
     },
     drop: async (session) => void (await link.persist(() => scripts.drop(session))),
     async publish(topic, message) {

@@ -299,10 +299,18 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         events: eventsIn(answer, 5, tag, generation),
       }
     },
-    async pastEnd(session: string, turn: string, { generation, id }: Position): Promise<boolean> {
+    async pastEnd(
+      session: string,
+      turn: string,
+      { generation, id }: Position,
+      hasEnded: boolean,
+    ): Promise<boolean> {
       const [, meta = ''] = keysOf(session)
-      const [current, end] = await link.fields(meta, 'gen', `e:${turn}`)
-      return current === generation && typeof end === 'string' && compareIds(id, end) >= 0
+      const marks = ['gen', 'floor', 'last', `f:${turn}`, `e:${turn}`]
+      const [current, floor, last, first, end] = await link.fields(meta, ...marks)
+      if (current !== generation || !floor || !last) return false
+      if (compareIds(id, floor) < 0 || compareIds(id, last) > 0) return false
+      return end ? compareIds(id, end) >= 0 : hasEnded && !first
     },
     drop: (session: string) => link.run(DROP, keysOf(session), [channel(session)]),
   }

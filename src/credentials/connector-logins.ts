@@ -112,17 +112,30 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       })
       if (next === login) return login
       const { tokens: _, expires_at: __, ...signedOut } = login
-      const secret = sealConnector(vault, row, { ...openConnector(vault, row), oauth: next ?? signedOut })
-      // Where the service rotates its tokens, these are the only ones now.
-      const keep = async () =>
-        secret !== null && (await store.connectors.keep(row.id, row.config_revision, by, secret))
-      const isKept = await insist(keep, sleep)
+      const isKept = await keep(row, by, login, next ?? signedOut)
       if (!next || !isKept) throw needed(connector)
       return next
     } finally {
       // If this fails, the claim lapses.
       await store.connectors.release(connector.id, by).catch(() => {})
     }
+  }
+
+  /**
+   * Where the service rotates its tokens, these are the only ones now: a change of the connector in the
+   * meantime must not cost them, unless it took the login away.
+   */
+  async function keep(read: Connector, by: string, before: McpLogin, login: McpLogin): Promise<boolean> {
+    const held = openConnector(vault, read)
+    if (held.oauth?.tokens?.access_token !== before.tokens?.access_token) return false
+    const secret = sealConnector(vault, read, { ...held, oauth: login })
+    const write = async () =>
+      secret !== null && (await store.connectors.keep(read.id, read.config_revision, by, secret))
+    if (await insist(write, sleep)) return true
+    const { id, owner } = read
+    const seen = await insist(() => store.connectors.get({ owner, admin: false }, id), sleep)
+    // With the same revision it is the claim that is gone.
+    return seen !== null && seen.config_revision !== read.config_revision && keep(seen, by, before, login)
   }
 
   /** Waits for whoever refreshes it now; what he stored is looked at then. */
@@ -214,18 +227,25 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function redeem(pendingLogin: OAuthLogin, id: string, query: URLSearchParams): Promise<Connector> {
     const { owner } = pendingLogin
     const { pending: sent, revision } = pending.kept(pendingLogin)
-    const scope = { owner, admin: false }
-    const connector = await store.connectors.get(scope, id)
-    if (!connector || connector.config_revision !== revision) {
-      throw wrongState('The connector was changed or deleted since; begin a new login.')
-    }
-    const login = await oauth.finish(target(connector), sent, query)
-    const secret = sealConnector(vault, connector, { ...openConnector(vault, connector), oauth: login })
-    // A new revision: what was refused before is tried anew, and no connection outlives its login.
-    const written = secret && (await store.connectors.update(scope, id, { secret }))
-    if (!written || written === 'name_taken') throw wrongState('The connector was deleted since.')
+    const login = await oauth.finish(target(await unchanged(owner, id, revision)), sent, query)
+    const written = await signIn(owner, id, revision, login)
     await store.audit.write({ owner, act: 'connector.login', subject: id, details: {} })
     return written
+  }
+
+  async function unchanged(owner: string, id: string, revision: number): Promise<Connector> {
+    const connector = await store.connectors.get({ owner, admin: false }, id)
+    if (connector?.config_revision === revision) return connector
+    throw wrongState('The connector was changed or deleted since; begin a new login.')
+  }
+
+  async function signIn(owner: string, id: string, revision: number, login: McpLogin): Promise<Connector> {
+    const read = await unchanged(owner, id, revision)
+    const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
+    // A new revision: what was refused before is tried anew, and no connection outlives its login.
+    const written = await store.connectors.update({ owner, admin: false }, read, { secret })
+    // Null: it was changed meanwhile, or its former login was refreshed.
+    return written && written !== 'name_taken' ? written : signIn(owner, id, revision, login)
   }
 
   return { authFor, begin, finish }

@@ -111,11 +111,14 @@ function rows(db: Db): Pick<Connectors, RowVerb> {
       )
       return toPage('connectors', page, found.map(toConnector), ({ origin, id }) => `${origin}-${id}`)
     },
-    update(scope, id, patch) {
-      const params: Param[] = [id, visibleTo(scope)]
+    update(scope, { id, config_revision, secret }, patch) {
+      const params: Param[] = [id, visibleTo(scope), config_revision, secret]
       const set = setList(PATCHABLE, patch, params)
+      // Sealed anew at each write, so that equal bytes are the same write.
       const text = `update connector c set ${set}, config_revision = config_revision + 1
-         where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning connector_json(c)`
+         where id = $1 and ($2::text is null or owner = $2) and origin = 'api'
+           and config_revision = $3 and secret is not distinct from $4::bytea
+         returning connector_json(c)`
       return orNameTaken(one(text, params))
     },
     async delete(scope, id) {

@@ -1,7 +1,8 @@
 /** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
+import { BatonError } from '../errors.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'
-import type { Db } from './db.ts'
+import { type Db, QueryFailure } from './db.ts'
 import { openEmbedded } from './embedded.ts'
 import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
@@ -40,7 +41,7 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     await migrate(db, migrations)
   } catch (err) {
     await db.close()
-    throw err
+    throw options.databaseUrl ? atServer(options.databaseUrl, err) : err
   }
   return {
     ...createVerbs(db, createParts(options.codec ?? PLAIN_PARTS)),
@@ -48,6 +49,23 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     ready: () => assertCurrent(db, migrations),
     close: db.close,
   }
+}
+
+/** For whoever starts Baton: where it looked and what to do, without the URL's password. */
+function atServer(url: string, thrown: unknown): unknown {
+  // No such user or password, no such database.
+  const isRefused = thrown instanceof QueryFailure && /^(28|3D)/.test(thrown.code)
+  const isAway = thrown instanceof BatonError && thrown.code === 'unavailable'
+  if (!isRefused && !isAway) return thrown
+  const { hostname, port, pathname, searchParams } = new URL(url)
+  const host = hostname || searchParams.get('host') || 'localhost'
+  const { cause } = thrown
+  const why = isAway && cause instanceof Error ? cause.message : thrown.message
+  return new BatonError(
+    'unavailable',
+    `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))}) cannot be used: ${why}. Start it, or correct DATABASE_URL.`,
+    { retryAfter: 2, cause: thrown },
+  )
 }
 
 /**

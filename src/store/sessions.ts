@@ -38,13 +38,14 @@ export function createSessions(db: Db): Sessions {
       )
       return toPage('sessions', page, rows, (session) => session.id)
     },
-    async update(scope, id, patch) {
-      const params: Param[] = [id, visibleTo(scope)]
+    async update(scope, id, patch, provider) {
+      const params: Param[] = [id, visibleTo(scope), provider ?? null]
       const set = setList(COLUMNS, patch, params)
       return value<Session>(
         db,
         `update session s set ${set}
-          where id = $1 and ($2::text is null or owner = $2) and keep_for_turn(id) returning session_json(s)`,
+          where id = $1 and ($2::text is null or owner = $2) and ($3::text is null or provider = $3)
+            and keep_for_turn(id) returning session_json(s)`,
         params,
       )
     },

@@ -155,11 +155,12 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
           record(fence),
           change,
         ])
-      const answer = await write().catch((thrown: unknown) => {
-        // The same commit was still under way, on a connection that was given up; now it has been made.
-        if (violated(thrown) === 'message_pkey') return write()
-        throw thrown
-      })
+      const answer =
+        (await write().catch((thrown: unknown) => {
+          // The same commit was still under way, on a connection that was given up; now it has been made.
+          if (violated(thrown) === 'message_pkey') return write()
+          throw thrown
+        })) ?? (await leftBefore(db, fence, commit))
       if (!answer) throw new StaleOwner()
       const { placed, has_queued } = answer
       const messages = placed ? allAsStored(fence.session_id, commit.messages ?? [], placed) : []
@@ -206,17 +207,46 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
       return rows.map(({ session_id, turn_id, announce }) => ({
         session_id,
         turn_id,
-        events: parts.openEvents(announce, session_id),
+        events: () => readable(turn_id, () => parts.openEvents(announce, session_id)),
       }))
     },
   }
+}
+
+/** What cannot be opened any more is said with its turn. */
+function readable<T>(turn: string, open: () => T): T {
+  try {
+    return open()
+  } catch (cause) {
+    throw new Error(`turn ${turn} cannot be read`, { cause })
+  }
+}
+
+/**
+ * A commit without messages that ended or parked the turn, made again because its answer was lost: it gave the
+ * lease back, nobody has had it since, and only its owner could have left the turn like this.
+ */
+function leftBefore(
+  db: Db,
+  { session_id, epoch }: Fence,
+  { turn_id, messages = [], end, state }: Commit,
+): Promise<{ placed: null; has_queued: boolean } | null> {
+  const left = end?.state ?? (state === 'awaiting_input' ? state : null)
+  if (left === null || messages.length > 0) return Promise.resolve(null)
+  return value(
+    db,
+    `select json_build_object('placed', null, 'has_queued', $4::boolean and has_queued(s.id))
+       from session s join turn t on t.session_id = s.id
+      where s.id = $1 and s.lease_epoch = $2 and s.lease_owner is null and t.id = $3 and t.state::text = $5`,
+    [session_id, epoch, turn_id, end !== undefined, left],
+  )
 }
 
 type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals' | 'resumable'
 
 function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
   const taken = ({ turn, epoch }: TakenAnswer, owner: string): { turn: Turn; fence: Fence } => ({
-    turn: parts.turn(turn),
+    turn: readable(turn.id, () => parts.turn(turn)),
     fence: { session_id: turn.session_id, owner, epoch },
   })
   return {
@@ -247,7 +277,7 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
       )
       return (answers ?? []).map((answer) => ({
         ...taken(answer, owner),
-        announce: parts.openEvents(answer.announce, answer.turn.session_id),
+        announce: readable(answer.turn.id, () => parts.openEvents(answer.announce, answer.turn.session_id)),
       }))
     },
     idleQueues: (limit) =>

@@ -236,7 +236,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
-    if (watch) void ask(watch, true)
+    // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
+    if (watch && Date.now() < watch.wantedUntil) void ask(watch, true)
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */

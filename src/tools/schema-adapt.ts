@@ -16,8 +16,9 @@ export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclar
 
 /** How often one definition is written out inside itself, most first; the innermost is only its kind. */
 const INLINE_DEPTHS = [3, 2, 1, 0]
-/** References written out in one schema. */
+/** References written out in one schema, and subschemas from where on no more of them are. */
 const MAX_INLINED = 300
+const MAX_WRITTEN = 5_000
 /** Values named in a description in place of an enum. */
 const MAX_NAMED = 20
 
@@ -61,14 +62,17 @@ function writtenOut(schema: JsonSchema, depth: number): JsonSchema {
   const definitions = definitionsOf(schema)
   const { $defs: _, ...root } = schema
   let count = 0
+  let written = 0
   const visit = (sub: unknown, within: readonly string[]): unknown => {
     if (!isRecord(sub)) return sub
+    written++
     if (typeof sub.$ref !== 'string') return mapSubschemas(sub, (inner) => visit(inner, within))
     const { $ref, ...beside } = sub
     const name = String($ref).slice(DEFINITION.length)
     const target = definitions.get(name) ?? {}
     const repeats = within.filter((one) => one === name).length
-    const isTooMuch = repeats >= Math.max(depth, 1) || within.length > 8 || ++count > MAX_INLINED
+    const isDeep = repeats >= Math.max(depth, 1) || within.length > 8
+    const isTooMuch = isDeep || ++count > MAX_INLINED || written > MAX_WRITTEN
     if (isTooMuch || (depth === 0 && within.length > 0)) return { ...kindOf(target, definitions), ...beside }
     const body = visit(target, [...within, name])
     return { ...(body as JsonSchema), ...beside }

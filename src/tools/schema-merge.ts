@@ -3,7 +3,9 @@ import type { JsonSchema } from '../provider.ts'
 import { canonicalJson, isRecord } from './json.ts'
 import { KEYWORD_ORDER } from './schema-dialect.ts'
 
-type Merge = (a: unknown, b: unknown) => unknown
+type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
+/** Told how many members a merge reads; throws where that is enough. */
+type Spend = (members: number) => void
 
 /** The later annotation and every keyword without a rule: the second schema's. */
 const second: Merge = (_, b) => b
@@ -14,20 +16,24 @@ const smaller: Merge = (a, b) => Math.min(Number(a), Number(b))
 const RULES: Readonly<Record<string, Merge>> = {
   type: (a, b) => sharedTypes(a, b),
   // Where nothing is shared the schemas contradict each other: the first is kept, the call will tell.
-  enum: (a, b) => {
+  enum: (a, b, spend) => {
+    spend((a as unknown[]).length + (b as unknown[]).length)
     const allowed = new Set((b as unknown[]).map(canonicalJson))
     const shared = (a as unknown[]).filter((value) => allowed.has(canonicalJson(value)))
     return shared.length > 0 ? shared : a
   },
   const: first,
-  properties: (a, b) => mergeMaps(a as JsonSchema, b as JsonSchema),
-  patternProperties: (a, b) => mergeMaps(a as JsonSchema, b as JsonSchema),
-  required: (a, b) => [...new Set([...(a as string[]), ...(b as string[])])],
-  additionalProperties: (a, b) => {
-    if (a === false || b === false) return false
-    return isRecord(a) && isRecord(b) ? intersect(a, b) : isRecord(a) ? a : b
+  properties: (a, b, spend) => mergeMaps(a as JsonSchema, b as JsonSchema, spend),
+  patternProperties: (a, b, spend) => mergeMaps(a as JsonSchema, b as JsonSchema, spend),
+  required: (a, b, spend) => {
+    spend((a as string[]).length + (b as string[]).length)
+    return [...new Set([...(a as string[]), ...(b as string[])])]
   },
-  items: (a, b) => intersect(a as JsonSchema, b as JsonSchema),
+  additionalProperties: (a, b, spend) => {
+    if (a === false || b === false) return false
+    return isRecord(a) && isRecord(b) ? intersect(a, b, spend) : isRecord(a) ? a : b
+  },
+  items: (a, b, spend) => intersect(a as JsonSchema, b as JsonSchema, spend),
   minLength: larger,
   minimum: larger,
   exclusiveMinimum: larger,
@@ -45,21 +51,23 @@ const RULES: Readonly<Record<string, Merge>> = {
 }
 
 /** What both schemas allow, as far as one flat schema can say it; annotations are the second's. */
-export function intersect(a: JsonSchema, b: JsonSchema): JsonSchema {
+export function intersect(a: JsonSchema, b: JsonSchema, spend: Spend = () => {}): JsonSchema {
   const merged: JsonSchema = {}
   for (const keyword of KEYWORD_ORDER) {
     const [inA, inB] = [keyword in a, keyword in b]
-    if (inA && inB) merged[keyword] = (RULES[keyword] ?? second)(a[keyword], b[keyword])
+    if (inA && inB) merged[keyword] = (RULES[keyword] ?? second)(a[keyword], b[keyword], spend)
     else if (inA || inB) merged[keyword] = inA ? a[keyword] : b[keyword]
   }
   return merged
 }
 
-function mergeMaps(a: JsonSchema, b: JsonSchema): JsonSchema {
+function mergeMaps(a: JsonSchema, b: JsonSchema, spend: Spend): JsonSchema {
   const merged = new Map(Object.entries(a))
-  for (const [key, sub] of Object.entries(b)) {
+  const added = Object.entries(b)
+  spend(merged.size + added.length)
+  for (const [key, sub] of added) {
     const known = merged.get(key)
-    merged.set(key, isRecord(known) && isRecord(sub) ? intersect(known, sub) : sub)
+    merged.set(key, isRecord(known) && isRecord(sub) ? intersect(known, sub, spend) : sub)
   }
   return Object.fromEntries(merged)
 }

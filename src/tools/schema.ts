@@ -29,6 +29,15 @@ export type Normalised = { schema: JsonSchema } | { undeclarable: string }
 const MAX_DEPTH = 32
 /** Subschemas in all, expanded references included (mcp.md 8). */
 const MAX_NODES = 5_000
+/**
+ * Members of objects and lists that are read or merged, in all. A few thousand subschemas name and combine each
+ * other, however large they are, as often as they like: without this bound they would take seconds.
+ */
+const MAX_WORK = 100_000
+/** Characters of a text that count as one member, and members of one list or map that count. */
+const [TEXT_SHARE, MOST_COUNTED] = [64, 1_000]
+/** References that lead from one to the next, each with more beside it: the stack holds only so many. */
+const MAX_CHAIN = 100
 /** Bytes of one clean schema (mcp.md 7.5). */
 export const MAX_SCHEMA_BYTES = 32_768
 /** Values in one enum; a longer list is left out. */
@@ -61,13 +70,16 @@ class Cleaner {
   readonly #raw: unknown
   readonly #resolve: (ref: string) => Resolved | null
   readonly #definitions = new Map<JsonSchema, Definition>()
-  readonly #names = new Set<string>()
+  readonly #named = new Map<string, Definition>()
+  /** How often a name was wanted */
+  readonly #wanted = new Map<string, number>()
   readonly #waiting: Definition[] = []
   /** Nodes being expanded in place: meeting one again is a circle without an end. */
   readonly #expanding = new Set<JsonSchema>()
   /** Clean nodes whose type nobody knows: `file` and the like. */
   readonly #unknown = new WeakSet<JsonSchema>()
   #nodes = 0
+  #work = 0
 
   constructor(raw: unknown) {
     this.#raw = raw
@@ -93,11 +105,17 @@ class Cleaner {
     )
   }
 
+  readonly #spend = (work: number): void => {
+    this.#work += work
+    if (this.#work > MAX_WORK) throw new Undeclarable('its schema repeats or combines its parts too often')
+  }
+
   /** Clean form of one subschema; false: nothing fits it. */
   #schema(raw: unknown, depth: number): JsonSchema | false {
     if (raw === false) return false
     if (!isRecord(raw) || depth > MAX_DEPTH) return {}
     if (++this.#nodes > MAX_NODES) throw new Undeclarable(`its schema has more than ${MAX_NODES} subschemas`)
+    this.#spend(workOf(raw))
     const node = modernNode(raw)
     const target = this.#referred(node)
     node.delete('$ref')
@@ -107,7 +125,7 @@ class Cleaner {
     if (expanded === false) return false
     if (expanded) {
       const own = this.#plain(node, depth)
-      return own && intersect(expanded, own)
+      return own && intersect(expanded, own, this.#spend)
     }
     return { $ref: DEFINITION + this.#definition(target.raw, target.ref).name, ...annotations(node) }
   }
@@ -130,6 +148,7 @@ class Cleaner {
     if (known) return known
     const definition = { name: this.#freeName(raw === this.#raw ? 'root' : ref), raw, schema: {} }
     this.#definitions.set(raw, definition)
+    this.#named.set(definition.name, definition)
     this.#waiting.push(definition)
     return definition
   }
@@ -139,8 +158,10 @@ class Cleaner {
     const word = ref.slice(Math.max(ref.lastIndexOf('/'), ref.lastIndexOf('#')) + 1)
     const base = word.replace(/[^A-Za-z0-9_]/g, '').slice(0, 40) || 'definition'
     let name = base
-    for (let n = 2; this.#names.has(name); n++) name = `${base}${n}`
-    this.#names.add(name)
+    // From where the last one of this name stopped: thousands may be called alike.
+    let n = this.#wanted.get(base) ?? 1
+    while (this.#named.has(name)) name = `${base}${++n}`
+    this.#wanted.set(base, n)
     return name
   }
 
@@ -148,14 +169,16 @@ class Cleaner {
   #flat(raw: unknown, depth: number): JsonSchema | false | null {
     if (!isRecord(raw)) return this.#schema(raw, depth)
     if (this.#expanding.has(raw)) return null
+    if (this.#expanding.size >= MAX_CHAIN)
+      throw new Undeclarable(`its schema has a chain of more than ${MAX_CHAIN} references`)
     this.#expanding.add(raw)
     try {
       const schema = this.#schema(raw, depth)
       if (!schema || schema.$ref === undefined) return schema
-      const target = [...this.#definitions.values()].find(({ name }) => schema.$ref === DEFINITION + name)
+      const target = this.#named.get(String(schema.$ref).slice(DEFINITION.length))
       const base = target ? this.#flat(target.raw, depth) : null
       const { $ref: _, ...beside } = schema
-      return base ? intersect(base, beside) : base
+      return base ? intersect(base, beside, this.#spend) : base
     } finally {
       this.#expanding.delete(raw)
     }
@@ -168,7 +191,7 @@ class Cleaner {
     for (const member of (node.get('allOf') as unknown[] | undefined) ?? []) {
       const clean = this.#flat(member, depth + 1)
       if (clean === false) return false
-      if (clean) schema = intersect(schema, clean)
+      if (clean) schema = intersect(schema, clean, this.#spend)
     }
     // A member's description belongs to its part only; the node's own wins.
     const complete = completed({ ...schema, ...annotations(node) })
@@ -274,6 +297,30 @@ class Cleaner {
       if (isRecord(sub)) schema[keyword] = this.#schema(sub, depth) || {}
     }
   }
+}
+
+/** What reading a node takes, its subschemas apart. */
+function workOf(raw: JsonSchema): number {
+  // Its values are compared as texts, whatever they are.
+  let work = 1 + membersIn(raw.enum)
+  for (const value of Object.values(raw)) {
+    if (typeof value === 'string') work += Math.min(value.length / TEXT_SHARE, MOST_COUNTED)
+    else if (typeof value === 'object' && value !== null) {
+      work += Math.min(Array.isArray(value) ? value.length : Object.keys(value).length, MOST_COUNTED)
+    }
+  }
+  return work
+}
+
+function membersIn(value: unknown): number {
+  const open = [value]
+  let count = 0
+  while (open.length > 0 && count + open.length < MOST_COUNTED) {
+    const next = open.pop()
+    if (typeof next === 'object' && next !== null) open.push(...Object.values(next).slice(0, MOST_COUNTED))
+    count++
+  }
+  return count + open.length
 }
 
 // ---------------------------------------------------------------- keywords

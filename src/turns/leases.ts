@@ -66,7 +66,7 @@ function guarded(
         await work()
       } while (isAskedAgain)
     } catch (err) {
-      if (err instanceof BatonError && err.code === 'unavailable') watch.storeAwayAt = performance.now()
+      if (isAway(err)) watch.storeAwayAt = performance.now()
       state.deps.log.warn({ err }, message)
     } finally {
       isBusy = false
@@ -97,28 +97,47 @@ async function scan(state: EngineState, watch: Watch): Promise<void> {
   await heartbeat(state)
   await takeOver(state, watch)
   const { store } = state.deps
-  for (const session of await store.turns.idleQueues(SCAN_LIMIT)) await state.startNext(session)
+  await each(state, await store.turns.idleQueues(SCAN_LIMIT), state.startNext)
   await expireApprovals(state)
   // Decided, and whoever took the decision died before it could resume the turn.
-  for (const turn of await store.turns.resumable(SCAN_LIMIT)) await state.resume(turn)
+  await each(state, await store.turns.resumable(SCAN_LIMIT), state.resume)
   await announceLeftovers(state, watch)
 }
+
+/** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
+async function each<T>({ deps }: EngineState, items: T[], help: (item: T) => Promise<void>): Promise<void> {
+  for (const item of items) {
+    await help(item).catch((err: unknown) => {
+      if (isAway(err)) throw err
+      deps.log.error({ err }, 'a turn could not be helped')
+    })
+  }
+}
+
+const isAway = (err: unknown): boolean => err instanceof BatonError && err.code === 'unavailable'
 
 async function takeOver(state: EngineState, watch: Watch): Promise<void> {
   const { store, settings, log, metrics } = state.deps
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   // Nobody could prolong a lease while the store was away: its owners come first.
   if (performance.now() - watch.storeAwayAt < settings.leaseSeconds * 1000) return
-  for (const { turn, fence, announce } of await store.turns.recover(lease, SCAN_LIMIT)) {
+  let isMore = true
+  // One by one: what cannot be read is taken all the same, and must not take others along.
+  const takeOne = async () => {
+    const [lost] = await store.turns.recover(lease, 1)
+    isMore = lost !== undefined
+    if (!lost) return
+    const { turn, fence, announce } = lost
     log.warn({ turn_id: turn.id, recoveries: turn.recoveries }, 'turn taken over')
     metrics.turnRecovered()
     state.launch(turn, fence, null, { kind: 'recovered', announce })
   }
+  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await each(state, [null], takeOne)
 }
 
 async function expireApprovals(state: EngineState): Promise<void> {
   const { store } = state.deps
-  for (const { turn_id, call_id } of await store.turns.lapsedApprovals(SCAN_LIMIT)) {
+  await each(state, await store.turns.lapsedApprovals(SCAN_LIMIT), async ({ turn_id, call_id }) => {
     await store.executions.decide({ owner: '', admin: true }, turn_id, call_id, {
       decision: 'expired',
       reason: null,
@@ -126,28 +145,33 @@ async function expireApprovals(state: EngineState): Promise<void> {
       by: 'expiry',
     })
     await state.resume(turn_id)
-  }
+  })
 }
 
 /** The end of a turn that was committed and, because its owner died or the bus was away, never said. */
 async function announceLeftovers(state: EngineState, watch: Watch): Promise<void> {
-  const { store, bus } = state.deps
+  const { store, bus, log } = state.deps
   const now = performance.now()
   const before = watch.unsaidSince
   watch.unsaidSince = new Map()
-  for (const { session_id, turn_id, events } of await store.turns.unannounced(SCAN_LIMIT)) {
-    const last = events.at(-1)?.key ?? turn_id
+  await each(state, await store.turns.unannounced(SCAN_LIMIT), async ({ session_id, turn_id, events }) => {
+    const opened = events()
+    const last = opened.at(-1)?.key ?? turn_id
     const since = before.get(last) ?? now
     watch.unsaidSince.set(last, since)
-    if (now - since < OWNERS_WORD_MS) continue
+    if (now - since < OWNERS_WORD_MS) return
     const messages = await store.messages.ofTurn(turn_id)
-    const said = events.map(({ key, event }) => {
+    const said = opened.map(({ key, event }) => {
       const whole = hydrate(event, messages)
       return { type: whole.type, turn_id, data: JSON.stringify(whole), once: key }
     })
-    await bus.append(session_id, said)
-    await store.turns.announced([turn_id])
-  }
+    // The log of one session may refuse what the others take.
+    const isSaid = await bus.append(session_id, said).catch((err: unknown) => {
+      log.warn({ err, turn_id }, 'a turn’s end could not be said')
+      return null
+    })
+    if (isSaid) await store.turns.announced([turn_id])
+  })
 }
 
 /** A replica's name as a lease owner: new for each process, since a restarted one owns nothing. */

@@ -325,15 +325,32 @@ export function busContract(t: Test, bed: BusBed): void {
       { gap: true },
       'also once there is a new log',
     )
-    t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? ''), false)
+    t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? '', true), false)
   })
 
   t.test('pastEnd tells the terminal event’s cursor and later ones from earlier ones', async (t) => {
     const bus = await bed.open(t)
     const cursors = await bus.append(SESSION, [...wholeTurn(TURN, 2), event('tools.changed', '', null)])
-    const answers = await Promise.all(cursors.map((cursor) => bus.pastEnd(SESSION, TURN, cursor)))
+    const answers = await Promise.all(cursors.map((cursor) => bus.pastEnd(SESSION, TURN, cursor, true)))
     t.same(answers, [false, false, false, true, true])
-    t.equal(await bus.pastEnd(SESSION, 'turn_unknown', cursors[4] ?? ''), false)
+    t.equal(await bus.pastEnd(SESSION, 'turn_unknown', cursors[4] ?? '', false), false)
+  })
+
+  t.test('a place after the end of a turn that the log has forgotten is past it', async (t) => {
+    const bus = await bed.open(t, { maxEvents: 20 })
+    const [begin = ''] = await bus.append(SESSION, wholeTurn(TURN, 2))
+    await bus.append(SESSION, [event('turn.created', '', 'turn_2')])
+    const [, ...cursors] = await bus.append(
+      SESSION,
+      Array.from({ length: 40 }, (_, i) => delta(i, 'turn_2')),
+    )
+    const [kept = ''] = cursors.slice(-1)
+    t.equal(await bus.pastEnd(SESSION, TURN, kept, true), true)
+    t.equal(await bus.pastEnd(SESSION, TURN, kept, false), false, 'one that is not over may come yet')
+    t.equal(await bus.pastEnd(SESSION, TURN, begin, true), false, 'what lies after it is a gap')
+    t.equal(await bus.pastEnd(SESSION, 'turn_2', kept, true), false, 'its end is not said yet')
+    const ahead = kept.replace(/^\d+/, (ms) => String(Number(ms) + 1_000_000))
+    t.equal(await bus.pastEnd(SESSION, TURN, ahead, true), false, 'a place of the future was lost')
   })
 
   t.test('a cursor that is none, or another session’s, is refused', async (t) => {
@@ -342,10 +359,10 @@ export function busContract(t: Test, bed: BusBed): void {
     const { signal } = new AbortController()
     for (const after of ['', 'x', '1-0', `${cursor}0`, cursor.toUpperCase().replace('-', '_'), '0']) {
       t.throws(() => bus.read(SESSION, { after, signal }), { code: 'invalid_cursor', status: 400 }, after)
-      await t.rejects(bus.pastEnd(SESSION, TURN, after), { code: 'invalid_cursor' })
+      await t.rejects(bus.pastEnd(SESSION, TURN, after, false), { code: 'invalid_cursor' })
     }
     t.throws(() => bus.read('ses_other', { after: cursor, signal }), { code: 'invalid_cursor' })
-    await t.rejects(bus.pastEnd('ses_other', TURN, cursor), { code: 'invalid_cursor' })
+    await t.rejects(bus.pastEnd('ses_other', TURN, cursor, false), { code: 'invalid_cursor' })
     for (const number of [/^\d+/, /(?<=-)\d+/]) {
       const ahead = cursor.replace(number, (digits) => String(Number(digits) + 1_000_000))
       t.match(await start(t, bus, { after: ahead }).item(0), { gap: true }, 'one of the future was lost')

@@ -74,10 +74,11 @@ async function connectorContract(t: Test, store: Store): Promise<void> {
   await t.test('change and go, for those who own them', async (t) => {
     const scope = owner()
     const given = connector(scope, 'one')
-    await store.connectors.create(given)
+    const made = await store.connectors.create(given)
+    if (made === 'name_taken') return t.fail(made)
     await store.connectors.create(connector(scope, 'two'))
     const secret = new Uint8Array([9])
-    const changed = await store.connectors.update(scope, given.id, {
+    const changed = await store.connectors.update(scope, made, {
       url: null,
       allow_tools: ['x*'],
       trust_annotations: true,
@@ -90,9 +91,15 @@ async function connectorContract(t: Test, store: Store): Promise<void> {
       config_revision: 2,
       name: 'one',
     })
-    t.strictSame(typeof changed === 'object' && changed?.secret, secret)
-    t.equal(await store.connectors.update(scope, given.id, { name: 'two' }), 'name_taken')
-    t.equal(await store.connectors.update(STRANGER, given.id, { name: 'stolen' }), null)
+    if (changed === 'name_taken' || !changed) return t.fail('not changed')
+    t.strictSame(changed.secret, secret)
+    t.equal(await store.connectors.update(scope, changed, { name: 'two' }), 'name_taken')
+    t.equal(await store.connectors.update(STRANGER, changed, { name: 'stolen' }), null)
+    t.equal(await store.connectors.update(scope, made, { pin: 'block' }), null, 'it was changed since')
+    t.ok(await store.connectors.claim(given.id, 'a replica', 60))
+    t.equal(await store.connectors.keep(given.id, 2, 'a replica', new Uint8Array([10])), true)
+    t.equal(await store.connectors.update(scope, changed, { pin: 'block' }), null, 'its login was refreshed')
+    t.match(await store.connectors.get(scope, given.id), { pin: 'warn', secret: { 0: 10 } })
     t.equal(await store.connectors.delete(STRANGER, given.id), false)
     t.equal(await store.connectors.delete(scope, given.id), true)
     t.equal(await store.connectors.delete(scope, given.id), false)
@@ -124,7 +131,10 @@ async function connectorContract(t: Test, store: Store): Promise<void> {
       'those of the configuration come last, as the oldest',
     )
     for (const by of [scope, config, ADMIN]) {
-      t.equal(await store.connectors.update(by, a.id, { url: 'https://evil.test' }), null)
+      t.equal(
+        await store.connectors.update(by, { ...a, config_revision: 1 }, { url: 'https://evil.test' }),
+        null,
+      )
       t.equal(await store.connectors.delete(by, a.id), false)
     }
     const secret = new Uint8Array([7])

@@ -70,6 +70,9 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.update(scope, made.id, { credential_id: null }))?.credential_id, null)
     t.equal(await store.sessions.update(STRANGER, made.id, { title: 'stolen' }), null)
     t.equal((await store.sessions.update(ADMIN, made.id, { title: 'by an admin' }))?.title, 'by an admin')
+    const { provider } = made
+    t.equal(await store.sessions.update(scope, made.id, { title: 'late' }, provider), null, 'it is another’s')
+    t.match(await store.sessions.update(scope, made.id, { provider }, 'other'), { provider })
   })
 
   await t.test('a turn keeps the session that it began with, whatever is changed since', async (t) => {

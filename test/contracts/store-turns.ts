@@ -307,7 +307,8 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.turns.endQueued(turn, cancelled, []), false, 'a running one is not touched')
     const unsaid = async () =>
       (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === queued.turn.id)
-    t.strictSame(await unsaid(), { session_id: session.id, turn_id: queued.turn.id, events: [word] })
+    t.match(await unsaid(), { session_id: session.id, turn_id: queued.turn.id })
+    t.strictSame((await unsaid())?.events(), [word])
     await store.turns.announced([queued.turn.id])
     t.equal(await unsaid(), undefined)
     t.match(await store.turns.get(scope, queued.turn.id), {
@@ -407,6 +408,23 @@ async function commitContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
   })
 
+  await t.test('an end or a wait without messages may be said again by whoever said it', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const park = () => store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    await park()
+    t.strictSame(await park(), { messages: [], has_queued: false })
+    const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
+    if (!resumed) return t.fail('not resumed')
+    t.ok((await rejection(park())) instanceof StaleOwner, 'another has it')
+    await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
+    const end = () => endTurn(store, resumed.fence, turn.id)
+    await end()
+    t.strictSame(await end(), { messages: [], has_queued: true })
+    await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.ok((await rejection(end())) instanceof StaleOwner, 'the next turn runs')
+  })
+
   await t.test('usage adds up in the turn and the session, once for a step written twice', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
@@ -440,7 +458,8 @@ async function commitContract(t: Test, store: Store): Promise<void> {
     t.equal(await unsaid(), undefined, 'those of a running turn are its owner’s')
     await store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED, announce: [one, two] })
-    t.strictSame(await unsaid(), { session_id: session.id, turn_id: turn.id, events: [one, two] })
+    t.match(await unsaid(), { session_id: session.id, turn_id: turn.id })
+    t.strictSame((await unsaid())?.events(), [one, two])
     await store.turns.announced([turn.id])
     t.equal(await unsaid(), undefined)
   })
@@ -532,10 +551,11 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
           StaleOwner,
       )
       await endTurn(store, one.fence, one.turn.id)
-      t.ok(
-        (await rejection(endTurn(store, one.fence, one.turn.id))) instanceof StaleOwner,
-        'the end gave the lease back',
-      )
+      const late = store.turns.commit(one.fence, {
+        turn_id: one.turn.id,
+        end: { state: 'cancelled', finish_reason: null, error: null },
+      })
+      t.ok((await rejection(late)) instanceof StaleOwner, 'the end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
       await endTurn(store, other.fence, other.turn.id)
       t.equal(await store.sessions.delete(scope, other.session.id), 'deleted')

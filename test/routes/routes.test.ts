@@ -576,6 +576,11 @@ t.test('render hands on what would be sent', async (t) => {
   const given = { provider: 'gemini', model: 'g', input: 'Hi', context: [{ op: 'delete_at', index: -1 }] }
   t.match(await call('POST', `/v1/sessions/${id}/render`, given), { body: { provider: 'gemini' } })
   t.match(g.turns.calls.at(-1)?.args[1], { ...given, input: [{ type: 'text', text: 'Hi' }] })
+  t.match(await call('POST', `/v1/sessions/${id}/render`, { provider: 'gemini' }), {
+    status: 400,
+    body: { error: { code: 'invalid_request', param: 'model', message: /needs its own model/ } },
+  })
+  t.equal((await call('POST', `/v1/sessions/${id}/render`, { provider: 'openai' })).status, 200)
   t.match(await call('POST', `/v1/sessions/${id}/render`, { input: 7 }), {
     status: 400,
     body: { error: { param: 'input' } },
@@ -583,6 +588,41 @@ t.test('render hands on what would be sent', async (t) => {
 })
 
 const FILES = { name: 'files', transport: 'streamable_http', url: 'https://mcp.test/mcp' }
+
+t.test('two changes at once both hold', async (t) => {
+  let meanwhile: (() => Promise<unknown>) | null = null
+  /** As if the other change came between the reading and the writing of this one. */
+  const late = async <T>(read: Promise<T>): Promise<T> => {
+    const found = await read
+    const other = meanwhile
+    meanwhile = null
+    await other?.()
+    return found
+  }
+  const g = await gateway({
+    ...store,
+    sessions: { ...store.sessions, get: (...given) => late(store.sessions.get(...given)) },
+    connectors: { ...store.connectors, get: (...given) => late(store.connectors.get(...given)) },
+  })
+  t.teardown(() => g.close())
+  const race = async (path: string, first: unknown, second: unknown) => {
+    meanwhile = async () => t.equal((await g.call('PATCH', path, first)).status, 200)
+    return g.call('PATCH', path, second)
+  }
+  const { id } = (await g.call('POST', '/v1/connectors', { ...FILES, name: 'raced' })).body
+  const changed = await race(`/v1/connectors/${id}`, { headers: { 'x-a': '1' } }, { allow_tools: ['look'] })
+  t.match(changed.body, { header_names: ['x-a'], allow_tools: ['look'] })
+
+  const made = (await g.call('POST', '/v1/sessions', { provider: 'openai', model: 'gpt' })).body
+  const path = `/v1/sessions/${made.id}`
+  t.match((await race(path, { title: 'a' }, { metadata: { b: 1 } })).body, { title: 'a', metadata: { b: 1 } })
+  const moved = { provider: 'gemini', model: 'g' }
+  t.match(await race(path, moved, { provider: 'openai' }), {
+    status: 400,
+    body: { error: { param: 'model' } },
+  })
+  t.match((await g.call('GET', path)).body, moved, 'no provider with the model of another')
+})
 
 t.test('connectors: made, shown without secrets, changed, tested, deleted', async (t) => {
   const made = await call('POST', '/v1/connectors', {

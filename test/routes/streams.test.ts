@@ -166,6 +166,15 @@ t.test('a stream goes on after a cursor, and a turn that is over needs none', as
       )
     }
   }
+  for (const path of ['/v1/turns/turn_1/events', '/v1/sessions/ses_1/events']) {
+    for (const [header, query, param] of [
+      ['nonsense', '', 'Last-Event-ID'],
+      ['', 'nonsense', 'after'],
+    ]) {
+      const refused = await open(`${path}?after=${query}`, { 'last-event-id': header ?? '' })
+      t.match(JSON.parse(await all(refused)), { error: { code: 'invalid_cursor', param } }, path)
+    }
+  }
   t.equal((await open('/v1/turns/turn_0/events')).statusCode, 404)
   t.equal((await open('/v1/turns/turn_1/events?from=1')).statusCode, 400)
 })

@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -118,6 +119,41 @@ async function firstLines(child: ChildProcess, count: number): Promise<string[]>
   }
   throw new Error('the writer ended early')
 }
+
+/** Answers every client like a server that refuses it. */
+async function refusingServer(t: Test, code: string, words: string): Promise<number> {
+  const fields = Buffer.from(`SFATAL\0C${code}\0M${words}\0\0`)
+  const head = Buffer.from('E\0\0\0\0')
+  head.writeUInt32BE(fields.length + 4, 1)
+  const server = createServer((socket) => {
+    socket.on('error', () => {})
+    socket.once('data', () => socket.end(Buffer.concat([head, fields])))
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  return (server.address() as AddressInfo).port
+}
+
+t.test('a server that cannot be used is named, with what to do and without the password', async (t) => {
+  const why = async (at: string) => {
+    const databaseUrl = `postgres://me:hunter2@${at}`
+    const thrown = await rejection(openStore({ databaseUrl, dataDir: null, poolSize: 1 }))
+    const message = thrown instanceof BatonError ? thrown.message : `${thrown}`
+    t.notMatch(message, /hunter2/)
+    return message
+  }
+  t.equal(
+    await why('127.0.0.1:1/chats'),
+    'PostgreSQL at 127.0.0.1:1 (database chats) cannot be used: connect ECONNREFUSED 127.0.0.1:1. Start it, or correct DATABASE_URL.',
+  )
+  t.match(await why('localhost:1/chats'), /at localhost:1 .* connect ECONNREFUSED/)
+  const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
+  t.match(
+    await why(`127.0.0.1:${port}/chats`),
+    `PostgreSQL at 127.0.0.1:${port} (database chats) cannot be used: password authentication failed for user "me". Start it, or correct DATABASE_URL.`,
+  )
+})
 
 // ---------------------------------------------------------------- on a server
 

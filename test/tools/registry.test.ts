@@ -897,6 +897,25 @@ t.test('a connector that was deleted while its server was asked is not asked for
   t.strictSame(asked, ['s'])
 })
 
+t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
+  mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked, announce } = createDoor()
+  servers.set('s', { tools: [tool('a')] })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  await discovery.known([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+  mock.timers.tick(11 * 60_000)
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+})
+
 t.test('errors are of the catalogue', async (t) => {
   const { create } = setUp(t)
   const error = await create()

@@ -492,6 +492,54 @@ t.test('hostile schemas cost little and break nothing', async (t) => {
   t.equal(Object.keys(forked.schema.properties as JsonSchema).length, 30, 'choices that double at each level')
 })
 
+t.test('parts that are combined or repeated without end are not worked through', async (t) => {
+  const range = <T>(count: number, make: (i: number) => T): T[] =>
+    Array.from({ length: count }, (_, i) => make(i))
+  const map = (count: number, prefix: string, make: (i: number) => unknown) =>
+    Object.fromEntries(range(count, (i) => [prefix + i, make(i)]))
+  const tooOften = { undeclarable: /repeats or combines its parts too often/ }
+  const members = (count: number) => ({
+    type: 'object',
+    allOf: range(count, (i) => ({ properties: { [`p${i}`]: {} } })),
+  })
+  t.equal(Object.keys(clean(members(100)).properties as JsonSchema).length, 100)
+  t.match(normalise(members(2_400)), tooOften, 'each member is merged with all before it')
+  const chain = {
+    $ref: '#/$defs/d0',
+    type: 'object',
+    $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}`, properties: { [`p${i}`]: {} } })),
+  }
+  t.match(normalise(chain), { undeclarable: /a chain of more than 100 references/ }, 'deeper than any stack')
+  const again = { allOf: range(2_000, () => ({ $ref: '#/$defs/e' })) }
+  const listed = { type: 'object', properties: { a: again }, $defs: { e: { enum: range(900, String) } } }
+  t.match(normalise(listed), tooOften, 'a list that is named again and again')
+  const bulky = { ...listed, $defs: { e: { enum: [{ a: range(300, (b) => ({ b })) }] } } }
+  t.match(normalise(bulky), tooOften, 'or a large value')
+
+  const named = map(1_000, 'd', () => ({ x: { minLength: 1 } }))
+  const alike = map(1_000, 'p', (i) => ({ $ref: `#/$defs/d${i}/x` }))
+  t.match(normalise({ type: 'object', properties: alike, $defs: named }), { undeclarable: /larger than/ })
+  const few = Object.fromEntries(Object.entries(alike).slice(0, 30))
+  const { $defs } = clean({ type: 'object', properties: few, $defs: named })
+  t.equal(Object.keys($defs as JsonSchema).length, 30, 'definitions that are called alike')
+
+  let reads = 0
+  const leaf = {
+    get type() {
+      reads++
+      return 'null'
+    },
+  }
+  const body = { type: 'object', properties: map(700, 'k', () => leaf) }
+  const whole = {
+    type: 'object',
+    properties: map(300, 'p', () => ({ $ref: '#/$defs/d' })),
+    $defs: { d: body },
+  }
+  t.ok(adapt(whole, profile('narrow')))
+  t.ok(reads < 200_000, `${reads} subschemas are read`)
+})
+
 t.test('any JSON at all is normalised or refused with a reason, and then fits every profile', async () => {
   const keyword = fc.constantFrom(
     ...KEYWORD_ORDER,

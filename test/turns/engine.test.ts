@@ -4,6 +4,7 @@ import t, { type Test } from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
+import type { Part } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
@@ -13,7 +14,7 @@ import { type Session, StaleOwner, type Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
-import { endTurn, newSession, openRequest } from '../contracts/store-rows.ts'
+import { COMPLETED, endTurn, LAPSED, newSession, openRequest, text } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
 const CALLER = { owner: 'local', admin: true, key_id: null }
@@ -212,6 +213,58 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   const [, answer] = await store.messages.after(id, 0)
   t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
   t.equal(answer?.parts.length, 1)
+})
+
+t.test('what cannot be read of one turn keeps no other from being taken on', async (t) => {
+  let isBroken = false
+  const open = (stored: unknown): Part[] => {
+    if (isBroken && JSON.stringify(stored).includes('broken')) throw new Error('it cannot be opened')
+    return stored as Part[]
+  }
+  const own = await openStore({
+    databaseUrl: null,
+    dataDir: null,
+    poolSize: 1,
+    codec: { seal: (parts) => parts, open },
+  })
+  t.teardown(() => own.close())
+  const scope = { owner: 'local', admin: false }
+  const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
+    const { id } = await newSession(own, scope)
+    const opened = await own.turns.open(scope, openRequest(id, { ...rest, turn: { input: text(words) } }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return { id, ...opened }
+  }
+  const ended = async (words: string) => {
+    const { id, turn, fence } = await said(words, {})
+    const event = { type: 'turn.cancelled' as const, session_id: id, turn_id: turn.id, step: null, at: words }
+    const end = { state: 'cancelled' as const, finish_reason: null, error: null }
+    await own.turns.commit(fence, { turn_id: turn.id, end, announce: [{ key: `${turn.id}:end`, event }] })
+    return { id, turn }
+  }
+  const waiting = async (words: string) => {
+    const { id, turn, fence } = await said('first', {})
+    const queued = openRequest(id, { on_busy: 'enqueue', turn: { input: text(words) } })
+    await own.turns.open(scope, queued)
+    await own.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    return queued.turn
+  }
+  const leave = async (words: string) => ({
+    lost: await said(words, { lease: LAPSED }),
+    queued: await waiting(words),
+    silent: await ended(words),
+  })
+  await leave('broken')
+  const { lost, queued, silent } = await leave('whole')
+  isBroken = true
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  replica({ store: own })
+  const state = async (id: string) => (await own.turns.get(scope, id))?.state
+  await until(async () => (await state(lost.turn.id)) === 'completed')
+  await until(async () => (await state(queued.id)) === 'completed')
+  const types = follow(t, bus, silent.id, silent.turn.id)
+  await until(() => types.includes('turn.cancelled'))
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {

@@ -107,8 +107,15 @@ export interface Connectors {
   /** By id or name, the owner's own before the configuration's. */
   find(scope: Scope, idOrName: string): Promise<Connector | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
-  /** Never one of the configuration's: those change with syncConfig alone. So for delete. */
-  update(scope: Scope, id: string, patch: Partial<NewConnector>): Promise<Connector | null | 'name_taken'>
+  /**
+   * Changes it as it was read: null where it is gone, or it or its secret was written since. Never one of the
+   * configuration's: those change with syncConfig alone. So for delete.
+   */
+  update(
+    scope: Scope,
+    read: Pick<Connector, 'id' | 'config_revision' | 'secret'>,
+    patch: Partial<NewConnector>,
+  ): Promise<Connector | null | 'name_taken'>
   delete(scope: Scope, id: string): Promise<boolean>
   /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
   claim(id: string, by: string, seconds: number): Promise<Connector | null>

@@ -31,7 +31,8 @@ export interface Sessions {
   /** A turn's session, with what a model is asked by as it was when the turn began. */
   ofTurn(turn: string): Promise<Session | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Session>>
-  update(scope: Scope, id: string, patch: SessionPatch): Promise<Session | null>
+  /** With `provider`, only while it is the session's. */
+  update(scope: Scope, id: string, patch: SessionPatch, provider?: string): Promise<Session | null>
   /** Its messages, turns, bindings and executions go with it. `busy` while a turn is not ended. */
   delete(scope: Scope, id: string): Promise<'deleted' | 'busy' | null>
 }

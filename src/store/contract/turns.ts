@@ -236,6 +236,9 @@ export interface Turns {
   breakLease(turn: string): Promise<boolean>
   /** Events of this turn are in the stream: forget them. */
   announced(turns: string[]): Promise<void>
-  /** Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`). */
-  unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events: AnnouncedEvent[] }[]>
+  /**
+   * Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`).
+   * Opened one by one: `events` throws where they cannot be read.
+   */
+  unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events(): AnnouncedEvent[] }[]>
 }
