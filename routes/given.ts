@@ -23,7 +23,7 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
 
 const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
 
-/** The session's model is none of another provider's. */
+/** A provider other than the session's needs a model of its own: the session's is none of its models. */
 export async function assertModel(
   { sessions }: Pick<RouteDeps, 'sessions'>,
   caller: Caller,

@@ -93,6 +93,9 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   return app
 }
 
+/** What was sent right before the server closes is read by then. */
+const READ_MS = 100
+
 /**
  * Browsers and proxies open connections in advance. One on which nothing was asked is a busy one to Node, whose server
  * would wait for its headers to be late (a minute) before it is closed.
@@ -100,13 +103,13 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
 function closeUnused(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
   app.server.on('connection', (socket) => {
-    if (closing.aborted) return socket.destroy()
     connections.add(socket)
     socket.once('close', () => connections.delete(socket))
   })
-  closing.addEventListener('abort', () => {
+  const closeThem = () => {
     for (const socket of connections) if (socket.bytesRead === 0) socket.destroy()
-  })
+  }
+  closing.addEventListener('abort', () => void setTimeout(closeThem, READ_MS))
 }
 
 async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {

@@ -38,11 +38,8 @@ export interface ModelCall {
   signal: AbortSignal
   /** Right before the bytes leave, once an attempt; false: not sent, LlmStale is thrown */
   beforeSend?(): boolean
-  /**
-   * After a refusal that `renewOn` names, once, by its status: true when the credential was refreshed and the call may
-   * be made again
-   */
-  onUnauthorized?(status: number): Promise<boolean>
+  /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
+  onUnauthorized?(): Promise<boolean>
 }
 
 export interface Preview {
@@ -186,7 +183,7 @@ export function createLlm(deps: LlmDeps): Llm {
       const mayRenew = thrown.error.code === 'upstream_auth' && renewOn.includes(failure.status)
       if (mayRenew && call.onUnauthorized && !progress.isRefreshed) {
         progress.isRefreshed = true
-        if (await call.onUnauthorized(failure.status)) return progress.request
+        if (await call.onUnauthorized()) return progress.request
       }
       if (failure.status >= 400 && failure.status < 500 && !progress.isRepaired) {
         progress.isRepaired = true

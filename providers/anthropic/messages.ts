@@ -38,7 +38,10 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
       for (const part of message.parts) collect(part, message.role === 'system', turn, rendering)
       continue
     }
-    const content = message.parts.flatMap((part) => assistantBlocks(part, rendering))
+    const blocks = message.parts.flatMap((part) => assistantBlocks(part, rendering))
+    // "The final block in an assistant message cannot be `thinking`" (tailcallhq/forgecode#3071): an answer that was
+    // cut or taken back while it thought.
+    const content = blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
     if (content.length === 0) continue
     out.push(...userMessages(turn))
     turn = emptyTurn()

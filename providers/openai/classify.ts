@@ -203,7 +203,7 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   }
   const { error = json.detail ?? json } = json
   const words = wordsOf(typeof error === 'string' ? { message: error } : wireObject(error))
-  return { ...words, status, headers, html, isApi: words.code !== '' || words.message !== '' }
+  return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
 
 const wordsOf = (error: Wire) => ({

@@ -119,7 +119,8 @@ const help = (): string[] => [
 const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
 
 const COMMON = [
-  'Everywhere: [--url <url>] [--key <key>] [--help], and but for keys rotate-encryption: [--owner <owner>] [--json]',
+  'Everywhere: [--url <url>] [--key <key>] [--help]',
+  'Everywhere but in keys rotate-encryption: [--owner <owner>] [--json]',
   '',
   ...RULE.split('\n'),
   '--owner: whose things, on the store. Default: everybody; what is made then belongs to local or admin.',

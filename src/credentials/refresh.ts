@@ -24,8 +24,8 @@ export interface OpenLogin {
   complete(): Promise<CredentialFacts>
   /** Fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
   secret(): Promise<CredentialSecret>
-  /** After a refusal, by its status: whether there is another token to try with. Throws as `secret`. */
-  onUnauthorized(status: number): Promise<boolean>
+  /** After a 401: whether there is another token to try with. Throws as `secret`. */
+  onUnauthorized(): Promise<boolean>
 }
 export interface Refresher {
   /** Throws oauth_not_enabled. */
@@ -171,14 +171,11 @@ export function createRefresher(deps: RefresherDeps): Refresher {
 
   /** Unless a sibling won meanwhile: then its tokens are the ones. */
   async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
-    await condemn(row, failure)
+    const { code } = failure
+    const reason = reasonOf(failure)
+    await store.credentials.fail(row.id, row.version, reason)
+    log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
     return reread(row)
-  }
-
-  async function condemn(row: Credential, failure: TokenFailure): Promise<void> {
-    await store.credentials.fail(row.id, row.version, reasonOf(failure))
-    const { id, provider } = row
-    log.warn({ credential_id: id, provider, code: failure.code }, 'login needs a new sign-in')
   }
 
   /** The first use of a login that was never set up: one call for everybody who waits for it. */
@@ -213,15 +210,12 @@ export function createRefresher(deps: RefresherDeps): Refresher {
         const { access_token } = secretOf(current)
         return access_token === undefined ? {} : { access_token }
       },
-      async onUnauthorized(status) {
+      async onUnauthorized() {
         const last = forced.get(current.id)
         if (last?.version === current.version && now() - last.at < FORCED_MS) return false
         const { version } = current
         current = await renew(current, true)
-        if (current.version !== version) return true
-        // What the token may not do says nothing of the token.
-        if (status === 401) await condemn(current, REFUSED)
-        return false
+        return current.version !== version
       },
     }
   }
@@ -255,12 +249,6 @@ const SPENT: TokenFailure = {
   isLasting: true,
   code: 'expired',
   message: 'The access token has ended and there is nothing to renew it with.',
-}
-
-const REFUSED: TokenFailure = {
-  isLasting: true,
-  code: 'refused',
-  message: 'The provider does not take the access token any more and there is nothing to renew it with.',
 }
 
 function reasonOf({ code, message, wasSpent }: TokenFailure): string {

@@ -30,8 +30,8 @@ const MAX_DEPTH = 32
 /** Subschemas in all, expanded references included (mcp.md 8). */
 const MAX_NODES = 5_000
 /**
- * Members of objects and lists that are read or merged, in all. A few thousand subschemas name and combine each
- * other, however large they are, as often as they like: without this bound they would take seconds.
+ * Members of objects and lists that are read or merged, in all. References and `allOf` may read the same parts again
+ * and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
 /** Characters of a text that count as one member, and members of one list or map that count. */
@@ -303,7 +303,8 @@ class Cleaner {
 function workOf(raw: JsonSchema): number {
   // Its values are compared as texts, whatever they are.
   let work = 1 + membersIn(raw.enum)
-  for (const value of Object.values(raw)) {
+  for (const [keyword, value] of Object.entries(raw)) {
+    if (keyword === 'enum') continue
     if (typeof value === 'string') work += Math.min(value.length / TEXT_SHARE, MOST_COUNTED)
     else if (typeof value === 'object' && value !== null) {
       work += Math.min(Array.isArray(value) ? value.length : Object.keys(value).length, MOST_COUNTED)

@@ -15,7 +15,7 @@ export type { Overlay } from '../tools/overlay.ts'
 export interface ResolvedCredential
   extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret' | 'complete'> {
   /** After a 401: refreshes once; false when that cannot help. */
-  onUnauthorized?(status: number): Promise<boolean>
+  onUnauthorized?(): Promise<boolean>
 }
 
 export interface Credentials {

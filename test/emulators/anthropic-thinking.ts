@@ -98,6 +98,10 @@ export function checkReplay(asker: Asker, turns: readonly Turn[]): Transformatio
   const dropped: Transformation[] = []
   let broken = false
   for (const turn of turns) {
+    const last = turn.blocks.at(-1)
+    if (turn.role === 'assistant' && last && isThinking(last)) {
+      invalid(`messages.${turn.index}: The final block in an assistant message cannot be \`${last.type}\`.`)
+    }
     turn.blocks.forEach((block, i) => {
       if (!isThinking(block)) return
       const path = `messages.${turn.index}.content.${i}`

@@ -682,9 +682,23 @@ const REFUSALS: Case[] = [
   [
     'thinking that it never signed',
     base({
-      messages: [user('a'), assistant([{ type: 'thinking', thinking: 'b', signature: 'Eabc' }]), user('c')],
+      messages: [
+        user('a'),
+        assistant([
+          { type: 'thinking', thinking: 'b', signature: 'Eabc' },
+          { type: 'text', text: 'c' },
+        ]),
+        user('d'),
+      ],
     }),
     /Invalid `signature` in `thinking` block/,
+  ],
+  [
+    'an answer that ends with thinking',
+    base({
+      messages: [user('a'), assistant([{ type: 'thinking', thinking: 'b', signature: 'Eabc' }]), user('c')],
+    }),
+    /The final block in an assistant message cannot be `thinking`/,
   ],
 ]
 
@@ -841,10 +855,8 @@ t.test('thinking that comes back', async (t) => {
     })
     const said = next(body, blocks, (list) => [{ type: 'text', text: 'so' }, ...list])
     t.match(await ask(emulator, said), { status: 400, words: /Expected `thinking`/ })
-    const later = {
-      ...body,
-      messages: [user('a'), assistant([{ type: 'text', text: 'so' }, ...blocks.slice(0, 2)]), user('b')],
-    }
+    const so = { type: 'text', text: 'so' } as const
+    const later = { ...body, messages: [user('a'), assistant([so, ...blocks.slice(0, 2), so]), user('b')] }
     t.match(await ask(emulator, later), { status: 400, words: /the first block must be `thinking`/ })
     const off = { ...next(body, blocks), thinking: { type: 'disabled' } }
     t.match(await ask(emulator, off), { status: 400, words: /When thinking is disabled/ })

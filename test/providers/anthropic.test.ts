@@ -1189,6 +1189,17 @@ t.test('against the emulator', async (t) => {
     t.equal(anthropic.repair?.({ ...failure, body: '{}' }, thinks), null)
   })
 
+  await t.test('thinking that nothing follows stays out of the history', async (t) => {
+    const history = (...parts: Part[]) => [said('a'), answered(...parts), said('b')]
+    const opus = { model: 'claude-opus-5' }
+    t.strictSame(contents(history(words('c'), thought('', 'signed:EAB'), thought('', 'redacted:x')), opus), [
+      ['user', ['text']],
+      ['assistant', ['text']],
+      ['user', ['text']],
+    ])
+    t.strictSame(contents(history(thought('t', 'signed:EAB')), opus), [['user', ['text', 'text']]])
+  })
+
   await t.test('another credential or model takes the conversation over without its thinking', async (t) => {
     const talk = talkWith(emulator, 'claude-opus-5')
     await step(talk, TWICE)

@@ -818,6 +818,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     [403, '{"detail":"Forbidden"}', 'upstream_auth', /Forbidden/],
     [403, 'Unknown error', 'upstream_rejected', /Unknown error/],
     [403, '{"success":false}', 'upstream_rejected'],
+    [403, '{"message":"Forbidden"}', 'upstream_rejected', /Forbidden/],
     [
       403,
       json({ code: 'model_not_found', message: 'Project `p` does not have access to model `gpt-x`' }),

@@ -516,6 +516,9 @@ t.test('parts that are combined or repeated without end are not worked through',
   const bulky = { ...listed, $defs: { e: { enum: [{ a: range(300, (b) => ({ b })) }] } } }
   t.match(normalise(bulky), tooOften, 'or a large value')
 
+  const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
+  t.ok(clean(lists).properties, 'long lists that are read once are no such thing')
+
   const named = map(1_000, 'd', () => ({ x: { minLength: 1 } }))
   const alike = map(1_000, 'p', (i) => ({ $ref: `#/$defs/d${i}/x` }))
   t.match(normalise({ type: 'object', properties: alike, $defs: named }), { undeclarable: /larger than/ })
