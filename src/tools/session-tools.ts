@@ -58,7 +58,7 @@ export interface EngineTools
    * changes that are under way, no longer than told; what is known by then is written however long the store
    * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
    */
-  settle(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
+  bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
@@ -175,7 +175,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     noteRevision: registries.noteRevision,
     latestRevision: registries.latestRevision,
     overlay: overlayOf,
-    async settle(session, deadlineMs, known) {
+    async bringUpToDate(session, deadlineMs, known) {
       const line = lines.get(session)
       if (known && !line && upkeep.isCurrent(session, known)) return 0
       const from = performance.now()

@@ -32,7 +32,7 @@ export interface Credentials {
 
 export type SessionTools = Pick<
   EngineTools,
-  'settle' | 'isBehind' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
+  'bringUpToDate' | 'isBehind' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
 >
 
 export interface Policy {

@@ -18,7 +18,7 @@ import {
   requestRestart,
   requestStop,
 } from './active.ts'
-import { recordDecision, withdrawCalls } from './approvals.ts'
+import { expireRemoved, recordDecision } from './approvals.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
@@ -317,7 +317,7 @@ export function createEngine(deps: EngineDeps): Engine {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
       if (turn.state === 'awaiting_input' && apply === 'now') {
-        if (await withdrawCalls(deps, turn.id, delta.removed)) await state.resume(turn.id)
+        if (await expireRemoved(deps, turn.id, delta.removed)) await state.resume(turn.id)
       } else {
         const { removed, tools_revision: revision } = delta
         await tell({ op: 'tools', session_id: session.id, apply, removed, revision })

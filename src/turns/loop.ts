@@ -148,7 +148,7 @@ type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>
 async function started({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
   const { history, bindings } = start
   if (start.registry) tools.keep(start.registry)
-  const waited = await tools.settle(session.id, SERVER_WAIT_MS, bindings)
+  const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
   const connectors = connectorsIn(bindings, registry.revision)
   return { history, registry, connectors, serverWaitMs: SERVER_WAIT_MS - waited }
@@ -157,7 +157,7 @@ async function started({ tools }: LoopDeps, { session }: ActiveTurn, start: Turn
 async function readBack({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
   const [history, waited] = await Promise.all([
     store.messages.after(session.id, 0),
-    tools.settle(session.id, SERVER_WAIT_MS),
+    tools.bringUpToDate(session.id, SERVER_WAIT_MS),
   ])
   return { history, registry: null, connectors: null, serverWaitMs: SERVER_WAIT_MS - waited }
 }

@@ -59,7 +59,7 @@ export const SERVER_WAIT_MS = 400
 export async function catchUp(run: Run): Promise<void> {
   const { id } = run.active.session
   if (!run.deps.tools.isBehind(id)) return
-  run.serverWaitMs -= await run.deps.tools.settle(id, Math.max(0, run.serverWaitMs))
+  run.serverWaitMs -= await run.deps.tools.bringUpToDate(id, Math.max(0, run.serverWaitMs))
 }
 
 /** The record of a step that is over, with what its model call used so far. */
