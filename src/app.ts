@@ -145,7 +145,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         mcp,
         builtins: BUILTINS,
         specFor,
-        slot: (tool, connector, signal) =>
+        place: (tool, connector, signal) =>
           gate.enter(
             `${connector?.id}/${tool.mcp_tool_name ?? tool.canonical_name}`,
             policy.limits(tool, connector).maxInstances,

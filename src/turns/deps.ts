@@ -62,7 +62,7 @@ export interface Executor {
 export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
-  /** It has got its place after this long */
+  /** It got its slot after this many ms */
   turnQueued(ms: number): void
   turnRecovered(): void
   stepEnded(provider: string, finish: string): void
@@ -100,7 +100,7 @@ export interface EngineDeps {
     replica: string
     leaseSeconds: number
     concurrentTurns: number
-    /** Turns that may wait for one of those places; more are refused */
+    /** Turns that may wait for a slot; more are refused */
     waitingTurns: number
     /** Milliseconds that the event loop may be late for long before new turns are refused */
     overloadMs: number

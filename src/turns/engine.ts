@@ -126,20 +126,20 @@ export function createEngine(deps: EngineDeps): Engine {
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
-    await inItsPlace(mine, entry)
+    await inItsSlot(mine, entry)
     await passOn(mine)
   }
 
-  async function inItsPlace(mine: ActiveTurn, entry: Entry): Promise<void> {
+  async function inItsSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
     const { turn, session } = mine
     let giveBack = () => {}
     try {
       const isLate = entry.kind === 'fresh' && slots.isFull()
-      // What was read when it was opened is old for a turn that has to wait for a place.
+      // What was read when it was opened is old for a turn that has to wait for a slot.
       const begins: Entry = isLate ? { kind: 'fresh' } : entry
-      // Its log begins with this, whoever speaks of it or reads it before it has its place.
+      // Its log begins with this, whoever speaks of it or reads it before it has its slot.
       if (isLate) void sayCreated(turn)
-      // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
+      // One that is told to stop while it waits goes on without a slot: it only ends.
       const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
       deps.metrics.turnQueued(performance.now() - asked)

@@ -6,7 +6,7 @@ import { BatonError } from '../errors.ts'
 import type { Slots } from './slots.ts'
 
 export interface Room {
-  /** A place for a turn while it is opened, until the answer is called. Throws `unavailable`. */
+  /** Room for a turn while it is opened, until the answer is called. Throws `unavailable`. */
   enter(): () => void
   close(): void
 }
