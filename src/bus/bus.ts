@@ -80,5 +80,8 @@ export interface Bus {
   ready(): Promise<void>
   close(): Promise<void>
 }
-/** control: cancel/restart/tools changed of a turn · queue: a session has work · keys: a key was revoked */
+/**
+ * control: what an owner of turns, or all replicas, must hear (`Control`, turns/engine.ts) · queue: a session has
+ * work · keys: a key was revoked
+ */
 export type Topic = 'control' | 'queue' | 'keys'

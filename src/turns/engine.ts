@@ -61,8 +61,8 @@ export interface Engine extends Turns {
   activeTurn(session: string): string | null
 }
 
-/** A wish for a turn that another replica owns. */
-type Control =
+/** What an owner of turns, or all replicas, must hear: a message of the bus's topic `control`. */
+export type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
   | { op: 'restart'; turn_id: string; session_id: string }
   | { op: 'tools'; session_id: string; apply: Apply; removed: string[]; revision: number }
