@@ -144,7 +144,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const bound = upkeep.servers(session)?.bound
     if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
     const bindings = known ?? (await store.connectors.bindings(session))
-    await discovery.known(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
+    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {

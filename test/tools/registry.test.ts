@@ -889,7 +889,7 @@ t.test('a connector that was deleted while its server was asked is not asked for
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  const known = discovery.known([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
   discovery.forget(gone.id)
   answer()
   t.match(await known, [{ state: 'away', reason: /refused/ }])
@@ -908,7 +908,7 @@ t.test('a server that no session uses any more is not kept by what it announces'
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  await discovery.known([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
   announce('s')
   t.strictSame(asked, ['s', 's'])
   mock.timers.tick(11 * 60_000)
