@@ -103,6 +103,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   if (last?.role !== 'assistant' || last.turn_id !== run.active.turn.id) return null
   const calls = toolCalls(last)
   if (calls.length === 0) return null
+  // These calls are those of the step that is committed already: the one before `index`.
   run.index--
   const { deps, active } = run
   const [connectors, ledger, registry] = await Promise.all([
@@ -143,6 +144,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
   if (calls.length === 0) return false
   const ledger = await run.deps.store.executions.ofTurn(run.active.turn.id)
+  // As in resumeCalls.
   run.index--
   const jobs = calls.map(async (call): Promise<Job> => {
     const row = ledger.find((one) => one.call_id === call.call_id)

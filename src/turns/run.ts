@@ -41,7 +41,7 @@ export interface Run {
   isCurrent: boolean
   /** Index of the step that runs or comes next */
   index: number
-  /** A turn's finished steps may repeat an invalid call only so often */
+  /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
