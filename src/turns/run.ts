@@ -95,7 +95,8 @@ export const terminalEvent = (end: TurnEnd, usage: Step['usage']): TurnEventBody
 
 /**
  * Commits, then announces what follows from it: nothing is said before it is true. `before` and `events`
- * stand around the messages' own events in the stream.
+ * stand around the messages' own events in the stream. Sets the end of `active.turn`, and `active.hasQueued`.
+ * Throws StaleOwner.
  */
 export async function commit(
   run: Pick<Run, 'active' | 'deps' | 'writer' | 'index'>,
