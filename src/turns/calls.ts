@@ -19,8 +19,8 @@ import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
-import { type Prepared, prepare } from './prepare.ts'
-import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
+import { type Prepared, prepareStep } from './prepare.ts'
+import { commit, connectorsIn, event, type Run, say } from './run.ts'
 
 /** What a committed step leaves to do. */
 export interface PendingCalls {
@@ -111,17 +111,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
     deps.store.executions.ofTurn(active.turn.id),
     deps.tools.current(active.session.id),
   ])
-  const { overlay } = prepare(deps, {
-    session_id: active.session.id,
-    instructions: active.session.instructions,
-    settings: active.session.settings,
-    provider: run.provider,
-    model: run.model,
-    credential: run.credential,
-    history: contextOf(run),
-    registry,
-    followUp: true,
-  })
+  const { overlay } = prepareStep(run, registry, true)
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
   const jobs = await Promise.all(
     calls.map(async (call) => {
