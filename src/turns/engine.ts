@@ -27,7 +27,7 @@ import { type Entry, runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
-import { createRoom, watchPace } from './room.ts'
+import { createRoom, watchLateness } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
@@ -90,7 +90,7 @@ export function createEngine(deps: EngineDeps): Engine {
   const room = createRoom(
     slots,
     settings.concurrentTurns + settings.waitingTurns,
-    watchPace(settings.overloadMs),
+    watchLateness(settings.overloadMs),
   )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
