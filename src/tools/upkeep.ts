@@ -18,7 +18,7 @@ export interface Patience {
   refresh: boolean
 }
 
-export interface Upkeep {
+interface Upkeep {
   /** One session by itself, its servers waited for. Throws session_not_found. */
   update(session: string, patience: Patience): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
