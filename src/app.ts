@@ -45,7 +45,7 @@ import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
-import { createEngine, type Engine } from './turns/engine.ts'
+import { type Control, createEngine, type Engine } from './turns/engine.ts'
 import { replicaName } from './turns/leases.ts'
 
 export interface App {
@@ -145,7 +145,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         mcp,
         builtins: BUILTINS,
         specFor,
-        slot: (tool, connector, signal) =>
+        place: (tool, connector, signal) =>
           gate.enter(
             `${connector?.id}/${tool.mcp_tool_name ?? tool.canonical_name}`,
             policy.limits(tool, connector).maxInstances,
@@ -179,10 +179,8 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         at: new Date().toISOString(),
       }
       await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
-      await bus.publish(
-        'control',
-        JSON.stringify({ op: 'revision', session_id: session, revision: delta.tools_revision }),
-      )
+      const control: Control = { op: 'revision', session_id: session, revision: delta.tools_revision }
+      await bus.publish('control', JSON.stringify(control))
     }
 
     const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))

@@ -198,7 +198,8 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
 /** What this stream's reader knows of how turns began. */
 interface Told {
   learn(turn: Beginning): void
-  isNew(event: LoggedEvent): boolean
+  /** Whether it is to be sent; remembers that it was. */
+  passes(event: LoggedEvent): boolean
 }
 
 /**
@@ -215,7 +216,7 @@ function createTold(): Told {
       known.add(key('turn.created', id))
       if (started_at !== null) known.add(key('turn.started', id))
     },
-    isNew({ type, turn_id }) {
+    passes({ type, turn_id }) {
       if (isTerminal(type)) for (const first of BEGINNING) known.delete(key(first, turn_id))
       if (!BEGINNING.includes(type)) return true
       const size = known.size
@@ -228,7 +229,7 @@ const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''
   for (const event of item.events) {
-    if (!told.isNew(event)) continue
+    if (!told.passes(event)) continue
     text += encodeEvent(event.type, event.data, event.cursor)
     if (endsWithTurn && isTerminal(event.type)) return { text, ended: true }
   }

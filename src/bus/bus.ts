@@ -59,9 +59,9 @@ export interface Bus {
    */
   read(session: string, options: ReadOptions): AsyncIterable<ReadItem>
   /**
-   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows. Of a turn
-   * that `hasEnded`, as the store says, a log that kept the cursor's place has forgotten the end before it.
-   * Throws `invalid_cursor`.
+   * Whether the cursor is at or after the turn's terminal event; false where the log no longer knows.
+   * `hasEnded`: the store says that the turn is over. Where the log keeps the cursor's place and knows nothing of
+   * the turn any more, its end was forgotten before that place: the answer is `hasEnded`. Throws `invalid_cursor`.
    */
   pastEnd(session: string, turn: string, cursor: string, hasEnded: boolean): Promise<boolean>
   /** A session is deleted: its log goes, its reads end. */
@@ -80,5 +80,8 @@ export interface Bus {
   ready(): Promise<void>
   close(): Promise<void>
 }
-/** control: cancel/restart/tools changed of a turn · queue: a session has work · keys: a key was revoked */
+/**
+ * control: what an owner of turns, or all replicas, must hear (`Control`, turns/engine.ts) · queue: a session has
+ * work · keys: a key was revoked
+ */
 export type Topic = 'control' | 'queue' | 'keys'

@@ -6,7 +6,10 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { BatonError } from '../errors.ts'
 
-/** A place in a session's log: right after the event of this number. */
+/**
+ * A place in a session's log: right after the event of this number (`Position` in scripts.ts, with the id as
+ * Redis writes it).
+ */
 export interface Place {
   generation: string
   ms: number

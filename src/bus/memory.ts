@@ -101,10 +101,10 @@ class Log {
   }
 
   #mark(turn: string, type: string, n: number): void {
-    const marks = this.turns.get(turn)
-    if (!marks) this.turns.set(turn, { first: type === FIRST_EVENT ? n : null, end: null })
-    else if (isTerminal(type)) marks.end = n
-    if (!marks && isTerminal(type)) this.turns.set(turn, { first: null, end: n })
+    const known = this.turns.get(turn)
+    const marks: TurnMarks = known ?? { first: type === FIRST_EVENT ? n : null, end: null }
+    if (isTerminal(type)) marks.end = n
+    if (!known) this.turns.set(turn, marks)
   }
 
   /** Forgets the oldest events, down to these bounds. */

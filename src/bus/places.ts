@@ -24,7 +24,7 @@ export interface Places {
 }
 
 /** Places of one process. */
-export interface MemoryPlaces extends Places {
+interface MemoryPlaces extends Places {
   /** Takes a place unasked, for a call that another authority let in. */
   hold(ticket: Ticket): void
   /** Who has a place */

@@ -14,7 +14,7 @@ export class LlmStale extends Error {
   }
 }
 
-export interface ExchangeRequest {
+interface ExchangeRequest {
   dispatcher: Dispatcher
   url: URL
   method: 'GET' | 'POST'

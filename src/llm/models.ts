@@ -12,7 +12,7 @@ export interface ModelsCaller {
   facts: CredentialFacts
   secret(): Promise<CredentialSecret>
 }
-export interface Models {
+interface Models {
   /** Throws what the fetch threw, for as long as that failure is kept. Empty where the vendor has no list. */
   list(deployment: Deployment, caller: ModelsCaller): Promise<ReportedModel[]>
   /** From what is known now; asks in the background where that is nothing or too old. */

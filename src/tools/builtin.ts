@@ -3,7 +3,7 @@ import type { JsonSchema } from '../provider.ts'
 import type { RegistryTool, Scope, Store } from '../store/store.ts'
 import type { RawResult } from './results.ts'
 
-export interface BuiltinContext {
+interface BuiltinContext {
   store: Pick<Store, 'executions'>
   /** Whose turn it is: a built-in sees what its owner may see */
   scope: Scope

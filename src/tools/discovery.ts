@@ -31,15 +31,15 @@ export interface Bound {
 
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
-  known(
+  lookUp(
     bindings: readonly Binding[],
     options: { deadlineMs: number; refresh: boolean },
   ): Promise<ListedServer[]>
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
-   * What a registry made of these bindings' present lists is made of, binding by binding; null where a list
-   * is missing or old. Equal marks: nothing to do.
+   * For each binding, which list its server shows now, over which connection and under which alias; null where
+   * there is no list, or an old one. Where all are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
   /** Its server has announced a change of the list that is known. */
@@ -254,7 +254,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   return {
-    known: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
+    lookUp: (bindings, options) => Promise.all(bindings.map((binding) => safely(binding, options))),
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {

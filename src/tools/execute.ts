@@ -62,13 +62,13 @@ export interface ExecutorDeps {
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
-  /** Waits for a free instance of the tool; throws `ToolBusy` when the queue's deadline passes. */
-  slot(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
+  /** Waits for a free place of the tool; throws `ToolBusy` when the queue's deadline passes. */
+  place(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
   /** May be called again, whatever became of it (ToolboxPolicy) */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-/** No instance of the tool came free in time; the call was not sent. */
+/** No place of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
 /** Progress may stretch a call, up to this many times its timeout. */
@@ -113,7 +113,7 @@ export function createExecutor(deps: ExecutorDeps) {
   ): Promise<Attempt> {
     let giveBack: () => void
     try {
-      giveBack = await deps.slot(declared.tool, call.connector, call.signal)
+      giveBack = await deps.place(declared.tool, call.connector, call.signal)
     } catch (thrown) {
       if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
       if (thrown instanceof ToolBusy)

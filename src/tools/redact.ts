@@ -64,7 +64,7 @@ const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut. */
 const OVERLAP = 25_000
 
-export interface Redacted<T> {
+interface Redacted<T> {
   value: T
   /** True when something was replaced */
   found: boolean

@@ -25,8 +25,8 @@ export interface Change {
 /** `tries`: how many were in vain, since another writer came first. */
 export type Make = (ground: Ground, tries: number) => Promise<Next>
 export interface Next extends NextRegistry {
-  /** Called in the moment in which the registry is known to be this */
-  stands?(): void
+  /** Called once the store holds this registry, or where it held it already */
+  onStored?(): void
 }
 
 export interface Registries {
@@ -118,7 +118,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
 
   /** Writes what moved. Left out of the answer: sessions where another writer came first. */
   async function write(made: readonly { before: RegistryRow; next: Next }[]): Promise<Change[]> {
-    const changes = made.map(({ before, next: { tools, added, removed, changed, stands } }) => {
+    const changes = made.map(({ before, next: { tools, added, removed, changed, onStored } }) => {
       const isMoved = added.length + removed.length + changed.length > 0
       const delta = { tools_revision: before.revision + (isMoved ? 1 : 0), added, removed, changed }
       return {
@@ -128,18 +128,18 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
         delta,
         before,
         isMoved,
-        stands,
+        onStored,
       }
     })
     const moved = changes.filter(({ isMoved }) => isMoved)
     const written = moved.length === 0 ? [] : await store.registry.put(moved)
     const turns = new Map(written.map(({ session_id, turn_id }) => [session_id, turn_id]))
     const updated_at = new Date().toISOString()
-    const done = changes.flatMap(({ session_id, tools, delta, before, isMoved, stands }): Change[] => {
+    const done = changes.flatMap(({ session_id, tools, delta, before, isMoved, onStored }): Change[] => {
       if (isMoved && !turns.has(session_id)) return []
       const row = { session_id, revision: delta.tools_revision, updated_at, tools }
       const kept = keep(isMoved ? row : before)
-      stands?.()
+      onStored?.()
       return [{ before, row: isMoved ? row : kept, delta }]
     })
     const says = done.map(async ({ row: { session_id }, delta }) => {

@@ -33,7 +33,7 @@ export interface RawResult {
   is_error: boolean
 }
 
-export interface ShapedResult {
+interface ShapedResult {
   content: ContentPart[]
   structured?: unknown
   spill?: { exec_id: string; bytes: number }

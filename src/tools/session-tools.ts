@@ -58,7 +58,7 @@ export interface EngineTools
    * changes that are under way, no longer than told; what is known by then is written however long the store
    * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
    */
-  settle(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
+  bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
@@ -122,7 +122,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
    * A caller's change: the answer tells all that became of the tools meanwhile, also where a server's
    * arrival, here or on another replica, wrote a part of it first.
    */
-  async function made(
+  async function changeBy(
     session: Session,
     apply: Apply,
     patience: Patience,
@@ -144,7 +144,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const bound = upkeep.servers(session)?.bound
     if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
     const bindings = known ?? (await store.connectors.bindings(session))
-    await discovery.known(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
+    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {
@@ -175,13 +175,15 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     noteRevision: registries.noteRevision,
     latestRevision: registries.latestRevision,
     overlay: overlayOf,
-    async settle(session, deadlineMs, known) {
+    async bringUpToDate(session, deadlineMs, known) {
       const line = lines.get(session)
+      // Read a moment ago, and nothing has moved since.
       if (known && !line && upkeep.isCurrent(session, known)) return 0
       const from = performance.now()
       // A bind may wait for its server much longer: the turn goes on without it.
       if (line) await within(deadlineMs, line)
       const servers = upkeep.servers(session)
+      // Nothing was announced since its registry was made, and every server was there then.
       if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
       await arrived(session, known, deadlineMs - (performance.now() - from))
       const waited = performance.now() - from
@@ -206,14 +208,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      return made(session, apply, { deadlineMs: 'budget', refresh: false }, async (bindings) => {
+      return changeBy(session, apply, { deadlineMs: 'budget', refresh: false }, async (bindings) => {
         assertFree(bindings, found.id, alias ?? found.name)
         await store.connectors.bind(session.id, found.id, alias)
       })
     },
     // What stays is not waited for: taking tools away must be quick.
     unbind: (session, idOrName, apply) =>
-      made(session, apply, AT_ONCE, async (bindings) => {
+      changeBy(session, apply, AT_ONCE, async (bindings) => {
         const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
         if (bound) return store.connectors.unbind(session.id, bound.connector.id)
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
@@ -233,7 +235,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       return finish(session, switched, apply)
     },
     refresh: (session, apply) =>
-      made(session, apply, { deadlineMs: 'budget', refresh: true }, async () => {}),
+      changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async () => {}),
     async accept(caller: Caller, from, tool) {
       const spec = deps.specFor(from)
       const list = mcp.cached(spec.key) ?? (await mcp.list(spec, { timeoutMs: connectBudgetMs(from) }))

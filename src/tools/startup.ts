@@ -25,7 +25,7 @@ export class StartupError extends Error {
   }
 }
 
-export interface ToolboxRules {
+interface ToolboxRules {
   /** Reaches every configured server. Throws StartupError. */
   check(): Promise<void>
   /**

@@ -6,13 +6,13 @@ import type { Toolbox, ToolSetting } from '../config/config.ts'
 import { durationMs } from '../config/duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 
-export interface ToolLimits {
+interface ToolLimits {
   /** Calls of this tool at once, over all sessions and replicas */
   maxInstances: number
   timeoutMs: number
 }
 
-export type Admission = { ok: true; configured: boolean } | { ok: false; reason: string }
+type Admission = { ok: true; configured: boolean } | { ok: false; reason: string }
 
 export interface ToolboxPolicy {
   /** Whether a server's tool may be registered (api.md section 1, strict and dynamic). */

@@ -18,7 +18,7 @@ export interface Patience {
   refresh: boolean
 }
 
-export interface Upkeep {
+interface Upkeep {
   /** One session by itself, its servers waited for. Throws session_not_found. */
   update(session: string, patience: Patience): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
@@ -35,7 +35,7 @@ export interface Upkeep {
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'known' | 'marks' | 'isOutdated'>
+  discovery: Pick<Discovery, 'lookUp' | 'marks' | 'isOutdated'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
@@ -75,7 +75,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   async function look({ row, bindings, pins }: Ground, patience: Patience): Promise<Next> {
     const { refresh } = patience
     const deadlineMs = patience.deadlineMs === 'budget' ? budgetOf(bindings) : patience.deadlineMs
-    const servers = await discovery.known(bindings, { deadlineMs, refresh })
+    const servers = await discovery.lookUp(bindings, { deadlineMs, refresh })
     const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
     const made: Look = {
       bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
@@ -87,7 +87,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     }
     return {
       ...nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString()),
-      stands: () => note(row.session_id, made),
+      onStored: () => note(row.session_id, made),
     }
   }
 

@@ -8,7 +8,7 @@ import type { Job, Problem, Verdict } from './validate-worker.ts'
 
 export type { Problem } from './validate-worker.ts'
 
-export interface Validator {
+interface Validator {
   /** What does not fit; nothing when the arguments fit, or when the schema could not be used in time. */
   problems(schema: unknown, value: unknown): Promise<Problem[]>
   close(): Promise<void>

@@ -11,6 +11,10 @@ export const OWNER_LOST = Symbol('owner lost')
 export const DRAINING = Symbol('draining')
 export const TOOL_REMOVED = Symbol('tool removed')
 
+/**
+ * `preparing`: nothing has left, the newest tools are read anyway · `model`: a request is out · `committing`,
+ * `tools`: nothing to restart
+ */
 export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
 
 export interface ActiveTurn {
@@ -56,11 +60,12 @@ export function createActive(turn: Turn, fence: Fence, session: Session): Active
 /** Most restarts of one turn (api.md "Session tools"); a later change falls back to `next`. */
 export const RESTART_LIMIT = 8
 
-export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
+type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
 /**
  * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.
- * `revision`: the change that it is for, which the request in flight may have been made with.
+ * `revision`: the registry that the wish is for; a request that left with it, or a newer one, already has it.
+ * Without one (a restart for its own sake) none has.
  */
 export function requestRestart(active: ActiveTurn, revision = Number.POSITIVE_INFINITY): RestartAnswer {
   if (active.stop.signal.aborted) return 'not_restartable'
@@ -84,13 +89,7 @@ export function requestStop(active: ActiveTurn, reason: symbol): void {
   for (const call of active.calls.values()) call.abort.abort(reason)
 }
 
-/** Calls of tools that are gone are cancelled and settled; the others go on. Returns how many. */
-export function cancelRemoved(active: ActiveTurn, removed: ReadonlySet<string>): number {
-  let count = 0
-  for (const call of active.calls.values()) {
-    if (!removed.has(call.tool) || call.abort.signal.aborted) continue
-    call.abort.abort(TOOL_REMOVED)
-    count++
-  }
-  return count
+/** Calls of tools that are gone are cancelled and settled; the others go on. */
+export function cancelRemoved(active: ActiveTurn, removed: ReadonlySet<string>): void {
+  for (const call of active.calls.values()) if (removed.has(call.tool)) call.abort.abort(TOOL_REMOVED)
 }

@@ -33,8 +33,11 @@ export async function recordDecision(
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
 }
 
-/** Settles the calls that wait for a person and whose tools were taken away at once. True: there were any. */
-export async function withdrawCalls(
+/**
+ * Marks the calls that wait for a person and whose tools are gone as expired; whoever resumes the turn settles
+ * them. True: there were any.
+ */
+export async function expireRemoved(
   { store }: Pick<EngineDeps, 'store'>,
   turn: string,
   removed: readonly string[],

@@ -19,8 +19,8 @@ import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
-import { type Prepared, prepare } from './prepare.ts'
-import { commit, connectorsIn, contextOf, event, type Run, say } from './run.ts'
+import { type Prepared, prepareStep } from './prepare.ts'
+import { commit, connectorsIn, event, type Run, say } from './run.ts'
 
 /** What a committed step leaves to do. */
 export interface PendingCalls {
@@ -103,6 +103,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   if (last?.role !== 'assistant' || last.turn_id !== run.active.turn.id) return null
   const calls = toolCalls(last)
   if (calls.length === 0) return null
+  // These calls are those of the step that is committed already: the one before `index`.
   run.index--
   const { deps, active } = run
   const [connectors, ledger, registry] = await Promise.all([
@@ -110,17 +111,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
     deps.store.executions.ofTurn(active.turn.id),
     deps.tools.current(active.session.id),
   ])
-  const { overlay } = prepare(deps, {
-    session_id: active.session.id,
-    instructions: active.session.instructions,
-    settings: active.session.settings,
-    provider: run.provider,
-    model: run.model,
-    credential: run.credential,
-    history: contextOf(run),
-    registry,
-    followUp: true,
-  })
+  const { overlay } = prepareStep(run, registry, true)
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
   const jobs = await Promise.all(
     calls.map(async (call) => {
@@ -143,6 +134,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
   if (calls.length === 0) return false
   const ledger = await run.deps.store.executions.ofTurn(run.active.turn.id)
+  // As in resumeCalls.
   run.index--
   const jobs = calls.map(async (call): Promise<Job> => {
     const row = ledger.find((one) => one.call_id === call.call_id)

@@ -14,7 +14,7 @@ export type { Overlay } from '../tools/overlay.ts'
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export interface ResolvedCredential
   extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret' | 'complete'> {
-  /** After a 401: refreshes once; false when that cannot help. */
+  /** After a refusal that `renewOn` names: true when another token is there to try with */
   onUnauthorized?(): Promise<boolean>
 }
 
@@ -30,20 +30,27 @@ export interface Credentials {
   ): Promise<ResolvedCredential>
 }
 
-export type SessionTools = Pick<
+export type TurnTools = Pick<
   EngineTools,
-  'settle' | 'isBehind' | 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'overlay' | 'noteRevision'
+  | 'bringUpToDate'
+  | 'isBehind'
+  | 'current'
+  | 'keep'
+  | 'keptRevision'
+  | 'latestRevision'
+  | 'overlay'
+  | 'noteRevision'
 >
 
-export interface Policy {
-  /** ISO duration resolved: how long one call of this tool may take */
+interface Policy {
+  /** Milliseconds that one call of this tool may take */
   timeoutMs(tool: RegistryTool, connector: Connector | null): number
   needsApproval(tool: RegistryTool, connector: Connector | null): boolean
   /** Trusted readOnlyHint or idempotentHint: may run again after a crash */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-export interface Executor {
+interface Executor {
   /** Never throws: whatever goes wrong is a truthful result for the model. */
   run(call: ExecutorCall): Promise<Settled>
   /** A result without running anything: cancelled, denied, lost with its owner. */
@@ -62,19 +69,11 @@ export interface Executor {
 export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
-  /** It has got its place after this long */
+  /** It got its slot after this many ms */
   turnQueued(ms: number): void
   turnRecovered(): void
   stepEnded(provider: string, finish: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
-}
-
-/** What the engine gives its loops beside that. */
-export interface LoopDeps extends EngineDeps {
-  /** The end of this turn is in the stream. */
-  noteAnnounced(turn: string): void
-  /** For the session's next turn here. */
-  keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }
 
 export interface EngineDeps {
@@ -82,7 +81,7 @@ export interface EngineDeps {
   bus: Bus
   llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
   credentials: Credentials
-  tools: SessionTools
+  tools: TurnTools
   policy: Policy
   executor: Executor
   /** The deployment that serves this provider with this kind of credential */
@@ -100,7 +99,7 @@ export interface EngineDeps {
     replica: string
     leaseSeconds: number
     concurrentTurns: number
-    /** Turns that may wait for one of those places; more are refused */
+    /** Turns that may wait for a slot; more are refused */
     waitingTurns: number
     /** Milliseconds that the event loop may be late for long before new turns are refused */
     overloadMs: number
@@ -112,4 +111,12 @@ export interface EngineDeps {
     flushMs: number
     approvalSeconds: number
   }
+}
+
+/** What the engine gives its loops beside that. */
+export interface LoopDeps extends EngineDeps {
+  /** The end of this turn is in the stream. */
+  noteAnnounced(turn: string): void
+  /** For the session's next turn here. */
+  keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }

@@ -18,7 +18,7 @@ import {
   requestRestart,
   requestStop,
 } from './active.ts'
-import { recordDecision, withdrawCalls } from './approvals.ts'
+import { expireRemoved, recordDecision } from './approvals.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
@@ -27,7 +27,7 @@ import { type Entry, runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
-import { createRoom, watchPace } from './room.ts'
+import { createRoom, watchLateness } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
 import type { EngineState } from './state.ts'
@@ -61,8 +61,8 @@ export interface Engine extends Turns {
   activeTurn(session: string): string | null
 }
 
-/** A wish for a turn that another replica owns. */
-type Control =
+/** What an owner of turns, or all replicas, must hear: a message of the bus's topic `control`. */
+export type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
   | { op: 'restart'; turn_id: string; session_id: string }
   | { op: 'tools'; session_id: string; apply: Apply; removed: string[]; revision: number }
@@ -90,7 +90,7 @@ export function createEngine(deps: EngineDeps): Engine {
   const room = createRoom(
     slots,
     settings.concurrentTurns + settings.waitingTurns,
-    watchPace(settings.overloadMs),
+    watchLateness(settings.overloadMs),
   )
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
@@ -126,20 +126,20 @@ export function createEngine(deps: EngineDeps): Engine {
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
-    await inItsPlace(mine, entry)
+    await inItsSlot(mine, entry)
     await passOn(mine)
   }
 
-  async function inItsPlace(mine: ActiveTurn, entry: Entry): Promise<void> {
+  async function inItsSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
     const { turn, session } = mine
     let giveBack = () => {}
     try {
       const isLate = entry.kind === 'fresh' && slots.isFull()
-      // What was read when it was opened is old for a turn that has to wait for a place.
+      // What was read when it was opened is old for a turn that has to wait for a slot.
       const begins: Entry = isLate ? { kind: 'fresh' } : entry
-      // Its log begins with this, whoever speaks of it or reads it before it has its place.
+      // Its log begins with this, whoever speaks of it or reads it before it has its slot.
       if (isLate) void sayCreated(turn)
-      // A turn that is told to stop while it waits for its turn goes on without a slot: it only ends.
+      // One that is told to stop while it waits goes on without a slot: it only ends.
       const asked = performance.now()
       giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
       deps.metrics.turnQueued(performance.now() - asked)
@@ -317,7 +317,7 @@ export function createEngine(deps: EngineDeps): Engine {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
       if (turn.state === 'awaiting_input' && apply === 'now') {
-        if (await withdrawCalls(deps, turn.id, delta.removed)) await state.resume(turn.id)
+        if (await expireRemoved(deps, turn.id, delta.removed)) await state.resume(turn.id)
       } else {
         const { removed, tools_revision: revision } = delta
         await tell({ op: 'tools', session_id: session.id, apply, removed, revision })

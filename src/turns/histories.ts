@@ -6,7 +6,7 @@ import type { Message } from '../chat/message.ts'
 import type { TurnStart } from '../store/store.ts'
 
 /** A session's messages up to one of them, without a gap. */
-export interface KeptHistory {
+interface KeptHistory {
   readonly rewrites: number
   readonly seq: number
   readonly messages: readonly Message[]

@@ -57,8 +57,10 @@ function guarded(
   let isBusy = false
   let isAskedAgain = false
   return async () => {
-    isAskedAgain = isBusy
-    if (isBusy) return
+    if (isBusy) {
+      isAskedAgain = true
+      return
+    }
     isBusy = true
     try {
       do {
@@ -105,13 +107,15 @@ async function scan(state: EngineState, watch: Watch): Promise<void> {
 }
 
 /** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
-async function each<T>({ deps }: EngineState, items: T[], help: (item: T) => Promise<void>): Promise<void> {
-  for (const item of items) {
-    await help(item).catch((err: unknown) => {
-      if (isAway(err)) throw err
-      deps.log.error({ err }, 'a turn could not be helped')
-    })
-  }
+async function each<T>(state: EngineState, items: T[], help: (item: T) => Promise<void>): Promise<void> {
+  for (const item of items) await helped(state, () => help(item))
+}
+
+async function helped({ deps }: EngineState, work: () => Promise<void>): Promise<void> {
+  await work().catch((err: unknown) => {
+    if (isAway(err)) throw err
+    deps.log.error({ err }, 'a turn could not be helped')
+  })
 }
 
 const isAway = (err: unknown): boolean => err instanceof BatonError && err.code === 'unavailable'
@@ -132,7 +136,7 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
     metrics.turnRecovered()
     state.launch(turn, fence, null, { kind: 'recovered', announce })
   }
-  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await each(state, [null], takeOne)
+  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, takeOne)
 }
 
 async function expireApprovals(state: EngineState): Promise<void> {

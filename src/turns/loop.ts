@@ -28,7 +28,7 @@ export type Entry =
 /** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
-  const started = performance.now()
+  const from = performance.now()
   const writer = createWriter(deps.bus, turn.session_id, turn.id, {
     flushMs: deps.settings.flushMs,
     epoch: active.fence.epoch,
@@ -43,7 +43,7 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
   } finally {
     active.phase = 'ended'
     await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
-    const ms = Math.round(performance.now() - started)
+    const ms = Math.round(performance.now() - from)
     deps.metrics.turnEnded(turn.state, ms)
     const { id: turn_id, session_id, state } = turn
     logEnd(deps.log, 'turn ended', { turn_id, session_id, state, steps: turn.steps.length, ms })
@@ -109,7 +109,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const start = entry.kind === 'fresh' ? entry.start : undefined
   const [credential, { history, ...tools }] = await Promise.all([
     patiently(deps.log, () => credentialOf(deps, active, provider, start)).then(completed),
-    start ? started(deps, active, start) : readBack(deps, active),
+    start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
   return {
     deps,
@@ -145,19 +145,19 @@ function credentialOf(
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>
 
 /** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
-async function started({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
+async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
   const { history, bindings } = start
   if (start.registry) tools.keep(start.registry)
-  const waited = await tools.settle(session.id, SERVER_WAIT_MS, bindings)
+  const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
   const connectors = connectorsIn(bindings, registry.revision)
   return { history, registry, connectors, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
-async function readBack({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
+async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
   const [history, waited] = await Promise.all([
     store.messages.after(session.id, 0),
-    tools.settle(session.id, SERVER_WAIT_MS),
+    tools.bringUpToDate(session.id, SERVER_WAIT_MS),
   ])
   return { history, registry: null, connectors: null, serverWaitMs: SERVER_WAIT_MS - waited }
 }
@@ -177,7 +177,6 @@ async function steps(run: Run): Promise<void> {
 /** A turn that was interrupted or waited goes on where its ledger says. */
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
   const { active } = run
-  if (active.turn.cancel_requested) active.stop.abort(CANCELLED)
   if (entry.kind === 'recovered') {
     await sayAll(run, entry.announce, run.history).catch(() => {})
     if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
@@ -218,14 +217,14 @@ type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'open' | 'histo
 
 /** Ends the turn with what its last step left: calls that are open, or a step in flight. */
 async function end(run: Ending, how: TurnEnd): Promise<void> {
-  if (!(await abandonCalls(run, how))) await finish(run, how)
+  if (!(await abandonCalls(run, how))) await endInStep(run, how)
 }
 
 /** Ends the turn and the step in flight: failed, or cancelled with the text so far. */
-async function finish(run: Ending, end: TurnEnd): Promise<void> {
+async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const { turn } = run.active
-  const text = end.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
-  const step = run.open && endedStep(run.open, end.state === 'failed' ? 'error' : null)
+  const text = how.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
+  const step = run.open && endedStep(run.open, how.state === 'failed' ? 'error' : null)
   if (step) turn.usage = addUsage(turn.usage, step.usage)
   const partial: NewMessage[] =
     text.trim() === ''
@@ -239,5 +238,5 @@ async function finish(run: Ending, end: TurnEnd): Promise<void> {
             incomplete: true,
           },
         ]
-  await commit(run, { messages: partial, end, ...(step ? { step } : {}) })
+  await commit(run, { messages: partial, end: how, ...(step ? { step } : {}) })
 }

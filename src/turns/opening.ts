@@ -12,7 +12,7 @@ import { type Histories, wholeHistory } from './histories.ts'
 export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch' }>
 
 /** Throws what refuses it: session_not_found, no_credential, turn_in_progress, … */
-export type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
+type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
 
 export function createOpening(
   deps: Pick<EngineDeps, 'store' | 'settings' | 'credentials' | 'tools'>,

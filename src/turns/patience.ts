@@ -40,7 +40,7 @@ export function patientDeps(deps: EngineDeps): EngineDeps {
   return {
     ...deps,
     store: patientStore(store, patient),
-    tools: { ...tools, settle: patient(tools.settle), current: patient(tools.current) },
+    tools: { ...tools, bringUpToDate: patient(tools.bringUpToDate), current: patient(tools.current) },
   }
 }
 

@@ -8,8 +8,9 @@ import { repair } from '../chat/repair.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow } from '../store/store.ts'
 import type { EngineDeps, Overlay, ResolvedCredential } from './deps.ts'
+import { contextOf, type Run } from './run.ts'
 
-export interface Preparation {
+interface Preparation {
   session_id: string
   instructions: string
   settings: ModelSettings
@@ -27,6 +28,22 @@ export interface Prepared {
   request: ModelRequest
   overlay: Overlay
   context: ParseContext
+}
+
+/** The request of a turn's step, as the turn stands. */
+export function prepareStep(run: Run, registry: RegistryRow, followUp: boolean): Prepared {
+  const { session } = run.active
+  return prepare(run.deps, {
+    session_id: session.id,
+    instructions: session.instructions,
+    settings: session.settings,
+    provider: run.provider,
+    model: run.model,
+    credential: run.credential,
+    history: contextOf(run),
+    registry,
+    followUp,
+  })
 }
 
 export function prepare(

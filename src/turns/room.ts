@@ -5,21 +5,21 @@
 import { BatonError } from '../errors.ts'
 import type { Slots } from './slots.ts'
 
-export interface Room {
-  /** A place for a turn while it is opened, until the answer is called. Throws `unavailable`. */
+interface Room {
+  /** Room for a turn while it is opened, until the answer is called. Throws `unavailable`. */
   enter(): () => void
   close(): void
 }
 
-/** `most`: turns that may run or wait here; `pace`: refuses too, however few they are. */
-export function createRoom(slots: Slots, most: number, pace: Pace): Room {
+/** `most`: turns that may run or wait here; `lateness`: refuses too, however few they are. */
+export function createRoom(slots: Slots, most: number, lateness: Lateness): Room {
   let opening = 0
   return {
     enter() {
       if (slots.running() + slots.waiting() + opening >= most) {
         throw new BatonError('unavailable', 'Too many turns run and wait here.', { retryAfter: 2 })
       }
-      if (pace.isBehind()) {
+      if (lateness.isBehind()) {
         throw new BatonError('unavailable', 'This replica has more work than it can do in time.', {
           retryAfter: 1,
         })
@@ -29,11 +29,11 @@ export function createRoom(slots: Slots, most: number, pace: Pace): Room {
         opening--
       }
     },
-    close: pace.close,
+    close: lateness.close,
   }
 }
 
-export interface Pace {
+export interface Lateness {
   /** The event loop is late more often than not: not for one long task, but for want of time. */
   isBehind(): boolean
   close(): void
@@ -47,7 +47,7 @@ const OWN_SHARE = 0.5
  * or a burst's. A time in which the process got little of a processor does not count: to refuse turns would not give
  * it any.
  */
-export function watchPace(limitMs: number, sampleMs = 50, samples = 20): Pace {
+export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lateness {
   const seen: boolean[] = []
   let late = 0
   let last = performance.now()

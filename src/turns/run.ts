@@ -41,7 +41,7 @@ export interface Run {
   isCurrent: boolean
   /** Index of the step that runs or comes next */
   index: number
-  /** A turn's finished steps may repeat an invalid call only so often */
+  /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
@@ -59,7 +59,7 @@ export const SERVER_WAIT_MS = 400
 export async function catchUp(run: Run): Promise<void> {
   const { id } = run.active.session
   if (!run.deps.tools.isBehind(id)) return
-  run.serverWaitMs -= await run.deps.tools.settle(id, Math.max(0, run.serverWaitMs))
+  run.serverWaitMs -= await run.deps.tools.bringUpToDate(id, Math.max(0, run.serverWaitMs))
 }
 
 /** The record of a step that is over, with what its model call used so far. */
@@ -95,7 +95,8 @@ export const terminalEvent = (end: TurnEnd, usage: Step['usage']): TurnEventBody
 
 /**
  * Commits, then announces what follows from it: nothing is said before it is true. `before` and `events`
- * stand around the messages' own events in the stream.
+ * stand around the messages' own events in the stream. Sets the end of `active.turn`, and `active.hasQueued`.
+ * Throws StaleOwner.
  */
 export async function commit(
   run: Pick<Run, 'active' | 'deps' | 'writer' | 'index'>,

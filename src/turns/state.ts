@@ -8,8 +8,11 @@ export interface EngineState {
   deps: EngineDeps
   /** By session: one turn runs in a session at a time */
   active: Map<string, ActiveTurn>
+  /** Runs it here, in the background; never throws. `session` null: it is read. */
   launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  /** Launches the session's next queued turn, where there is one and none runs here. */
   startNext(session: string): Promise<void>
+  /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
   resume(turn: string): Promise<void>
   isDraining(): boolean
 }

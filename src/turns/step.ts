@@ -13,8 +13,8 @@ import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { patiently } from './patience.ts'
-import { type Prepared, prepare } from './prepare.ts'
-import { catchUp, commit, contextOf, endedStep, event, now, type Run, say } from './run.ts'
+import { type Prepared, prepareStep } from './prepare.ts'
+import { catchUp, commit, endedStep, event, now, type Run, say } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -53,17 +53,7 @@ async function refresh(run: Run): Promise<Prepared> {
   }
   active.stop.signal.throwIfAborted()
   const registry = run.registry ?? (await deps.tools.current(active.session.id))
-  return prepare(deps, {
-    session_id: active.session.id,
-    instructions: active.session.instructions,
-    settings: active.session.settings,
-    provider: run.provider,
-    model: run.model,
-    credential: run.credential,
-    history: contextOf(run),
-    registry,
-    followUp: run.index > 0,
-  })
+  return prepareStep(run, registry, run.index > 0)
 }
 
 async function readNew(run: Run): Promise<void> {

@@ -80,7 +80,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
     },
     builtins: [inspectToolOutput],
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    slot: async () => () => {},
+    place: async () => () => {},
     isRepeatable: createToolboxPolicy(toolbox({})).isRepeatable,
     log: pino({ level: 'silent' }),
     ...deps,
@@ -236,8 +236,8 @@ t.test('nothing makes a call throw', async (t) => {
   t.match(words(await nested.run({})), /nested more than 200 levels/)
   const args = { path: deep } as Record<string, unknown>
   t.match((await setUp().run({ arguments: args })).result, { call_id: 'call_1' })
-  const slotless = setUp({ deps: { slot: () => Promise.reject(new Error('no gate')) } })
-  t.match((await slotless.run({})).result, { is_error: true })
+  const placeless = setUp({ deps: { place: () => Promise.reject(new Error('no gate')) } })
+  t.match((await placeless.run({})).result, { is_error: true })
   await fc.assert(
     fc.asyncProperty(fc.anything(), async (thrown) => {
       const { result } = await setUp(failing(thrown)).run({ arguments: { path: 'x' } })
@@ -249,17 +249,17 @@ t.test('nothing makes a call throw', async (t) => {
 
 t.test('a busy tool is an error, and its place is given back whatever happens', async (t) => {
   const busy = setUp({
-    deps: { slot: () => Promise.reject(new ToolBusy('srv.read is busy: 64 calls wait.')) },
+    deps: { place: () => Promise.reject(new ToolBusy('srv.read is busy: 64 calls wait.')) },
   })
   t.match(words(await busy.run({})), /busy.*not sent/s)
   t.strictSame(busy.sent, [])
   let held = 0
-  const slot = async () => {
+  const place = async () => {
     held++
     return () => void held--
   }
-  await setUp({ deps: { slot } }).run({})
-  await setUp({ ...failing(new Error('x')), deps: { slot } }).run({})
+  await setUp({ deps: { place } }).run({})
+  await setUp({ ...failing(new Error('x')), deps: { place } }).run({})
   t.equal(held, 0)
 })
 

@@ -725,7 +725,7 @@ t.test('a turn waits for no server longer than it was told, however many there a
   for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
   const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
   const started = performance.now()
-  await seed.settle('ses_1', 50)
+  await seed.bringUpToDate('ses_1', 50)
   t.ok(performance.now() - started < 4_000, 'not the five seconds of a bind')
   t.notOk((await seed.current('ses_1')).tools.some(({ server: name }) => name === 'slow'))
   letGo()
@@ -754,7 +754,7 @@ t.test('what servers have announced is taken over by the next turn, however slow
   // The list is known by then; that it is written everywhere is what takes its time.
   while (!tools.isBehind('ses_2')) await new Promise((resolve) => setImmediate(resolve))
   const alive = setTimeout(letGo, 400)
-  const waited = await tools.settle('ses_2', 20, bindings)
+  const waited = await tools.bringUpToDate('ses_2', 20, bindings)
   t.ok(waited < 400, 'the store’s time is none that was spent on servers')
   t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
   t.notOk(tools.isBehind('ses_2'))
@@ -798,7 +798,7 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.match(gone, { removed: ['a.x'], changed: [], added: [] }, 'the other server is not called away')
   t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
   letGo()
-  await restarted.settle('ses_1', 1_000)
+  await restarted.bringUpToDate('ses_1', 1_000)
   t.equal(written.length, 2)
 })
 
@@ -809,7 +809,7 @@ t.test('two writers at once lose nothing', async (t) => {
   const all = Array.from({ length: 6 }, (_, i) => add(`s${i}`, { tools: [tool('a')] }))
   await left.open(session, [])
   await Promise.all(all.map(({ name }, i) => (i % 2 ? left : right).bind(session, name, 'next', null)))
-  await Promise.all([left.settle('ses_1', 1_000), right.settle('ses_1', 1_000)])
+  await Promise.all([left.bringUpToDate('ses_1', 1_000), right.bringUpToDate('ses_1', 1_000)])
   right.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
   left.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
   for (const tools of [left, right]) {
@@ -889,7 +889,7 @@ t.test('a connector that was deleted while its server was asked is not asked for
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  const known = discovery.known([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
   discovery.forget(gone.id)
   answer()
   t.match(await known, [{ state: 'away', reason: /refused/ }])
@@ -908,7 +908,7 @@ t.test('a server that no session uses any more is not kept by what it announces'
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  await discovery.known([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
   announce('s')
   t.strictSame(asked, ['s', 's'])
   mock.timers.tick(11 * 60_000)

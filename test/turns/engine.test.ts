@@ -46,7 +46,7 @@ function pieces(said: Promise<void>, answer: ModelEvent[]): Omit<EngineDeps, 'st
     },
     credentials: { environment: ['acme'], resolve: async () => credential },
     tools: {
-      settle: async () => 0,
+      bringUpToDate: async () => 0,
       isBehind: () => false,
       current: async () => registry,
       keep: (row: unknown) => row,

@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createHistories, wholeHistory } from '../../src/turns/histories.ts'
-import { createRoom, type Pace, watchPace } from '../../src/turns/room.ts'
+import { createRoom, type Lateness, watchLateness } from '../../src/turns/room.ts'
 import { createSlots } from '../../src/turns/slots.ts'
 
 // ---------------------------------------------------------------- what it takes
@@ -42,8 +42,8 @@ t.test('turns that are opened, run or wait take room together', async (t) => {
 })
 
 t.test('a replica that is behind takes no turn, however few it has', async (t) => {
-  const pace: Pace = { isBehind: () => true, close() {} }
-  const room = createRoom(createSlots(10), 10, pace)
+  const lateness: Lateness = { isBehind: () => true, close() {} }
+  const room = createRoom(createSlots(10), 10, lateness)
   t.match(
     refusal(() => room.enter()),
     { code: 'unavailable', status: 503, retryAfter: 1 },
@@ -51,18 +51,18 @@ t.test('a replica that is behind takes no turn, however few it has', async (t) =
 })
 
 t.test('late more often than not is behind; one long task is not', async (t) => {
-  const pace = watchPace(20, 5, 4)
-  t.teardown(pace.close)
+  const lateness = watchLateness(20, 5, 4)
+  t.teardown(lateness.close)
   block(200)
   await sleep(6)
-  t.notOk(pace.isBehind(), 'one long task')
-  for (let i = 0; i < 20 && !pace.isBehind(); i++) {
+  t.notOk(lateness.isBehind(), 'one long task')
+  for (let i = 0; i < 20 && !lateness.isBehind(); i++) {
     block(60)
     // As many timers as are due run, then the next task blocks them again.
     await new Promise(setImmediate)
   }
-  t.ok(pace.isBehind(), 'one after the other')
-  while (pace.isBehind()) await sleep(10)
+  t.ok(lateness.isBehind(), 'one after the other')
+  while (lateness.isBehind()) await sleep(10)
 })
 
 function block(ms: number): void {
