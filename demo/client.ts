@@ -6,7 +6,7 @@ import { createDecoder } from '../src/sse.ts'
 type Json = any
 
 export function createClient(url: string) {
-  /** A gateway that is too busy says when to come again, as one does that has just begun on a small machine. */
+  /** Sends, and again after the time that a busy gateway names, ten times at most. */
   async function send(method: string, path: string, body?: unknown, tries = 10): Promise<Response> {
     const response = await fetch(url + path, {
       method,

@@ -71,7 +71,7 @@ async function walk(): Promise<void> {
   const everything = await startEverything()
   closers.push(everything.stop)
   const memory = await startMemory(folder)
-  const baton = await startBaton(await freePort(), {
+  const baton = await startBaton(folder, await freePort(), {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ALLOW_STDIO_CONNECTORS: 'true',
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
@@ -90,7 +90,9 @@ async function walk(): Promise<void> {
   const api = createClient(baton.url)
   const credentials = await addCredentials(api)
   await api.post('/v1/connectors', { name: 'everything', transport: 'streamable_http', url: everything.url })
-  await api.post('/v1/connectors', { name: 'memory', transport: 'stdio', ...memory })
+  const { id } = await api.post('/v1/connectors', { name: 'memory', transport: 'stdio', ...memory })
+  // Its list is kept: when it is bound in mid-answer, the answer does not end before a process has started.
+  await api.post(`/v1/connectors/${id}/test`, {})
 
   for (const { path, provider, model, credential } of PATHS) {
     title(`A chat with a tool call: ${path} (${model})`)

@@ -10,13 +10,13 @@ import { freePort } from '../test/servers.ts'
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const require = createRequire(import.meta.url)
 
-export async function startBaton(port: number, env: Record<string, string>) {
-  // What the shell has set is for another gateway: this one must not find that one's database.
+export async function startBaton(folder: string, port: number, env: Record<string, string>) {
+  // What the shell and a baton.yaml in the checkout set is for another gateway, with its own database and keys.
   const outer = Object.entries(process.env).filter(
-    ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL)$/.test(name),
+    ([name]) => !/^(BATON_.*|DATABASE_URL|REDIS_URL|(OPENAI|ANTHROPIC|GEMINI)_API_KEY)$/.test(name),
   )
   const child = spawn(process.execPath, ['--enable-source-maps', join(root, 'dist/src/server.js')], {
-    cwd: root,
+    cwd: folder,
     env: { ...Object.fromEntries(outer), BATON_PORT: String(port), BATON_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'inherit', 'inherit'],
   })

@@ -386,6 +386,7 @@ t.test('retries', async (t) => {
   t.test('a rate limit is waited for only if it says how long and that is short', async (t) => {
     const cases: [headers: Record<string, string>, hits: number, waits: number[]][] = [
       [{ 'retry-after': '2' }, 2, [2000]],
+      [{ 'retry-after': '4' }, 2, [4000]],
       [{ 'retry-after': '5' }, 1, []],
       [{ 'retry-after': '60' }, 1, []],
       [{}, 1, []],

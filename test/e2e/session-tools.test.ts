@@ -101,10 +101,16 @@ async function comingAndGoing(t: Test, world: World) {
       t.equal(last.output_text, `There is no tool ${name}__one.`)
       t.strictSame(newest(world, path), [])
       t.equal((await world.get(session)).tools_revision, gone.tools_revision)
+      await events.until(
+        ({ type, data }) => type === 'tools.changed' && data.tools_revision === gone.tools_revision,
+      )
       const told = ofType(events.frames, 'tools.changed').map(({ tools_revision }) => tools_revision)
       t.strictSame(
         told,
-        [...new Set(told)].sort((a, b) => a - b),
+        Array.from(
+          { length: gone.tools_revision - bound.tools_revision + 1 },
+          (_, i) => bound.tools_revision + i,
+        ),
         'every revision is said once, in order',
       )
       events.leave()

@@ -200,7 +200,7 @@ function sceneInput(body: Json, sent: readonly Turn[]): SceneInput {
   }
 }
 
-/** A caption in brackets that comes with a failed result's media is not the user's own text. */
+/** Not the user's own text: the words that Baton itself puts before the media of a failed result. */
 function userText(blocks: readonly Json[]): string {
   const answersCalls = blocks.some(({ type }) => type === 'tool_result')
   const isCaption = ({ text }: Json) => answersCalls && String(text).startsWith('[From the result of ')

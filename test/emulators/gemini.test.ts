@@ -147,6 +147,12 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     { ...hi, generationConfig: { maxOutputTokens: 65_537 } },
     /supported range is from 1/,
   ],
+  [
+    'more output than an older model has',
+    { ...hi, generationConfig: { maxOutputTokens: 8_193 } },
+    /supported range is from 1/,
+    'gemini-2.0-flash',
+  ],
   ['an unknown mode', { ...hi, toolConfig: { functionCallingConfig: { mode: 'SOME' } } }, /TYPE_ENUM/],
   ['no contents', { contents: [] }, /contents is not specified/],
   ['no parts', { contents: [{ role: 'user', parts: [] }] }, /parts must not be empty/],
@@ -240,6 +246,14 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
       [response('f', { parts: [{ inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }] })],
     ),
     /Unsupported MIME type/,
+  ],
+  [
+    'a gif inside of a response',
+    exchange(
+      [call('f', SIGNED)],
+      [response('f', { parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] })],
+    ),
+    /Unsupported MIME type in a function response: image\/gif/,
   ],
   [
     'media inside of a response for an older model',

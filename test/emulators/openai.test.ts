@@ -360,6 +360,7 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
   ['parallel calls of no tools', { parallel_tool_calls: false }, /only allowed when 'tools'/],
   ['a low limit', { max_output_tokens: 15 }, />= 16/],
   ['a high limit', { max_output_tokens: 128_001 }, /<= 128000/],
+  ['a high limit of a smaller model', { model: 'gpt-4.1', max_output_tokens: 32_769 }, /<= 32768/],
   ['half of a character', { input: [user('\ud83d')] }, /could not parse/],
   ['a stored response', { previous_response_id: 'resp_1' }, /resp_1/],
   [

@@ -1167,23 +1167,16 @@ t.test('against the emulator', async (t) => {
       const { thinking } = second.rendered
       t.equal(thinking?.type, model === 'claude-haiku-4-5' ? 'disabled' : 'adaptive')
     }
-    const failure = {
+    const refused = (message: string) => ({
       status: 400,
       headers: {},
-      body: JSON.stringify({
-        error: {
-          type: 'invalid_request_error',
-          message: 'messages.1.content.0: Invalid `signature` in `thinking` block',
-        },
-      }),
-    }
+      body: JSON.stringify({ error: { type: 'invalid_request_error', message } }),
+    })
+    const failure = refused('messages.1.content.0: Invalid `signature` in `thinking` block')
     t.equal(anthropic.repair?.(failure, requestFor()), null, 'nothing to leave out')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
     t.match(anthropic.repair?.(failure, thinks)?.messages, [said('a'), said('b')])
-    const hidden = {
-      ...failure,
-      body: failure.body.replace('signature', 'data').replace('`th', '`redacted_th'),
-    }
+    const hidden = refused('messages.1.content.0: Invalid `data` in `redacted_thinking` block')
     t.match(anthropic.repair?.(hidden, thinks)?.messages, [said('a'), said('b')])
     t.equal(anthropic.repair?.({ ...failure, status: 500 }, thinks), null)
     t.equal(anthropic.repair?.({ ...failure, body: '{}' }, thinks), null)

@@ -2,7 +2,6 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
 import t from 'tap'
-import { inFull } from '../../src/errors.ts'
 import { unavailable } from '../../src/store/db.ts'
 import { openStore } from '../../src/store/open.ts'
 import { gateway } from './gateway.ts'
@@ -32,7 +31,7 @@ t.test('an answer carries the id of its request', async (t) => {
   t.match(odd.headers['x-request-id'], /^req_/)
 })
 
-t.test('callers are not told where the database is, operators are', async (t) => {
+t.test('callers are not told where the database is', async (t) => {
   const away = unavailable('connect ECONNREFUSED 10.0.0.7:5432')
   const keys = { ...store.keys, byHash: () => Promise.reject(away) }
   const other = await gateway({ ...store, keys, ready: () => Promise.reject(away) }, { BATON_AUTH: 'keys' })
@@ -46,7 +45,6 @@ t.test('callers are not told where the database is, operators are', async (t) =>
     t.match(text, /The database is not available/)
     t.notMatch(text, /10\.0\.0\.7/)
   }
-  t.equal(inFull(away), 'The database is not available. connect ECONNREFUSED 10.0.0.7:5432')
 })
 
 t.test('what does not exist, and what exists for another method', async (t) => {

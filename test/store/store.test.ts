@@ -149,7 +149,7 @@ t.test('a server that cannot be used is named, with what to do and without the p
   )
   t.match(await why('localhost:1/chats'), /at localhost:1 .* connect ECONNREFUSED/)
   const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
-  t.match(
+  t.equal(
     await why(`127.0.0.1:${port}/chats`),
     `PostgreSQL at 127.0.0.1:${port} (database chats) cannot be used: password authentication failed for user "me". Start it, or correct DATABASE_URL.`,
   )

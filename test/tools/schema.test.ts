@@ -492,11 +492,12 @@ t.test('hostile schemas cost little and break nothing', async (t) => {
   t.equal(Object.keys(forked.schema.properties as JsonSchema).length, 30, 'choices that double at each level')
 })
 
+const range = <T>(count: number, make: (i: number) => T): T[] =>
+  Array.from({ length: count }, (_, i) => make(i))
+const map = (count: number, prefix: string, make: (i: number) => unknown) =>
+  Object.fromEntries(range(count, (i) => [prefix + i, make(i)]))
+
 t.test('parts that are combined or repeated without end are not worked through', async (t) => {
-  const range = <T>(count: number, make: (i: number) => T): T[] =>
-    Array.from({ length: count }, (_, i) => make(i))
-  const map = (count: number, prefix: string, make: (i: number) => unknown) =>
-    Object.fromEntries(range(count, (i) => [prefix + i, make(i)]))
   const tooOften = { undeclarable: /repeats or combines its parts too often/ }
   const members = (count: number) => ({
     type: 'object',
@@ -518,14 +519,18 @@ t.test('parts that are combined or repeated without end are not worked through',
 
   const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
   t.ok(clean(lists).properties, 'long lists that are read once are no such thing')
+})
 
+t.test('definitions that are called alike keep names of their own', async (t) => {
   const named = map(1_000, 'd', () => ({ x: { minLength: 1 } }))
   const alike = map(1_000, 'p', (i) => ({ $ref: `#/$defs/d${i}/x` }))
   t.match(normalise({ type: 'object', properties: alike, $defs: named }), { undeclarable: /larger than/ })
   const few = Object.fromEntries(Object.entries(alike).slice(0, 30))
   const { $defs } = clean({ type: 'object', properties: few, $defs: named })
-  t.equal(Object.keys($defs as JsonSchema).length, 30, 'definitions that are called alike')
+  t.equal(Object.keys($defs as JsonSchema).length, 30)
+})
 
+t.test('a part that is named again and again is not read for each name', async (t) => {
   let reads = 0
   const leaf = {
     get type() {
@@ -540,7 +545,7 @@ t.test('parts that are combined or repeated without end are not worked through',
     $defs: { d: body },
   }
   t.ok(adapt(whole, profile('narrow')))
-  t.ok(reads < 200_000, `${reads} subschemas are read`)
+  t.ok(reads >= 700 && reads < 200_000, `${reads} subschemas are read`)
 })
 
 t.test('any JSON at all is normalised or refused with a reason, and then fits every profile', async () => {
