@@ -99,22 +99,28 @@ async function scan(state: EngineState, watch: Watch): Promise<void> {
   await heartbeat(state)
   await takeOver(state, watch)
   const { store } = state.deps
-  await each(state, await store.turns.idleQueues(SCAN_LIMIT), state.startNext)
+  await each(state, await store.turns.idleQueues(SCAN_LIMIT), (session) => session, state.startNext)
   await expireApprovals(state)
   // Decided, and whoever took the decision died before it could resume the turn.
-  await each(state, await store.turns.resumable(SCAN_LIMIT), state.resume)
+  await each(state, await store.turns.resumable(SCAN_LIMIT), (turn) => turn, state.resume)
   await announceLeftovers(state, watch)
 }
 
 /** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
-async function each<T>(state: EngineState, items: T[], help: (item: T) => Promise<void>): Promise<void> {
-  for (const item of items) await helped(state, () => help(item))
+async function each<T>(
+  state: EngineState,
+  items: T[],
+  idOf: (item: T) => string,
+  help: (item: T) => Promise<void>,
+): Promise<void> {
+  for (const item of items) await helped(state, idOf(item), () => help(item))
 }
 
-async function helped({ deps }: EngineState, work: () => Promise<void>): Promise<void> {
+/** `id`: of the turn or session; null where only what is thrown can tell. */
+async function helped({ deps }: EngineState, id: string | null, work: () => Promise<void>): Promise<void> {
   await work().catch((err: unknown) => {
     if (isAway(err)) throw err
-    deps.log.error({ err }, 'a turn could not be helped')
+    deps.log.error({ err, id }, 'a turn could not be helped')
   })
 }
 
@@ -136,12 +142,15 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
     metrics.turnRecovered()
     state.launch(turn, fence, null, { kind: 'recovered', announce })
   }
-  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, takeOne)
+  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, null, takeOne)
 }
+
+const turnOf = ({ turn_id }: { turn_id: string }): string => turn_id
 
 async function expireApprovals(state: EngineState): Promise<void> {
   const { store } = state.deps
-  await each(state, await store.turns.lapsedApprovals(SCAN_LIMIT), async ({ turn_id, call_id }) => {
+  const lapsed = await store.turns.lapsedApprovals(SCAN_LIMIT)
+  await each(state, lapsed, turnOf, async ({ turn_id, call_id }) => {
     await store.executions.decide({ owner: '', admin: true }, turn_id, call_id, {
       decision: 'expired',
       reason: null,
@@ -152,13 +161,16 @@ async function expireApprovals(state: EngineState): Promise<void> {
   })
 }
 
-/** The end of a turn that was committed and, because its owner died or the bus was away, never said. */
+/** What a turn that ended, or waits, committed and, because its owner died or the bus was away, never said. */
 async function announceLeftovers(state: EngineState, watch: Watch): Promise<void> {
   const { store, bus, log } = state.deps
+  const leftovers = await store.turns.unannounced(SCAN_LIMIT)
+  // A bus that is away would count each try as events lost, and begin their sessions' logs anew.
+  if (leftovers.length > 0 && !(await isReady(bus))) return
   const now = performance.now()
   const before = watch.unsaidSince
   watch.unsaidSince = new Map()
-  await each(state, await store.turns.unannounced(SCAN_LIMIT), async ({ session_id, turn_id, events }) => {
+  await each(state, leftovers, turnOf, async ({ session_id, turn_id, events }) => {
     const opened = events()
     const last = opened.at(-1)?.key ?? turn_id
     const since = before.get(last) ?? now
@@ -171,12 +183,18 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session_id, said).catch((err: unknown) => {
-      log.warn({ err, turn_id }, 'a turn’s end could not be said')
+      log.warn({ err, turn_id }, 'announcements of a turn could not be said')
       return null
     })
     if (isSaid) await store.turns.announced([turn_id])
   })
 }
+
+const isReady = (bus: EngineState['deps']['bus']): Promise<boolean> =>
+  bus.ready().then(
+    () => true,
+    () => false,
+  )
 
 /** A replica's name as a lease owner: new for each process, since a restarted one owns nothing. */
 export const replicaName = (): string => newId('req').replace('req_', 'replica_')

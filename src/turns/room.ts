@@ -11,15 +11,16 @@ interface Room {
   close(): void
 }
 
-/** `most`: turns that may run or wait here; `lateness`: refuses too, however few they are. */
+/** `most`: turns that may run or wait here; `lateness`: refuses too, as soon as there is a turn to suffer from another. */
 export function createRoom(slots: Slots, most: number, lateness: Lateness): Room {
   let opening = 0
   return {
     enter() {
-      if (slots.running() + slots.waiting() + opening >= most) {
+      const there = slots.running() + slots.waiting() + opening
+      if (there >= most) {
         throw new BatonError('unavailable', 'Too many turns run and wait here.', { retryAfter: 2 })
       }
-      if (lateness.isBehind()) {
+      if (there > 0 && lateness.isBehind()) {
         throw new BatonError('unavailable', 'This replica has more work than it can do in time.', {
           retryAfter: 1,
         })

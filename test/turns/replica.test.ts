@@ -41,9 +41,11 @@ t.test('turns that are opened, run or wait take room together', async (t) => {
   for (const one of all) one()
 })
 
-t.test('a replica that is behind takes no turn, however few it has', async (t) => {
+t.test('a replica that is behind takes no second turn, however few it could have', async (t) => {
   const lateness: Lateness = { isBehind: () => true, close() {} }
   const room = createRoom(createSlots(10), 10, lateness)
+  const leave = room.enter()
+  t.teardown(leave)
   t.match(
     refusal(() => room.enter()),
     { code: 'unavailable', status: 503, retryAfter: 1 },
