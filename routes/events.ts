@@ -117,7 +117,10 @@ function resumeAt(
 }
 
 /** A cursor that is refused is named as it was sent. */
-async function named(header: string | undefined, open: () => Promise<FastifyReply>): Promise<FastifyReply> {
+async function namingHeader(
+  header: string | undefined,
+  open: () => Promise<FastifyReply>,
+): Promise<FastifyReply> {
   try {
     return await open()
   } catch (thrown) {
@@ -151,7 +154,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
       const header = request.headers['last-event-id']
       const { after, ended } = resumeAt(header, request.query.after)
-      return named(header, async () => {
+      return namingHeader(header, async () => {
         const hasEnded = turn.ended_at !== null
         const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after, hasEnded))
         if (isPast || ended === turn.id) return reply.code(204).send()
@@ -176,7 +179,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const session = await sessions.get(request.caller, request.params.id)
       const header = request.headers['last-event-id']
       const { after } = resumeAt(header, request.query.after)
-      return named(header, async () =>
+      return namingHeader(header, async () =>
         streams.send(reply, sessionEvents(deps, request.caller, session.id, after)),
       )
     },

@@ -117,6 +117,10 @@ export class BatonError extends Error {
   }
 }
 
+/** What it needs is away: the store, or the bus; it may come back. */
+export const isUnavailable = (thrown: unknown): boolean =>
+  thrown instanceof BatonError && thrown.code === 'unavailable'
+
 /** In words for operators: with the cause at the bottom, which callers are not told. */
 export function inFull(thrown: unknown): string {
   if (!(thrown instanceof Error)) return String(thrown)

@@ -44,7 +44,7 @@ export const METRICS = {
   },
   baton_turn_queue_seconds: {
     kind: 'histogram',
-    help: 'How long a turn waited for a free place in this process.',
+    help: 'How long a turn waited for a free slot in this process.',
     labels: [],
     buckets: SHORT,
   },

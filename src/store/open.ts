@@ -1,5 +1,5 @@
 /** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
-import { BatonError } from '../errors.ts'
+import { BatonError, isUnavailable } from '../errors.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'
 import { type Db, QueryFailure } from './db.ts'
@@ -55,15 +55,12 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
 function atServer(url: string, thrown: unknown): unknown {
   // No such user or password, no such database.
   const isRefused = thrown instanceof QueryFailure && /^(28|3D)/.test(thrown.code)
-  const isAway = thrown instanceof BatonError && thrown.code === 'unavailable'
-  if (!isRefused && !isAway) return thrown
+  if (!isRefused && !isUnavailable(thrown)) return thrown
   const { hostname, port, pathname, searchParams } = new URL(url)
   const host = hostname || searchParams.get('host') || 'localhost'
-  const { cause } = thrown
-  const why = isAway && cause instanceof Error ? cause.message : thrown.message
   return new BatonError(
     'unavailable',
-    `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))}) cannot be used: ${why}. Start it, or correct DATABASE_URL.`,
+    `PostgreSQL at ${host}:${port || 5432} (database ${decodeURIComponent(pathname.slice(1))}) cannot be used. Start it, or correct DATABASE_URL.`,
     { retryAfter: 2, cause: thrown },
   )
 }

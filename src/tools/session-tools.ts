@@ -3,7 +3,7 @@
  * of what a registry holds are registry.ts; writing one is registries.ts.
  */
 import type { ToolsDelta } from '../chat/event.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, isUnavailable } from '../errors.ts'
 import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
@@ -188,7 +188,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       await arrived(session, known, deadlineMs - (performance.now() - from))
       const waited = performance.now() - from
       await upkeep.bringUp(session).catch((err: unknown) => {
-        if (err instanceof BatonError && err.code === 'unavailable') throw err
+        if (isUnavailable(err)) throw err
         log.warn({ err, session_id: session }, 'tools could not be brought up to date')
       })
       return waited

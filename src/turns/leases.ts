@@ -3,7 +3,7 @@
  * owns. Both run at a third of the lease; losing the bus costs at most that long.
  */
 import { newId } from '../chat/ids.ts'
-import { BatonError } from '../errors.ts'
+import { isUnavailable } from '../errors.ts'
 import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import { hydrate } from './run.ts'
 import type { EngineState } from './state.ts'
@@ -68,7 +68,7 @@ function guarded(
         await work()
       } while (isAskedAgain)
     } catch (err) {
-      if (isAway(err)) watch.storeAwayAt = performance.now()
+      if (isUnavailable(err)) watch.storeAwayAt = performance.now()
       state.deps.log.warn({ err }, message)
     } finally {
       isBusy = false
@@ -119,12 +119,10 @@ async function each<T>(
 /** `id`: of the turn or session; null where only what is thrown can tell. */
 async function helped({ deps }: EngineState, id: string | null, work: () => Promise<void>): Promise<void> {
   await work().catch((err: unknown) => {
-    if (isAway(err)) throw err
+    if (isUnavailable(err)) throw err
     deps.log.error({ err, id }, 'a turn could not be helped')
   })
 }
-
-const isAway = (err: unknown): boolean => err instanceof BatonError && err.code === 'unavailable'
 
 async function takeOver(state: EngineState, watch: Watch): Promise<void> {
   const { store, settings, log, metrics } = state.deps

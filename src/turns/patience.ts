@@ -5,26 +5,24 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import { BatonError } from '../errors.ts'
+import { isUnavailable } from '../errors.ts'
 import type { Store } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
 
 /** Longer than a failover; after it the turn is left to whoever recovers it. */
 const PATIENCE_MS = 90_000
-const LONGEST_PAUSE_MS = 2_000
+const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [50, 2_000]
 
 /** Repeats the work while the store is away. */
 export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise<T> {
   const until = performance.now() + PATIENCE_MS
-  const first = 50
-  for (let pause = first; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+  for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
     try {
       return await work()
     } catch (thrown) {
-      const isAway = thrown instanceof BatonError && thrown.code === 'unavailable'
-      if (!isAway || performance.now() > until) throw thrown
+      if (!isUnavailable(thrown) || performance.now() > until) throw thrown
       // Once: of a thousand turns each would say so every two seconds.
-      if (pause === first) log.warn({ err: thrown }, 'the store is away; the turn waits')
+      if (pause === FIRST_PAUSE_MS) log.warn({ err: thrown }, 'the store is away; the turn waits')
       await sleep(pause)
     }
   }
