@@ -36,7 +36,7 @@ export interface StoreOptions extends DatabaseOptions {
 
 /**
  * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
- * ours, and FolderInUse for a data folder that another process has.
+ * ours, FolderInUse for a data folder that another process has, and ConfigError for one that cannot be used.
  */
 export async function openStore(options: StoreOptions, opening = openDatabase(options)): Promise<Store> {
   const migrations = readMigrations()
