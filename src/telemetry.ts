@@ -51,8 +51,8 @@ export const METRICS = {
   },
   baton_turns_recovered_total: {
     kind: 'counter',
-    help: 'Turns that this process took over, from an owner that fell silent or drained.',
-    labels: [],
+    help: 'Turns that this process took over: `lost` by an owner that fell silent, or `handed_over` by one that drained.',
+    labels: ['reason'],
   },
   baton_steps_total: {
     kind: 'counter',
@@ -145,7 +145,7 @@ export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
   turnQueued(ms: number): void
-  turnRecovered(): void
+  turnRecovered(reason: 'handed_over' | 'lost'): void
   stepEnded(provider: string, finish: string): void
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
@@ -186,7 +186,7 @@ export function createMetrics({ defaults = true } = {}): Metrics {
       histogram('baton_turn_seconds').observe({ state }, ms / 1000)
     },
     turnQueued: (ms) => histogram('baton_turn_queue_seconds').observe(ms / 1000),
-    turnRecovered: () => counter('baton_turns_recovered_total').inc(),
+    turnRecovered: (reason) => counter('baton_turns_recovered_total').inc({ reason }),
     stepEnded: (provider, finish) => counter('baton_steps_total').inc({ provider, finish }),
     modelCallEnded(call) {
       const labels = { provider: call.provider, model: model(call.model) }
