@@ -90,6 +90,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
           dataDir: config.dataDir,
           poolSize: config.limits.databasePool,
           codec: sealParts(vault, hasSecret),
+          log,
         },
         given.database,
       ),

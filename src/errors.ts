@@ -126,6 +126,8 @@ export function inFull(thrown: unknown): string {
   if (!(thrown instanceof Error)) return String(thrown)
   let root = thrown
   while (root.cause instanceof Error) root = root.cause
+  // A name with several addresses: one failure each, and no words of its own.
+  if (root instanceof AggregateError && root.message === '') root = root.errors[0]
   return thrown.message.includes(root.message) ? thrown.message : `${thrown.message} ${root.message}`
 }
 

@@ -177,7 +177,10 @@ export interface Deployment {
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
   render(request: ModelRequest): RenderedRequest
   parser(context: ParseContext): ModelParser
-  /** Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`. */
+  /**
+   * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
+   * `details.should_retry` whether it says itself that trying again may help.
+   */
   classify(failure: UpstreamFailure): BatonError
   authorize(secret: CredentialSecret, facts: CredentialFacts): Record<string, string>
   /**

@@ -40,9 +40,9 @@ try {
     await app.close()
   })
 } catch (failure) {
-  if (failure instanceof StartupError) {
+  if (failure instanceof StartupError || failure instanceof ConfigError) {
     process.stderr.write(`${failure.message}\n`)
-    process.exit(failure.exitCode)
+    process.exit(failure instanceof StartupError ? failure.exitCode : EX_CONFIG)
   }
   process.stderr.write(`Baton cannot start: ${inFull(failure)}\n`)
   process.exit(1)

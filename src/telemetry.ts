@@ -3,9 +3,10 @@
  * (METRICS), so that the documentation can be checked against them; labels that callers can invent values
  * for are bounded. Nothing here knows a route, a turn or a vendor.
  */
-import { type DestinationStream, type Logger, pino } from 'pino'
+import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { NO_USAGE, type Outcome, type Usage } from './chat/message.ts'
+import { inFull, isUnavailable } from './errors.ts'
 
 // ---------------------------------------------------------------- metrics
 
@@ -50,8 +51,8 @@ export const METRICS = {
   },
   baton_turns_recovered_total: {
     kind: 'counter',
-    help: 'Turns that this process took over, from an owner that fell silent or drained.',
-    labels: [],
+    help: 'Turns that this process took over: `lost` by an owner that fell silent, or `handed_over` by one that drained.',
+    labels: ['reason'],
   },
   baton_steps_total: {
     kind: 'counter',
@@ -144,7 +145,7 @@ export interface Metrics {
   turnStarted(): void
   turnEnded(state: string, ms: number): void
   turnQueued(ms: number): void
-  turnRecovered(): void
+  turnRecovered(reason: 'handed_over' | 'lost'): void
   stepEnded(provider: string, finish: string): void
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
@@ -185,7 +186,7 @@ export function createMetrics({ defaults = true } = {}): Metrics {
       histogram('baton_turn_seconds').observe({ state }, ms / 1000)
     },
     turnQueued: (ms) => histogram('baton_turn_queue_seconds').observe(ms / 1000),
-    turnRecovered: () => counter('baton_turns_recovered_total').inc(),
+    turnRecovered: (reason) => counter('baton_turns_recovered_total').inc({ reason }),
     stepEnded: (provider, finish) => counter('baton_steps_total').inc({ provider, finish }),
     modelCallEnded(call) {
       const labels = { provider: call.provider, model: model(call.model) }
@@ -285,7 +286,52 @@ export function createLog(level: string, destination?: DestinationStream): Logge
     below('*.headers', name),
   ])
   const stdout = () => pino.destination({ dest: 1, sync: false, minLength: 4096, periodicFlush: FLUSH_MS })
-  return pino({ level, base: null, redact: { paths, censor: '***' } }, destination ?? stdout())
+  const redact = { paths, censor: '***' }
+  return pino({ level, base: null, redact, hooks: { logMethod } }, destination ?? stdout())
+}
+
+/** Whoever needs a server that is away fails, again and again. Its door says it (createPresence); the rest is for debugging. */
+const logMethod: LogHook = function (given, method, level) {
+  const [line] = given as [{ err?: unknown } | undefined]
+  const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err)
+  return isRepetition ? this.debug(...given) : method.apply(this, given)
+}
+type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
+const [WARN, ERROR] = [40, 50]
+
+/** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
+export interface Presence {
+  /** It cannot be used, and why */
+  away(thrown: unknown): void
+  /** Something went well again */
+  back(): void
+}
+
+/** Said again while it stays away */
+const REMIND_MS = 600_000
+/** It is back once nothing failed for so long: where connections run out, some fail and others do not. */
+const CALM_MS = 5_000
+
+export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string, calmMs = CALM_MS): Presence {
+  let saidAt: number | null = null
+  let calm: NodeJS.Timeout | null = null
+  const sayBack = () => {
+    saidAt = calm = null
+    log.info(`${name} is back`)
+  }
+  return {
+    away(thrown) {
+      if (calm) clearTimeout(calm)
+      calm = null
+      const now = performance.now()
+      if (saidAt !== null && now - saidAt < REMIND_MS) return
+      saidAt = now
+      log.warn({ reason: inFull(thrown) }, `${name} is away`)
+    },
+    back() {
+      if (saidAt !== null) calm ??= setTimeout(sayBack, calmMs).unref()
+    },
+  }
 }
 
 /** The one line that each of these leaves behind: ids and figures, nothing that was said. */

@@ -152,6 +152,8 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   t.match(table.out, [/^id +owner +scopes/, /bob +admin/, /ann +chat/])
   t.equal((await run(at, `keys revoke ${row.id}`)).code, 0)
   t.equal((await call()).status, 401)
+  const again = await run(at, `keys revoke ${JSON.parse(other.out[0] ?? '').id} --json`)
+  t.match(JSON.parse(again.out[0] ?? ''), { id: /^key_/, state: 'revoked' })
   t.match(await run(at, 'keys revoke key_unknown'), { code: 1, err: /No key key_unknown exists/ })
 
   t.match(
@@ -185,6 +187,11 @@ t.test('a gateway that has the embedded store seals anew while it serves', async
     const at = { ...env, BATON_ENCRYPTION_KEYS: `${fresh},${old}`, BATON_PORT: new URL(url).port }
     t.match(await run(at, 'keys rotate-encryption'), { code: 0, err: /^1 secrets are sealed anew; all are/ })
     t.match(await run({}, `keys rotate-encryption --url ${url}`), { code: 0, err: /^0 secrets/ })
+    const { out } = await run(at, 'keys rotate-encryption --json')
+    t.same(
+      out.map((line) => JSON.parse(line)),
+      [{ resealed: 0, left: 0 }],
+    )
   })
   await serve(fresh, async (url) => {
     const asked = JSON.stringify({ provider: 'openai', model: 'gpt-5.6-sol' })
@@ -235,7 +242,18 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   const imported = await run(at, 'import anthropic claude login.json --json')
   t.match(imported, { code: 0, err: /claude/i })
   const { id } = JSON.parse(imported.out[0] ?? '')
-  t.equal((await run({}, `logout ${id} --url ${url}`)).code, 0, 'a gateway can be named')
+  const gone = await run({}, `logout ${id} --url ${url} --json`)
+  t.equal(gone.code, 0, 'a gateway can be named')
+  t.same(
+    gone.out.map((line) => JSON.parse(line)),
+    [{ id, state: 'deleted' }],
+  )
+  const bare = (out: string[]) => paste([JSON.parse(out[0] ?? '').authorization_url])
+  const scripted = await run(at, 'login anthropic --mode paste --json', bare)
+  t.match(
+    scripted.out.map((line) => JSON.parse(line)),
+    [{ mode: 'paste', state: String }, { credential_id: /^cred_/ }],
+  )
   t.match(await run(at, 'import anthropic claude missing.json'), { code: 1, err: /cannot be read/ })
   t.match(await run(at, 'import anthropic codex login.json'), { code: 1, err: /format must be one of/ })
 })
@@ -251,6 +269,15 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
     code: 0,
     out: [/^ok {4}configuration: auth off, embedded store/, /^ok {4}store and bus/, /^No problem/],
   })
+  const scripted = await run(env, 'doctor --json')
+  t.match(
+    scripted.out.map((line) => JSON.parse(line)),
+    [
+      { state: 'ok', what: /^configuration: / },
+      { state: 'ok', what: /^store and bus/ },
+    ],
+  )
+  t.equal(scripted.out.length, 2, 'the exit code tells the rest')
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
   t.match(wrong, { code: 1, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 

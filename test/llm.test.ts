@@ -67,7 +67,9 @@ const vendor: Deployment = {
   classify: ({ status, headers, body }: UpstreamFailure) => {
     const wait = headers['retry-after']
     const code = BY_STATUS[status] ?? (status >= 500 ? 'upstream_overloaded' : 'upstream_rejected')
-    return upstream(code, body, wait === undefined ? undefined : Number(wait))
+    const told = headers['x-should-retry']
+    const details = told === undefined ? {} : { should_retry: told === 'true' }
+    return upstream(code, body, wait === undefined ? undefined : Number(wait), details)
   },
   authorize: ({ api_key }) => ({ authorization: `Bearer ${api_key}` }),
   models: { path: '/models', headers: { 'x-list': '1' }, parse: (body) => body as { id: string }[] },
@@ -77,9 +79,9 @@ const BY_STATUS: Record<number, string> = {
   408: 'upstream_timeout',
   429: 'upstream_rate_limited',
 }
-const upstream = (code: string, body: string, retryAfter?: number) =>
+const upstream = (code: string, body: string, retryAfter?: number, details = {}) =>
   new BatonError(code as BatonError['code'], 'The vendor failed.', {
-    details: { upstream: { message: body } },
+    details: { upstream: { message: body }, ...details },
     ...(retryAfter === undefined ? {} : { retryAfter }),
   })
 
@@ -407,6 +409,21 @@ t.test('retries', async (t) => {
     const error = await failure(call())
     t.same(waits, [4000])
     t.equal(error.retryAfter, 4)
+  })
+
+  t.test('what the vendor says of trying again is heeded, within the same limits', async (t) => {
+    const cases: [code: number, headers: Record<string, string>, hits: number][] = [
+      [503, { 'x-should-retry': 'false' }, 1],
+      [429, { 'x-should-retry': 'false', 'retry-after': '1' }, 1],
+      [400, { 'x-should-retry': 'true' }, 3],
+      [429, { 'x-should-retry': 'true' }, 1],
+      [429, { 'x-should-retry': 'true', 'retry-after': '60' }, 1],
+    ]
+    for (const [code, headers, hits] of cases) {
+      const server = await upstreamServer(t, status(code, '', headers))
+      await failure(bench(t, server.url).call())
+      t.equal(server.requests.length, hits, `${code} ${JSON.stringify(headers)}`)
+    }
   })
 
   t.test('a request that was refused is not sent again', async (t) => {

@@ -1,5 +1,7 @@
+import { mock } from 'node:test'
 import t from 'tap'
-import { createLog, createMetrics, logEnd, METRICS } from '../src/telemetry.ts'
+import { BatonError } from '../src/errors.ts'
+import { createLog, createMetrics, createPresence, logEnd, METRICS } from '../src/telemetry.ts'
 
 const USAGE = { input_tokens: 10, output_tokens: 7, reasoning_tokens: 2, cached_tokens: 4 }
 
@@ -104,6 +106,50 @@ t.test('a secret under a usual name is not logged', async (t) => {
   t.equal(written.match(/"\*\*\*"/g)?.length, 20)
   t.match(written, '"id":"cred_1"')
   t.equal(written.trim().split('\n').length, 4)
+})
+
+t.test('a server that goes away is one line, and one when it is back', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const lines: unknown[] = []
+  const log = createLog('info', {
+    write(line) {
+      const { level, msg, reason } = JSON.parse(line)
+      lines.push([level, msg, reason])
+    },
+  })
+  const presence = createPresence(log, 'Redis')
+  presence.back()
+  for (const why of ['no route', 'refused', 'refused']) presence.away(new Error(why))
+  presence.back()
+  mock.timers.tick(4_999)
+  presence.away(new Error('some fail, some do not'))
+  mock.timers.tick(60_000)
+  t.same(lines, [[40, 'Redis is away', 'no route']])
+  presence.back()
+  presence.back()
+  mock.timers.tick(5_000)
+  presence.back()
+  mock.timers.tick(5_000)
+  t.same(lines.slice(1), [[30, 'Redis is back', undefined]])
+  presence.away(new Error('again'))
+  t.same(lines.slice(2), [[40, 'Redis is away', 'again']])
+})
+
+t.test('what fails for a server that is away is for debugging only', async (t) => {
+  const levels = (level: string) => {
+    const lines: unknown[] = []
+    const log = createLog(level, { write: (line) => void lines.push(JSON.parse(line).level) })
+    const err = new BatonError('unavailable', 'The event bus is away.')
+    log.warn({ err }, 'an event was lost')
+    log.child({}).error({ err }, 'turn failed')
+    log.warn({ err: new BatonError('internal', 'It broke.') }, 'an event was lost')
+    log.fatal({ err }, 'the process is ending')
+    log.info('nothing failed')
+    return lines
+  }
+  t.same(levels('info'), [40, 60, 30])
+  t.same(levels('debug'), [20, 20, 40, 60, 30])
 })
 
 t.test('the end of a turn is one line: a constant message, ids and figures in fields', async (t) => {

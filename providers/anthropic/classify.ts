@@ -63,10 +63,16 @@ type Verdict = [code: ErrorCode, says: string, options?: ErrorOptions]
 
 function errorOf(report: Report): BatonError {
   const [verdict, says, options] = verdictOf(report)
-  const { status, type, code, message, request_id } = report
+  const { status, headers, type, code, message, request_id } = report
+  // The vendor's own word, which its SDK obeys (wire/anthropic.md 7).
+  const told = headers['x-should-retry']
   return new BatonError(verdict, message === '' ? says : `${says} It said: ${message}`, {
     ...options,
-    details: { upstream: { status, type: type || null, code, message, request_id }, ...options?.details },
+    details: {
+      upstream: { status, type: type || null, code, message, request_id },
+      ...(told === 'true' || told === 'false' ? { should_retry: told === 'true' } : {}),
+      ...options?.details,
+    },
   })
 }
 

@@ -156,7 +156,10 @@ const BY_STATUS: Readonly<Record<number, Verdict>> = {
   403: ['upstream_auth', 'Google does not permit this credential to do this.'],
   404: ['upstream_rejected', 'The model is unknown, or not available to this account.'],
   408: ['upstream_timeout', 'Gemini took too long to answer.'],
-  413: ['upstream_rejected', 'The request is larger than Gemini accepts.'],
+  413: [
+    'context_too_long',
+    'The request is larger than Gemini accepts. Shorten the conversation or its attachments.',
+  ],
   429: QUOTA,
   // Cancelled on Google's side; the vendor's own client treats it like a full queue.
   499: ['upstream_overloaded', 'Gemini dropped the request.'],

@@ -113,7 +113,11 @@ const RULES: readonly Rule[] = [
     says: 'OpenAI does not permit this credential to do this.',
   },
   { when: status(408, 504), code: 'upstream_timeout', says: 'OpenAI timed out.' },
-  { when: status(413), code: 'upstream_rejected', says: 'The request is too large for OpenAI.' },
+  {
+    when: status(413),
+    code: 'context_too_long',
+    says: 'The request is too large for OpenAI. Shorten the conversation or its attachments.',
+  },
   { when: status(429), code: 'upstream_rate_limited', says: 'OpenAI limits the rate of requests.' },
   {
     when: (facts) => facts.status !== null && facts.status >= 500,

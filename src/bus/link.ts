@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis, type RedisOptions } from 'ioredis'
 import type { Logger } from 'pino'
 import { BatonError } from '../errors.ts'
+import { createPresence } from '../telemetry.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000
@@ -46,20 +47,16 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   /** The last operation was given up: the next ones get one try each, until one succeeds */
   let isDoubtful = false
   let isClosed = false
-  let isWarned = false
+  const presence = createPresence(log, 'Redis')
 
-  const warn = (err: Error) => {
-    if (isWarned || isClosed) return
-    isWarned = true
-    log.warn({ err }, 'Redis is away')
+  const away = (thrown: unknown) => {
+    if (!isClosed) presence.away(thrown)
   }
-  commands.on('error', warn)
-  listener.on('error', warn)
-  commands.on('ready', () => {
-    if (isWarned) log.info('Redis is back')
-    isWarned = false
-    onUp()
-  })
+  for (const connection of [commands, listener]) {
+    connection.on('error', away)
+    connection.on('ready', presence.back)
+  }
+  commands.on('ready', onUp)
   listener.on('ready', () => {
     resubscribe().then(onListening, () => listener.disconnect(true))
   })
@@ -82,11 +79,13 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       try {
         const result = await attempt()
         isDoubtful = false
+        presence.back()
         return result
       } catch (cause) {
         const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
         if (isClosed || isDoubtful || isOver) {
           isDoubtful = true
+          away(cause)
           throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
         }
         await sleep(wait)

@@ -72,6 +72,12 @@ export function show<T extends object>(
     )
 }
 
+/** What was done: with --json as it is, else in words. */
+export function tell({ io, flag }: Pick<Given, 'io' | 'flag'>, done: object, words: string): void {
+  if (flag('json')) io.say(JSON.stringify(done))
+  else io.note(words)
+}
+
 /** Every row of a paged list. */
 export async function all<T>(page: (request: PageRequest) => Promise<Page<T>>): Promise<T[]> {
   const rows: T[] = []

@@ -1,7 +1,7 @@
 import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login, LoginMode } from '../credentials/logins.ts'
 import type { Access } from './access.ts'
-import { all, type Command, type Given, show, TARGET, UsageError } from './command.ts'
+import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000
@@ -19,10 +19,10 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
       const access = await given.access()
       const login = await access.authorize(provider, mode)
       given.io.note('Open this page and log in:')
-      given.io.say(login.authorization_url)
+      given.io.say(given.flag('json') ? JSON.stringify(login) : login.authorization_url)
       if (login.user_code) given.io.note(`Enter there: ${login.user_code}`)
       const id = await (login.mode === 'paste' ? pasted : awaited)(given, access, provider, login)
-      given.io.note(`Logged in: ${id}`)
+      tell(given, { credential_id: id }, `Logged in: ${id}`)
       return 0
     },
   },
@@ -35,7 +35,8 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
     async run(given) {
       const [id = ''] = given.args
       await (await given.access()).deleteCredential(id)
-      given.io.note(`${id} is deleted here. The provider may list its login still: end it there, too.`)
+      const words = `${id} is deleted here. The provider may list its login still: end it there, too.`
+      tell(given, { id, state: 'deleted' }, words)
       return 0
     },
   },

@@ -25,18 +25,23 @@ export const DOCTOR: Command = {
 
 type Report = ReturnType<typeof createReport>
 
-function createReport({ io }: Given) {
+function createReport({ io, flag }: Given) {
   let bad = 0
+  const isJson = flag('json')
+  const line = (state: 'ok' | 'hint' | 'BAD') => (what: string) =>
+    io.say(isJson ? JSON.stringify({ state: state.toLowerCase(), what }) : `${state.padEnd(5)} ${what}`)
+  const sayBad = line('BAD')
   return {
-    ok: (what: string) => io.say(`ok    ${what}`),
+    ok: line('ok'),
     /** Nothing fails for it now */
-    hint: (what: string) => io.say(`hint  ${what}`),
+    hint: line('hint'),
     bad(what: string) {
       bad++
-      io.say(`BAD   ${what}`)
+      sayBad(what)
     },
     end(): number {
-      io.say(bad === 0 ? 'No problem found.' : `${bad} ${bad === 1 ? 'problem' : 'problems'} found.`)
+      const words = bad === 0 ? 'No problem found.' : `${bad} ${bad === 1 ? 'problem' : 'problems'} found.`
+      if (!isJson) io.say(words)
       return bad === 0 ? 0 : 1
     },
   }

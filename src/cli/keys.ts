@@ -1,6 +1,6 @@
 import type { NewKey } from '../auth.ts'
 import { isDay } from '../validation.ts'
-import { all, type Command, type Given, show, TARGET, UsageError } from './command.ts'
+import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
 export const KEY_COMMANDS: readonly Command[] = [
   {
@@ -54,7 +54,7 @@ export const KEY_COMMANDS: readonly Command[] = [
     async run(given) {
       const [id = ''] = given.args
       await (await given.access()).revokeKey(id)
-      given.io.note(`${id} is revoked.`)
+      tell(given, { id, state: 'revoked' }, `${id} is revoked.`)
       return 0
     },
   },
@@ -64,19 +64,16 @@ export const KEY_COMMANDS: readonly Command[] = [
     summary:
       'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS, while gateways serve',
     takes: [],
-    options: { url: TARGET.url, key: TARGET.key },
+    options: { url: TARGET.url, key: TARGET.key, json: TARGET.json },
     async run(given) {
-      const { resealed, left } = await (await given.access()).rotateEncryption()
-      if (left > 0) {
-        given.io.note(
-          `${resealed} secrets are sealed anew; ${left} kept changing meanwhile. Does every replica have the new key first? Run it again before you take the former key away.`,
-        )
-        return 1
-      }
-      given.io.note(
-        `${resealed} secrets are sealed anew; all are under the first key. A login that somebody is in the middle of still needs the former one: wait 15 minutes, then take it out of BATON_ENCRYPTION_KEYS.`,
-      )
-      return 0
+      const done = await (await given.access()).rotateEncryption()
+      const { resealed, left } = done
+      const words =
+        left > 0
+          ? `${left} kept changing meanwhile. Does every replica have the new key first? Run it again before you take the former key away.`
+          : 'all are under the first key. A login that somebody is in the middle of still needs the former one: wait 15 minutes, then take it out of BATON_ENCRYPTION_KEYS.'
+      tell(given, done, `${resealed} secrets are sealed anew; ${words}`)
+      return left > 0 ? 1 : 0
     },
   },
 ]

@@ -119,10 +119,11 @@ const help = (): string[] => [
 const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
 
 const COMMON = [
-  'Everywhere: [--url <url>] [--key <key>] [--help]',
-  'Everywhere but in keys rotate-encryption: [--owner <owner>] [--json]',
+  'Everywhere: [--url <url>] [--key <key>] [--json] [--help]',
+  'Everywhere but in keys rotate-encryption: [--owner <owner>]',
   '',
   ...RULE.split('\n'),
+  '--json: each line of the answer is one object.',
   '--owner: whose things, on the store. Default: everybody; what is made then belongs to local or admin.',
   'Exit codes: 0 done, 1 failed, 64 wrong command line, 78 wrong configuration.',
 ]

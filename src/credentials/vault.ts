@@ -4,8 +4,9 @@
  * another row does not open. No error tells anything of a secret or a key.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
-import { closeSync, fsyncSync, linkSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import { makeDataDir } from '../config/data-dir.ts'
 import { BatonError } from '../errors.ts'
 
 export interface VaultKey {
@@ -106,10 +107,10 @@ const KEY_FILE = 'encryption.key'
  * once, both read the same one.
  */
 export function loadKeyFile(dataDir: string): VaultKey[] {
+  makeDataDir(dataDir)
   const path = join(dataDir, KEY_FILE)
   const known = readIfThere(path)
   if (known !== null) return [parseKey(known, path)]
-  mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   // Written under a name of its own and then linked: whoever sees the file sees all of it.
   const draft = `${path}.${randomBytes(6).toString('hex')}`
   const file = openSync(draft, 'wx', 0o600)

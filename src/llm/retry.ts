@@ -11,7 +11,7 @@ const BASE_MS = 400
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
 
-/** Failures of the moment; everything else would fail the same way again. */
+/** Failures of the moment; everything else would fail the same way again, unless `details.should_retry` says other. */
 const OF_THE_MOMENT: ReadonlySet<string> = new Set([
   'upstream_overloaded',
   'upstream_rate_limited',
@@ -33,7 +33,7 @@ export function createRetry(random: () => number): Retry {
   const begunWith = new Set<string>()
   return {
     wait(error, begun) {
-      if (retries >= RETRIES || !OF_THE_MOMENT.has(error.code)) return null
+      if (retries >= RETRIES || !mayPass(error)) return null
       const phase = error.details?.phase
       // The vendor had the request for the whole time already: the next one would wait as long.
       if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
@@ -49,6 +49,12 @@ export function createRetry(random: () => number): Retry {
       return wait
     },
   }
+}
+
+/** What the vendor says of this failure counts more than its kind; the limits hold either way. */
+function mayPass({ code, details }: BatonError): boolean {
+  const told = details?.should_retry
+  return typeof told === 'boolean' ? told : OF_THE_MOMENT.has(code)
 }
 
 function delay(error: BatonError, backoff: number): number | null {

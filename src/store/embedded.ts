@@ -1,23 +1,26 @@
 /** The store without a server: PGlite in a worker thread, one connection, one process per folder. */
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
+import { makeDataDir, unusable } from '../config/data-dir.ts'
 import { type Db, inTransaction, type Param, type Queries, refusal, unavailable } from './db.ts'
 import { plainParam } from './json.ts'
-import { lockFolder } from './lock.ts'
+import { FolderInUse, lockFolder } from './lock.ts'
 import type { Answer, Question, Report, WorkerData } from './pglite-worker.ts'
 
 /**
  * `dataDir` null: in memory, gone when closed. A new database begins as the archive `template` has it, else
- * empty. Throws when another process has the folder.
+ * empty. Throws FolderInUse when another process has the folder, ConfigError where nothing can be kept in it.
  */
 export async function openEmbedded(
   dataDir: string | null,
   template: () => string | null = () => null,
 ): Promise<Db> {
   if (dataDir === null) return openWorker({ folder: null, template: template() }, async () => {})
-  mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  const unlock = await lockFolder(dataDir)
+  makeDataDir(dataDir)
+  const unlock = await lockFolder(dataDir).catch((failure: Error) => {
+    throw failure instanceof FolderInUse ? failure : unusable(dataDir, failure)
+  })
   try {
     const folder = join(dataDir, 'pg')
     return await openWorker({ folder, template: existsSync(folder) ? null : template() }, unlock)

@@ -1,5 +1,7 @@
 /** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
+import type { Logger } from 'pino'
 import { BatonError, isUnavailable } from '../errors.ts'
+import { createPresence } from '../telemetry.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'
 import { type Db, QueryFailure } from './db.ts'
@@ -28,15 +30,18 @@ export interface DatabaseOptions {
 export interface StoreOptions extends DatabaseOptions {
   /** What becomes of parts at rest (parts.ts); left out: they are stored as they are */
   codec?: PartsCodec
+  /** Is told when the database goes away, and when it is back */
+  log?: Logger
 }
 
 /**
  * Throws BatonError `unavailable` when the server does not answer, `internal` for a schema that is not
- * ours, and FolderInUse for a data folder that another process has.
+ * ours, FolderInUse for a data folder that another process has, and ConfigError for one that cannot be used.
  */
 export async function openStore(options: StoreOptions, opening = openDatabase(options)): Promise<Store> {
   const migrations = readMigrations()
-  const db = await opening
+  const opened = await opening
+  const db = options.log ? watched(opened, options.log) : opened
   try {
     await migrate(db, migrations)
   } catch (err) {
@@ -48,6 +53,31 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     kind: db.kind,
     ready: () => assertCurrent(db, migrations),
     close: db.close,
+  }
+}
+
+/** Says when the database goes away and when it is back: everyone who needs it fails meanwhile. */
+function watched(db: Db, log: Logger): Db {
+  const presence = createPresence(log, db.kind === 'postgres' ? 'PostgreSQL' : 'the embedded database')
+  let isClosed = false
+  async function watch<T>(work: Promise<T>): Promise<T> {
+    try {
+      const result = await work
+      presence.back()
+      return result
+    } catch (thrown) {
+      if (isUnavailable(thrown) && !isClosed) presence.away(thrown)
+      throw thrown
+    }
+  }
+  return {
+    kind: db.kind,
+    query: (text, params) => watch(db.query(text, params)),
+    transaction: (work) => watch(db.transaction(work)),
+    close() {
+      isClosed = true
+      return db.close()
+    },
   }
 }
 

@@ -65,8 +65,6 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
 
 function failure(err: unknown): Error {
   if (!(err instanceof Error)) return unavailable(String(err))
-  // A name with several addresses: one failure each, and no words of its own.
-  if (err instanceof AggregateError) return failure(err.errors[0])
   if (!(err instanceof pg.DatabaseError) || err.code === undefined) return unavailable(err.message, err)
   const { message, code, constraint = null } = err
   return refusal({ message, code, constraint }, err)

@@ -6,6 +6,7 @@ import { readCursor, toPage } from './page.ts'
 import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
 import { visibleTo } from './sql.ts'
 import {
+  type AnnouncedEvent,
   type Commit,
   type Fence,
   type RegistryRow,
@@ -14,11 +15,14 @@ import {
   type Turn,
   type TurnEnd,
   type Turns,
+  Unreadable,
 } from './store.ts'
 
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
+  /** With a turn that is recovered */
+  announce?: unknown
 }
 
 export function createTurns(db: Db, parts: Parts): Turns {
@@ -177,12 +181,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
              on t.session_id = k.id and t.state = 'running' and t.cancel_requested`,
         [owner, sessions, seconds],
       ),
-    async handOver(fence) {
-      await db.query(
-        `update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3`,
-        [fence.session_id, fence.owner, fence.epoch],
-      )
-    },
+    handOver: (fence) => handOver(db, fence),
     async breakLease(turn) {
       const broken = await db.query(
         `update session s set lease_owner = null from turn t
@@ -198,11 +197,11 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
         turns,
       ])
     },
-    async unannounced(limit) {
+    async unannounced(limit, except = []) {
       const rows = await db.query<{ session_id: string; turn_id: string; announce: unknown }>(
         `select session_id, id as turn_id, announce from turn
-          where announce is not null and state <> 'running' order by id limit $1`,
-        [limit],
+          where announce is not null and state <> 'running' and id <> all ($2::text[]) order by id limit $1`,
+        [limit, except],
       )
       return rows.map(({ session_id, turn_id, announce }) => ({
         session_id,
@@ -213,12 +212,18 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
   }
 }
 
-/** What cannot be opened any more is said with its turn. */
+async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<void> {
+  await db.query(
+    'update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3',
+    [session_id, owner, epoch],
+  )
+}
+
 function readable<T>(turn: string, open: () => T): T {
   try {
     return open()
   } catch (cause) {
-    throw new Error(`turn ${turn} cannot be read`, { cause })
+    throw new Unreadable(turn, cause)
   }
 }
 
@@ -245,10 +250,24 @@ function leftBefore(
 type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals' | 'resumable'
 
 function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
-  const taken = ({ turn, epoch }: TakenAnswer, owner: string): { turn: Turn; fence: Fence } => ({
-    turn: readable(turn.id, () => parts.turn(turn)),
-    fence: { session_id: turn.session_id, owner, epoch },
-  })
+  /** Handed back where it cannot be read: no failure of the turn, and whoever has its key may take it at once. */
+  async function taken(
+    { turn, epoch, announce = null }: TakenAnswer,
+    owner: string,
+  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] }> {
+    const { id, session_id } = turn
+    const fence = { session_id, owner, epoch }
+    try {
+      return readable(id, () => ({
+        turn: parts.turn(turn),
+        fence,
+        announce: parts.openEvents(announce, session_id),
+      }))
+    } catch (thrown) {
+      await handOver(db, fence)
+      throw thrown
+    }
+  }
   return {
     async startQueued(session, message, { owner, seconds }) {
       const answer = await value<TakenAnswer & { message: Placed }>(
@@ -257,7 +276,7 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
         [session, message.id, owner, seconds],
       )
       if (!answer) return null
-      const { turn, fence } = taken(answer, owner)
+      const { turn, fence } = await taken(answer, owner)
       const input = { id: message.id, turn_id: turn.id, role: 'user' as const, parts: turn.input }
       return { turn, fence, message: asStored(session, input, answer.message) }
     },
@@ -269,16 +288,18 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
       ])
       return answer && taken(answer, owner)
     },
-    async recover({ owner, seconds }, limit) {
-      const answers = await value<(TakenAnswer & { announce: unknown })[]>(
+    async recover({ owner, seconds }, limit, except = []) {
+      const answers = await value<(TakenAnswer & { was_handed_over: boolean })[]>(
         db,
-        'select recover_turns($1, $2, $3)',
-        [owner, seconds, limit],
+        'select recover_turns($1, $2, $3, $4)',
+        [owner, seconds, limit, except],
       )
-      return (answers ?? []).map((answer) => ({
-        ...taken(answer, owner),
-        announce: readable(answer.turn.id, () => parts.openEvents(answer.announce, answer.turn.session_id)),
-      }))
+      return Promise.all(
+        (answers ?? []).map(async (answer) => ({
+          ...(await taken(answer, owner)),
+          was_handed_over: answer.was_handed_over,
+        })),
+      )
     },
     idleQueues: (limit) =>
       values<string>(

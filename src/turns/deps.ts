@@ -71,7 +71,7 @@ export interface Metrics {
   turnEnded(state: string, ms: number): void
   /** It got its slot after this many ms */
   turnQueued(ms: number): void
-  turnRecovered(): void
+  turnRecovered(reason: 'handed_over' | 'lost'): void
   stepEnded(provider: string, finish: string): void
   toolEnded(tool: string, outcome: string, ms: number): void
 }

@@ -3,7 +3,8 @@
  * owns. Both run at a third of the lease; losing the bus costs at most that long.
  */
 import { newId } from '../chat/ids.ts'
-import { isUnavailable } from '../errors.ts'
+import { inFull, isUnavailable } from '../errors.ts'
+import { Unreadable } from '../store/store.ts'
 import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import { hydrate } from './run.ts'
 import type { EngineState } from './state.ts'
@@ -28,12 +29,18 @@ interface Watch {
   storeAwayAt: number
   /** Announcements that were found unsaid, and when first */
   unsaidSince: Map<string, number>
+  /** Turns that did not open, to be run or announced: whoever has their keys is a later process, or another */
+  unreadable: { turns: Set<string>; ends: Set<string> }
 }
 
 export function startLeases(state: EngineState): Leases {
   const { leaseSeconds } = state.deps.settings
   const every = (leaseSeconds * 1000) / 3
-  const watch: Watch = { storeAwayAt: Number.NEGATIVE_INFINITY, unsaidSince: new Map() }
+  const watch: Watch = {
+    storeAwayAt: Number.NEGATIVE_INFINITY,
+    unsaidSince: new Map(),
+    unreadable: { turns: new Set(), ends: new Set() },
+  }
   const beat = guarded(state, watch, 'heartbeat failed', () => heartbeat(state))
   const look = guarded(state, watch, 'scan failed', () => scan(state, watch))
   const timers = [setInterval(beat, every), setInterval(look, every)]
@@ -99,30 +106,42 @@ async function scan(state: EngineState, watch: Watch): Promise<void> {
   await heartbeat(state)
   await takeOver(state, watch)
   const { store } = state.deps
-  await each(state, await store.turns.idleQueues(SCAN_LIMIT), (session) => session, state.startNext)
-  await expireApprovals(state)
+  const { turns } = watch.unreadable
+  await each(state, turns, await store.turns.idleQueues(SCAN_LIMIT), (session) => session, state.startNext)
+  await expireApprovals(state, watch)
   // Decided, and whoever took the decision died before it could resume the turn.
-  await each(state, await store.turns.resumable(SCAN_LIMIT), (turn) => turn, state.resume)
+  await each(state, turns, await store.turns.resumable(SCAN_LIMIT), (turn) => turn, state.resume)
   await announceLeftovers(state, watch)
 }
 
 /** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
 async function each<T>(
   state: EngineState,
+  unreadable: Set<string>,
   items: T[],
   idOf: (item: T) => string,
   help: (item: T) => Promise<void>,
 ): Promise<void> {
-  for (const item of items) await helped(state, idOf(item), () => help(item))
+  for (const item of items) await helped(state, unreadable, idOf(item), () => help(item))
 }
 
 /** `id`: of the turn or session; null where only what is thrown can tell. */
-async function helped({ deps }: EngineState, id: string | null, work: () => Promise<void>): Promise<void> {
+async function helped(
+  { deps: { log } }: EngineState,
+  unreadable: Set<string>,
+  id: string | null,
+  work: () => Promise<void>,
+): Promise<void> {
   await work().catch((err: unknown) => {
     if (isUnavailable(err)) throw err
-    deps.log.error({ err, id }, 'a turn could not be helped')
+    if (!(err instanceof Unreadable)) return log.error({ err, id }, 'a turn could not be helped')
+    if (!unreadable.has(err.turn)) log.error({ turn_id: err.turn, reason: inFull(err) }, UNREADABLE)
+    unreadable.add(err.turn)
   })
 }
+
+const UNREADABLE =
+  'a turn waits for its encryption key: put the key back into BATON_ENCRYPTION_KEYS and start again'
 
 async function takeOver(state: EngineState, watch: Watch): Promise<void> {
   const { store, settings, log, metrics } = state.deps
@@ -130,25 +149,28 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
   // Nobody could prolong a lease while the store was away: its owners come first.
   if (performance.now() - watch.storeAwayAt < settings.leaseSeconds * 1000) return
   let isMore = true
-  // One by one: what cannot be read is taken all the same, and must not take others along.
+  const { turns } = watch.unreadable
+  // One by one: what cannot be read must not take others along.
   const takeOne = async () => {
-    const [lost] = await store.turns.recover(lease, 1)
+    const [lost] = await store.turns.recover(lease, 1, [...turns])
     isMore = lost !== undefined
     if (!lost) return
-    const { turn, fence, announce } = lost
-    log.warn({ turn_id: turn.id, recoveries: turn.recoveries }, 'turn taken over')
-    metrics.turnRecovered()
+    const { turn, fence, announce, was_handed_over } = lost
+    const reason = was_handed_over ? 'handed_over' : 'lost'
+    const line = { turn_id: turn.id, recoveries: turn.recoveries, reason }
+    log[was_handed_over ? 'info' : 'warn'](line, 'turn taken over')
+    metrics.turnRecovered(reason)
     state.launch(turn, fence, null, { kind: 'recovered', announce })
   }
-  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, null, takeOne)
+  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, turns, null, takeOne)
 }
 
 const turnOf = ({ turn_id }: { turn_id: string }): string => turn_id
 
-async function expireApprovals(state: EngineState): Promise<void> {
+async function expireApprovals(state: EngineState, { unreadable }: Watch): Promise<void> {
   const { store } = state.deps
   const lapsed = await store.turns.lapsedApprovals(SCAN_LIMIT)
-  await each(state, lapsed, turnOf, async ({ turn_id, call_id }) => {
+  await each(state, unreadable.turns, lapsed, turnOf, async ({ turn_id, call_id }) => {
     await store.executions.decide({ owner: '', admin: true }, turn_id, call_id, {
       decision: 'expired',
       reason: null,
@@ -162,13 +184,14 @@ async function expireApprovals(state: EngineState): Promise<void> {
 /** What a turn that ended, or waits, committed and, because its owner died or the bus was away, never said. */
 async function announceLeftovers(state: EngineState, watch: Watch): Promise<void> {
   const { store, bus, log } = state.deps
-  const leftovers = await store.turns.unannounced(SCAN_LIMIT)
+  const { ends } = watch.unreadable
+  const leftovers = await store.turns.unannounced(SCAN_LIMIT, [...ends])
   // A bus that is away would count each try as events lost, and begin their sessions' logs anew.
   if (leftovers.length > 0 && !(await isReady(bus))) return
   const now = performance.now()
   const before = watch.unsaidSince
   watch.unsaidSince = new Map()
-  await each(state, leftovers, turnOf, async ({ session_id, turn_id, events }) => {
+  await each(state, ends, leftovers, turnOf, async ({ session_id, turn_id, events }) => {
     const opened = events()
     const last = opened.at(-1)?.key ?? turn_id
     const since = before.get(last) ?? now

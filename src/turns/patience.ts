@@ -22,7 +22,7 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
     } catch (thrown) {
       if (!isUnavailable(thrown) || performance.now() > until) throw thrown
       // Once: of a thousand turns each would say so every two seconds.
-      if (pause === FIRST_PAUSE_MS) log.warn({ err: thrown }, 'the store is away; the turn waits')
+      if (pause === FIRST_PAUSE_MS) log.debug({ err: thrown }, 'the store is away; the turn waits')
       await sleep(pause)
     }
   }

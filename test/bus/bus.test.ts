@@ -8,6 +8,7 @@ import type { Bus } from '../../src/bus/bus.ts'
 import { openBus } from '../../src/bus/index.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
+import { createLog } from '../../src/telemetry.ts'
 import { type BusBed, busContract, bytes, event, start } from '../contracts/bus.ts'
 
 const log = pino({ level: 'silent' })
@@ -113,7 +114,7 @@ async function flush(url: string): Promise<void> {
   await redis.flushdb()
   redis.disconnect()
 }
-async function openAt(t: Test, deps: Omit<RedisBusDeps, 'log'>): Promise<Bus> {
+async function openAt(t: Test, deps: Omit<RedisBusDeps, 'log'> & Partial<RedisBusDeps>): Promise<Bus> {
   const bus = await openRedisBus({ log, ...deps })
   urls.set(bus, deps.url)
   t.teardown(() => bus.close())
@@ -312,7 +313,9 @@ t.test(
           counted.lost += count
         },
       }
-      const bus = await openAt(t, { url: proxy.url, metrics })
+      const lines: string[] = []
+      const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line).msg) })
+      const bus = await openAt(t, { url: proxy.url, metrics, log })
       const reading = start(t, bus)
       const [cursor = ''] = await bus.append(SESSION, [delta('before')])
       await reading.events(1)
@@ -341,6 +344,8 @@ t.test(
         ['before', 'after'],
       )
       t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
+      while (lines.length < 2) await sleep(100)
+      t.same(lines, ['Redis is away', 'Redis is back'], 'and the log is told twice')
     })
 
     t.test('a connection that falls silent is given up', async (t) => {

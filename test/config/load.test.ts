@@ -1,7 +1,8 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
+import { makeDataDir } from '../../src/config/data-dir.ts'
 import { parseDuration } from '../../src/config/duration.ts'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import { SETTINGS } from '../../src/config/settings.ts'
@@ -509,4 +510,21 @@ t.test('durations are ISO 8601 without years and months', async (t) => {
   t.match(parseDuration('P30D'), { problem: /24 days/ })
   t.same(parseDuration('P30D', 31 * 86_400_000), { ms: 30 * 86_400_000 })
   t.equal(load({ BATON_LEDGER_RETENTION: 'forever' }).config.ledgerRetentionMs, null)
+})
+
+t.test('the data folder is made for its owner alone, or refused in words', async (t) => {
+  const made = join(empty, 'new', 'data')
+  makeDataDir(made)
+  makeDataDir(made)
+  t.equal(statSync(made).mode & 0o777, 0o700)
+  t.same(readdirSync(made), [], 'the trial leaves nothing behind')
+  const file = join(empty, 'file')
+  writeFileSync(file, '')
+  // Below /proc a folder is refused as if its parent were not there.
+  for (const dir of [file, join(file, 'data'), '/proc/baton', '/proc/baton/data']) {
+    t.throws(() => makeDataDir(dir), {
+      name: 'ConfigError',
+      problems: [{ path: 'BATON_DATA_DIR', problem: `Baton cannot keep its data in ${dir} (` }],
+    })
+  }
 })

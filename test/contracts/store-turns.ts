@@ -499,7 +499,11 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
       (one) => one.turn.id === turn.id,
     )
-    t.match(taken, { turn: { recoveries: 1, state: 'running' }, fence: { owner: 'replica-2', epoch: 2 } })
+    t.match(taken, {
+      turn: { recoveries: 1, state: 'running' },
+      fence: { owner: 'replica-2', epoch: 2 },
+      was_handed_over: false,
+    })
     const before = [await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)]
     const late = message('too late', { role: 'assistant', turn_id: turn.id })
     const writes = [
@@ -599,9 +603,20 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     const { turn, fence } = await runningTurn(store, scope)
     await store.turns.handOver(fence)
     t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
-    const taken = await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)
+    const lease = { owner: 'replica-2', seconds: 60 }
+    const others = await store.turns.recover(lease, 1000, [turn.id])
+    t.notOk(
+      others.some((one) => one.turn.id === turn.id),
+      'not by one that does not want it',
+    )
+    const taken = [...others, ...(await store.turns.recover(lease, 1000))]
     const mine = taken.find((one) => one.turn.id === turn.id)
-    t.match(mine, { turn: { recoveries: 0 }, fence: { owner: 'replica-2' }, announce: [] })
+    t.match(mine, {
+      turn: { recoveries: 0 },
+      fence: { owner: 'replica-2' },
+      announce: [],
+      was_handed_over: true,
+    })
     for (const one of taken) await endTurn(store, one.fence, one.turn.id)
   })
 

@@ -223,3 +223,14 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   t.equal(three.code, 78)
   t.match(three.stderr, "Tool 'get-env' from MCP server 'everything' is not configured in the toolbox.")
 })
+
+t.test('a data folder that cannot be made ends the start', async (t) => {
+  for (const dir of [join(folder, 'baton.yaml'), '/proc/baton']) {
+    const env = { DATABASE_URL: '', BATON_DATA_DIR: dir }
+    for (const more of [{}, { BATON_ENCRYPTION_KEYS: `k:${Buffer.alloc(32).toString('base64')}` }]) {
+      const refused = await start(t, '', { ...env, ...more })
+      t.equal(refused.code, 78, refused.stderr)
+      t.ok(refused.stderr.startsWith(`BATON_DATA_DIR: Baton cannot keep its data in ${dir} (`))
+    }
+  }
+})

@@ -938,7 +938,13 @@ t.test('failures', async (t) => {
     const dates = { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date: 'Sat, 21 Nov 2026 10:00:00 GMT' }
     t.equal(limit(dates).retryAfter, 60)
     t.match(limit({ 'retry-after': 'soon' }), { code: 'upstream_rate_limited', retryAfter: undefined })
-    t.match(limit({ 'x-should-retry': 'true' }), { code: 'upstream_rate_limited', retryAfter: undefined })
+    t.match(limit({ 'x-should-retry': 'true' }), {
+      code: 'upstream_rate_limited',
+      retryAfter: undefined,
+      details: { should_retry: true },
+    })
+    t.match(limit({ 'x-should-retry': 'false' }).details, { should_retry: false })
+    t.notOk('should_retry' in (limit({ 'x-should-retry': 'perhaps' }).details ?? {}))
     const counters = {
       'anthropic-ratelimit-requests-remaining': '0',
       'anthropic-ratelimit-requests-reset': '2026-11-21T10:00:05Z',

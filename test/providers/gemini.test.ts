@@ -381,7 +381,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [
     '<html><head><style>a{}</style></head><body>Error 413 (Request Too Large)!!1</body></html>',
     413,
-    'upstream_rejected',
+    'context_too_long',
   ],
   ['<html><title>Error 502 (Server Error)!!1</title></html>', 502, 'upstream_overloaded', /said: Error 502/],
   ['', 503, 'upstream_overloaded'],

@@ -11,13 +11,14 @@ import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
-import { type Db, QueryFailure, value, values } from '../../src/store/db.ts'
+import { type Db, QueryFailure, unavailable, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { assertCurrent, type Migration, migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { readTemplate } from '../../src/store/template.ts'
+import { createLog } from '../../src/telemetry.ts'
 import { storeContract } from '../contracts/store.ts'
 import {
   COMPLETED,
@@ -43,6 +44,30 @@ t.test('the embedded store', async (t) => {
   await store.close()
   const closed = await rejection(store.ready())
   t.ok(closed instanceof BatonError && closed.code === 'unavailable', 'a closed store says so')
+})
+
+t.test('a database that goes away is one line in the log, however many need it', async (t) => {
+  const lines: unknown[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  const db = await openEmbedded(null)
+  let isAway = false
+  const cut: Db = {
+    ...db,
+    query: (text, params) => (isAway ? Promise.reject(unavailable('cut off')) : db.query(text, params)),
+  }
+  const options = { databaseUrl: null, dataDir: null, poolSize: 1, log }
+  const store = await openStore(options, Promise.resolve(cut))
+  isAway = true
+  for (let i = 0; i < 3; i++) t.match(await rejection(store.ready()), { code: 'unavailable' })
+  t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
+  t.equal(lines.length, 1)
+  isAway = false
+  await store.ready()
+  while (lines.length < 2) await sleep(100)
+  t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
+  await store.close()
+  await rejection(store.ready())
+  t.equal(lines.length, 2, 'closing it is no absence')
 })
 
 t.test('the build leaves a template for first starts', async (t) => {

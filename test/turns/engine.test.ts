@@ -11,7 +11,7 @@ import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
 import { openStore } from '../../src/store/open.ts'
 import { type Session, StaleOwner, type Store } from '../../src/store/store.ts'
-import { createMetrics } from '../../src/telemetry.ts'
+import { createLog, createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
 import { COMPLETED, endTurn, LAPSED, newSession, openRequest, text } from '../contracts/store-rows.ts'
@@ -82,7 +82,7 @@ function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELL
   return {
     bus,
     say,
-    replica(seen: { store?: Store; bus?: typeof bus } = {}) {
+    replica(seen: { bus?: typeof bus } & Partial<Pick<EngineDeps, 'store' | 'log' | 'metrics'>> = {}) {
       const replica = `replica-${++replicas}`
       const engine = createEngine({
         ...pieces(said, answer),
@@ -215,7 +215,7 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   t.equal(answer?.parts.length, 1)
 })
 
-t.test('what cannot be read of one turn keeps no other from being taken on', async (t) => {
+t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
   let isBroken = false
   let unread = 0
   const open = (stored: unknown): Part[] => {
@@ -257,20 +257,50 @@ t.test('what cannot be read of one turn keeps no other from being taken on', asy
     queued: await waiting(words),
     silent: await ended(words),
   })
-  await leave('broken')
+  const broken = [await leave('broken')]
+  // As many as one scan takes.
+  const silenced = await Promise.all(Array.from({ length: 20 }, () => ended('broken')))
   const { lost, queued, silent } = await leave('whole')
   // Whichever comes first, one that cannot be read is ahead.
-  await leave('broken')
+  broken.push(await leave('broken'))
   isBroken = true
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
   say()
-  replica({ store: own })
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; turn_id?: string; reason?: string }[] = []
+  const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
+  const first = createMetrics({ defaults: false })
+  replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log, metrics: first })
   const state = async (id: string) => (await own.turns.get(scope, id))?.state
   await until(async () => (await state(lost.turn.id)) === 'completed')
   await until(async () => (await state(queued.id)) === 'completed')
   const types = follow(t, bus, silent.id, silent.turn.id)
   await until(() => types.includes('turn.cancelled'))
-  t.ok(unread > 0, 'those that cannot be read were tried')
+  const [tried, seen] = [unread, scans]
+  const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
+  const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
+  await until(() => scans > seen + 1)
+  t.equal(unread, tried, 'those that cannot be read are not tried again')
+  const told = lines.filter(({ level }) => level === 50)
+  t.same(
+    told.map(({ turn_id }) => turn_id).sort(),
+    [...stuck, ...waits, ...unsaid].sort(),
+    'each is told once',
+  )
+  for (const { reason } of told) t.match(reason, /it cannot be opened$/)
+  t.match(await first.text(), 'baton_turns_recovered_total{reason="lost"} 1\n')
+
+  isBroken = false
+  const second = createMetrics({ defaults: false })
+  replica({ store: own, metrics: second })
+  for (const id of [...stuck, ...waits]) await until(async () => (await state(id)) === 'completed')
+  const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
+  t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
+  t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {

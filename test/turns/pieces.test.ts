@@ -79,7 +79,7 @@ t.test('ids of a moment are written together, each once', async (t) => {
 
 t.test('a store that is away is waited for, any other failure is not', async (t) => {
   const lines: string[] = []
-  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(line) })
+  const log = pino({ level: 'debug' }, { write: (line) => void lines.push(line) })
   let asked = 0
   const back = await patiently(log, async () => {
     if (++asked < 3) throw new BatonError('unavailable', 'away')

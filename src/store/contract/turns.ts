@@ -72,6 +72,17 @@ export class StaleOwner extends Error {
   }
 }
 
+/** What is stored of a turn does not open: its key is not among this process's. A turn that was taken is handed back. */
+export class Unreadable extends Error {
+  readonly turn: string
+
+  constructor(turn: string, cause: unknown) {
+    super(`turn ${turn} cannot be read`, { cause })
+    this.name = 'Unreadable'
+    this.turn = turn
+  }
+}
+
 export interface OpenTurn {
   turn: NewTurn
   message: NewMessage
@@ -193,7 +204,7 @@ export interface Turns {
   readStep(fence: Fence, turn: string, afterSeq: number, knownRevision: number): Promise<StepRead>
   /** Throws StaleOwner. */
   commit(fence: Fence, commit: Commit): Promise<Committed>
-  /** The session's oldest queued turn becomes running under this owner; its input becomes a message. */
+  /** The session's oldest queued turn becomes running under this owner; its input becomes a message. Throws Unreadable. */
   startQueued(
     session: string,
     message: { id: string },
@@ -201,7 +212,7 @@ export interface Turns {
   ): Promise<{ turn: Turn; fence: Fence; message: Message } | null>
   /**
    * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
-   * was requested) or another owner has it.
+   * was requested) or another owner has it. Throws Unreadable.
    */
   resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<{ turn: Turn; fence: Fence } | null>
   /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
@@ -211,13 +222,15 @@ export interface Turns {
     seconds: number,
   ): Promise<{ session_id: string; cancelled_turn: string | null }[]>
   /**
-   * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over. `announce`
-   * are the events of its last commit, which may or may not be in the stream already.
+   * Takes over up to `limit` sessions whose running turn has a lapsed lease, or was handed over; not those of
+   * the turns in `except`. `announce` are the events of its last commit, which may or may not be in the stream
+   * already. Throws Unreadable.
    */
   recover(
     lease: OpenTurn['lease'],
     limit: number,
-  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] }[]>
+    except?: readonly string[],
+  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[]; was_handed_over: boolean }[]>
   /** Sessions with a queued turn and no active one, for a scan. */
   idleQueues(limit: number): Promise<string[]>
   /** Turns in `awaiting_input` with an approval that has lapsed. */
@@ -238,7 +251,10 @@ export interface Turns {
   announced(turns: string[]): Promise<void>
   /**
    * Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`).
-   * Opened one by one: `events` throws where they cannot be read.
+   * Opened one by one: `events` throws Unreadable where they cannot be read.
    */
-  unannounced(limit: number): Promise<{ session_id: string; turn_id: string; events(): AnnouncedEvent[] }[]>
+  unannounced(
+    limit: number,
+    except?: readonly string[],
+  ): Promise<{ session_id: string; turn_id: string; events(): AnnouncedEvent[] }[]>
 }

@@ -1,0 +1,34 @@
+/** The folder BATON_DATA_DIR, made ready before anything is kept in it. */
+import { existsSync, mkdirSync, mkdtempSync, rmdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { ConfigError } from './load.ts'
+
+/** Makes the folder where it is not there. Throws ConfigError where nothing can be made in it. */
+export function makeDataDir(folder: string): void {
+  try {
+    makeFolder(folder)
+    // Rights tell little: root has them all on a read-only disk, and below /proc nothing is ever made.
+    rmdirSync(mkdtempSync(join(folder, 'probe-')))
+  } catch (failure) {
+    throw unusable(folder, failure)
+  }
+}
+
+export function unusable(folder: string, failure: unknown): ConfigError {
+  const why = failure instanceof Error ? failure.message : String(failure)
+  const problem = `Baton cannot keep its data in ${folder} (${why})`
+  const remedy = 'Name a folder on a local disk that Baton may write to, or use DATABASE_URL'
+  return new ConfigError([{ path: 'BATON_DATA_DIR', problem, remedy }])
+}
+
+/** One by one: what is `recursive` in Node tries for ever where a folder is refused with ENOENT, as below /proc. */
+function makeFolder(folder: string): void {
+  if (existsSync(folder)) return
+  makeFolder(dirname(folder))
+  try {
+    mkdirSync(folder, { mode: 0o700 })
+  } catch (err) {
+    // Another process was faster.
+    if (!(err instanceof Error && 'code' in err && err.code === 'EEXIST')) throw err
+  }
+}
