@@ -14,6 +14,7 @@ import {
   NoBody,
   nullable,
   PAGE,
+  PAGE_OR_ERROR,
   Paging,
   pageOf,
   Secret,
@@ -232,7 +233,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         summary: "Where an MCP server's login returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         querystring: LoginReturn,
-        response: { 200: PAGE, 400: PAGE },
+        response: { 200: PAGE, 400: PAGE_OR_ERROR },
       },
     },
     async (request, reply) => {

@@ -80,7 +80,6 @@ const Resume = Type.Object(
   {
     after: Type.Optional(
       Type.String({
-        maxLength: 256,
         description: 'A cursor, or `start`: the oldest event kept. `Last-Event-ID` comes before it',
       }),
     ),
@@ -88,7 +87,7 @@ const Resume = Type.Object(
   { additionalProperties: false },
 )
 const ResumeHeaders = Type.Object({
-  'last-event-id': Type.Optional(Type.String({ maxLength: 256, description: 'The last `id` received' })),
+  'last-event-id': Type.Optional(Type.String({ description: 'The last `id` received' })),
 })
 
 /** Documents an event stream: `contentSchema` is what each frame's data holds. */

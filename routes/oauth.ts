@@ -4,7 +4,7 @@ import { BatonError } from '../src/errors.ts'
 import type { Logins } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
-import { closed, Id, Instant, LoginReturn, PAGE, Provider } from './schemas.ts'
+import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
 
 const ProviderParam = Type.Object({ provider: Provider })
 const Mode = Type.Enum(['loopback', 'paste', 'device'])
@@ -106,7 +106,7 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
         querystring: LoginReturn,
-        response: { 200: PAGE, 400: PAGE },
+        response: { 200: PAGE, 400: PAGE_OR_ERROR },
       },
     },
     async (request, reply) => {

@@ -98,7 +98,7 @@ const failure = {
 /** Why a turn failed: what its caller would have been answered. */
 export const Failure = Type.Object(failure)
 export const ErrorShape = Type.Object(
-  { error: Type.Object({ ...failure, request_id: Type.String() }) },
+  { error: Type.Object({ ...failure, details: Json, request_id: Type.String() }) },
   {
     title: 'Error',
     examples: [
@@ -107,12 +107,19 @@ export const ErrorShape = Type.Object(
           code: 'session_not_found',
           message: 'No session ses_0 exists.',
           param: null,
+          details: {},
           request_id: 'req_01j9z',
         },
       },
     ],
   },
 )
+
+/** Where a page is asked for in a way that is nobody's return: the error in JSON. */
+export const PAGE_OR_ERROR = {
+  ...PAGE,
+  content: { ...PAGE.content, 'application/json': { schema: ErrorShape } },
+}
 
 /** A union told apart by one field: precise errors, and a discriminator in the document. */
 export function taggedBy<const T extends TObject[]>(tag: string, title: string, ...branches: T) {

@@ -78,7 +78,7 @@ export interface ErrorBody {
   code: ErrorCode
   message: string
   param: string | null
-  details?: Record<string, unknown>
+  details: Record<string, unknown>
 }
 
 /** The only error type that crosses module borders on purpose; everything else is a defect (500). */
@@ -108,12 +108,7 @@ export class BatonError extends Error {
       ...this.details,
       ...(this.retryAfter === undefined ? {} : { retry_after: this.retryAfter }),
     }
-    return {
-      code: this.code,
-      message: this.message,
-      param: this.param,
-      ...(Object.keys(details).length > 0 ? { details } : {}),
-    }
+    return { code: this.code, message: this.message, param: this.param, details }
   }
 }
 

@@ -113,11 +113,12 @@ export function useErrors(app: App): void {
 }
 
 /** A request that is no HTTP: answered in the same shape before the connection is closed. */
-export function onClientError(error: ConnectionError, socket: Socket): void {
-  if (error.code === 'ECONNRESET' || socket.destroyed || !socket.writable) return void socket.destroy()
-  const [status, message] = NOT_HTTP[error.code] ?? ['400 Bad Request', 'The request is not valid HTTP.']
+export function onClientError({ code }: ConnectionError, socket: Socket): void {
+  if (code === 'ECONNRESET' || socket.destroyed || !socket.writable) return void socket.destroy()
+  const [status, message] = NOT_HTTP[code] ?? ['400 Bad Request', 'The request is not valid HTTP.']
   const id = newId('req')
-  const body = JSON.stringify({ error: { code: 'invalid_request', message, param: null, request_id: id } })
+  const error = new BatonError('invalid_request', message)
+  const body = JSON.stringify({ error: { ...error.toBody(), request_id: id } })
   const head = [
     `HTTP/1.1 ${status}`,
     'content-type: application/json; charset=utf-8',

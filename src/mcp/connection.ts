@@ -170,6 +170,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
       ...excluded.map(({ name }) => ({
         tool: name,
         problem: 'left out: its x-mcp-header declarations are invalid',
+        left_out: true as const,
       })),
     ],
     ...(ttlMs > 0 && { ttlMs }),

@@ -74,10 +74,12 @@ export interface McpServerInfo {
   protocol_version: string
 }
 
-/** One tool definition that was mended or left out, and why; for the connector's status. */
+/** One tool definition that was mended or left out, and why. */
 export interface ToolProblem {
   tool: string
   problem: string
+  /** Because of it the list lacks the tool: the reason that its registry gives */
+  left_out?: true
 }
 
 export interface ToolList {
@@ -85,7 +87,7 @@ export interface ToolList {
   /** In the server's order, names unique */
   tools: McpTool[]
   repaired: ToolProblem[]
-  /** SHA-256 over the canonical JSON of `tools` sorted by name: equal lists have equal hashes */
+  /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
   hash: string
   /** Milliseconds since the epoch */
   fetched_at: number

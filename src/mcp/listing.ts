@@ -1,7 +1,7 @@
 /** One server's tool list: asked for once for all who want it, kept while it is fresh, never flickering. */
 import type { ListedTools } from './connection.ts'
 import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
-import { hashTools } from './tools.ts'
+import { hashTools, leftOutOf } from './tools.ts'
 
 const FRESH_MS = 5 * 60_000
 const LONGEST_TTL_MS = 24 * 3_600_000
@@ -37,7 +37,8 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
   const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
     isOutdated = false
     const { server, tools, repaired, ttlMs } = await fetch(spec)
-    const list: ToolList = { server, tools, repaired, hash: hashTools(tools), fetched_at: now() }
+    const hash = hashTools(tools, leftOutOf({ repaired }))
+    const list: ToolList = { server, tools, repaired, hash, fetched_at: now() }
     if (kept && kept.hash !== list.hash) countChange()
     kept = list
     isBehind = isOutdated

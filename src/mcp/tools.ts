@@ -35,8 +35,11 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
       tools.set(tool.name, tool)
       bytes += size
     }
-    const name = nameOf(entry)?.slice(0, MAX_NAME) ?? `#${index + 1}`
+    const named = nameOf(entry)
+    const name = named?.slice(0, MAX_NAME) ?? `#${index + 1}`
     for (const problem of problems) repaired.push({ tool: name, problem })
+    const reason = repaired.at(-1)
+    if (tool === null && name === named && reason) reason.left_out = true
   }
   if (entries.length > MAX_ENTRIES)
     repaired.push({ tool: '*', problem: `left out: all entries after the first ${MAX_ENTRIES}` })
@@ -92,7 +95,7 @@ function mendInputSchema(schema: unknown, problems: string[]): JsonSchema | stri
   const { type } = schema
   const admitsObject =
     type === undefined || type === 'object' || (Array.isArray(type) && type.includes('object'))
-  if (!admitsObject) return `its inputSchema describes ${JSON.stringify(type)}, not an object`
+  if (!admitsObject) return `its inputSchema describes ${JSON.stringify(type).slice(0, 100)}, not an object`
   if (type !== 'object') problems.push('inputSchema: type set to "object"')
   const mended: JsonSchema = { ...schema, type: 'object' }
   mendProperties(mended, problems)
@@ -152,11 +155,20 @@ function mendAnnotations(raw: unknown, problems: string[]): McpAnnotations | und
   return annotations
 }
 
-/** SHA-256 over the tools' canonical JSON (sorted by name, keys sorted), so order and spelling do not count. */
-export function hashTools(tools: readonly McpTool[]): string {
+/**
+ * SHA-256 over the canonical JSON (sorted by name, keys sorted) of the tools and of what was left out, so order
+ * and spelling do not count.
+ */
+export function hashTools(tools: readonly McpTool[], leftOut: readonly ToolProblem[] = []): string {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
-  return createHash('sha256').update(canonicalJson(sorted)).digest('hex')
+  const problems = [...leftOut].sort((a, b) => (a.tool < b.tool ? -1 : 1))
+  return createHash('sha256')
+    .update(canonicalJson([...sorted, ...problems]))
+    .digest('hex')
 }
+
+export const leftOutOf = ({ repaired }: Pick<MendedTools, 'repaired'>): ToolProblem[] =>
+  repaired.filter(({ left_out }) => left_out)
 
 function canonicalJson(value: unknown): string {
   return JSON.stringify(value, (_key, inner: unknown) =>

@@ -173,15 +173,16 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
-      const { tools, hash } = answer.list
+      const { tools, repaired, hash } = answer.list
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
-      return { ...common, tools, state: 'live', reason: null, mark }
+      return { ...common, tools, repaired, state: 'live', reason: null, mark }
     }
     const older = mcp.cached(spec.key) ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
     return {
       ...common,
       mark: null,
       tools: older?.tools ?? null,
+      repaired: older?.repaired ?? [],
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
     }
@@ -249,7 +250,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
       const reason = `${connector.name} is not available: it could not be asked`
       const server = alias ?? connector.name
-      return { connector, server, tools: null, state: 'away', reason, mark: null }
+      return { connector, server, tools: null, repaired: [], state: 'away', reason, mark: null }
     }
   }
 

@@ -4,7 +4,7 @@
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
-import type { McpTool } from '../mcp/mcp.ts'
+import type { McpTool, ToolProblem } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { canonicalJson, sha256 } from './json.ts'
@@ -19,6 +19,8 @@ export interface KnownServer {
   server: string
   /** The last list seen; null: none was */
   tools: readonly McpTool[] | null
+  /** What was wrong with that list */
+  repaired: readonly ToolProblem[]
   /**
    * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet,
    * so what the registry says of its tools stays, and only tools that it does not have come in.
@@ -155,14 +157,25 @@ function listed(
 ): Candidate[] {
   let bytes = 0
   // By name: the same tools stay within the limits whatever order the server lists them in.
-  return tools
+  const usable = tools
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
     .map((tool, i) => {
-      bytes += definitionOf(tool).bytes
-      return mcpTool(server, tool, i < MOST_TOOLS && bytes <= MOST_LIST_BYTES, policy, now)
+      const definition = definitionOf(tool)
+      bytes += definition.bytes
+      const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
+      return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy, now)
     })
+  const leftOut = server.repaired
+    .filter(({ left_out, tool }) => left_out && isOffered(server.connector, tool))
+    .slice(0, MOST_TOOLS)
+    .map(({ tool: name, problem }) =>
+      mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy, now),
+    )
+  return [...usable, ...leftOut]
 }
+
+const ANY = { type: 'object', properties: {} }
 
 const BEYOND = {
   undeclarable: `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`,
@@ -212,13 +225,12 @@ export const hashOf = (tool: McpTool): string =>
 function mcpTool(
   server: KnownServer,
   tool: McpTool,
-  isWithinLimits: boolean,
+  schema: Normalised,
   policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): Candidate {
   const { connector } = server
-  const { hash, description, ...definition } = definitionOf(tool)
-  const schema = isWithinLimits ? definition.schema() : BEYOND
+  const { hash, description } = definitionOf(tool)
   const canonical = `${server.server}.${tool.name}`
   const isLive = server.state === 'live'
   const pinned = server.pins.get(tool.name)
@@ -231,7 +243,7 @@ function mcpTool(
     server: server.server,
     mcp_tool_name: tool.name,
     description,
-    parameters: 'schema' in schema ? schema.schema : { type: 'object', properties: {} },
+    parameters: 'schema' in schema ? schema.schema : ANY,
     input_schema: tool.inputSchema,
     annotations: tool.annotations ?? {},
     status: isChanged ? 'changed' : isLive ? 'available' : 'unavailable',

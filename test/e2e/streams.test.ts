@@ -85,7 +85,15 @@ async function resuming(t: Test, world: World) {
     await stream.done
     const [foreign] = await (await api.turn(other, 'one')).done
     for (const path of [`/v1/turns/${turn}/events`, `/v1/sessions/${session}/events`]) {
-      for (const cursor of ['x', '1-1', '-', '1-1.zzzzzzzzzzzz', foreign?.id ?? '', `${foreign?.id}.end`]) {
+      for (const cursor of [
+        'x',
+        '1-1',
+        '-',
+        '1-1.zzzzzzzzzzzz',
+        '1'.repeat(1000),
+        foreign?.id ?? '',
+        `${foreign?.id}.end`,
+      ]) {
         for (const answer of [
           await api.call('GET', path, undefined, { 'last-event-id': cursor }),
           await api.call('GET', `${path}?after=${encodeURIComponent(cursor)}`),

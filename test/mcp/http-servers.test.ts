@@ -133,6 +133,8 @@ for (const era of ['legacy', 'modern'] as const)
         ['#5', 'left out'],
       ],
     )
+    const untold = repaired.filter(({ left_out }) => !left_out).map(({ tool }) => tool)
+    t.same(untold, ['plain', 'tool', '#5'], 'only what the list lacks by its name is told as left out')
     t.same(await call(mcp, specOf(rig)), RAN)
   })
 
@@ -738,7 +740,7 @@ t.test('arguments are mirrored into headers, after a mismatch by the newer schem
     tools.map(({ name }) => name),
     ['tool'],
   )
-  t.match(repaired, [{ tool: 'broken', problem: /x-mcp-header/ }])
+  t.match(repaired, [{ tool: 'broken', problem: /x-mcp-header/, left_out: true }])
   rig.tools = [withHeader('Region')]
   rig.on('tools/call', ({ request, reply, fail }) => {
     if (request.headers['mcp-param-region'] !== 'eu') return fail(-32020, 'Header mismatch', 400)

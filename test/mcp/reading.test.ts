@@ -161,6 +161,11 @@ t.test('the hash of a list ignores order and key order, and nothing else', (t) =
   t.not(hashTools([a, b]), hashTools([{ ...a, description: 'y' }, b]))
   t.not(hashTools([a, b]), hashTools([{ ...a, annotations: { readOnlyHint: true } }, b]))
   t.not(hashTools([a]), hashTools([a, b]))
+  t.not(
+    hashTools([a]),
+    hashTools([a], [{ tool: 'b', problem: 'left out: it is' }]),
+    'what is left out counts',
+  )
   t.end()
 })
 

@@ -446,6 +446,8 @@ export function documented(document: Document) {
       `api#/${steps.map((step) => encodeURIComponent(step.replaceAll('~', '~0').replaceAll('/', '~1'))).join('/')}`
     const known = operation?.responses[String(status)]
     if (operation && status < 300 && !known) throw new Error(`${method} ${path}: ${status} is not documented`)
+    if (known?.content && !known.content['application/json'])
+      throw new Error(`${method} ${path}: JSON is not documented for ${status}`)
     const ref = known?.content?.['application/json']
       ? pointer([
           'paths',

@@ -18,7 +18,7 @@ const raw = (method: string, url: string, payload: string | Buffer, headers: Rec
   call(method, url, payload, headers)
 const refused = (code: string, status: number, param: string | null = null) => ({
   status,
-  body: { error: { code, param, message: String, request_id: String } },
+  body: { error: { code, param, message: String, details: Object, request_id: String } },
 })
 
 t.test('an answer carries the id of its request', async (t) => {
@@ -163,7 +163,9 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   ] as const) {
     const [head = '', body = ''] = (await say(text)).split('\r\n\r\n')
     t.ok(head.startsWith(status), head)
-    t.match(JSON.parse(body), { error: { code: 'invalid_request', param: null, request_id: /^req_/ } })
+    t.match(JSON.parse(body), {
+      error: { code: 'invalid_request', param: null, details: {}, request_id: /^req_/ },
+    })
     t.match(head, /x-request-id: req_/)
   }
 })

@@ -866,6 +866,10 @@ t.test('logins are off until the operator names their provider', async (t) => {
     off,
   )
   t.match(await call('GET', '/v1/oauth/callback/openai?code=1&state=2'), off)
+  t.match(await call('GET', '/v1/oauth/callback/acme?code=1'), {
+    status: 400,
+    body: { error: { param: 'provider' } },
+  })
   t.match(await call('POST', '/v1/oauth/gemini/authorize'), {
     status: 400,
     body: { error: { code: 'not_available' } },

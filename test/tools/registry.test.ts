@@ -8,6 +8,7 @@ import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { ToolsDelta } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
+import { mendTools } from '../../src/mcp/tools.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
 import type {
   Binding,
@@ -77,6 +78,7 @@ const server = (
   connector: connector(name),
   server: name,
   tools,
+  repaired: [],
   state: 'live',
   reason: null,
   pins: new Map(),
@@ -333,6 +335,24 @@ t.test('a glob means the same however many stars it has, and costs no more', asy
   const started = performance.now()
   t.notOk(passes(`${'*a'.repeat(100)}b`, 'a'.repeat(400)))
   t.ok(performance.now() - started < 1_000)
+})
+
+t.test('a tool that the MCP door left out is told with its reason, and takes no place', async (t) => {
+  const { tools, repaired } = mendTools([
+    tool('fine'),
+    { name: 'text', inputSchema: { type: 'string' } },
+    { name: 'fine', inputSchema: { type: 'object' } },
+    { name: 'mended', inputSchema: null },
+    { inputSchema: { type: 'object' } },
+    ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
+  ])
+  const first = next([], [server('s', tools, { repaired })])
+  t.equal(first.tools.length, 2 + 256, 'bounded, and nothing of what has no name or is there by it')
+  t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
+  t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })
+  const mended = next(first.tools, [server('s', [...tools, tool('text')])])
+  t.match(found(mended.tools, 's.text'), { status: 'available', reason: null })
+  t.equal(names(mended.tools).at(-1), 's.text', 'once it can be declared, it is new')
 })
 
 t.test('of two names that are exposed alike the later is left out with a reason', async (t) => {
