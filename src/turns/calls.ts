@@ -41,6 +41,10 @@ interface Job {
   /** Not in the ledger yet */
   settlement?: Settlement
   result?: ToolResultPart
+  /** Of one whose settlement is in the ledger */
+  duration_ms?: number
+  /** Its completion is known to be in the stream */
+  isSaid?: boolean
 }
 
 /** How long a call may take to come home after it was told to stop. */
@@ -140,7 +144,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
     const row = ledger.find((one) => one.call_id === call.call_id)
     const exec_id = row?.id ?? newId('exec')
     const job: Job = { call, exec_id, declared: undefined, connector: null, state: 'settled' }
-    if (row?.state === 'settled' && row.result) return { ...job, result: row.result }
+    if (row?.state === 'settled' && row.result) return { ...job, ...settledBefore(row, row.result) }
     const settled =
       row?.state === 'awaiting_approval'
         ? run.deps.executor.settleUnrun(call, exec_id, 'cancelled', NOT_RUN)
@@ -163,8 +167,9 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   })
   if (row.state === 'settled') {
     if (!row.result) return unrun('outcome_unknown', 'The result of this call was lost with its server.')
-    say(run, completedBody(known, row.result, row.duration_ms ?? 0), row.id)
-    return { ...known, state: 'settled', result: row.result }
+    const settled = { ...known, ...settledBefore(row, row.result) }
+    sayCompleted(run, settled)
+    return settled
   }
   if (row.state === 'started' && !row.repeatable) return unrun('outcome_unknown', LOST)
   if (row.state === 'awaiting_approval') {
@@ -182,6 +187,12 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   const edit = row.approval?.sealed_arguments
   return edit ? { ...known, edited: sealed.open(edit, row.id) } : known
 }
+
+const settledBefore = ({ duration_ms }: Execution, result: ToolResultPart) => ({
+  state: 'settled' as const,
+  result,
+  duration_ms: duration_ms ?? 0,
+})
 
 /** Why a call that waited for a person is settled without one. */
 export const TOOL_GONE = 'The call was not run: its tool was taken out of this conversation while it waited.'
@@ -263,7 +274,21 @@ async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> 
     return
   }
   await deps.store.executions.settle(active.fence, settlement)
-  say(run, completedBody(job, result, settlement.duration_ms), exec_id)
+  job.duration_ms = settlement.duration_ms
+  sayCompleted(run, job)
+}
+
+/** Said at once; the commit of the results says it again unless it is known by then to be in the stream. */
+function sayCompleted(run: Run, job: Job): void {
+  for (const said of completion(run, job)) {
+    run.writer.emit(said.event, said.key).then(
+      () => {
+        job.isSaid = true
+      },
+      (err: unknown) =>
+        run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a completion is left to the commit'),
+    )
+  }
 }
 
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
@@ -343,11 +368,7 @@ type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
-  const events = jobs.flatMap((job): AnnouncedEvent[] => {
-    if (!job.settlement || !job.result) return []
-    const body = completedBody(job, job.result, job.settlement.duration_ms)
-    return [{ key: `${active.turn.id}:${job.exec_id}`, event: event(active, run.index, body) }]
-  })
+  const events = jobs.flatMap((job) => (job.isSaid ? [] : completion(run, job)))
   const stored = await commit(run, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
     settlements: jobs.flatMap((job) => job.settlement ?? []),
@@ -357,15 +378,21 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
   run.history.push(...stored)
 }
 
-const completedBody = (job: Job, result: ToolResultPart, duration_ms: number): TurnEventBody => ({
-  type: 'tool_execution.completed',
-  call_id: job.call.call_id,
-  exec_id: job.exec_id,
-  outcome: result.outcome,
-  is_error: result.is_error,
-  duration_ms,
-  content: result.content,
-})
+/** What is announced of a call that has a result. */
+function completion({ active, index }: Committing, job: Job): AnnouncedEvent[] {
+  const { call, exec_id, result, settlement, duration_ms = 0 } = job
+  if (!result) return []
+  const body: TurnEventBody = {
+    type: 'tool_execution.completed',
+    call_id: call.call_id,
+    exec_id,
+    outcome: result.outcome,
+    is_error: result.is_error,
+    duration_ms: settlement?.duration_ms ?? duration_ms,
+    content: result.content,
+  }
+  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active, index, body) }]
+}
 
 /** The session's connectors, read anew only when its registry has moved. */
 async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {

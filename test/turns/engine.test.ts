@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
-import type { Part } from '../../src/chat/message.ts'
+import type { Part, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
@@ -12,6 +12,7 @@ import type { Deployment } from '../../src/provider.ts'
 import { openStore } from '../../src/store/open.ts'
 import { type Session, StaleOwner, type Store } from '../../src/store/store.ts'
 import { createLog, createMetrics } from '../../src/telemetry.ts'
+import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
 import { COMPLETED, endTurn, LAPSED, newSession, openRequest, text } from '../contracts/store-rows.ts'
@@ -73,6 +74,7 @@ const settings = {
   approvalSeconds: 60,
 }
 
+type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor'
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
 function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
@@ -82,7 +84,7 @@ function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELL
   return {
     bus,
     say,
-    replica(seen: { bus?: typeof bus } & Partial<Pick<EngineDeps, 'store' | 'log' | 'metrics'>> = {}) {
+    replica(seen: { bus?: typeof bus } & Partial<Pick<EngineDeps, Seen>> = {}) {
       const replica = `replica-${++replicas}`
       const engine = createEngine({
         ...pieces(said, answer),
@@ -214,6 +216,53 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
   t.equal(answer?.parts.length, 1)
 })
+
+t.test(
+  'the end of a parallel call is said with its step’s results where the bus refused it before',
+  async (t) => {
+    const call = (id: string): ModelEvent => ({
+      type: 'part',
+      index: Number(id),
+      part: { type: 'tool_call', call_id: `call_${id}`, name: 'a.b', arguments: {} },
+    })
+    const { bus, say, replica } = world(t, {}, [
+      call('1'),
+      call('2'),
+      { type: 'finish', reason: 'tool_calls' },
+    ])
+    const { opened: refused, open: refuse } = gate()
+    let isAway = true
+    const append = (id: string, events: BusEvent[]) => {
+      if (!isAway || !events.some(({ type }) => type === 'tool_execution.completed'))
+        return bus.append(id, events)
+      isAway = false
+      refuse()
+      return Promise.reject(new BatonError('unavailable', 'away'))
+    }
+    const policy = { needsApproval: () => false, isRepeatable: () => false, timeoutMs: () => 0 }
+    const executor = {
+      redactArguments: async (given: unknown) => given,
+      async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
+        if (call.call_id === 'call_2') await refused
+        const { call_id, name } = call
+        const ended = { outcome: 'ok', is_error: false } as const
+        const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+        const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
+        return { result, settlement: { id: exec_id, ...ended, ...left, result } }
+      },
+    }
+    const one = replica({ bus: { ...bus, append }, policy, executor } as unknown as Pick<EngineDeps, Seen>)
+    const { id } = await session()
+    const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+    const types = follow(t, bus, id, turn.id)
+    say()
+    await until(() => types.includes('turn.completed'))
+    t.strictSame(
+      types.filter((type) => /tool_execution.completed|turn.completed/.test(type)),
+      ['tool_execution.completed', 'tool_execution.completed', 'turn.completed'],
+    )
+  },
+)
 
 t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
   let isBroken = false
