@@ -1,4 +1,4 @@
-/** The reporter of `npm test` (.taprc): a line for each file, every failure whole, and the sum. */
+/** What `npm test` and `npx tap` print: a line for each file, every failure whole, and the sum. */
 import { Transform } from 'node:stream'
 import { Parser } from 'tap-parser'
 
@@ -18,8 +18,10 @@ export default class Summary extends Transform {
   // failing leaf (a crash, a time-out, a bad plan).
   #watch(parser, path) {
     let lastChild = null
+    let failedBefore = 0
     parser.on('child', (child) => {
       lastChild = child
+      failedBefore = this.#counts.failed
       this.#watch(child, [...path, child.name])
     })
     parser.on('assert', (result) => {
@@ -27,7 +29,7 @@ export default class Summary extends Transform {
       if (child) lastChild = null
       const took = result.time ? ` (${Math.round(result.time)} ms)` : ''
       if (path.length === 0) this.push(`${result.ok ? 'ok    ' : 'FAILED'} ${result.name}${took}\n`)
-      if (child && (result.ok || child.fail > 0)) return
+      if (child && (result.ok || this.#counts.failed > failedBefore)) return
       if (result.skip || result.todo) this.#counts.skipped++
       else if (result.ok) this.#counts.passed++
       else this.#failed([...path, result.name], result.diag ?? {})
@@ -38,6 +40,11 @@ export default class Summary extends Transform {
     this.#counts.failed++
     const details = JSON.stringify(diagnosis, null, 2).replace(/^/gm, '      ')
     this.push(`  x ${path.join(' > ')}\n${details}\n`)
+  }
+
+  /** Something was asserted, and all of it holds. */
+  isSound() {
+    return this.#counts.failed === 0 && this.#counts.passed > 0
   }
 
   _transform(chunk, _encoding, done) {

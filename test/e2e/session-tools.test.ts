@@ -4,6 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
+import { SERVER_WAIT_MS } from '../../src/turns/run.ts'
 import { gate } from '../emulators/http.ts'
 import { calls, type Scene, text } from '../emulators/scene.ts'
 import { type Json, ofType, outline, typesOf } from './client.ts'
@@ -534,8 +535,6 @@ async function badCompany(t: Test, world: World) {
       await stream.done
       return took
     }
-    await startOf(healthy)
-    const normal = await startOf(healthy)
 
     const bad = await Promise.all([1, 2, 3, 4].map(() => fresh(world, { lost: {} })))
     const [down, hung, broken, flood] = bad
@@ -573,11 +572,13 @@ async function badCompany(t: Test, world: World) {
     }
     for (const name of names) t.strictSame(status(name), ['available'])
     await startOf(session)
-    const sick = await startOf(session)
-    t.ok(
-      sick < normal + 500,
-      `a turn started in ${Math.round(sick)} ms, with healthy servers in ${Math.round(normal)} ms`,
-    )
+    // By turns, since what else the machine does costs both alike: a wait for servers would be in each of these.
+    const longer: number[] = []
+    for (let i = 0; i < 5; i++) {
+      const normal = await startOf(healthy)
+      longer.push((await startOf(session)) - normal)
+    }
+    t.ok(Math.min(...longer) < SERVER_WAIT_MS, `a turn started ${longer.map(Math.round)} ms later`)
     const turn = await world.run(
       session,
       `call ${names[0]}__it with {}\ncall ${names[4]}__it with {}\ncall ${down?.name}__lost with {}`,

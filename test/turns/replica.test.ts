@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
-import t from 'tap'
+import { mock } from 'node:test'
+import t, { type Test } from 'tap'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createHistories, wholeHistory } from '../../src/turns/histories.ts'
@@ -52,24 +52,48 @@ t.test('a replica that is behind takes no second turn, however few it could have
   )
 })
 
-t.test('late more often than not is behind; one long task is not', async (t) => {
-  const lateness = watchLateness(20, 5, 4)
-  t.teardown(lateness.close)
-  block(200)
-  await sleep(6)
-  t.notOk(lateness.isBehind(), 'one long task')
-  for (let i = 0; i < 20 && !lateness.isBehind(); i++) {
-    block(60)
-    // As many timers as are due run, then the next task blocks them again.
-    await new Promise(setImmediate)
+/** A machine in place of this one: time passes, and the process gets its share of a processor, as the test says. */
+function machine(t: Test): { pass(ms: number, share: number): void } {
+  let now = 0
+  let used = 0
+  mock.timers.enable({ apis: ['setInterval'] })
+  mock.method(performance, 'now', () => now)
+  mock.method(process, 'cpuUsage', () => ({ user: used * 1000, system: 0 }))
+  t.teardown(() => {
+    mock.timers.reset()
+    mock.restoreAll()
+  })
+  return {
+    pass(ms, share) {
+      now += ms
+      used += ms * share
+      // However late: of an interval's looks that were missed one is made up for.
+      mock.timers.tick(SAMPLE_MS)
+    },
   }
-  t.ok(lateness.isBehind(), 'one after the other')
-  while (lateness.isBehind()) await sleep(10)
-})
-
-function block(ms: number): void {
-  for (const end = performance.now() + ms; performance.now() < end; );
 }
+const SAMPLE_MS = 5
+
+t.test('late more often than not is behind; one long task is not, nor want of a processor', (t) => {
+  const { pass } = machine(t)
+  const lateness = watchLateness(20, SAMPLE_MS, 4)
+  t.teardown(lateness.close)
+  pass(200, 1)
+  t.notOk(lateness.isBehind(), 'one long task')
+  for (let i = 0; i < 4; i++) pass(SAMPLE_MS + 19, 1)
+  t.notOk(lateness.isBehind(), 'a little late')
+  for (let i = 0; i < 4; i++) pass(200, 0.4)
+  t.notOk(lateness.isBehind(), 'others had the processor')
+  pass(60, 1)
+  pass(SAMPLE_MS, 1)
+  t.notOk(lateness.isBehind())
+  pass(60, 0.6)
+  t.ok(lateness.isBehind(), 'every other time')
+  pass(SAMPLE_MS, 1)
+  pass(SAMPLE_MS, 1)
+  t.notOk(lateness.isBehind(), 'what was long ago is forgotten')
+  t.end()
+})
 
 // ---------------------------------------------------------------- what it keeps
 

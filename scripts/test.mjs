@@ -1,0 +1,55 @@
+// `npm test`: runs each compiled test file in a process of its own, several at a time, and sums them up. `npx tap`
+// runs the same files and measures coverage; what it loads for that into every process and thread costs a quarter
+// of all the time.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { text } from 'node:stream/consumers'
+import Summary from './tap-summary.mjs'
+
+const ROOT = 'dist/test'
+/** More than there are processors: many of the long ones wait for leases, servers and deadlines. */
+const AT_ONCE = availableParallelism() + 1
+/** Seconds for a file that does not say how long it may take, and milliseconds for one that has stopped counting. */
+const PATIENCE = { TAP_TIMEOUT: '600' }
+const LONGEST_MS = 20 * 60_000
+
+/** The long ones first: one that starts last costs its whole time. */
+const isLong = (file) => file.startsWith('e2e/')
+const files = readdirSync(ROOT, { recursive: true })
+  .filter((file) => file.endsWith('.test.js'))
+  .sort((a, b) => isLong(b) - isLong(a) || a.localeCompare(b))
+
+const summary = new Summary()
+summary.pipe(process.stdout)
+summary.write(`TAP version 14\n1..${files.length}\n`)
+let done = 0
+const work = async () => {
+  for (let file = files.shift(); file; file = files.shift()) {
+    const path = `${ROOT}/${file}`
+    const { said, failure, ms } = await run(path)
+    const indented = said.replace(/^TAP version.*\n/, '').replace(/^(?=.)/gm, '    ')
+    const verdict = `${failure ? 'not ok' : 'ok'} ${++done} - ${path} # time=${ms}ms\n`
+    const reason = failure ? `  ---\n  ended: ${failure}\n  ...\n` : ''
+    summary.write(`# Subtest: ${path}\n${indented}${verdict}${reason}`)
+  }
+}
+await Promise.all(Array.from({ length: AT_ONCE }, work))
+summary.end(() => {
+  process.exitCode = summary.isSound() ? 0 : 1
+})
+
+async function run(path) {
+  const from = performance.now()
+  const child = spawn(process.execPath, ['--enable-source-maps', path], {
+    env: { ...process.env, ...PATIENCE },
+    stdio: ['ignore', 'pipe', 'inherit'],
+    timeout: LONGEST_MS,
+    killSignal: 'SIGKILL',
+  })
+  const [said, [code, signal]] = await Promise.all([text(child.stdout), once(child, 'close')])
+  const hasPlan = /^1\.\.\d/m.test(said)
+  const failure = code === 0 && hasPlan ? null : `with ${signal ?? code}${hasPlan ? '' : ', without a plan'}`
+  return { said, failure, ms: performance.now() - from }
+}
