@@ -210,5 +210,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 }
 
+/** An attempt ends by itself at its budget: whoever waits for all of it is to hear how it ended. */
+const SLACK_MS = 500
+
 const budgetOf = (bindings: readonly Binding[]) =>
-  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0)
+  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0) + SLACK_MS
