@@ -79,7 +79,11 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
           return reject(
             new McpError('disconnected', `${spec.name} ${ending || 'is not running'}`, { sent: false }),
           )
-        child.stdin.write(`${JSON.stringify(message)}\n`, (error) => (error ? reject(error) : resolve()))
+        child.stdin.write(`${JSON.stringify(message)}\n`, (error) => {
+          if (!error) return resolve()
+          // It closed its end, as a rule because it ends: how it did says more than the pipe, and comes first.
+          void settles(ended ?? Promise.resolve(), GRACE_MS).then(() => reject(error))
+        })
       })
     },
     async close() {

@@ -21,6 +21,7 @@ import {
   type McpServerSpec,
 } from '../../src/mcp/mcp.ts'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
+import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { freePort } from '../servers.ts'
 
 t.setTimeout(120_000)
@@ -170,6 +171,23 @@ t.test('a server that cannot start says why', async (t) => {
     message: /ENOENT/,
   })
   t.match(mcp.status('dead'), { state: 'down', error: /cannot find my config/ })
+})
+
+t.test('a server that ends before it reads is told of by its end, not by the pipe', async (t) => {
+  const words = "exec 0<&-; sleep 0.3; echo 'no licence' >&2; exit 7"
+  const spec = child('gone', { command: '/bin/sh', args: ['-c', words] })
+  const watchdog = { add() {}, remove() {}, stop() {} }
+  const transport = createStdioTransport(spec, { maxBytes: 1024, watchdog, sandbox: null })
+  t.teardown(() => transport.close())
+  let obituary = ''
+  transport.onclose = () => {
+    obituary = transport.obituary()
+  }
+  await transport.start()
+  // It has closed its end by then.
+  await sleep(150)
+  await t.rejects(transport.send({ jsonrpc: '2.0', id: 1, method: 'ping' }), { code: 'EPIPE' })
+  t.equal(obituary, 'exited with code 7; stderr: no licence', 'which was said before')
 })
 
 t.test('a crash fails the call at once, and the next call starts a new process', async (t) => {
