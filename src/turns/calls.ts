@@ -3,22 +3,13 @@
  * call order as one message. The ledger row of a call is committed before the call and settled after it;
  * whoever takes the turn over reads there what may run again.
  */
-import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { type ToolCallPart, type ToolResultPart, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
-import type {
-  AnnouncedEvent,
-  Connector,
-  Execution,
-  NewExecution,
-  Settlement,
-  TurnEnd,
-} from '../store/store.ts'
-import { logEnd } from '../telemetry.ts'
-import type { DeclaredTool, Settled } from '../tools/execute.ts'
-import { isDeclarable } from '../tools/registry.ts'
-import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
+import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
+import type { DeclaredTool } from '../tools/execute.ts'
+import { CANCELLED, DRAINING } from './active.ts'
+import { completion, type Job, runJob, sayCompleted } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { commit, connectorsIn, event, type Run, say } from './run.ts'
 
@@ -28,27 +19,6 @@ export interface PendingCalls {
   executions: NewExecution[]
   overlay: Prepared['overlay']
 }
-
-/** One call with everything known about it. `result` is there once it is settled. */
-interface Job {
-  call: ToolCallPart
-  exec_id: string
-  declared: DeclaredTool | undefined
-  connector: Connector | null
-  /** The operator's edit of the arguments, where an approval brought one */
-  edited?: Record<string, unknown>
-  state: 'run' | 'waiting' | 'settled'
-  /** Not in the ledger yet */
-  settlement?: Settlement
-  result?: ToolResultPart
-  /** Of one whose settlement is in the ledger */
-  duration_ms?: number
-  /** Its completion is known to be in the stream */
-  isSaid?: boolean
-}
-
-/** How long a call may take to come home after it was told to stop. */
-const STOP_GRACE_MS = 3_000
 
 /** The ledger rows of a step's calls, made before the step is committed. */
 export async function newExecutions(
@@ -244,102 +214,6 @@ async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
   }
 }
 
-async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
-  const { active, deps } = run
-  const { call, exec_id } = job
-  const abort = new AbortController()
-  if (active.stop.signal.aborted) abort.abort(active.stop.signal.reason)
-  active.calls.set(call.call_id, { tool: call.name, abort })
-  say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
-  const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
-  active.calls.delete(call.call_id)
-  deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
-  logEnd(deps.log, 'tool call ended', {
-    session_id: active.session.id,
-    turn_id: active.turn.id,
-    call_id: call.call_id,
-    exec_id,
-    tool: call.name,
-    outcome: settlement.outcome,
-    ms: settlement.duration_ms,
-  })
-  const travels = isLast()
-  const { reason } = active.stop.signal
-  // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
-  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
-  job.state = 'settled'
-  job.result = result
-  if (reason === CANCELLED || (reason === undefined && travels)) {
-    job.settlement = settlement
-    return
-  }
-  await deps.store.executions.settle(active.fence, settlement)
-  job.duration_ms = settlement.duration_ms
-  sayCompleted(run, job)
-}
-
-/** Said at once; the commit of the results says it again unless it is known by then to be in the stream. */
-function sayCompleted(run: Run, job: Job): void {
-  for (const said of completion(run, job)) {
-    run.writer.emit(said.event, said.key).then(
-      () => {
-        job.isSaid = true
-      },
-      (err: unknown) =>
-        run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a completion is left to the commit'),
-    )
-  }
-}
-
-async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
-  const { active, deps } = run
-  const { call, exec_id, connector } = job
-  const registry = await deps.tools.current(active.session.id)
-  const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
-  if (job.declared && !isDeclarable(newest)) {
-    const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
-    return deps.executor.settleUnrun(call, exec_id, 'error', text)
-  }
-  return deps.executor.run({
-    scope: { owner: active.turn.owner, admin: false },
-    session_id: active.session.id,
-    exec_id,
-    call: job.edited ? { ...call, arguments: job.edited } : call,
-    declared: job.declared,
-    connector,
-    timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
-    signal,
-    onProgress: (progress) =>
-      say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),
-  })
-}
-
-/** A call that was told to stop and does not come home in time is settled without it. */
-async function withinGrace(
-  run: Run,
-  job: Job,
-  signal: AbortSignal,
-  work: Promise<Settled>,
-): Promise<Settled> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<Settled>((resolve) => {
-    const arm = () => {
-      timer = setTimeout(() => {
-        const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
-        const text = `The call was stopped because ${why}; whether it took effect is not known.`
-        resolve(run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
-      }, STOP_GRACE_MS)
-    }
-    if (signal.aborted) arm()
-    else signal.addEventListener('abort', arm, { once: true })
-  })
-  try {
-    return await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
 /** The turn is stopped: a cancel settles what is open and ends it; anything else leaves it to the next owner. */
 async function stopHere(run: Run, jobs: Job[]): Promise<false> {
   if (run.active.stop.signal.reason !== CANCELLED) throw run.active.stop.signal.reason
@@ -376,22 +250,6 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
     ...(end ? { end } : {}),
   })
   run.history.push(...stored)
-}
-
-/** What is announced of a call that has a result. */
-function completion({ active, index }: Committing, job: Job): AnnouncedEvent[] {
-  const { call, exec_id, result, settlement, duration_ms = 0 } = job
-  if (!result) return []
-  const body: TurnEventBody = {
-    type: 'tool_execution.completed',
-    call_id: call.call_id,
-    exec_id,
-    outcome: result.outcome,
-    is_error: result.is_error,
-    duration_ms: settlement?.duration_ms ?? duration_ms,
-    content: result.content,
-  }
-  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active, index, body) }]
 }
 
 /** The session's connectors, read anew only when its registry has moved. */

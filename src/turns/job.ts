@@ -1,0 +1,146 @@
+/**
+ * One call of a step: made under its connector's limits, stopped when it must be, settled truthfully, and its
+ * completion said.
+ */
+import type { TurnEventBody } from '../chat/event.ts'
+import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import type { AnnouncedEvent, Connector, Settlement } from '../store/store.ts'
+import { logEnd } from '../telemetry.ts'
+import type { DeclaredTool, Settled } from '../tools/execute.ts'
+import { isDeclarable } from '../tools/registry.ts'
+import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
+import { event, type Run, say } from './run.ts'
+
+/** One call with everything known about it. `result` is there once it is settled. */
+export interface Job {
+  call: ToolCallPart
+  exec_id: string
+  declared: DeclaredTool | undefined
+  connector: Connector | null
+  /** The operator's edit of the arguments, where an approval brought one */
+  edited?: Record<string, unknown>
+  state: 'run' | 'waiting' | 'settled'
+  /** Not in the ledger yet */
+  settlement?: Settlement
+  result?: ToolResultPart
+  /** Of one whose settlement is in the ledger */
+  duration_ms?: number
+  /** Its completion is known to be in the stream */
+  isSaid?: boolean
+}
+
+/** How long a call may take to come home after it was told to stop. */
+const STOP_GRACE_MS = 3_000
+
+/** `isLast`: its settlement may travel with the results' commit. */
+export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise<void> {
+  const { active, deps } = run
+  const { call, exec_id } = job
+  const abort = new AbortController()
+  if (active.stop.signal.aborted) abort.abort(active.stop.signal.reason)
+  active.calls.set(call.call_id, { tool: call.name, abort })
+  say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
+  const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
+  active.calls.delete(call.call_id)
+  deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
+  logEnd(deps.log, 'tool call ended', {
+    session_id: active.session.id,
+    turn_id: active.turn.id,
+    call_id: call.call_id,
+    exec_id,
+    tool: call.name,
+    outcome: settlement.outcome,
+    ms: settlement.duration_ms,
+  })
+  const travels = isLast()
+  const { reason } = active.stop.signal
+  // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
+  if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
+  job.state = 'settled'
+  job.result = result
+  if (reason === CANCELLED || (reason === undefined && travels)) {
+    job.settlement = settlement
+    return
+  }
+  await deps.store.executions.settle(active.fence, settlement)
+  job.duration_ms = settlement.duration_ms
+  sayCompleted(run, job)
+}
+
+/** Said at once; the commit of the results says it again unless it is known by then to be in the stream. */
+export function sayCompleted(run: Run, job: Job): void {
+  for (const said of completion(run, job)) {
+    run.writer.emit(said.event, said.key).then(
+      () => {
+        job.isSaid = true
+      },
+      (err: unknown) =>
+        run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a completion is left to the commit'),
+    )
+  }
+}
+
+async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
+  const { active, deps } = run
+  const { call, exec_id, connector } = job
+  const registry = await deps.tools.current(active.session.id)
+  const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
+  if (job.declared && !isDeclarable(newest)) {
+    const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
+    return deps.executor.settleUnrun(call, exec_id, 'error', text)
+  }
+  return deps.executor.run({
+    scope: { owner: active.turn.owner, admin: false },
+    session_id: active.session.id,
+    exec_id,
+    call: job.edited ? { ...call, arguments: job.edited } : call,
+    declared: job.declared,
+    connector,
+    timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
+    signal,
+    onProgress: (progress) =>
+      say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),
+  })
+}
+
+/** A call that was told to stop and does not come home in time is settled without it. */
+async function withinGrace(
+  run: Run,
+  job: Job,
+  signal: AbortSignal,
+  work: Promise<Settled>,
+): Promise<Settled> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<Settled>((resolve) => {
+    const arm = () => {
+      timer = setTimeout(() => {
+        const why = signal.reason === TOOL_REMOVED ? 'its tool was removed' : 'the turn was cancelled'
+        const text = `The call was stopped because ${why}; whether it took effect is not known.`
+        resolve(run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
+      }, STOP_GRACE_MS)
+    }
+    if (signal.aborted) arm()
+    else signal.addEventListener('abort', arm, { once: true })
+  })
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** What is announced of a call that has a result. */
+export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] {
+  const { call, exec_id, result, settlement, duration_ms = 0 } = job
+  if (!result) return []
+  const body: TurnEventBody = {
+    type: 'tool_execution.completed',
+    call_id: call.call_id,
+    exec_id,
+    outcome: result.outcome,
+    is_error: result.is_error,
+    duration_ms: settlement?.duration_ms ?? duration_ms,
+    content: result.content,
+  }
+  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active, index, body) }]
+}
