@@ -23,6 +23,7 @@ export interface MendedTools {
 export function mendTools(entries: readonly unknown[]): MendedTools {
   const tools = new Map<string, McpTool>()
   const repaired: ToolProblem[] = []
+  const leftOut = new Map<string, ToolProblem>()
   let bytes = 0
   for (const [index, entry] of entries.slice(0, MAX_ENTRIES).entries()) {
     const problems: string[] = []
@@ -37,10 +38,13 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
     }
     const named = nameOf(entry)
     const name = named?.slice(0, MAX_NAME) ?? `#${index + 1}`
-    for (const problem of problems) repaired.push({ tool: name, problem })
-    const reason = repaired.at(-1)
-    if (tool === null && name === named && reason) reason.left_out = true
+    const found = problems.map((problem): ToolProblem => ({ tool: name, problem }))
+    repaired.push(...found)
+    const reason = found.at(-1)
+    if (tool === null && name === named && reason) leftOut.set(name, reason)
   }
+  // Of entries with one name a sound one is the tool, wherever it stands.
+  for (const [name, reason] of leftOut) if (!tools.has(name)) reason.left_out = true
   if (entries.length > MAX_ENTRIES)
     repaired.push({ tool: '*', problem: `left out: all entries after the first ${MAX_ENTRIES}` })
   return { tools: [...tools.values()], repaired }

@@ -9,7 +9,7 @@ import { readResult } from '../../src/mcp/content.ts'
 import type { McpServerSpec } from '../../src/mcp/contract.ts'
 import { retryAfterMs } from '../../src/mcp/http.ts'
 import { createListing } from '../../src/mcp/listing.ts'
-import { hashTools, mendTools } from '../../src/mcp/tools.ts'
+import { hashTools, leftOutOf, mendTools } from '../../src/mcp/tools.ts'
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 const object = { type: 'object' }
@@ -142,6 +142,20 @@ t.test('the lists of real servers come through whole, and tricky schemas lose no
       )
     }
   }
+  t.end()
+})
+
+t.test('of entries with one name a sound one is the tool, and else the last says why there is none', (t) => {
+  const sound = (name: string) => ({ name, inputSchema: { type: 'object' } })
+  const list = (name: string) => ({ name, inputSchema: { type: 'array' } })
+  const task = { name: 'bad', execution: { taskSupport: 'required' } }
+  const mended = mendTools([sound('first'), list('first'), list('later'), sound('later'), list('bad'), task])
+  t.strictSame(
+    mended.tools.map(({ name }) => name),
+    ['first', 'later'],
+  )
+  t.match(leftOutOf(mended), [{ tool: 'bad', problem: /task/ }])
+  t.equal(leftOutOf(mended).length, 1)
   t.end()
 })
 
