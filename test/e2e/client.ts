@@ -200,3 +200,9 @@ export const outline = (frames: readonly Frame[]): string[] =>
   typesOf(frames).filter((type, i, all) => type !== all[i - 1])
 export const ofType = (frames: readonly Frame[], type: string): Json[] =>
   frames.filter((frame) => frame.type === type).map(({ data }) => data)
+/** What was said in a session: each message's role and words. */
+export const spoken = (messages: Json[]) =>
+  messages.map(({ role, parts }) => [
+    role,
+    parts.map((part: Json) => part.text ?? part.name ?? part.type).join(''),
+  ])

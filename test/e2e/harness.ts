@@ -300,3 +300,15 @@ export function declaredIn({ body }: Recorded): string[] {
     return group ? group.map(({ name }: Json) => name) : [tool.name]
   })
 }
+
+/** The input of a Responses request in words: texts, <call>, =result. */
+export const wordsOf = ({ input }: Json): string[] =>
+  input.flatMap((item: Json) => {
+    if (item.type === 'function_call') return [`<${item.name.replace(/^.*__/, '')}>`]
+    if (item.type === 'function_call_output')
+      return [`=${typeof item.output === 'string' ? item.output : item.output.map(({ text }: Json) => text)}`]
+    if (item.type !== 'message' && item.role === undefined) return []
+    return [
+      typeof item.content === 'string' ? item.content : item.content.map(({ text }: Json) => text).join(''),
+    ]
+  })
