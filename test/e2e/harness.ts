@@ -312,3 +312,15 @@ export const wordsOf = ({ input }: Json): string[] =>
       typeof item.content === 'string' ? item.content : item.content.map(({ text }: Json) => text).join(''),
     ]
   })
+
+let serial = 0
+/** A tool server and its connector under a name that no other test uses. */
+export const fresh = async (world: World, tools: Record<string, TestTool>) => {
+  const name = `srv${++serial}`
+  return { name, server: await world.tools(name, tools) }
+}
+
+/** Waits for something that no event announces. */
+export async function eventually(holds: () => boolean | Promise<boolean>): Promise<void> {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10))
+}
