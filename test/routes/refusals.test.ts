@@ -3,16 +3,11 @@ import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
-import { openStore } from '../../src/store/open.ts'
 import { gateway } from './gateway.ts'
+import { gatewayOnStore } from './gateway-on-store.ts'
 
-const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-const g = await gateway(store, { BATON_BODY_LIMIT: '64KiB', BATON_ENABLE_OAUTH: 'openai' })
-t.teardown(async () => {
-  await g.close()
-  await store.close()
-})
-const { call } = g
+const g = await gatewayOnStore(t, { BATON_BODY_LIMIT: '64KiB', BATON_ENABLE_OAUTH: 'openai' })
+const { call, store } = g
 const json = { 'content-type': 'application/json' }
 const raw = (method: string, url: string, payload: string | Buffer, headers: Record<string, string> = json) =>
   call(method, url, payload, headers)

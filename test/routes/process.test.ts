@@ -1,0 +1,95 @@
+/** What the gateway says of itself: its readiness, figures, and the document of its operations. */
+import t from 'tap'
+import { type Document, gateway } from './gateway.ts'
+import { gatewayOnStore } from './gateway-on-store.ts'
+
+const g = await gatewayOnStore(t)
+const { call, store } = g
+
+t.test('the process, its readiness, figures and documents', async (t) => {
+  t.match(await call('GET', '/healthz'), { status: 200, body: { status: 'ok', version: '9.9.9' } })
+  t.match(await call('GET', '/readyz'), { status: 200, body: { status: 'ready' } })
+  g.drain.now = true
+  const draining = await call('GET', '/readyz')
+  g.drain.now = false
+  t.match(draining, {
+    status: 503,
+    body: { error: { code: 'draining', details: { reason: /shutting down/ } } },
+  })
+  t.equal(draining.headers['retry-after'], '1')
+  t.match(await call('HEAD', '/healthz'), { status: 200, text: '' })
+  const metrics = await call('GET', '/metrics')
+  t.match(metrics.text, /baton_http_requests_total\{method="GET",route="\/healthz",status="200"\} 1/)
+  const document = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
+  t.match(document.json(), { openapi: '3.1.0', info: { version: '9.9.9' } })
+  const page = await g.app.inject({ url: '/docs/', headers: { host: 'localhost' } })
+  t.match(page.statusCode, 200)
+  t.match(page.headers['content-security-policy'], /script-src 'self'/)
+  t.notMatch(page.headers['content-security-policy'], /upgrade-insecure|https:|swagger\.io/)
+  t.match(page.body, /swagger-ui/)
+})
+
+t.test('readiness names the dependency that is not ready', async (t) => {
+  const bus = { ...g.bus.bus, ready: () => Promise.reject(new Error('no Redis')) }
+  const other = await gateway(store, {}, { bus })
+  t.match(await other.call('GET', '/readyz'), {
+    status: 503,
+    body: { error: { code: 'unavailable', details: { reason: 'bus: no Redis' } } },
+  })
+  await other.close()
+})
+
+t.test('every operation is documented: summary, tag, id, examples of its body', async (t) => {
+  const { body } = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
+  const document = JSON.parse(body) as Document
+  const ids = new Set<string>()
+  for (const [path, operations] of Object.entries(document.paths)) {
+    for (const [method, operation] of Object.entries(operations)) {
+      const name = `${method} ${path}`
+      t.ok(operation.summary && operation.tags?.length === 1, `${name} has a summary and a tag`)
+      t.notOk(ids.has(operation.operationId), `${name} has an id of its own`)
+      ids.add(operation.operationId)
+      t.ok(operation.responses.default, `${name} documents its errors`)
+      for (const { name: field, schema } of operation.parameters ?? []) {
+        t.type(schema, 'object', `${name} says what ${field} is`)
+      }
+      const content = operation.requestBody?.content['application/json']
+      const needsBody = (content?.schema.required?.length ?? 0) > 0 || content?.schema.$ref !== undefined
+      t.equal(operation.requestBody?.required ?? false, needsBody, `${name} says whether it needs its body`)
+      t.equal(
+        operation.security?.length === 0,
+        !path.startsWith('/v1/') || path.includes('callback'),
+        `${name} says whether it needs a key`,
+      )
+      const isEmpty = content && Object.keys(content.schema.properties ?? { any: 1 }).length === 0
+      if (content && !isEmpty) {
+        t.ok(content.example || content.examples || content.schema.$ref, `${name} has an example`)
+      }
+    }
+  }
+  t.ok(document.components.schemas.Message)
+  const { discriminator, oneOf } = document.components.schemas.ContextEdit ?? {}
+  t.same(discriminator, {
+    propertyName: 'op',
+    mapping: {
+      insert_before: '#/components/schemas/ContextEditInsertBefore',
+      insert_after: '#/components/schemas/ContextEditInsertBefore',
+      replace_at: '#/components/schemas/ContextEditInsertBefore',
+      delete_at: '#/components/schemas/ContextEditDeleteAt',
+    },
+  })
+  t.equal((oneOf as unknown[]).length, 2, 'each branch stands by its name')
+  for (const [, name = ''] of body.matchAll(/"#\/components\/schemas\/(\w+)"/g)) {
+    t.ok(document.components.schemas[name], `${name} is there`)
+  }
+  t.notMatch(JSON.stringify(document.paths), /Default Response/)
+  t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
+    'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
+  })
+  t.match(document.components.schemas.EventStepDiscarded, {
+    properties: {
+      type: { enum: ['step.discarded'] },
+      reason: { enum: ['tools_changed', 'owner_lost', 'retry'] },
+    },
+  })
+})
