@@ -1,0 +1,232 @@
+/** How streams and waiting end: with clients that do not read or leave, and with a server that closes. */
+import { once } from 'node:events'
+import { Agent, request } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import type { HttpDeps } from '../../src/http.ts'
+import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
+
+/** Many more events than any buffer holds, as fast as they are taken. */
+function flood() {
+  const state = { taken: 0, ended: false }
+  async function* script({ signal }: ReadOptions): AsyncGenerator<ReadItem> {
+    try {
+      while (!signal.aborted && state.taken < 2000) {
+        state.taken++
+        yield { events: [event('content.delta', state.taken, { text: 'x'.repeat(65_536) })] }
+      }
+      await aborted(signal)
+    } finally {
+      state.ended = true
+    }
+  }
+  return { state, script }
+}
+/** Until the client's unread data keeps the server from taking more. */
+async function blocked(state: { taken: number }): Promise<void> {
+  let before = -1
+  await settled(async () => {
+    const still = state.taken > 0 && state.taken === before
+    before = state.taken
+    if (!still) await new Promise((resolve) => setTimeout(resolve, 100))
+    return still
+  })
+}
+
+t.test('a client that does not read is waited for; when it leaves, its reader is let go', async (t) => {
+  const s = await serve(t, turnRow())
+  const { state, script } = flood()
+  scripted(script)(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  await blocked(state)
+  t.ok(state.taken < 1000, `${state.taken} events were taken, not all there are`)
+  t.notOk(state.ended)
+  stream.destroy()
+  await settled(() => state.ended)
+  await settled(async () => (await s.opened()) === 0)
+})
+
+t.test('a client that never reads again is let go too', async (t) => {
+  const s = await serve(t, turnRow(), { pingMs: 50 })
+  const { state, script } = flood()
+  scripted(script)(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  stream.on('error', () => {})
+  await settled(() => state.ended)
+  t.ok(state.taken > 0)
+})
+
+t.test('a client that does not read the end of its stream is let go as well', async (t) => {
+  const s = await serve(t, turnRow(), { pingMs: 50 })
+  scripted(async function* () {
+    // More than the sockets' buffers hold, in one item: the stream itself is done with it at once.
+    yield { events: [event('turn.completed', 1, { text: 'x'.repeat(32 << 20) })] }
+  })(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  stream.on('error', () => {})
+  t.equal(await s.opened(), 1)
+  await settled(async () => (await s.opened()) === 0)
+})
+
+t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
+  let left = () => {}
+  const gone = new Promise<void>((resolve) => {
+    left = resolve
+  })
+  let began = () => {}
+  const begun = new Promise<void>((resolve) => {
+    began = resolve
+  })
+  const turns = {
+    async start() {
+      outgoing.destroy()
+      await gone
+      return { turn: turnRow(), outcome: 'created' }
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turnRow(), { turns, pingMs: 5 })
+  scripted(async function* ({ signal }) {
+    began()
+    yield { events: [event('turn.created', 1)] }
+    await aborted(signal)
+  })(s)
+  s.app.server.once('request', (_, response) => response.once('close', left))
+  const headers = { 'content-type': 'application/json' }
+  const where = { host: '127.0.0.1', port: s.port, path: '/v1/sessions/ses_1/turns', method: 'POST', headers }
+  const outgoing = request(where).on('error', () => {})
+  outgoing.end(JSON.stringify({ input: 'Hi' }))
+  await begun
+  await settled(async () => (await s.opened()) === 0)
+  // A ping onto what is closed would be an error that nobody hears.
+  await new Promise((resolve) => setTimeout(resolve, 30))
+})
+
+t.test('closing the server ends its streams cleanly, with what was said before', async (t) => {
+  const s = await serve(t, turnRow())
+  const ofTurn = await s.open('/v1/turns/turn_1/events')
+  const ofSession = await s.open('/v1/sessions/ses_1/events')
+  await until(ofSession, '\n\n')
+  await until(ofTurn, '\n\n')
+  await s.say('content.delta')
+  const texts = Promise.all([all(ofTurn), all(ofSession)])
+  await s.app.close()
+  for (const text of await texts) t.same(typesIn(text), ['content.delta'])
+})
+
+t.test('a connection serves one stream after the other, and keeps no server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  t.teardown(() => agent.destroy())
+  await s.say('turn.completed')
+  const ports = new Set<number | undefined>()
+  for (let i = 0; i < 3; i++) {
+    const stream = await s.open('/v1/turns/turn_1/events', {}, undefined, agent)
+    ports.add(stream.socket.localPort)
+    t.same(typesIn(await all(stream)), ['turn.completed'])
+  }
+  t.equal(ports.size, 1)
+  const last = await s.open('/v1/sessions/ses_1/events', {}, undefined, agent)
+  await until(last, '\n\n')
+  const over = once(last.socket, 'close')
+  await Promise.all([all(last), s.app.close()])
+  await over
+})
+
+t.test('a connection that was opened in advance keeps no server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const { port } = s.app.server.address() as AddressInfo
+  const socket = connect(port, '127.0.0.1')
+  await Promise.all([once(socket, 'connect'), once(s.app.server, 'connection')])
+  const over = once(socket, 'close')
+  const late = sleep(5000, 'late', { ref: false })
+  t.not(await Promise.race([s.app.close(), late]), 'late')
+  await over
+})
+
+t.test('a client that does not read cannot keep the server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const { state, script } = flood()
+  scripted(script)(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  stream.on('error', () => {})
+  await blocked(state)
+  await s.app.close()
+  t.ok(state.ended)
+})
+
+t.test('a waiting caller is answered when the server closes', async (t) => {
+  const turn = turnRow()
+  const waiting = { signal: null as AbortSignal | null }
+  const turns = {
+    start: async () => ({ turn, outcome: 'created' }),
+    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
+      waiting.signal = signal
+      await aborted(signal)
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  const agent = new Agent({ keepAlive: true })
+  t.teardown(() => agent.destroy())
+  const answer = s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false }, agent)
+  await settled(() => waiting.signal !== null)
+  const closing = s.app.close()
+  const stream = await answer
+  t.equal(stream.headers.connection, 'close', 'its connection keeps no server from closing')
+  t.equal(stream.statusCode, 503)
+  t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
+  await closing
+})
+
+t.test('a caller who left while the turn was opened is not waited for', async (t) => {
+  const turn = turnRow()
+  const state = { gone: false, left: false }
+  const turns = {
+    start: async () => {
+      outgoing.destroy()
+      await settled(() => state.gone)
+      return { turn, outcome: 'created' }
+    },
+    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
+      await aborted(signal)
+      state.left = true
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  s.app.server.on('connection', (socket) => socket.on('close', () => (state.gone = true)))
+  const outgoing = request({
+    host: '127.0.0.1',
+    port: s.port,
+    path: '/v1/sessions/ses_1/turns',
+    method: 'POST',
+  })
+  outgoing.on('error', () => {})
+  outgoing.setHeader('content-type', 'application/json')
+  outgoing.end(JSON.stringify({ input: 'Hi', stream: false }))
+  await settled(() => state.left)
+  t.ok(state.left)
+})
+
+t.test('a waiting caller who leaves is waited for no longer', async (t) => {
+  const turn = turnRow()
+  const state = { waiting: false, gone: false }
+  const turns = {
+    wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
+      state.waiting = true
+      await aborted(signal)
+      state.gone = true
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  const outgoing = request({ host: '127.0.0.1', port: s.port, path: '/v1/turns/turn_1?wait=500' })
+  outgoing.on('error', () => {})
+  outgoing.end()
+  await settled(() => state.waiting)
+  outgoing.destroy()
+  await settled(() => state.gone)
+  t.ok(state.gone)
+})
