@@ -1,0 +1,324 @@
+/** What goes into a tool is held against its schema; what comes out is shaped, kept, and read again. */
+import fc from 'fast-check'
+import t from 'tap'
+import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
+import type { ContentPart } from '../../src/chat/message.ts'
+import type { Execution } from '../../src/store/store.ts'
+import type { ExecutorDeps } from '../../src/tools/execute.ts'
+import { MODEL_LIMIT, shapeResult } from '../../src/tools/results.ts'
+import { outputSlice } from '../../src/tools/slice.ts'
+import { cutUtf8, endUtf8 } from '../../src/tools/text.ts'
+import { createValidator, type Problem } from '../../src/tools/validate.ts'
+import { SECRET, text } from './declared-tool.ts'
+
+// ---------------------------------------------------------------- arguments
+
+const validator = createValidator()
+t.teardown(() => validator.close())
+const said = (problems: Problem[]) =>
+  problems.map(({ path, message, property }) => [path.join('.'), message, property ?? ''].join('|'))
+
+t.test('arguments are held against the server’s schema whatever its draft', async (t) => {
+  const check = async (schema: unknown, value: unknown) => said(await validator.problems(schema, value))
+  const bounds = {
+    $schema: 'http://json-schema.org/draft-04/schema#',
+    type: 'object',
+    properties: { n: { type: 'integer', minimum: 0, exclusiveMinimum: true } },
+  }
+  t.strictSame(await check(bounds, { n: 0 }), ['n|must be > 0|'])
+  const tuple = {
+    type: 'object',
+    properties: {
+      p: { type: 'array', items: [{ type: 'string' }, { type: 'number' }], additionalItems: false },
+    },
+  }
+  t.strictSame(await check(tuple, { p: ['a', 1] }), [])
+  t.strictSame(await check(tuple, { p: ['a', 'b'] }), ['p.1|must be number|'])
+  t.equal((await check(tuple, { p: ['a', 1, 2] })).length, 1)
+  const referring = {
+    type: 'object',
+    properties: {
+      a: { $ref: '#/definitions/A' },
+      remote: { $ref: 'https://example.org/x.json' },
+      b: { $ref: '#/properties/t/items/0' },
+      t: { items: [{ type: 'boolean' }] },
+      r: { $ref: '#' },
+    },
+    definitions: { A: { enum: ['x', 'y'] } },
+  }
+  t.strictSame(await check(referring, { a: 'z' }), ['a|must be one of ["x","y"]|'])
+  t.strictSame(await check(referring, { a: 'x', remote: 5, b: true, r: { a: 'y' } }), [])
+  t.strictSame(await check(referring, { b: 1 }), ['b|must be boolean|'])
+  t.strictSame(await check(referring, { r: { r: { a: 1 } } }), ['r.r.a|must be one of ["x","y"]|'])
+  t.strictSame(
+    await check({ type: 'object', properties: { a: { type: 'string', nullable: true } } }, { a: null }),
+    [],
+  )
+  t.strictSame(
+    await check(
+      { type: 'object', properties: { a: { type: 'file' }, b: { type: 'string', format: 'uri' } } },
+      { a: 1, b: 'no uri' },
+    ),
+    [],
+  )
+  t.strictSame(
+    await check(
+      { type: 'object', properties: { a: { type: 'string', pattern: '^[\\w\\_-]+$' } } },
+      { a: '!' },
+    ),
+    ['a|must match pattern "^[\\w\\_-]+$"|'],
+  )
+  t.strictSame(
+    await check({ type: 'object', properties: { a: { type: 'string', pattern: '(' } } }, { a: 'x' }),
+    [],
+  )
+  t.strictSame(await check({ type: 'object', properties: { a: true, b: false } }, { a: 1, b: 2 }), [
+    'b|boolean schema is false|',
+  ])
+  // Formula 1's word for a team, and every object's for what made it.
+  const inherited = {
+    type: 'object',
+    properties: { constructor: { type: 'string' }, toString: { type: 'boolean' } },
+  }
+  t.strictSame(await check(inherited, {}), [])
+  t.strictSame(await check(inherited, { constructor: 5 }), ['constructor|must be string|'])
+  t.strictSame(await check({ ...inherited, required: ['constructor'] }, {}), [
+    '|must have the property|constructor',
+  ])
+  t.strictSame(await check({ type: 'object', required: 'nonsense', properties: [] }, {}), [])
+  t.strictSame(await check(null, { a: 1 }), [])
+})
+
+t.test('arguments are held against a schema however many others came after it', async (t) => {
+  const bounded = (maxLength: number) => ({
+    type: 'object',
+    properties: { a: { type: 'string', maxLength } },
+  })
+  const check = async (a: unknown) => said(await validator.problems(bounded(7), { a }))
+  t.strictSame(await check(1), ['a|must be string|'])
+  for (let i = 1_000; i < 1_310; i++) await validator.problems(bounded(i), { a: 'x' })
+  t.strictSame(await check(1), ['a|must be string|'])
+  t.strictSame(await check('fits'), [])
+})
+
+t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
+  const own = createValidator(1_000)
+  t.teardown(() => own.close())
+  await own.problems({ type: 'object' }, {})
+  const slow = { type: 'object', properties: { s: { type: 'string', pattern: '^(a+)+$' } } }
+  const bomb = {
+    type: 'object',
+    properties: Object.fromEntries(
+      Array.from({ length: 3_000 }, (_, i) => [
+        `p${i}`,
+        {
+          anyOf: [
+            { type: 'string', minLength: i },
+            { type: 'object', properties: { x: { const: i } } },
+          ],
+        },
+      ]),
+    ),
+  }
+  let longest = 0
+  let last = performance.now()
+  const beat = setInterval(() => {
+    longest = Math.max(longest, performance.now() - last)
+    last = performance.now()
+  }, 5)
+  t.strictSame(
+    await own.problems(slow, { s: `${'a'.repeat(40)}!` }),
+    [],
+    'let through: the server checks too',
+  )
+  await own.problems(bomb, { p1: 'x' })
+  clearInterval(beat)
+  t.ok(longest < 3_000, `the event loop was held for ${Math.round(longest)} ms`)
+  const started = performance.now()
+  t.strictSame(await own.problems(slow, { s: `${'a'.repeat(40)}!` }), [])
+  t.ok(performance.now() - started < 900, 'a refused schema is not tried again')
+  const fine = { type: 'object', properties: { a: { type: 'string' } } }
+  t.strictSame(said(await own.problems(fine, { a: 1 })), ['a|must be string|'], 'the next thread works')
+  let deep: Record<string, unknown> = {}
+  for (let i = 0; i < 100_000; i++) deep = { a: deep }
+  t.strictSame(await own.problems(fine, deep), [])
+  t.strictSame(await own.problems(deep, {}), [])
+})
+
+t.test('a closed validator leaves nobody waiting', async (t) => {
+  const own = createValidator()
+  const waiting = Promise.all(
+    [1, 2, 3].map((a) => own.problems({ type: 'object', properties: { a: { const: 9 } } }, { a })),
+  )
+  await own.close()
+  t.strictSame(await waiting, [[], [], []])
+  t.strictSame(await own.problems({ type: 'object' }, {}), [])
+})
+
+// ---------------------------------------------------------------- results
+
+const shape = (content: ContentPart[], structured?: unknown, canInspect = true) =>
+  shapeResult(
+    { content, ...(structured === undefined ? {} : { structured }), is_error: false },
+    'exec_7',
+    canInspect,
+  )
+
+t.test('a long text is kept whole and given as head, tail and a way to read on', async (t) => {
+  const whole = `${'début '.repeat(20_000)}the end`
+  const { content, spill, stored, bytes } = await shape([text(whole)])
+  t.equal(stored.output, whole)
+  t.strictSame(spill, { exec_id: 'exec_7', bytes: Buffer.byteLength(whole) })
+  t.equal(bytes, Buffer.byteLength(whole))
+  const [part] = content
+  const given = part?.type === 'text' ? part.text : ''
+  t.ok(Buffer.byteLength(given) <= MODEL_LIMIT)
+  t.match(given, /^début début/)
+  t.match(given, /the end$/)
+  const [, offset] = given.match(/"exec_id": "exec_7", "offset": (\d+)/) ?? []
+  const next = outputSlice(stored, { path: '', offset: Number(offset), limit: 12 })
+  t.equal(given.indexOf(`\n\n[The result is`), Buffer.from(whole).toString('utf8', 0, Number(offset)).length)
+  t.equal(next.offset, Number(offset), 'the notice points between characters')
+  const unread = JSON.stringify((await shape([text(whole)], undefined, false)).content)
+  t.match(unread, /The rest is kept/)
+  t.notMatch(unread, /inspect_tool_output/)
+})
+
+t.test('the offset to read on at is one of the stored text, whose secrets are gone', async (t) => {
+  const lines = Array.from({ length: 9_000 }, (_, i) => `line ${i} ${i % 50 === 0 ? SECRET : 'nothing'}`)
+  const { content, stored } = await shape([text(lines.join('\n'))])
+  const given = content[0]?.type === 'text' ? content[0].text : ''
+  const [head = ''] = given.split('\n\n[The result is')
+  const [, offset] = given.match(/"offset": (\d+)/) ?? []
+  const after = outputSlice(stored, { path: '', offset: Number(offset), limit: 40 }).content
+  t.notMatch(stored.output, SECRET)
+  const cut = lines.join('\n').slice(head.length, head.length + 20)
+  t.equal(after.slice(0, 8), cut.slice(0, 8))
+})
+
+t.test('what is structured keeps its structure, and nothing is cut in silence', async (t) => {
+  const small = { items: [1, 2, 3] }
+  t.match(await shape([], small), {
+    content: [text(JSON.stringify(small))],
+    structured: small,
+    stored: { structured: true },
+  })
+  t.match(await shape([text('three items')], small), { content: [text('three items')], structured: small })
+  const big = { items: Array.from({ length: 9_000 }, (_, i) => ({ id: i })) }
+  const repeated = await shape([text(JSON.stringify(big, null, 2))], big)
+  t.equal(repeated.structured, undefined)
+  t.equal(repeated.content.length, 1)
+  t.strictSame(JSON.parse(repeated.stored.output), big)
+  t.equal(outputSlice(repeated.stored, { path: '/items/8999/id', offset: 0, limit: 10 }).content, '8999')
+  const told = await shape([text('9000 items')], big)
+  t.match(told.content, [text('9000 items'), { text: /structured result of \d+ bytes.*exec_7/ }])
+  t.strictSame(JSON.parse(told.stored.output), big)
+  const long = 'z'.repeat(MODEL_LIMIT + 1)
+  const both = await shape([text(long)], big)
+  t.equal(outputSlice(both.stored, { path: '/text', offset: MODEL_LIMIT, limit: 10 }).content, 'z')
+  t.equal(outputSlice(both.stored, { path: '/structured/items/1/id', offset: 0, limit: 10 }).content, '1')
+  const wordy = await shape([text(long)], small)
+  t.match(wordy, { structured: small, stored: { output: long, structured: false } })
+})
+
+t.test('media pass whole within their limits, and are named where they do not', async (t) => {
+  const image = (media_type: string, bytes: number, start = 'iVBORw0KGgo'): ContentPart => ({
+    type: 'image',
+    media_type,
+    data: start + 'A'.repeat(Math.ceil((bytes * 4) / 3) - start.length),
+  })
+  const fine = image('image/jpg', 1_000)
+  const { content, stored } = await shape([
+    text('see'),
+    fine,
+    image('image/tiff', 10, 'SUkqAAg'),
+    image('image/png', 6 * 1024 * 1024),
+  ])
+  t.strictSame(content.at(-1), { ...fine, media_type: 'image/png' }, 'as what it is')
+  t.match(content, [
+    text('see'),
+    { text: /image\/tiff.*not passed on/ },
+    { text: /bytes is more than/ },
+    { type: 'image' },
+  ])
+  t.match(stored.output, /^see\n\n\[image, image\/tiff/)
+  t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)
+  const starts = { jpeg: '/9j/4AAQSkZJRgABAQAA', gif: 'R0lGODlhAQABAIAAAAAA', webp: 'UklGRiQAAABXRUJQVlA4' }
+  for (const [kind, start] of Object.entries(starts)) {
+    const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
+    t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
+  }
+  const many = await shape(Array.from({ length: 70 }, (_, i) => text(`t${i}`)))
+  t.equal(many.content.length, 65)
+  t.match(many.content.at(-1), { text: /6 more items/ })
+  t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
+})
+
+t.test('slices put together are the whole, and none splits a character', async () => {
+  fc.assert(
+    fc.property(
+      fc.string({ unit: 'grapheme', maxLength: 60 }),
+      fc.integer({ min: 1, max: 9 }),
+      (whole, limit) => {
+        const stored = { output: whole, structured: false }
+        let read = ''
+        for (let offset: number | null = 0; offset !== null; ) {
+          const slice = outputSlice(stored, { path: '', offset, limit })
+          if (
+            slice.total_bytes !== Buffer.byteLength(whole) ||
+            slice.content.includes('\ufffd') !== whole.includes('\ufffd')
+          )
+            return false
+          if (slice.next_offset !== null && slice.next_offset <= offset) return false
+          read += slice.content
+          offset = slice.next_offset
+        }
+        const bytes = limit * 3
+        return (
+          read === whole &&
+          whole.startsWith(cutUtf8(whole, bytes)) &&
+          whole.endsWith(endUtf8(whole, bytes)) &&
+          Buffer.byteLength(endUtf8(whole, bytes)) <= bytes
+        )
+      },
+    ),
+    { seed: 1, numRuns: 300 },
+  )
+})
+
+t.test('a path leads into what is structured, or is refused by name', async (t) => {
+  const stored = { output: JSON.stringify({ 'a/b': { 'c~d': ['x', { y: 'words' }] } }), structured: true }
+  const at = (path: string) => outputSlice(stored, { path, offset: 0, limit: 100 }).content
+  t.equal(at('/a~1b/c~0d/1/y'), 'words')
+  t.equal(at('/a~1b/c~0d/1'), '{"y":"words"}')
+  for (const path of ['a', '/none', '/a~1b/c~0d/length', '/a~1b/c~0d/01', '/a~1b/c~0d/0/0', '/__proto__']) {
+    t.throws(() => at(path), { code: 'invalid_request', param: 'path' }, path)
+  }
+  t.throws(() => outputSlice({ output: 'plain', structured: false }, { path: '/a', offset: 0, limit: 1 }), {
+    code: 'invalid_request',
+  })
+})
+
+t.test('inspect_tool_output reads on in this conversation only', async (t) => {
+  const output = 'é'.repeat(20_000)
+  const executions = {
+    get: async (_: unknown, id: string) =>
+      id === 'exec_1' ? ({ id, session_id: 'ses_1' } as Execution) : null,
+    output: async (_: unknown, id: string) => (id === 'exec_1' ? { output, structured: false } : null),
+  } as unknown as ExecutorDeps['store']['executions']
+  const look = (args: Record<string, unknown>, session_id = 'ses_1') =>
+    inspectToolOutput.run(args, { store: { executions }, scope: { owner: 'o', admin: false }, session_id })
+  t.match(await look({ exec_id: 'exec_1' }), {
+    is_error: false,
+    content: [{ text: /Bytes 0 to 16384 of 40000\. Go on at offset 16384/ }],
+  })
+  t.match(await look({ exec_id: 'exec_1', offset: 39_999 }), {
+    content: [{ text: /^é\n\n.*This is the end/s }],
+  })
+  t.match(await look({ exec_id: 'exec_1' }, 'ses_2'), {
+    is_error: true,
+    content: [{ text: /no stored output/ }],
+  })
+  t.match(await look({ exec_id: 'exec_2' }), { is_error: true })
+  t.match(await look({ exec_id: 'exec_1', path: '/x' }), { is_error: true, content: [{ text: /is text/ }] })
+})

@@ -1,0 +1,351 @@
+/** A session's tools as they live: bound, announced, away, changed, on doubles of store and door. */
+import { mock } from 'node:test'
+import { pino } from 'pino'
+import t from 'tap'
+import { BatonError } from '../../src/errors.ts'
+import { McpError } from '../../src/mcp/contract.ts'
+import type { Session } from '../../src/store/store.ts'
+import { createDiscovery } from '../../src/tools/discovery.ts'
+import { hashOf } from '../../src/tools/registry.ts'
+import {
+  connector,
+  createDoor,
+  createMemory,
+  found,
+  sessionOf,
+  setUp,
+  tool,
+} from './session-tools-doubles.ts'
+
+t.test('binding and unbinding answer with what changed, one revision each', async (t) => {
+  const { create, add, said } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  add('one', { tools: [tool('a'), tool('b')] })
+  add('two', { tools: [tool('a')] })
+  await tools.open(session, [])
+  t.strictSame(
+    said.map(({ delta }) => delta.added),
+    [['look_up']],
+  )
+  const first = await tools.bind(session, 'one', 'next', null)
+  t.match(first, {
+    tools_revision: 2,
+    added: ['one.a', 'one.b'],
+    removed: [],
+    changed: [],
+    prompt_cache: 'invalidated',
+  })
+  const second = await tools.bind(session, 'con_two', 'next', 'other')
+  t.match(second, { tools_revision: 3, added: ['other.a'] })
+  t.match(await tools.bind(session, 'one', 'next', null), {
+    tools_revision: 3,
+    added: [],
+    prompt_cache: 'kept',
+  })
+  const gone = await tools.unbind(session, 'one', 'next')
+  t.match(gone, { tools_revision: 4, removed: ['one.a', 'one.b'], added: [], changed: [] })
+  t.equal(tools.latestRevision('ses_1'), 4)
+  const list = await tools.list(session, 'openai')
+  t.strictSame(
+    list.tools.map((one) => one.canonical_name),
+    ['look_up', 'other.a'],
+  )
+  t.equal(list.declarations?.length, 2)
+  t.match(list.tools[1], {
+    provider_exposed_name: { openai: 'other__a', gemini: 'other__a' },
+    server: 'other',
+  })
+  await t.rejects(tools.bind(session, 'nobody', 'next', null), { code: 'connector_not_found' })
+  await t.rejects(tools.unbind(session, 'one', 'next'), { code: 'connector_not_found' })
+  add('third', { tools: [] })
+  await t.rejects(tools.bind(session, 'third', 'next', 'other'), { code: 'name_taken' })
+})
+
+t.test('a tool that is switched off and on again comes back behind the others', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const order = async () => (await tools.list(session, null)).tools.map((one) => one.canonical_name)
+  t.strictSame(await order(), ['look_up', 's.a', 's.b'])
+  t.match(await tools.setEnabled(session, 's.a', false, 'next'), {
+    changed: ['s.a'],
+    prompt_cache: 'invalidated',
+  })
+  t.match(await tools.setEnabled(session, 's.a', false, 'next'), { changed: [], prompt_cache: 'kept' })
+  await tools.setEnabled(session, 's.a', true, 'next')
+  t.strictSame(await order(), ['look_up', 's.b', 's.a'])
+  await t.rejects(tools.setEnabled(session, 's.zzz', true, 'next'), { code: 'tool_not_found' })
+})
+
+t.test(
+  'an announced change reaches every session that binds the server, once, and only if it is one',
+  async (t) => {
+    const { create, add, announce, servers, heard, said, asked } = setUp(t)
+    const tools = create()
+    const sessions = ['ses_1', 'ses_2', 'ses_3'].map(sessionOf)
+    const one = add('s', { tools: [tool('a')] })
+    for (const session of sessions) await tools.open(session, session.id === 'ses_3' ? [] : [one])
+    const before = said.length
+    const key = 'con_s@1'
+    announce(key)
+    servers.set(key, { tools: [tool('a'), tool('b')] })
+    announce(key)
+    await Promise.all(
+      ['ses_1', 'ses_2'].map((id) => heard((session, { added }) => session === id && added.includes('s.b'))),
+    )
+    t.equal(said.length, before + 2)
+    for (let i = 0; i < 50; i++) announce(key)
+    await tools.refresh(sessions[0] as Session, 'next')
+    t.equal(said.length, before + 2, 'nothing changed, nothing is said')
+    t.ok(asked.length > 0)
+  },
+)
+
+t.test(
+  'a server that is away is bound as unavailable and joins when it is there, without a turn',
+  async (t) => {
+    const { create, add, servers, heard, said } = setUp(t)
+    const tools = create()
+    const session = sessionOf('ses_1')
+    await tools.open(session, [])
+    const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+    t.match(await tools.bind(session, 's', 'next', null), { added: [], prompt_cache: 'kept' })
+    servers.set(`${one.id}@1`, { tools: [tool('a')] })
+    await heard((_, { added }) => added.includes('s.a'))
+    t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
+    t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  },
+)
+
+t.test('the last known list of a server that is away is there as unavailable', async (t) => {
+  const { create, add, servers } = setUp(t)
+  const one = add('s', { tools: [tool('a')] })
+  await create().open(sessionOf('ses_1'), [one])
+  servers.set(`${one.id}@1`, { error: new McpError('unavailable', 'refused', { sent: false }) })
+  const later = create()
+  const session = sessionOf('ses_2')
+  await later.open(session, [])
+  await later.bind(session, 's', 'next', null)
+  await later.refresh(session, 'next')
+  t.match((await later.list(session, null)).tools.at(-1), {
+    canonical_name: 's.a',
+    status: 'unavailable',
+    reason: /refused/,
+  })
+})
+
+t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
+  const { create, add, heard } = setUp(t)
+  const seed = create()
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  const session = sessionOf('ses_1')
+  await seed.open(session, [])
+  for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
+  const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
+  const started = performance.now()
+  await seed.bringUpToDate('ses_1', 50)
+  t.ok(performance.now() - started < 4_000, 'not the five seconds of a bind')
+  t.notOk((await seed.current('ses_1')).tools.some(({ server: name }) => name === 'slow'))
+  letGo()
+  await bound
+  await heard((_, { added }) => added.includes('slow.a'))
+})
+
+t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
+  const { create, add, servers, store, rows } = setUp(t)
+  const tools = create()
+  const sessions = ['ses_1', 'ses_2'].map(sessionOf)
+  const one = add('s', { tools: [tool('a')] })
+  for (const session of sessions) await tools.open(session, [one])
+  const bindings = await store.connectors.bindings('ses_1')
+  const put = store.registry.put
+  let letGo = () => {}
+  const isSlow = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  store.registry.put = async (changes) => {
+    await isSlow
+    return put(changes)
+  }
+  servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(sessions[0] as Session, 'next')
+  // The list is known by then; that it is written everywhere is what takes its time.
+  while (!tools.isBehind('ses_2')) await new Promise((resolve) => setImmediate(resolve))
+  const alive = setTimeout(letGo, 400)
+  const waited = await tools.bringUpToDate('ses_2', 20, bindings)
+  t.ok(waited < 400, 'the store’s time is none that was spent on servers')
+  t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
+  t.notOk(tools.isBehind('ses_2'))
+  await refreshed
+  clearTimeout(alive)
+})
+
+t.test('a definition is kept before a model can get it, whichever way its list came', async (t) => {
+  const { create, add, mcp, store, servers, heard, announce } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await mcp.list({ key: 'con_s@1' } as never, { timeoutMs: 1_000 })
+  const put = store.registry.put
+  store.registry.put = async (changes) => {
+    t.match(await store.connectors.pins('con_s'), [{ tool: 'a', hash: hashOf(tool('a')) }])
+    return put(changes)
+  }
+  await tools.open(session, [one])
+  store.registry.put = put
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed' })
+})
+
+t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
+  const { create, add, servers, written } = setUp(t)
+  const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
+  const session = sessionOf('ses_1')
+  await create().open(session, [a, b])
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  servers.set('con_b@1', { tools: [tool('y')], when })
+  const door = createDoor()
+  for (const [key, answer] of servers) door.servers.set(key, answer)
+  const restarted = create(door.mcp)
+  const gone = await restarted.unbind(session, 'a', 'next')
+  t.match(gone, { removed: ['a.x'], changed: [], added: [] }, 'the other server is not called away')
+  t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
+  letGo()
+  await restarted.bringUpToDate('ses_1', 1_000)
+  t.equal(written.length, 2)
+})
+
+t.test('two writers at once lose nothing', async (t) => {
+  const { create, add, written } = setUp(t)
+  const [left, right] = [create(), create()]
+  const session = sessionOf('ses_1')
+  const all = Array.from({ length: 6 }, (_, i) => add(`s${i}`, { tools: [tool('a')] }))
+  await left.open(session, [])
+  await Promise.all(all.map(({ name }, i) => (i % 2 ? left : right).bind(session, name, 'next', null)))
+  await Promise.all([left.bringUpToDate('ses_1', 1_000), right.bringUpToDate('ses_1', 1_000)])
+  right.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
+  left.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
+  for (const tools of [left, right]) {
+    t.strictSame((await tools.current('ses_1')).tools.map((one) => one.canonical_name).sort(), [
+      'look_up',
+      ...all.map(({ name }) => `${name}.a`),
+    ])
+  }
+  t.strictSame(
+    written.map((delta) => delta.tools_revision),
+    written.map((_, i) => i + 1),
+    'revisions in a row',
+  )
+})
+
+t.test('an older revision is never served than was announced', async (t) => {
+  const { create, add } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [])
+  t.equal((await here.current('ses_1')).revision, 1)
+  add('s', { tools: [tool('a')] })
+  const { tools_revision } = await there.bind(session, 's', 'next', null)
+  here.noteRevision('ses_1', tools_revision)
+  t.equal(here.latestRevision('ses_1'), tools_revision)
+  t.equal((await here.current('ses_1')).revision, tools_revision)
+})
+
+t.test('a changed definition is blocked until somebody accepts it', async (t) => {
+  const { create, add, servers, announce, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await tools.open(session, [one])
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'changed', reason: /accept/ })
+  t.equal((await tools.list(session, 'openai')).declarations?.length, 1)
+  const caller = { owner: 'o', admin: false, key_id: null }
+  t.match(await tools.accept(caller, one, 'a'), { tool: 'a', hash: /^[0-9a-f]{64}$/ })
+  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
+  await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
+})
+
+t.test('a connector that is changed or deleted takes its tools along', async (t) => {
+  const { create, add, connectors, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a'), tool('b')] })
+  await tools.open(session, [one])
+  connectors.set(one.id, { ...one, deny_tools: ['b'] })
+  tools.connectorChanged(one, ['ses_1'])
+  await heard((_, { removed }) => removed.includes('s.b'))
+  connectors.delete(one.id)
+  tools.connectorChanged(one, ['ses_1'])
+  await heard((_, { removed }) => removed.includes('s.a'))
+  t.strictSame(
+    (await tools.current('ses_1')).tools.map((left) => left.canonical_name),
+    ['look_up'],
+  )
+})
+
+t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { when })
+  const gone = connector('s')
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  discovery.forget(gone.id)
+  answer()
+  t.match(await known, [{ state: 'away', reason: /refused/ }])
+  mock.timers.tick(60_000)
+  t.strictSame(asked, ['s'])
+})
+
+t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
+  mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked, announce } = createDoor()
+  servers.set('s', { tools: [tool('a')] })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+  mock.timers.tick(11 * 60_000)
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+})
+
+t.test('errors are of the catalogue', async (t) => {
+  const { create } = setUp(t)
+  const error = await create()
+    .setEnabled(sessionOf('ses_1'), 'x', true, 'next')
+    .then(
+      () => null,
+      (thrown: unknown) => thrown,
+    )
+  t.ok(error instanceof BatonError)
+})

@@ -1,0 +1,116 @@
+/** The operator's rules: how many calls run at once, what may be registered, what needs an approval. */
+import t from 'tap'
+import type { Toolbox } from '../../src/config/config.ts'
+import { createGate } from '../../src/tools/gate.ts'
+import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
+import { connector, tool, toolbox } from './declared-tool.ts'
+
+t.test('a gate lets in as many calls as there are places, in the order in which they came', async (t) => {
+  const gate = createGate({ maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
+  const { signal } = new AbortController()
+  const order: string[] = []
+  const enter = (tool: string, name: string) =>
+    gate.enter(tool, 2, signal).then((leave) => {
+      order.push(name)
+      return leave
+    })
+  const [first, second] = [await enter('a', 'a1'), await enter('a', 'a2')]
+  const waiting = [enter('a', 'a3'), enter('a', 'a4')]
+  await t.rejects(gate.enter('a', 2, signal, 'srv.a'), { message: /srv\.a is busy: 2 calls wait/ })
+  const other = await enter('b', 'b1')
+  const crowded = enter('b', 'b2')
+  t.strictSame(order, ['a1', 'a2', 'b1'], 'one tool’s queue does not hold another’s call')
+  first()
+  first()
+  const third = await waiting[0]
+  t.strictSame(order.at(-1), 'a3')
+  second()
+  const fourth = await waiting[1]
+  other()
+  const fifth = await crowded
+  for (const leave of [third, fourth, fifth]) leave?.()
+  t.equal(gate.waiting(), 0)
+  await (await gate.enter('a', 1, signal))()
+})
+
+t.test('who waits at a gate leaves when he is told to, or when it takes too long', async (t) => {
+  const gate = createGate({ maxConcurrent: 10, queueMs: 20 })
+  const leave = await gate.enter('a', 1, new AbortController().signal)
+  await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no place came free/ })
+  const abort = new AbortController()
+  const waiting = createGate({ maxConcurrent: 0 }).enter('a', 1, abort.signal)
+  abort.abort(new Error('cancelled'))
+  await t.rejects(waiting, { message: 'cancelled' })
+  await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
+  leave()
+  t.equal(gate.waiting(), 0)
+})
+
+t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {
+  const policy = createToolboxPolicy(
+    toolbox({
+      tools: [{ name: 'srv.read', maxInstances: 2 }, { name: 'write', timeoutMs: 9 }, { name: 'look_up' }],
+    }),
+  )
+  const strict = { name: 'srv', mode: 'strict' } as const
+  t.match(policy.admit(strict, 'read'), { ok: true })
+  t.match(
+    policy.admit({ ...strict, name: 'other' }, 'write'),
+    { ok: true },
+    'a bare name holds for every server',
+  )
+  t.match(policy.admit(strict, 'delete'), {
+    ok: false,
+    reason: /srv\.delete under toolbox\.tools.*srv\.read, write/,
+  })
+  t.match(policy.admit({ ...strict, mode: 'dynamic' }, 'delete'), { ok: true, configured: false })
+  t.match(policy.admitBuiltin('look_up'), { ok: true })
+  t.match(policy.admitBuiltin('other'), { ok: false })
+  t.match(policy.admitBuiltin('inspect_tool_output'), { ok: true })
+  t.match(createToolboxPolicy(toolbox({ inspect: false })).admitBuiltin('inspect_tool_output'), { ok: false })
+  const dynamic = {
+    ...connector,
+    mode: 'dynamic' as const,
+    default_tool_config: { max_instances: 7, timeout: 'PT2S' },
+  }
+  t.strictSame(policy.limits(tool(), dynamic), { maxInstances: 2, timeoutMs: 2_000 }, 'left out: the default')
+  t.strictSame(policy.limits(tool({ mcp_tool_name: 'write' }), dynamic), { maxInstances: 7, timeoutMs: 9 })
+  t.strictSame(policy.limits(tool(), { ...connector, mode: 'strict', default_tool_config: null }), {
+    maxInstances: 2,
+    timeoutMs: 30_000,
+  })
+})
+
+t.test('a server gets nothing by naming a tool as another server’s', async (t) => {
+  const mcps = [{ name: 'bank' }] as unknown as Toolbox['mcps']
+  const tools = [{ name: 'bank.pay', requireApproval: 'never' as const }, { name: 'a.dotted.one' }]
+  const policy = createToolboxPolicy(toolbox({ mcps, tools }))
+  const evil = { ...connector, name: 'evil', mode: 'strict' as const, require_approval: 'always' as const }
+  t.match(policy.admit(evil, 'bank.pay'), { ok: false })
+  t.equal(policy.needsApproval(tool({ mcp_tool_name: 'bank.pay' }), evil), true)
+  t.match(policy.admit({ ...evil, name: 'bank' }, 'pay'), { ok: true })
+  t.match(policy.admit(evil, 'a.dotted.one'), { ok: true }, 'a bare name may have dots')
+})
+
+t.test('hints are believed where the operator says so, and absent ones mean the worst', async (t) => {
+  const policy = createToolboxPolicy(toolbox({ tools: [{ name: 'srv.asks', requireApproval: 'always' }] }))
+  const harmless = tool({ annotations: { readOnlyHint: true } })
+  const trusted = { ...connector, trust_annotations: true, require_approval: 'destructive' as const }
+  const strange = { ...trusted, trust_annotations: false }
+  t.equal(policy.needsApproval(harmless, trusted), false)
+  t.equal(policy.needsApproval(harmless, strange), true)
+  t.equal(policy.needsApproval(tool({ annotations: { destructiveHint: false } }), trusted), false)
+  t.equal(policy.needsApproval(tool(), trusted), true)
+  t.equal(policy.needsApproval(tool(), { ...trusted, require_approval: 'never' }), false)
+  t.equal(
+    policy.needsApproval(tool({ mcp_tool_name: 'asks' }), { ...trusted, require_approval: 'never' }),
+    true,
+  )
+  t.equal(policy.isRepeatable(tool({ annotations: { idempotentHint: true } }), trusted), true)
+  t.equal(policy.isRepeatable(tool({ annotations: { idempotentHint: true } }), strange), false)
+  t.equal(
+    policy.isRepeatable(tool({ annotations: { readOnlyHint: true } }), null),
+    true,
+    'built-ins are ours',
+  )
+})
