@@ -15,7 +15,6 @@ import type { ContentPart } from '../../src/chat/message.ts'
 import {
   createMcp,
   type Mcp,
-  McpError,
   type McpOptions,
   type McpResult,
   type McpServerSpec,
@@ -23,6 +22,7 @@ import {
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { freePort } from '../servers.ts'
+import { fails } from './door.ts'
 
 t.setTimeout(120_000)
 
@@ -68,15 +68,6 @@ const list = (mcp: Mcp, spec: McpServerSpec): ReturnType<Mcp['list']> =>
 async function told<T>(result: Promise<McpResult>): Promise<T> {
   const [part] = (await result).content
   return JSON.parse(part?.type === 'text' ? part.text : 'null') as T
-}
-
-async function fails(t: Test, work: Promise<unknown>, expected: object, message = 'fails'): Promise<void> {
-  const failure = await work.then(
-    () => 'it succeeded',
-    (error: unknown) => error,
-  )
-  t.type(failure, McpError, message)
-  t.match(failure, expected, message)
 }
 
 /** Settles when the process is gone, or only waits for a parent that never reaps. */

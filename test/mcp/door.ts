@@ -1,0 +1,64 @@
+/** The door to MCP servers as tests go through it, and the server over HTTP that stands behind it. */
+import type { Test } from 'tap'
+import {
+  createMcp,
+  type Mcp,
+  McpError,
+  type McpOptions,
+  type McpResult,
+  type McpServerSpec,
+} from '../../src/mcp/mcp.ts'
+import type { Rig } from './servers/rig.ts'
+
+export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
+  const mcp = createMcp({ version: '0.1.0', drainMs: 500, ...options })
+  t.teardown(() => mcp.close())
+  return mcp
+}
+
+export const specOf = (rig: Pick<Rig, 'url'>, more: Partial<McpServerSpec> = {}): McpServerSpec => ({
+  key: 'server:1',
+  name: 'rig',
+  transport: 'streamable_http',
+  url: rig.url,
+  allowPrivate: true,
+  ...more,
+})
+
+/** Longer than any healthy exchange here takes on a slow machine: a test that has to wait for it fails. */
+export const PATIENCE = 20_000
+
+export function call(
+  mcp: Mcp,
+  spec: McpServerSpec,
+  options: Partial<Parameters<Mcp['call']>[3]> = {},
+  tool = 'tool',
+  args = {},
+): Promise<McpResult> {
+  return mcp.call(spec, tool, args, {
+    timeoutMs: PATIENCE,
+    maxTotalMs: PATIENCE,
+    signal: new AbortController().signal,
+    ...options,
+  })
+}
+
+export const list = (mcp: Mcp, spec: McpServerSpec, refresh = false): ReturnType<Mcp['list']> =>
+  mcp.list(spec, { timeoutMs: PATIENCE, refresh })
+
+/** The work fails with an McpError like this. */
+export async function fails(
+  t: Test,
+  work: Promise<unknown>,
+  expected: object,
+  message = 'fails',
+): Promise<void> {
+  const failure = await work.then(
+    () => 'it succeeded',
+    (error: unknown) => error,
+  )
+  t.type(failure, McpError, message)
+  t.match(failure, expected, message)
+}
+
+export const RAN = { content: [{ type: 'text', text: 'ran' }], is_error: false }

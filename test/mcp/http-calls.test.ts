@@ -1,0 +1,335 @@
+/** One call of a tool over HTTP: how it is sent, cut off, resumed, given up, answered and refused. */
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import type { McpError } from '../../src/mcp/mcp.ts'
+import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
+import { startRig, TOOL } from './servers/rig.ts'
+
+t.setTimeout(120_000)
+
+t.test('an answer of 100 MB is cut at the cap', async (t) => {
+  for (const shape of ['json', 'stream', 'stream with event ids']) {
+    const rig = await startRig(t)
+    let written = 0
+    rig.on('tools/call', async ({ response, rpc }) => {
+      const isStream = shape !== 'json'
+      response.writeHead(200, { 'content-type': isStream ? 'text/event-stream' : 'application/json' })
+      const head = `{"jsonrpc":"2.0","id":${rpc.id},"result":{"content":[{"type":"text","text":"`
+      response.write(
+        `${shape === 'stream with event ids' ? 'id: 1\n' : ''}${isStream ? 'data: ' : ''}${head}`,
+      )
+      const chunk = 'x'.repeat(1024 * 1024)
+      while (written < 100 && !response.destroyed) {
+        written++
+        if (!response.write(chunk)) await Promise.race([once(response, 'drain'), once(response, 'close')])
+      }
+      response.end('"}]}}\n\n')
+    })
+    const mcp = door(t, { maxBytes: 2 * 1024 * 1024 })
+    await fails(t, call(mcp, specOf(rig)), { kind: 'too_large', sent: true }, shape)
+    t.ok(written < 50, `${shape}: the server was cut off after ${written} MB`)
+    t.equal(rig.count('GET'), 0, 'and not asked to send it again')
+    rig.on('tools/call', ({ reply }) => reply({ content: [] }))
+    t.same(await call(mcp, specOf(rig)), { content: [], is_error: false }, 'the connection goes on')
+  }
+})
+
+t.test('a call fails at once when its stream ends without the answer', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('tools/call', ({ stream, response }) => {
+    stream().send({ method: 'notifications/message', params: { level: 'info', data: 'begun' } })
+    response.end()
+  })
+  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true })
+  rig.on('tools/call', ({ stream, response }) => {
+    stream()
+    response.write(': begun\n\n', () => response.destroy())
+  })
+  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true }, 'cut without an end')
+  rig.on('tools/call', ({ request }) => void request.socket.destroy())
+  await fails(t, call(mcp, specOf(rig)), { kind: 'disconnected', sent: true }, 'cut before any answer')
+})
+
+t.test(
+  'a call whose stream breaks after an event id is resumed, at the pace that the server asks for',
+  async (t) => {
+    const rig = await startRig(t)
+    let callId: number | string | undefined
+    rig.on('tools/call', ({ rpc, stream, response }) => {
+      callId = rpc.id
+      stream().raw('id: e1\nretry: 20\ndata: \n\n')
+      response.end()
+    })
+    rig.on('GET', ({ stream, response }) => {
+      stream().send({ id: callId, result: { content: [{ type: 'text', text: 'resumed' }] } }, 'e2')
+      response.end()
+    })
+    t.match(await call(door(t), specOf(rig)), { content: [{ text: 'resumed' }] })
+    t.equal((await rig.arrival('GET')).headers['last-event-id'], 'e1')
+  },
+)
+
+t.test(
+  'a server that breaks every resumed stream is asked less and less, and not at all after the call',
+  async (t) => {
+    const rig = await startRig(t)
+    rig.on('tools/call', ({ stream, response }) => {
+      stream().raw('id: e1\nretry: 0\ndata: \n\n')
+      response.end()
+    })
+    rig.on('GET', ({ stream, response }) => {
+      stream().raw('id: e2\nretry: 0\ndata: \n\n')
+      response.end()
+    })
+    await fails(t, call(door(t), specOf(rig), { timeoutMs: 700 }), { kind: 'timeout', sent: true })
+    const asked = rig.count('GET')
+    t.ok(asked >= 1 && asked < 8, `${asked} times in 700 ms`)
+    await sleep(1_000)
+    t.ok(rig.count('GET') <= asked + 1, 'quiet after the call')
+  },
+)
+
+t.test('an answer that cannot come is not waited for', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('tools/call', ({ status }) => status(202))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true, message: /without answering/ })
+  rig.on(
+    'tools/call',
+    ({ response }) =>
+      void response
+        .writeHead(200, { 'content-type': 'application/json' })
+        .end('{"jsonrpc":"2.0","id":987654,"result":{}}'),
+  )
+  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true }, 'an answer to something else')
+  rig.on('tools/call', ({ status }) => status(200, { 'content-type': 'text/html' }, '<h1>Hello</h1>'))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true })
+})
+
+t.test('a hung call ends at its limits and with its caller, and the server is told', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const spec = specOf(rig)
+  rig.on('tools/call', ({ stream }) => void stream())
+  await fails(t, call(mcp, spec, { timeoutMs: 50 }), { kind: 'timeout', sent: true })
+  t.equal(
+    (await rig.arrival('notifications/cancelled')).rpc?.params.requestId,
+    (await rig.arrival('tools/call')).rpc?.id,
+  )
+  await fails(t, call(mcp, spec, { maxTotalMs: 50 }), { kind: 'timeout', sent: true })
+
+  const leaving = new AbortController()
+  const left = call(mcp, spec, { signal: leaving.signal })
+  await rig.arrival('tools/call', 3)
+  leaving.abort()
+  await fails(t, left, { kind: 'cancelled', sent: true })
+  await rig.arrival('notifications/cancelled', 3)
+  await fails(t, call(mcp, spec, { signal: AbortSignal.abort() }), { kind: 'cancelled', sent: false })
+  t.equal(rig.count('tools/call'), 3, 'a call given up beforehand is not sent')
+})
+
+t.test('a call that is over holds no socket, and hung calls do not starve others', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const closed: Promise<void>[] = []
+  rig.on('tools/call', ({ rpc, stream, response, reply }) => {
+    if (rpc.params.name === 'quick') return reply({ content: [{ type: 'text', text: 'ran' }] })
+    closed.push(new Promise((resolve) => response.once('close', resolve)))
+    const begun = stream()
+    if (rpc.params.name === 'answers and stays open') begun.reply({ content: [] })
+  })
+  const hung = Array.from({ length: 40 }, () =>
+    fails(t, call(mcp, specOf(rig), { timeoutMs: 1_500 }), { kind: 'timeout' }),
+  )
+  await rig.arrival('tools/call', 40)
+  t.same(await call(mcp, specOf(rig), {}, 'quick'), RAN)
+  await Promise.all(hung)
+  await Promise.all(closed)
+  t.equal(closed.length, 40)
+  await call(mcp, specOf(rig), {}, 'answers and stays open')
+  await closed.at(-1)
+})
+
+t.test('a modern server sees a cancelled call by the end of its stream', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const leaving = new AbortController()
+  const closed = new Promise<void>((resolve) =>
+    rig.on('tools/call', ({ stream, response }) => {
+      stream()
+      response.once('close', resolve)
+      leaving.abort()
+    }),
+  )
+  await fails(t, call(door(t), specOf(rig), { signal: leaving.signal }), { kind: 'cancelled', sent: true })
+  await closed
+  t.equal(rig.count('notifications/cancelled'), 0)
+})
+
+t.test('progress is passed on and keeps a slow call alive, up to the limit for the whole', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let steps = 8
+  rig.on('tools/call', ({ rpc, stream, response }) => {
+    const { send, reply } = stream()
+    const { progressToken } = rpc.params._meta
+    let progress = 0
+    const timer = setInterval(() => {
+      send({
+        method: 'notifications/progress',
+        params: { progressToken, progress: ++progress, total: 8, message: 'on it' },
+      })
+      if (progress < steps) return
+      clearInterval(timer)
+      reply({ content: [{ type: 'text', text: 'done' }] })
+    }, 50)
+    response.once('close', () => clearInterval(timer))
+  })
+  const seen: number[] = []
+  const result = await call(mcp, specOf(rig), {
+    timeoutMs: 300,
+    onProgress: ({ progress, total, message }) => {
+      seen.push(progress)
+      t.same([total, message], [8, 'on it'])
+    },
+  })
+  t.match(result, { content: [{ text: 'done' }] })
+  t.same(seen.slice(0, 7), [1, 2, 3, 4, 5, 6, 7])
+  steps = Number.POSITIVE_INFINITY
+  await fails(t, call(mcp, specOf(rig), { timeoutMs: 5_000, maxTotalMs: 300 }), {
+    kind: 'timeout',
+    message: /300 ms/,
+  })
+})
+
+t.test('a result that the SDK would throw away arrives', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era)
+    // A pattern that takes seconds to refuse, and a schema that no result below meets.
+    const outputSchema = {
+      type: 'object',
+      required: ['x'],
+      properties: { x: { type: 'string', pattern: '^(a+)+$' } },
+    }
+    rig.tools = [{ ...TOOL, outputSchema }]
+    const mcp = door(t)
+    await list(mcp, specOf(rig))
+    rig.on('tools/call', ({ reply }) =>
+      reply({
+        content: [
+          { type: 'hologram', data: 1 },
+          { type: 'image', data: '%%%', mimeType: 'image/png' },
+          { type: 'text', text: 'kept' },
+        ],
+        structuredContent: { x: `${'a'.repeat(40)}!` },
+      }),
+    )
+    const started = Date.now()
+    const result = await call(mcp, specOf(rig))
+    t.match(result.content, [{ text: /hologram/ }, { text: /image/ }, { type: 'text', text: 'kept' }], era)
+    t.match(result.structured, { x: /^a+!$/ })
+    t.ok(Date.now() - started < PATIENCE, 'no schema is run against it')
+    rig.on('tools/call', ({ reply }) =>
+      reply({ content: 'bare text', structuredContent: [1], isError: true }),
+    )
+    t.same(await call(mcp, specOf(rig)), {
+      content: [{ type: 'text', text: 'bare text' }],
+      structured: [1],
+      is_error: true,
+    })
+  }
+})
+
+t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
+  const rig = await startRig(t)
+  rig.tools = [TOOL]
+  const asText =
+    (result: object): Parameters<typeof rig.on>[1] =>
+    ({ rpc, response }) => {
+      response.writeHead(200, { 'content-type': 'application/json' })
+      response.end(JSON.stringify({ jsonrpc: '2.0', id: String(rpc.id), result }))
+    }
+  rig.on('tools/list', asText({ tools: rig.tools }))
+  rig.on('tools/call', asText({ content: [{ type: 'text', text: 'ran' }] }))
+  const mcp = door(t)
+  t.match((await list(mcp, specOf(rig))).tools, [{ name: 'tool' }])
+  t.same(await call(mcp, specOf(rig)), RAN)
+})
+
+t.test('an error answer is a protocol failure, and a refusal says that nothing was run', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('tools/call', ({ fail }) => fail(-32602, 'Unknown tool'))
+  await fails(t, call(mcp, specOf(rig)), {
+    kind: 'protocol',
+    sent: false,
+    rpcCode: -32602,
+    message: /Unknown tool/,
+  })
+  rig.on('tools/call', ({ fail }) => fail(-32603, 'Internal', 200, { stack: 'secret' }))
+  const failure = await call(mcp, specOf(rig)).catch((error: McpError) => error)
+  t.match(failure, { kind: 'protocol', sent: true, rpcCode: -32603 })
+  t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
+})
+
+t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let refusals = 1
+  rig.on('tools/call', ({ status, reply }) => {
+    if (refusals-- > 0) return status(429, { 'retry-after': '0' })
+    reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  t.same(await call(mcp, specOf(rig)), RAN)
+  refusals = 2
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: false })
+  rig.on('tools/call', ({ status }) => status(429, { 'retry-after': '7' }))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: false, retryAfterMs: 7_000 })
+  rig.on('tools/call', ({ status }) => status(503, { 'retry-after': '3' }))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: true, retryAfterMs: 3_000 })
+})
+
+t.test('arguments are mirrored into headers, after a mismatch by the newer schema', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const withHeader = (header: string): object => ({
+    ...TOOL,
+    inputSchema: { type: 'object', properties: { region: { type: 'string', 'x-mcp-header': header } } },
+  })
+  rig.tools = [withHeader('Old'), { ...withHeader('not a token'), name: 'broken' }]
+  const mcp = door(t)
+  const { tools, repaired } = await list(mcp, specOf(rig))
+  t.same(
+    tools.map(({ name }) => name),
+    ['tool'],
+  )
+  t.match(repaired, [{ tool: 'broken', problem: /x-mcp-header/, left_out: true }])
+  rig.tools = [withHeader('Region')]
+  rig.on('tools/call', ({ request, reply, fail }) => {
+    if (request.headers['mcp-param-region'] !== 'eu') return fail(-32020, 'Header mismatch', 400)
+    reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] })
+  })
+  t.same(await call(mcp, specOf(rig), {}, 'tool', { region: 'eu' }), RAN)
+  t.equal(rig.count('tools/call'), 2)
+})
+
+t.test('what a server asks of the client is refused where it was not declared', async (t) => {
+  const rig = await startRig(t)
+  const answered = new Promise<unknown>((resolve) =>
+    rig.on('tools/call', ({ stream, response }) => {
+      const { send, reply } = stream()
+      send({ id: 'question', method: 'sampling/createMessage', params: { messages: [], maxTokens: 1 } })
+      const wait = setInterval(() => {
+        // An answer has no method, so the rig records it as an unnamed POST.
+        const answer = rig.asked.find(({ rpc }) => rpc?.id === 'question')?.rpc
+        if (!answer) return
+        clearInterval(wait)
+        resolve(answer)
+        reply({ content: [] })
+      }, 10)
+      response.once('close', () => clearInterval(wait))
+    }),
+  )
+  await call(door(t), specOf(rig))
+  t.match(await answered, { error: { code: -32601 } })
+})

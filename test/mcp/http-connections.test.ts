@@ -1,0 +1,265 @@
+/** How long a connection to a server over HTTP lives: opened, lost, idle, kept for announcements, given up, closed. */
+import type { AddressInfo } from 'node:net'
+import { createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { McpError } from '../../src/mcp/mcp.ts'
+import { call, door, fails, list, RAN, specOf } from './door.ts'
+import { startRig, TOOL } from './servers/rig.ts'
+
+t.setTimeout(120_000)
+
+t.test('a lost session is opened anew and each call is run once', async (t) => {
+  for (const loss of ['404', '400', '503']) {
+    const rig = await startRig(t, 'legacy', 'first')
+    const mcp = door(t)
+    const spec = specOf(rig)
+    t.same(await call(mcp, spec), RAN)
+    let ran = 0
+    rig.on('initialize', ({ rpc, reply, response }) => {
+      response.setHeader('mcp-session-id', 'second')
+      reply({
+        protocolVersion: rpc.params.protocolVersion,
+        capabilities: { tools: {} },
+        serverInfo: { name: 'rig', version: '2' },
+      })
+    })
+    rig.on('tools/call', ({ request, reply, status }) => {
+      if (request.headers['mcp-session-id'] !== 'second') return status(Number(loss), {}, 'Session not found')
+      ran++
+      reply({ content: [] })
+    })
+    const results = await Promise.all([1, 2, 3, 4].map(() => call(mcp, spec)))
+    t.equal(results.length, 4)
+    t.equal(ran, 4, `${loss}: each of the parallel calls once`)
+    t.equal(rig.count('initialize'), 2, `${loss}: one new session for all`)
+  }
+})
+
+t.test('a session that is lost again is reported, not chased', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  rig.on('tools/call', ({ status }) => status(404, {}, 'Session not found'))
+  await fails(t, call(door(t), specOf(rig)), { kind: 'unavailable', sent: false })
+  t.equal(rig.count('tools/call'), 2)
+})
+
+t.test('a server that never answers the first request is given up at the connect budget', async (t) => {
+  const rig = await startRig(t)
+  rig.on('server/discover', () => {})
+  const mcp = door(t, { connectMs: { http: 150, stdio: 150 } })
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout', sent: false, message: /150 ms/ })
+  t.match(mcp.status('server:1'), { state: 'down', error: /150 ms/ })
+})
+
+t.test(
+  'after three failed attempts a dead server is left alone for a while; a new key starts afresh',
+  async (t) => {
+    let connections = 0
+    const dead = createServer((socket) => {
+      connections++
+      socket.destroy()
+    })
+    await new Promise<void>((done) => dead.listen(0, '127.0.0.1', done))
+    t.teardown(() => dead.close())
+    const mcp = door(t)
+    const spec = specOf({ url: `http://127.0.0.1:${(dead.address() as AddressInfo).port}/mcp` })
+    let refused = 0
+    for (let i = 0; i < 30; i++) {
+      const failure = await call(mcp, spec).catch((error: McpError) => error)
+      t.match(failure, { kind: 'unavailable', sent: false })
+      if (failure instanceof McpError && failure.retryAfterMs !== undefined) refused++
+    }
+    t.ok(refused >= 20, `${refused} of 30 were refused without an attempt`)
+    t.ok(mcp.status(spec.key).state === 'down')
+    const before = connections
+    await fails(t, call(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', sent: false })
+    t.ok(connections > before)
+    await mcp.close(spec.key)
+    const again = connections
+    await fails(t, call(mcp, spec), { kind: 'unavailable', sent: false })
+    t.ok(connections > again, 'closing a key forgets its failures')
+  },
+)
+
+t.test('a connection refused was no call, whichever way it is noticed', async (t) => {
+  const gone = createServer()
+  await new Promise<void>((done) => gone.listen(0, '127.0.0.1', done))
+  const { port } = gone.address() as AddressInfo
+  await new Promise((done) => gone.close(done))
+  const spec = specOf({ url: `http://127.0.0.1:${port}/mcp` })
+  for (const transport of ['streamable_http', 'sse'] as const)
+    await fails(t, call(door(t), { ...spec, transport }), { kind: 'unavailable', sent: false }, transport)
+})
+
+t.test('an unused connection is closed, and the next one needs no probe', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era, 's')
+    const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
+    await list(mcp, specOf(rig))
+    while (mcp.status('server:1').state !== 'idle') await sleep(10)
+    t.same(await call(mcp, specOf(rig)), RAN)
+    t.equal(rig.count('server/discover'), 1, `${era}: probed once`)
+    t.equal(rig.count('initialize'), era === 'legacy' ? 2 : 0)
+    if (era === 'legacy') await rig.arrival('DELETE')
+  }
+})
+
+t.test('a server that changed its revision meanwhile is asked anew', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
+  t.equal((await list(mcp, specOf(rig))).server.protocol_version, '2026-07-28')
+  while (mcp.status('server:1').state !== 'idle') await sleep(10)
+  rig.on('server/discover', ({ fail }) => fail(-32601, 'Method not found'))
+  rig.on('initialize', ({ rpc, reply }) =>
+    reply({
+      protocolVersion: rpc.params.protocolVersion,
+      capabilities: { tools: {} },
+      serverInfo: { name: 'old', version: '1' },
+    }),
+  )
+  for (const method of ['tools/list', 'tools/call'])
+    rig.on(method, ({ rpc, status, reply }) => {
+      if (rpc.params?._meta?.['io.modelcontextprotocol/protocolVersion'])
+        return status(400, {}, 'Bad request')
+      reply(method === 'tools/list' ? { tools: [TOOL] } : { content: [{ type: 'text', text: 'ran' }] })
+    })
+  t.same(await call(mcp, specOf(rig)), RAN)
+  t.match(await list(mcp, specOf(rig), true), { server: { name: 'old', protocol_version: '2025-11-25' } })
+})
+
+t.test('a flood of announcements is told once, and once more', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t, { announceMs: 1_000 })
+  const heard: string[] = []
+  mcp.onListChanged((key) => heard.push(key))
+  const spec = specOf(rig, { auth: { token: async () => 'token-1' } })
+  const flooded = new Promise<void>((resolve) =>
+    rig.on('GET', ({ stream }) => {
+      const { send } = stream()
+      for (let i = 0; i < 2_000; i++) send({ method: 'notifications/tools/list_changed' })
+      resolve()
+    }),
+  )
+  mcp.interest(spec, Date.now() + 60_000)
+  await list(mcp, spec)
+  await flooded
+  const { headers } = await rig.arrival('GET')
+  t.match(headers, {
+    'mcp-session-id': 's',
+    'mcp-protocol-version': '2025-11-25',
+    authorization: 'Bearer token-1',
+  })
+  const started = Date.now()
+  while (heard.length < 2) await sleep(10)
+  t.ok(
+    heard.length <= 2 + (Date.now() - started) / 1_000,
+    `2000 announcements were told ${heard.length} times`,
+  )
+  t.same(new Set(heard), new Set([spec.key]))
+  t.equal(rig.count('tools/list'), 1, 'the door itself asks for nothing')
+  await list(mcp, spec)
+  t.equal(rig.count('tools/list'), 2, 'what is kept counts as old')
+})
+
+t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {
+  const rig = await startRig(t)
+  rig.on('GET', ({ stream, response }) => {
+    stream().raw('retry: 0\n\n')
+    response.end()
+  })
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  t.equal(rig.count('GET'), 0, 'nobody listens')
+  mcp.interest(specOf(rig), Date.now() + 60_000)
+  await rig.arrival('GET')
+  await sleep(500)
+  t.equal(rig.count('GET'), 1)
+})
+
+t.test(
+  'the channel for announcements closes with the interest and comes back with it, in both revisions',
+  async (t) => {
+    const legacy = await startRig(t)
+    const modern = await startRig(t, 'modern')
+    const closed = [
+      new Promise<void>((resolve) =>
+        legacy.on('GET', ({ stream, response }) => {
+          stream()
+          response.once('close', resolve)
+        }),
+      ),
+      new Promise<void>((resolve) =>
+        modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
+          const { send } = stream()
+          const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
+          send({
+            method: 'notifications/subscriptions/acknowledged',
+            params: { notifications: { toolsListChanged: true }, _meta },
+          })
+          send({ method: 'notifications/tools/list_changed', params: { _meta } })
+          response.once('close', resolve)
+        }),
+      ),
+    ]
+    const mcp = door(t)
+    const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
+    for (const [rig, key] of [
+      [legacy, 'legacy'],
+      [modern, 'modern'],
+    ] as const) {
+      const spec = specOf(rig, { key })
+      await list(mcp, spec)
+      mcp.interest(spec, Date.now() + 400)
+    }
+    t.equal(await heard, 'modern')
+    await Promise.all(closed)
+    for (const [rig, key, method] of [
+      [legacy, 'legacy', 'GET'],
+      [modern, 'modern', 'subscriptions/listen'],
+    ] as const) {
+      mcp.interest(specOf(rig, { key }), Date.now() + 60_000)
+      while (rig.count(method) < 2) await sleep(10)
+      t.equal(rig.count('tools/list'), 1, 'on the same connection')
+    }
+  },
+)
+
+t.test('closing waits for running calls, then cuts them off', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t, { drainMs: 100 })
+  let finish = (): void => {}
+  rig.on('tools/call', ({ reply }) => {
+    finish = () => reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  const first = call(mcp, specOf(rig))
+  await rig.arrival('tools/call')
+  const closing = mcp.close('server:1')
+  finish()
+  t.same(await first, RAN)
+  await closing
+
+  const second = call(mcp, specOf(rig))
+  await rig.arrival('tools/call', 2)
+  const cut = fails(t, second, { kind: 'disconnected', sent: true })
+  await mcp.close()
+  await cut
+})
+
+t.test('three calls without an answer make a new connection; the others finish on the old one', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t)
+  let finish = (): void => {}
+  rig.on('tools/call', ({ rpc, reply }) => {
+    if (rpc.params.name === 'slow') finish = () => reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  const slow = call(mcp, specOf(rig), {}, 'slow')
+  await rig.arrival('tools/call')
+  for (let i = 0; i < 3; i++) await fails(t, call(mcp, specOf(rig), { timeoutMs: 20 }), { kind: 'timeout' })
+  t.equal(rig.count('DELETE'), 0)
+  finish()
+  t.same(await slow, RAN)
+  await rig.arrival('DELETE')
+  rig.on('tools/call', ({ reply }) => reply({ content: [] }))
+  await call(mcp, specOf(rig))
+  t.equal(rig.count('initialize'), 2)
+})
