@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import pino, { type Logger } from 'pino'
+import type { Test } from 'tap'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -11,6 +12,7 @@ import { createLogins, type Logins } from '../../src/credentials/logins.ts'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
 import { createRefresher, type Refresher } from '../../src/credentials/refresh.ts'
 import { createVault, secretContext, type Vault } from '../../src/credentials/vault.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -196,4 +198,41 @@ export async function visit(url: string): Promise<URL> {
   const location = response.headers.get('location')
   if (response.status !== 302 || !location) throw new Error(`the page says ${response.status}: ${words}`)
   return new URL(location)
+}
+
+/** Begins a login by paste and goes through the vendor's page; what the browser ended at. */
+export async function begun({ logins }: Replica, provider: string): Promise<{ state: string; at: URL }> {
+  const login = await logins.authorize(ME, provider, 'paste')
+  return { state: login.state, at: await visit(login.authorization_url) }
+}
+
+/** What was thrown; a resolved promise is a failure of the test. */
+export async function refusal(work: Promise<unknown>): Promise<BatonError> {
+  const thrown = await work.then(
+    () => new Error('it was not refused'),
+    (error: unknown) => error,
+  )
+  if (thrown instanceof BatonError) return thrown
+  throw thrown
+}
+export const invalid = (param: string | null, message: RegExp) => ({
+  code: 'invalid_request',
+  param,
+  message,
+})
+
+/** The last of a file's tests: whatever went before, no log line tells a secret. */
+export function noSecretIn(t: Test, logged: readonly string[]): void {
+  const said = logged.join('\n')
+  for (const secret of [
+    'rt_openai',
+    'sk-ant-o',
+    'ya29.',
+    '1//',
+    'eyJ',
+    'code_verifier',
+    'emulated-client-secret',
+  ]) {
+    t.notOk(said.includes(secret), secret)
+  }
 }

@@ -1,0 +1,294 @@
+/** What a renewal comes to: by the vendor's answer, by what the login is, and by whether it is used at all. */
+import t from 'tap'
+import { LOGINS } from '../../providers/index.ts'
+import { claimsOf } from '../../providers/jwt.ts'
+import { jwt } from '../emulators/oauth.ts'
+import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
+import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
+import { ME, refusal, sealedOf } from './world.ts'
+
+const { world, emulators, one, two, read, login, ends } = await spentLogins(t)
+const { store, openai, anthropic, google } = world
+
+t.test('what passes is no reason for a new login', async (t) => {
+  let clock = Date.now()
+  const replica = world.replica({ now: () => clock })
+  const { id, secret } = await login('anthropic', 200)
+  const before = anthropic.tokenRequests().length
+  const asked = () => anthropic.tokenRequests().length - before
+  const choice = await chosen(replica, id, 'anthropic')
+
+  anthropic.answer({ status: 503, body: '<html>' })
+  t.equal(await tokenOf(choice), secret.access_token, 'the old token serves')
+  t.equal(await tokenOf(choice), secret.access_token)
+  t.equal(asked(), 1, 'and the vendor is left alone for a while')
+  clock += 6_000
+  const limited = { type: 'error', error: { type: 'rate_limit_error', message: 'Rate limited.' } }
+  anthropic.answer({ status: 429, headers: { 'retry-after': '60' }, body: limited })
+  t.equal(await tokenOf(choice), secret.access_token)
+  clock += 59_000
+  t.equal(await tokenOf(choice), secret.access_token)
+  t.equal(asked(), 2, 'for as long as it says')
+  clock += 130_000
+  anthropic.answer({ status: 429, headers: { 'retry-after': '1' }, body: limited })
+  t.match(await refusal(choice.secret()), {
+    code: 'upstream_rate_limited',
+    retryAfter: 5,
+    details: { upstream: { status: 429, code: 'rate_limit_error' } },
+  })
+  t.match(await refusal(choice.secret()), { code: 'upstream_rate_limited' })
+  t.equal(asked(), 3)
+  t.match(await read(id), { state: 'active', reason: null })
+  clock += 6_000
+  t.ok(anthropic.isLive(await tokenOf(choice)))
+  t.equal(asked(), 4)
+})
+
+t.test('a vendor that fails for everybody is asked by one, now and then', async (t) => {
+  let clock = Date.now()
+  const replica = world.replica({ now: () => clock })
+  const logins = await Promise.all(Array.from({ length: 7 }, () => login('anthropic', -5)))
+  const choices = await Promise.all(logins.map(({ id }) => chosen(replica, id, 'anthropic')))
+  const before = anthropic.tokenRequests().length
+  for (let i = 0; i < 5; i++) anthropic.answer({ status: 500, body: '' })
+  for (const choice of choices) t.match(await refusal(choice.secret()), { code: 'upstream_overloaded' })
+  t.equal(anthropic.tokenRequests().length - before, 5)
+  clock += 31_000
+  anthropic.answer({ status: 500, body: '' })
+  for (const choice of choices) await refusal(choice.secret())
+  t.equal(anthropic.tokenRequests().length - before, 6, 'one tries')
+  clock += 31_000
+  for (const choice of choices) t.ok(anthropic.isLive(await tokenOf(choice)))
+})
+
+t.test('failures are told apart by the vendor’s code', async (t) => {
+  const openaiError = (status: number, code: string) => ({
+    status,
+    body: { error: { message: 'No.', code } },
+  })
+  const oauthError = (status: number, error: string, rest = {}) => ({ status, body: { error, ...rest } })
+  const cases: [Provider, { status: number; body: unknown }, RegExp | null][] = [
+    ['openai', openaiError(400, 'refresh_token_expired'), /^refresh_token_expired: No\.$/],
+    [
+      'openai',
+      openaiError(400, 'refresh_token_reused'),
+      /^refresh_token_reused: No\. Its refresh token was used/,
+    ],
+    ['openai', openaiError(401, 'refresh_token_invalidated'), /^refresh_token_invalidated/],
+    ['openai', oauthError(400, 'invalid_grant'), /^invalid_grant/],
+    ['openai', { status: 400, body: { code: 'app_session_terminated' } }, /^app_session_terminated/],
+    ['openai', openaiError(401, 'something_new'), /^something_new/],
+    ['openai', openaiError(400, 'something_new'), null],
+    ['openai', { status: 502, body: '<html>' }, null],
+    ['openai', { status: 403, body: 'Just a moment' }, null],
+    [
+      'anthropic',
+      oauthError(400, 'invalid_grant', { error_description: 'Gone' }),
+      /^invalid_grant: Gone\. Its/,
+    ],
+    [
+      'anthropic',
+      { status: 401, body: { error: { type: 'authentication_error' } } },
+      /^authentication_error/,
+    ],
+    ['anthropic', oauthError(401, 'invalid_client'), null],
+    ['anthropic', { status: 404, body: '' }, null],
+    [
+      'gemini',
+      oauthError(400, 'invalid_grant', { error_description: 'Bad Request' }),
+      /^invalid_grant: Bad Request/,
+    ],
+    [
+      'gemini',
+      oauthError(400, 'invalid_grant', { error_subtype: 'invalid_rapt' }),
+      /^invalid_rapt: The organisation/,
+    ],
+    ['gemini', oauthError(401, 'invalid_client'), null],
+    ['gemini', oauthError(400, 'invalid_request'), null],
+  ]
+  for (const [provider, answer, reason] of cases) {
+    const { id } = await login(provider, -5)
+    emulators[provider].answer(answer)
+    const refused = await refusal((await chosen(world.replica(), id, provider)).secret())
+    const row = await read(id)
+    const name = `${provider} ${JSON.stringify(answer.body)} ${answer.status}`
+    if (reason) {
+      t.equal(refused.code, 'credential_needs_reauth', name)
+      t.match(row, { state: 'needs_reauth', reason }, name)
+    } else {
+      t.match(refused.code, /^upstream_(rejected|overloaded)$/, name)
+      t.match(row, { state: 'active' }, name)
+    }
+  }
+})
+
+t.test('what cannot be renewed serves until it ends', async (t) => {
+  const given = { provider: 'anthropic', kind: 'oauth' as const, access_token: 'sk-ant-oat01-acme-bare' }
+  const bare = await one.credentials.create(ME.owner, { ...given, expires_at: at(100) })
+  const choice = await chosen(one, bare.id, 'anthropic')
+  t.equal(await tokenOf(choice), given.access_token)
+  t.equal(await unauthorized(choice), false)
+  await ends(bare.id, -1)
+  t.match(await refusal((await chosen(one, bare.id, 'anthropic')).secret()), {
+    code: 'credential_needs_reauth',
+  })
+  t.match(await read(bare.id), { state: 'needs_reauth', reason: /^expired: .*nothing to renew it with/ })
+
+  const content = { claudeAiOauth: { accessToken: 'a', refreshToken: 'r', expiresAt: Date.now() - 1000 } }
+  const claude = await one.logins.importFile(ME, { provider: 'anthropic', format: 'claude', content })
+  const before = anthropic.requests.length
+  t.match(await refusal((await chosen(one, claude.id, 'anthropic')).secret()), {
+    code: 'credential_needs_reauth',
+  })
+  t.equal(anthropic.requests.length, before, 'its vendor hears nothing of it')
+
+  const endless = await one.credentials.create(ME.owner, given)
+  t.equal(await tokenOf(await chosen(one, endless.id, 'anthropic')), given.access_token)
+})
+
+t.test('each login is renewed where and by whom it was issued', async (t) => {
+  const { id, secret } = await login('anthropic', 3600)
+  const profile = await one.logins.importFile(ME, {
+    provider: 'anthropic',
+    format: 'anthropic-profile',
+    content: {
+      access_token: 'sk-ant-oat01-acme-old',
+      refresh_token: secret.refresh_token,
+      expires_at: 1_600_000_000,
+      client_id: CLIENT,
+    },
+  })
+  t.ok(anthropic.isLive(await tokenOf(await chosen(one, profile.id, 'anthropic'))))
+  const asked = anthropic.requests.at(-1)
+  t.match(asked, {
+    path: '/v1/oauth/token',
+    headers: { 'anthropic-beta': 'oauth-2025-04-20', 'user-agent': 'baton/0.0.0' },
+    body: { client_id: CLIENT },
+  })
+  await store.credentials.delete(ME, id)
+
+  const federated = await one.credentials.create(ME.owner, {
+    provider: 'anthropic',
+    kind: 'oauth',
+    federation: { ...FEDERATION },
+  })
+  await tokenOf(await chosen(one, federated.id, 'anthropic'))
+  const before = anthropic.federated()
+  await ends(federated.id, -5)
+  await tokenOf(await chosen(one, federated.id, 'anthropic'))
+  t.equal(anthropic.federated() - before, 1, 'the assertion is exchanged anew')
+  const stranger = await one.credentials.create(ME.owner, {
+    provider: 'anthropic',
+    kind: 'oauth',
+    federation: { ...FEDERATION, organization_id: 'org-2' },
+  })
+  t.match(await refusal((await chosen(one, stranger.id, 'anthropic')).secret()), {
+    code: 'credential_needs_reauth',
+  })
+
+  const moved = world.replica({ env: { BATON_GOOGLE_OAUTH_CLIENT_ID: 'another.apps.example.com' } })
+  const gemini = await login('gemini', -5)
+  t.match(await refusal((await chosen(moved, gemini.id, 'gemini')).secret()), {
+    code: 'upstream_auth',
+    message: /another OAuth client/,
+  })
+  const bare = world.replica({ env: { BATON_GOOGLE_OAUTH_CLIENT_SECRET: '' } })
+  t.match(await refusal((await chosen(bare, gemini.id, 'gemini')).secret()), {
+    message: /BATON_GOOGLE_OAUTH_CLIENT_SECRET/,
+  })
+  t.match(await read(gemini.id), { state: 'active' }, 'a wrong setting is not the login’s fault')
+  const off = world.replica({ env: { BATON_ENABLE_OAUTH: 'openai' } })
+  t.match(await refusal(chosen(off, gemini.id, 'gemini')), { code: 'oauth_not_enabled' })
+})
+
+t.test('an answer without an access token is stored, and not asked for again at once', async (t) => {
+  for (const [seconds, isSpent] of [
+    [-5, true],
+    [100, false],
+  ] as const) {
+    const access_token = jwt({ exp: Math.floor(Date.now() / 1000) + seconds })
+    const given = { provider: 'openai', kind: 'oauth' as const, access_token, refresh_token: 'rt_first' }
+    const { id } = await one.credentials.create(ME.owner, given)
+    openai.answer({ status: 200, body: { refresh_token: 'rt_second' } })
+    const before = openai.requests.length
+    const choice = await chosen(world.replica(), id, 'openai')
+    for (let tries = 0; tries < 3; tries++) {
+      if (isSpent)
+        t.match(await refusal(choice.secret()), { code: 'upstream_rejected', message: /no_tokens/ })
+      else t.equal(await tokenOf(choice), access_token)
+    }
+    t.match(await sealedOf(world, id), { refresh_token: 'rt_second', access_token })
+    t.equal(openai.requests.length - before, 1)
+  }
+})
+
+t.test('the set-up of a given login happens at its first use, once', async (t) => {
+  const { id: source, secret } = await login('gemini', 3600)
+  await store.credentials.delete(ME, source)
+  const { access_token = '', refresh_token = '' } = secret
+  const given = { provider: 'gemini', kind: 'oauth' as const, access_token, refresh_token }
+  const view = await one.credentials.create(ME.owner, { ...given, expires_at: at(3600) })
+  const before = google.requests.length
+  const choices = await Promise.all([1, 2, 3].map(() => chosen(one, view.id, 'gemini')))
+  t.same(google.requests.length, before, 'choosing asks nobody')
+  const facts = await Promise.all(choices.map((choice) => choice.complete?.()))
+  for (const found of facts) t.same(found, { id: view.id, project_id: 'acme-dev-482910' })
+  t.equal(google.requests.length - before, 1)
+  t.match((await read(view.id)).facts, { project_id: 'acme-dev-482910', path: 'code_assist' })
+  await (await chosen(two, view.id, 'gemini')).complete?.()
+  t.equal(google.requests.length - before, 1, 'it is kept')
+
+  google.account('load-code-assist-unsupported-client')
+  const refused = await one.credentials.create(ME.owner, given)
+  for (let tries = 0; tries < 3; tries++) {
+    const choice = await chosen(one, refused.id, 'gemini')
+    t.match(await refusal(choice.complete?.() ?? Promise.resolve()), { code: 'upstream_auth' })
+  }
+  t.equal(google.requests.length - before, 2, 'a refusal is not asked for again at once')
+  google.account('load-code-assist')
+})
+
+t.test('idle logins are kept alive where that keeps them', async (t) => {
+  for (const { id } of (await store.credentials.list({ owner: '', admin: true }, { limit: 500 })).data) {
+    await store.credentials.delete({ owner: '', admin: true }, id)
+  }
+  const [chatgpt, claude, gemini] = [
+    await login('openai', 100),
+    await login('anthropic', -3600),
+    await login('gemini', -3600),
+  ]
+  const fresh = await login('openai', 3600)
+  const bare = await one.credentials.create(ME.owner, {
+    provider: 'anthropic',
+    kind: 'oauth',
+    access_token: 'sk-ant-oat01-acme-bare',
+    expires_at: at(-1),
+  })
+  t.equal(await one.refresher.tend(), 2)
+  t.equal(await two.refresher.tend(), 0, 'there is nothing left to do')
+  for (const { id, secret } of [chatgpt, claude]) {
+    t.not((await sealedOf(world, id)).access_token, secret.access_token)
+  }
+  for (const { id, secret } of [gemini, fresh]) {
+    t.equal((await sealedOf(world, id)).access_token, secret.access_token)
+  }
+  t.match(await read(bare.id), { state: 'needs_reauth' })
+  t.same(
+    LOGINS.flatMap(({ vendor }) => (vendor.keepAlive ? [vendor.provider] : [])),
+    ['openai', 'anthropic'],
+  )
+})
+
+t.test('claims are read tolerantly', async (t) => {
+  t.same(claimsOf(jwt({ name: 'zoë', n: 1 })), { name: 'zoë', n: 1 })
+  for (const none of [
+    undefined,
+    '',
+    'opaque',
+    'a.b',
+    'a.b.c',
+    `a.${Buffer.from('[1').toString('base64url')}.c`,
+  ]) {
+    t.same(claimsOf(none), {})
+  }
+})

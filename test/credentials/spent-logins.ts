@@ -1,0 +1,44 @@
+/** Logins whose tokens end when a test says so, and two replicas that use them. */
+import type { Test } from 'tap'
+import type { ChosenCredential } from '../../src/credentials/credentials.ts'
+import type { LoginSecret } from '../../src/oauth-vendor.ts'
+import type { Credential } from '../../src/store/store.ts'
+import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
+
+export type Provider = 'openai' | 'anthropic' | 'gemini'
+
+export async function spentLogins(t: Test) {
+  const world = await createWorld()
+  t.teardown(() => world.close())
+  const { store, openai, anthropic, google } = world
+  const emulators = { openai, anthropic, gemini: google }
+  const one = world.replica()
+  const two = world.replica()
+  const read = async (id: string): Promise<Credential> => {
+    const row = await store.credentials.get(ME, id)
+    if (!row) throw new Error(`no credential ${id}`)
+    return row
+  }
+
+  /** A login whose access token ends in so many seconds. */
+  async function login(provider: Provider, seconds: number): Promise<{ id: string; secret: LoginSecret }> {
+    const { authorization_url, state } = await one.logins.authorize(ME, provider, 'paste')
+    const answer = await visit(authorization_url)
+    const { id } = await one.logins.exchange(ME, provider, { state, pasted: answer.href })
+    await ends(id, seconds)
+    return { id, secret: await sealedOf(world, id) }
+  }
+  /** As if it had been given with that end. */
+  async function ends(id: string, seconds: number): Promise<void> {
+    const row = await read(id)
+    await store.credentials.delete(ME, id)
+    await store.credentials.create({ ...row, expires_at: at(seconds) })
+  }
+  return { world, emulators, one, two, read, login, ends }
+}
+
+export const at = (seconds: number): string => new Date(Date.now() + seconds * 1000).toISOString()
+export const chosen = (replica: Replica, id: string, provider: Provider): Promise<ChosenCredential> =>
+  replica.credentials.resolve(ME.owner, id, provider)
+export const tokenOf = async (choice: ChosenCredential) => (await choice.secret()).access_token ?? ''
+export const unauthorized = (choice: ChosenCredential) => choice.onUnauthorized?.() ?? Promise.resolve(false)
