@@ -1,6 +1,16 @@
 /** Rows and small things that the store's contract tests share. */
 import type { Part } from '../../src/chat/message.ts'
-import type { Fence, NewMessage, OpenTurn, Scope, Session, Store, TurnEnd } from '../../src/store/store.ts'
+import type {
+  AnnouncedEvent,
+  Fence,
+  NewConnector,
+  NewMessage,
+  OpenTurn,
+  Scope,
+  Session,
+  Store,
+  TurnEnd,
+} from '../../src/store/store.ts'
 
 let made = 0
 /** Ascending like real ids, readable in a failure. */
@@ -98,3 +108,33 @@ export const rejection = (work: Promise<unknown>): Promise<unknown> =>
     () => new Error('it was expected to fail'),
     (thrown: unknown) => thrown,
   )
+
+export const connector = (scope: Scope, name: string, rest: Partial<NewConnector> = {}): NewConnector => ({
+  id: id('con'),
+  owner: scope.owner,
+  name,
+  origin: 'api',
+  transport: 'streamable_http',
+  url: 'https://mcp.test/',
+  command: null,
+  args: ['b', 'a'],
+  auth: { type: 'none' },
+  mode: 'dynamic',
+  default_tool_config: { max_instances: 5, timeout: 'PT30S' },
+  allow_tools: ['*'],
+  deny_tools: [],
+  require_approval: 'never',
+  trust_annotations: false,
+  pin: 'warn',
+  secret: new Uint8Array([0, 1, 254, 255]),
+  ...rest,
+})
+
+export const announced = (turn: string, session_id: string, key: string): AnnouncedEvent => ({
+  key,
+  event: { type: 'turn.started', session_id, turn_id: turn, step: null, at: '2026-01-31T12:00:00.000Z' },
+})
+export async function unsaidOf(store: Store, turn: string) {
+  const row = (await store.turns.unannounced(1000)).find(({ turn_id }) => turn_id === turn)
+  return row ? { ...row, events: row.events() } : null
+}

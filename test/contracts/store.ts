@@ -4,16 +4,20 @@
  */
 import type { Test } from 'tap'
 import type { Store } from '../../src/store/store.ts'
+import { commitContract } from './store-commits.ts'
+import { connectorContract } from './store-connectors.ts'
+import { credentialContract } from './store-credentials.ts'
 import { ledgerContract } from './store-ledger.ts'
 import { loginContract } from './store-logins.ts'
-import { ownedContract } from './store-owned.ts'
 import { sessionContract } from './store-sessions.ts'
 import { turnContract } from './store-turns.ts'
 
 export async function storeContract(t: Test, store: Store): Promise<void> {
   await t.test('sessions and messages', (t) => sessionContract(t, store))
   await t.test('turns', (t) => turnContract(t, store))
+  await t.test('what turns commit', (t) => commitContract(t, store))
   await t.test('ledger', (t) => ledgerContract(t, store))
-  await t.test('connectors, credentials, keys', (t) => ownedContract(t, store))
+  await t.test('connectors and their tools', (t) => connectorContract(t, store))
+  await t.test('credentials, keys', (t) => credentialContract(t, store))
   await t.test('logins on their way', (t) => loginContract(t, store))
 }

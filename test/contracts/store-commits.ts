@@ -1,0 +1,353 @@
+/** What a turn reads and commits as it goes, and whose writes count. */
+import type { Test } from 'tap'
+import { BatonError } from '../../src/errors.ts'
+import { StaleOwner, type Step, type Store } from '../../src/store/store.ts'
+import {
+  announced,
+  COMPLETED,
+  endTurn,
+  id,
+  LAPSED,
+  LEASE,
+  message,
+  openRequest,
+  owner,
+  rejection,
+  runningTurn,
+  unsaidOf,
+} from './store-rows.ts'
+
+const usage = (input_tokens: number, output_tokens = 0) => ({
+  input_tokens,
+  output_tokens,
+  reasoning_tokens: 1,
+  cached_tokens: 2,
+})
+const step = (index: number, rest: Partial<Step> = {}): Step => ({
+  index,
+  attempt: 1,
+  provider: 'acme',
+  model: 'acme-1',
+  tools_revision: 3,
+  tool_count: 2,
+  finish_reason: 'stop',
+  usage: usage(10, 5),
+  started_at: '2026-01-31T12:00:00.123Z',
+  ended_at: '2026-01-31T12:00:01.000Z',
+  ...rest,
+})
+
+export async function commitContract(t: Test, store: Store): Promise<void> {
+  await t.test('reading and committing', (t) => stepContract(t, store))
+  await t.test('fencing and taking over', (t) => fencingContract(t, store))
+}
+
+async function stepContract(t: Test, store: Store): Promise<void> {
+  await t.test('a step reads what is new, the registry if it moved, and a wish to cancel', async (t) => {
+    const scope = owner()
+    const { session, turn, fence, message: input } = await runningTurn(store, scope)
+    const first = await store.turns.readStep(fence, turn.id, 0, -1)
+    t.match(first, {
+      messages: [input],
+      registry: { session_id: session.id, revision: 0, tools: [] },
+      cancel_requested: false,
+    })
+    t.strictSame(await store.turns.readStep(fence, turn.id, input.seq, 0), {
+      messages: [],
+      registry: null,
+      cancel_requested: false,
+    })
+    await store.registry.put([
+      {
+        session_id: session.id,
+        expected: 0,
+        tools: [],
+        delta: { tools_revision: 1, added: [], removed: [], changed: [] },
+      },
+    ])
+    await store.turns.requestCancel(scope, turn.id)
+    t.match(await store.turns.readStep(fence, turn.id, 1, 0), {
+      registry: { revision: 1 },
+      cancel_requested: true,
+    })
+  })
+
+  await t.test('a commit writes its step, messages and the turn together', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const answer = message('\0', { role: 'assistant', turn_id: turn.id, incomplete: true })
+    const { messages: stored } = await store.turns.commit(fence, {
+      turn_id: turn.id,
+      step: step(0),
+      messages: [answer],
+      attempt: 2,
+      restarts: 1,
+    })
+    t.match(stored, [{ ...answer, session_id: session.id, seq: 2, created_at: /Z$/ }])
+    t.strictSame(await store.messages.after(session.id, 1), stored)
+    t.match(await store.turns.get(scope, turn.id), {
+      steps: [step(0)],
+      attempt: 2,
+      restarts: 1,
+      state: 'running',
+    })
+    const error = {
+      code: 'upstream_rejected' as const,
+      message: 'no \0',
+      param: null,
+      details: { b: 1, a: 2 },
+    }
+    t.strictSame(
+      await store.turns.commit(fence, {
+        turn_id: turn.id,
+        end: { state: 'failed', finish_reason: null, error },
+      }),
+      { messages: [], has_queued: false },
+    )
+    t.match(await store.turns.get(scope, turn.id), {
+      state: 'failed',
+      finish_reason: null,
+      error,
+      ended_at: /Z$/,
+    })
+    t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
+  })
+
+  await t.test('an end or a wait without messages may be said again by whoever said it', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const park = () => store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    await park()
+    t.strictSame(await park(), { messages: [], has_queued: false })
+    const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
+    if (!resumed) return t.fail('not resumed')
+    t.ok((await rejection(park())) instanceof StaleOwner, 'another has it')
+    await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
+    const end = () => endTurn(store, resumed.fence, turn.id)
+    await end()
+    t.strictSame(await end(), { messages: [], has_queued: true })
+    await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.ok((await rejection(end())) instanceof StaleOwner, 'the next turn runs')
+  })
+
+  await t.test('usage adds up in the turn and the session, once for a step written twice', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const put = (one: Step) => store.turns.commit(fence, { turn_id: turn.id, step: one })
+    await put(step(0, { usage: usage(10, 5) }))
+    await put(step(1, { usage: usage(100), ended_at: null, finish_reason: null }))
+    await put(step(1, { usage: usage(30, 7) }))
+    await put(step(1, { attempt: 2, usage: usage(1, 1), discarded: true }))
+    const sum = { input_tokens: 41, output_tokens: 13, reasoning_tokens: 3, cached_tokens: 6 }
+    const read = await store.turns.get(scope, turn.id)
+    t.strictSame(read?.usage, sum)
+    t.strictSame(read?.steps, [
+      step(0),
+      step(1, { usage: usage(30, 7) }),
+      step(1, { attempt: 2, usage: usage(1, 1), discarded: true }),
+    ])
+    t.strictSame((await store.sessions.get(scope, session.id))?.usage, sum)
+    await endTurn(store, fence, turn.id)
+    const next = await store.turns.open(scope, openRequest(session.id))
+    if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
+    await store.turns.commit(next.fence, { turn_id: next.turn.id, step: step(0, { usage: usage(1) }) })
+    t.equal((await store.sessions.get(scope, session.id))?.usage.input_tokens, 42)
+  })
+
+  await t.test('announcements of the last commit are kept until they are known to be said', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const [one, two] = [announced(turn.id, session.id, 'one \0'), announced(turn.id, session.id, 'two')]
+    await store.turns.commit(fence, { turn_id: turn.id, announce: [one] })
+    const unsaid = () => unsaidOf(store, turn.id)
+    t.equal(await unsaid(), null, 'those of a running turn are its owner’s')
+    await store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED, announce: [one, two] })
+    t.strictSame(await unsaid(), { session_id: session.id, turn_id: turn.id, events: [one, two] })
+    await store.turns.announced([turn.id])
+    t.equal(await unsaid(), null)
+  })
+}
+
+async function fencingContract(t: Test, store: Store): Promise<void> {
+  await t.test(
+    'a heartbeat tells of a cancel, and an owner that does not act on it loses the turn',
+    async (t) => {
+      const scope = owner()
+      const { session, turn, fence } = await runningTurn(store, scope, LEASE)
+      t.equal(await store.turns.breakLease(turn.id), false, 'nobody asked for its end')
+      await store.turns.requestCancel(scope, turn.id)
+      t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [
+        { session_id: session.id, cancelled_turn: turn.id },
+      ])
+      t.equal(await store.turns.breakLease(turn.id), true)
+      const late = store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
+      t.ok((await rejection(late)) instanceof StaleOwner)
+      const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
+        (one) => one.turn.id === turn.id,
+      )
+      t.match(taken, { turn: { recoveries: 0, cancel_requested: true }, fence: { epoch: 2 } })
+      if (taken) await endTurn(store, taken.fence, turn.id)
+      t.equal(await store.turns.breakLease(turn.id), false, 'it has ended')
+    },
+  )
+
+  await t.test('a former owner’s write fails and leaves nothing', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
+    const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
+      (one) => one.turn.id === turn.id,
+    )
+    t.match(taken, {
+      turn: { recoveries: 1, state: 'running' },
+      fence: { owner: 'replica-2', epoch: 2 },
+      was_handed_over: false,
+    })
+    const before = [await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)]
+    const late = message('too late', { role: 'assistant', turn_id: turn.id })
+    const writes = [
+      store.turns.commit(fence, {
+        turn_id: turn.id,
+        step: step(0),
+        messages: [late],
+        end: COMPLETED,
+        announce: [],
+      }),
+      store.turns.readStep(fence, turn.id, 0, 0),
+      store.executions.begin(fence, 'exec_1'),
+      store.turns.commit({ ...fence, epoch: 2 }, { turn_id: turn.id, attempt: 9 }),
+      store.turns.commit({ ...fence, owner: 'replica-2' }, { turn_id: turn.id, attempt: 9 }),
+    ]
+    for (const thrown of await Promise.all(writes.map(rejection))) t.ok(thrown instanceof StaleOwner)
+    t.strictSame([await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)], before)
+    t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [])
+    await store.turns.handOver(fence)
+    t.strictSame(
+      await store.turns.heartbeat('replica-2', [session.id], 60),
+      [{ session_id: session.id, cancelled_turn: null }],
+      'nor gives it away',
+    )
+    if (taken) await endTurn(store, taken.fence, turn.id)
+  })
+
+  await t.test('a lapsed lease that nobody took is still its owner’s', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope, LAPSED)
+    await store.turns.commit(fence, {
+      turn_id: turn.id,
+      messages: [message('still here', { turn_id: turn.id })],
+    })
+    t.strictSame(await store.turns.heartbeat(LAPSED.owner, [session.id], 60), [
+      { session_id: session.id, cancelled_turn: null },
+    ])
+    const taken = await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)
+    t.notOk(
+      taken.some((one) => one.turn.id === turn.id),
+      'and prolonged it cannot be taken',
+    )
+    await endTurn(store, fence, turn.id)
+  })
+
+  await t.test(
+    'an ended turn, or one of another session, cannot be written under a good lease',
+    async (t) => {
+      const scope = owner()
+      const one = await runningTurn(store, scope)
+      const other = await runningTurn(store, scope)
+      t.ok(
+        (await rejection(store.turns.commit(one.fence, { turn_id: other.turn.id, attempt: 5 }))) instanceof
+          StaleOwner,
+      )
+      await endTurn(store, one.fence, one.turn.id)
+      const late = store.turns.commit(one.fence, {
+        turn_id: one.turn.id,
+        end: { state: 'cancelled', finish_reason: null, error: null },
+      })
+      t.ok((await rejection(late)) instanceof StaleOwner, 'the end gave the lease back')
+      t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
+      await endTurn(store, other.fence, other.turn.id)
+      t.equal(await store.sessions.delete(scope, other.session.id), 'deleted')
+      t.ok(
+        (await rejection(endTurn(store, other.fence, other.turn.id))) instanceof StaleOwner,
+        'a deleted session',
+      )
+    },
+  )
+
+  await t.test('two that recover at once get each lost turn once, with what may be unsaid', async (t) => {
+    const scope = owner()
+    const lost = await Promise.all(Array.from({ length: 12 }, () => runningTurn(store, scope, LAPSED)))
+    const [first] = lost
+    if (!first) return t.fail()
+    const event = announced(first.turn.id, first.session.id, 'unsaid')
+    await store.turns.commit(first.fence, { turn_id: first.turn.id, announce: [event] })
+    const recoverAll = async (name: string) => {
+      const taken = []
+      for (;;) {
+        const some = await store.turns.recover({ owner: name, seconds: 60 }, 4)
+        if (some.length === 0) return taken
+        taken.push(...some)
+      }
+    }
+    const taken = (await Promise.all([recoverAll('replica-2'), recoverAll('replica-3')])).flat()
+    const mine = taken.filter((one) => one.turn.owner === scope.owner)
+    t.strictSame(mine.map((one) => one.turn.id).sort(), lost.map((one) => one.turn.id).sort())
+    t.ok(mine.every((one) => one.turn.recoveries === 1 && one.fence.epoch === 2))
+    t.strictSame(mine.find((one) => one.turn.id === first.turn.id)?.announce, [event])
+    for (const one of taken) await endTurn(store, one.fence, one.turn.id)
+  })
+
+  await t.test('a turn that is handed over can be taken at once, and that is no recovery', async (t) => {
+    const scope = owner()
+    const { turn, fence } = await runningTurn(store, scope)
+    await store.turns.handOver(fence)
+    t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
+    const lease = { owner: 'replica-2', seconds: 60 }
+    const others = await store.turns.recover(lease, 1000, [turn.id])
+    t.notOk(
+      others.some((one) => one.turn.id === turn.id),
+      'not by one that does not want it',
+    )
+    const taken = [...others, ...(await store.turns.recover(lease, 1000))]
+    const mine = taken.find((one) => one.turn.id === turn.id)
+    t.match(mine, {
+      turn: { recoveries: 0 },
+      fence: { owner: 'replica-2' },
+      announce: [],
+      was_handed_over: true,
+    })
+    for (const one of taken) await endTurn(store, one.fence, one.turn.id)
+  })
+
+  await t.test('a turn that waits for input is resumed by one owner', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'it does not wait')
+    t.equal(await store.turns.resumeAwaiting('turn_none', LEASE), null)
+    const event = announced(turn.id, session.id, 'awaiting')
+    await store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input', announce: [event] })
+    t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, turn.id)
+    t.match(await store.turns.open(scope, openRequest(session.id)), { kind: 'busy', active_turn_id: turn.id })
+    t.ok((await store.turns.unannounced(1000)).some((left) => left.turn_id === turn.id))
+    t.notOk(
+      (await store.turns.recover(LEASE, 1000)).some((one) => one.turn.id === turn.id),
+      'it is not lost',
+    )
+    const resumed = await Promise.all(
+      ['replica-2', 'replica-3'].map((name) =>
+        store.turns.resumeAwaiting(turn.id, { owner: name, seconds: 60 }),
+      ),
+    )
+    const [mine, ...more] = resumed.filter((one) => one !== null)
+    t.match([mine?.turn.state, mine?.fence.epoch, more.length], ['running', 2, 0])
+    t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
+    if (mine) await endTurn(store, mine.fence, turn.id)
+  })
+
+  await t.test('the store says when it is ready', async (t) => {
+    t.equal(await store.ready(), undefined)
+    t.ok(store.kind === 'postgres' || store.kind === 'embedded')
+    const thrown = await rejection(store.registry.get('ses_none'))
+    t.ok(thrown instanceof BatonError && thrown.code === 'session_not_found')
+  })
+}

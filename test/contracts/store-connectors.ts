@@ -1,0 +1,308 @@
+/** Connectors, what sessions bind of them, and the registry of a session's tools. */
+import type { Test } from 'tap'
+import { BatonError } from '../../src/errors.ts'
+import type { RegistryTool, Store } from '../../src/store/store.ts'
+import {
+  ADMIN,
+  allPages,
+  connector,
+  id,
+  newSession,
+  openRequest,
+  owner,
+  rejection,
+  STRANGER,
+} from './store-rows.ts'
+
+export async function connectorContract(t: Test, store: Store): Promise<void> {
+  await t.test('connectors', (t) => rowContract(t, store))
+  await t.test('bindings, lists and pins', (t) => bindingContract(t, store))
+  await t.test('the registry', (t) => registryContract(t, store))
+}
+
+async function rowContract(t: Test, store: Store): Promise<void> {
+  await t.test('are stored as given, named once per owner, and seen by their owner', async (t) => {
+    const scope = owner()
+    const given = connector(scope, 'files')
+    const made = await store.connectors.create(given)
+    if (made === 'name_taken') return t.fail(made)
+    const { created_at, updated_at, config_revision, ...rest } = made
+    t.strictSame([rest, config_revision], [given, 1])
+    t.equal(await store.connectors.create(connector(scope, 'files')), 'name_taken')
+    t.type(
+      await store.connectors.create(connector(owner(), 'files')),
+      'object',
+      'another owner may have the name',
+    )
+    t.strictSame(await store.connectors.get(scope, made.id), made)
+    t.strictSame(await store.connectors.find(scope, 'files'), made)
+    t.strictSame(await store.connectors.find(scope, made.id), made)
+    t.equal(await store.connectors.get(STRANGER, made.id), null)
+    t.equal(await store.connectors.find(STRANGER, 'files'), null)
+    t.strictSame(await store.connectors.get(ADMIN, made.id), made)
+    const bare = await store.connectors.create(
+      connector(scope, 'bare', { secret: null, url: null, default_tool_config: null }),
+    )
+    t.match(bare, { secret: null, url: null, default_tool_config: null })
+  })
+
+  await t.test('change and go, for those who own them', async (t) => {
+    const scope = owner()
+    const given = connector(scope, 'one')
+    const made = await store.connectors.create(given)
+    if (made === 'name_taken') return t.fail(made)
+    await store.connectors.create(connector(scope, 'two'))
+    const secret = new Uint8Array([9])
+    const changed = await store.connectors.update(scope, made, {
+      url: null,
+      allow_tools: ['x*'],
+      trust_annotations: true,
+      secret,
+    })
+    t.match(changed, {
+      url: null,
+      allow_tools: ['x*'],
+      trust_annotations: true,
+      config_revision: 2,
+      name: 'one',
+    })
+    if (changed === 'name_taken' || !changed) return t.fail('not changed')
+    t.strictSame(changed.secret, secret)
+    t.equal(await store.connectors.update(scope, changed, { name: 'two' }), 'name_taken')
+    t.equal(await store.connectors.update(STRANGER, changed, { name: 'stolen' }), null)
+    t.equal(await store.connectors.update(scope, made, { pin: 'block' }), null, 'it was changed since')
+    t.ok(await store.connectors.claim(given.id, 'a replica', 60))
+    t.equal(await store.connectors.keep(given.id, 2, 'a replica', new Uint8Array([10])), true)
+    t.equal(await store.connectors.update(scope, changed, { pin: 'block' }), null, 'its login was refreshed')
+    t.match(await store.connectors.get(scope, given.id), { pin: 'warn', secret: { 0: 10 } })
+    t.equal(await store.connectors.delete(STRANGER, given.id), false)
+    t.equal(await store.connectors.delete(scope, given.id), true)
+    t.equal(await store.connectors.delete(scope, given.id), false)
+    const { rows } = await allPages((page) => store.connectors.list(scope, page), 1)
+    t.strictSame(
+      rows.filter((row) => row.origin === 'api').map((row) => row.name),
+      ['two'],
+    )
+  })
+
+  await t.test('of the configuration follow it, keep their ids, and are everyone’s to see', async (t) => {
+    const scope = owner()
+    const config = { owner: 'config', admin: false }
+    const [a, b] = [
+      connector(config, 'conf-a', { origin: 'config' }),
+      connector(config, 'conf-b', { origin: 'config' }),
+    ]
+    const [first] = await store.connectors.syncConfig([a, b])
+    t.match(first, { id: a.id, origin: 'config', config_revision: 1 })
+    t.equal(await store.connectors.create(connector(scope, 'conf-a')), 'name_taken')
+    t.equal((await store.connectors.find(scope, 'conf-a'))?.id, a.id)
+    t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
+    const newer = { ...connector(scope, 'newer'), id: `a${a.id}` }
+    await store.connectors.create(newer)
+    const { rows } = await allPages((page) => store.connectors.list(scope, page), 2)
+    t.strictSame(
+      rows.map((row) => row.id),
+      [newer.id, ...[a.id, b.id].sort().reverse()],
+      'those of the configuration come last, as the oldest',
+    )
+    for (const by of [scope, config, ADMIN]) {
+      t.equal(
+        await store.connectors.update(by, { ...a, config_revision: 1 }, { url: 'https://evil.test' }),
+        null,
+      )
+      t.equal(await store.connectors.delete(by, a.id), false)
+    }
+    const secret = new Uint8Array([7])
+    const [same] = await store.connectors.syncConfig([{ ...a, id: id('con'), secret }])
+    t.match(same, { id: a.id, config_revision: 1 }, 'unchanged but for its seal')
+    t.strictSame(same?.secret, secret)
+    t.equal(await store.connectors.get(scope, b.id), null, 'what is left out goes')
+    const [moved] = await store.connectors.syncConfig([{ ...a, url: 'https://new.test/' }])
+    t.match(moved, { id: a.id, config_revision: 2, url: 'https://new.test/' })
+    const own = connector(scope, 'mine')
+    await store.connectors.create(own)
+    const twice = await Promise.all(
+      [1, 2].map(() => store.connectors.syncConfig([a, connector(config, 'mine', { origin: 'config' })])),
+    )
+    t.strictSame(
+      twice[0]?.map((row) => row.id),
+      twice[1]?.map((row) => row.id),
+      'two replicas that start agree',
+    )
+    t.equal((await store.connectors.find(scope, 'mine'))?.id, own.id, 'the owner’s own comes first')
+    t.strictSame(await store.connectors.syncConfig([]), [])
+  })
+}
+
+async function bindingContract(t: Test, store: Store): Promise<void> {
+  await t.test('a session’s connectors, in the order of their binding', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const [one, two] = [connector(scope, 'one'), connector(scope, 'two')]
+    await store.connectors.create(one)
+    await store.connectors.create(two)
+    await store.connectors.bind(session, two.id, null)
+    await store.connectors.bind(session, one.id, 'alias')
+    await store.connectors.bind(session, two.id, 'again')
+    const bound = await store.connectors.bindings(session)
+    t.strictSame(
+      bound.map((binding) => [binding.connector.id, binding.alias]),
+      [
+        [two.id, 'again'],
+        [one.id, 'alias'],
+      ],
+    )
+    t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
+    const later = await newSession(store, scope)
+    await store.connectors.bind(later.id, one.id, null)
+    t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id, session], 'newest use first')
+    t.strictSame(await store.connectors.sessionsOf(one.id, 1), [later.id])
+    t.equal(await store.connectors.unbind(session, one.id), true)
+    t.equal(await store.connectors.unbind(session, one.id), false)
+    await store.connectors.delete(scope, two.id)
+    t.strictSame(await store.connectors.bindings(session), [], 'a deleted connector is bound nowhere')
+    const gone = [
+      store.connectors.bind(session, two.id, null),
+      store.connectors.bind('ses_none', one.id, null),
+    ]
+    const codes = (await Promise.all(gone.map(rejection))).map(
+      (thrown) => thrown instanceof BatonError && thrown.code,
+    )
+    t.strictSame(codes, ['connector_not_found', 'session_not_found'])
+  })
+
+  await t.test('a connection’s last tools and a tool’s accepted definition', async (t) => {
+    const scope = owner()
+    const one = connector(scope, 'one')
+    await store.connectors.create(one)
+    const key = `${one.id}@1`
+    t.equal(await store.connectors.loadList(key), null)
+    const list = {
+      tools: [{ name: 'x', inputSchema: { type: 'object', properties: { z: {}, a: { const: '\0' } } } }],
+    }
+    await store.connectors.saveList(key, one.id, { tools: [] })
+    await store.connectors.saveList(key, one.id, list)
+    t.equal(
+      JSON.stringify(await store.connectors.loadList(key)),
+      JSON.stringify(list),
+      'key order of a schema stays',
+    )
+    await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
+    await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
+    await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
+    const news = await store.connectors.pinFirst(one.id, [
+      { tool: 'x', hash: 'h4', definition: { v: 4 } },
+      { tool: 'b', hash: 'h5', definition: { v: '\0' } },
+    ])
+    t.strictSame(news, ['b'])
+    t.strictSame(await store.connectors.pins(one.id), [
+      { tool: 'a', hash: 'h2', definition: { v: 2 } },
+      { tool: 'b', hash: 'h5', definition: { v: '\0' } },
+      { tool: 'x', hash: 'h3', definition: { v: 3 } },
+    ])
+    await store.connectors.delete(scope, one.id)
+    t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
+    await store.connectors.saveList(key, one.id, list)
+    t.equal(await store.connectors.loadList(key), null, 'nothing is kept for a connector that went')
+  })
+}
+
+async function registryContract(t: Test, store: Store): Promise<void> {
+  const scope = owner()
+  const { id: session } = await newSession(store, scope)
+  t.match(await store.registry.get(session), {
+    session_id: session,
+    revision: 0,
+    tools: [],
+    updated_at: /Z$/,
+  })
+  const tool: RegistryTool = {
+    canonical_name: 'files.read',
+    exposed_name: 'files__read',
+    source: 'mcp',
+    connector_id: 'con_1',
+    server: 'files',
+    mcp_tool_name: 'read',
+    description: 'Reads \0',
+    parameters: { type: 'object', properties: { zebra: { type: 'string' }, a: { type: 'string' } } },
+    input_schema: { properties: { zebra: {}, a: {} } },
+    annotations: { readOnlyHint: true },
+    enabled: true,
+    is_blocked: false,
+    status: 'available',
+    reason: null,
+    last_seen_at: null,
+    hash: 'h',
+    order: 1,
+  }
+  const delta = (tools_revision: number) => ({
+    tools_revision,
+    added: ['files.read'],
+    removed: [],
+    changed: [],
+  })
+  const put = (session_id: string, expected: number, tools: RegistryTool[]) =>
+    store.registry.put([{ session_id, expected, tools, delta: delta(expected + 1) }])
+  const both = await Promise.all([1, 2].map(() => put(session, 0, [tool])))
+  t.strictSame(
+    both.sort((a, b) => a.length - b.length),
+    [[], [{ session_id: session, turn_id: null }]],
+    'of two changes one came first',
+  )
+  const row = await store.registry.get(session)
+  t.equal(row.revision, 1)
+  t.equal(JSON.stringify(row.tools), JSON.stringify([tool]), 'the declarations’ bytes stay')
+  t.equal((await put(session, 1, [])).length, 1)
+  t.equal((await store.sessions.get(scope, session))?.tools_revision, 2)
+  t.strictSame(await put('ses_none', 0, []), [])
+
+  await t.test('many registries are read and written together', async (t) => {
+    const { id: other } = await newSession(store, scope)
+    const one = connector(scope, 'many')
+    await store.connectors.create(one)
+    await store.connectors.bind(session, one.id, 'me')
+    await store.connectors.pinFirst(one.id, [{ tool: 'x', hash: 'h1', definition: { a: '\0' } }])
+    const known = [
+      { session_id: session, revision: 2 },
+      { session_id: other, revision: -1 },
+      { session_id: 'ses_none', revision: -1 },
+    ]
+    const { sessions, pins } = await store.registry.grounds(known)
+    t.strictSame(pins, [{ connector_id: one.id, tool: 'x', hash: 'h1' }])
+    t.equal(sessions.length, 2)
+    const ground = sessions.find(({ session_id }) => session_id === session)
+    t.match(ground, {
+      registry: null,
+      bindings: [{ alias: 'me', connector: { id: one.id, owner: scope.owner } }],
+    })
+    t.match(
+      sessions.find(({ session_id }) => session_id === other),
+      { registry: { revision: 0 }, bindings: [] },
+    )
+    const open = openRequest(other)
+    await store.turns.open(scope, open)
+    const change = (session_id: string, expected: number) => ({
+      session_id,
+      expected,
+      tools: [tool],
+      delta: delta(expected + 1),
+    })
+    t.strictSame(await store.registry.put([change(session, 2), change(other, 5)]), [
+      { session_id: session, turn_id: null },
+    ])
+    t.strictSame(await store.registry.put([change(session, 2), change(other, 0)]), [
+      { session_id: other, turn_id: open.turn.id },
+    ])
+    await store.registry.put([change(other, 1), change(session, 3)])
+    await store.registry.put([change(other, 2)])
+    const all = [change(session, 4), change(other, 3)]
+    const overlapping = Array.from({ length: 8 }, (_, i) =>
+      store.registry.put(i % 2 ? all : [...all].reverse()),
+    )
+    t.equal(
+      (await Promise.all(overlapping)).flat().length,
+      2,
+      'each is written once, and nobody waits for ever',
+    )
+  })
+}
