@@ -1,0 +1,94 @@
+/** Requests as a session of this vendor has them, and the parser of their answers. */
+import { anthropic } from '../../../providers/anthropic/index.ts'
+import type { WireRequest } from '../../../providers/anthropic/wire.ts'
+import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
+import type { Deployment, ModelRequest, ModelSettings, ToolDeclaration } from '../../../src/provider.ts'
+
+export const origin: Provenance = { provider: 'anthropic', model: 'claude-sonnet-5', credential_id: 'cred_1' }
+export const SECRET = { api_key: 'sk-ant-api03-acme-1', access_token: 'sk-ant-oat01-acme-1' }
+export const OPTIONS = { system_blocks: [], headers: {}, dual_declarations: false }
+
+export const declared = (name: string, parameters: Record<string, unknown> = {}): ToolDeclaration => ({
+  name: name.replace('.', '__'),
+  canonical_name: name,
+  description: `Does ${name}`,
+  parameters: { type: 'object', ...parameters },
+})
+export const TOOLS = [
+  declared('weather.get', { properties: { place: { type: 'string' } }, required: ['place'] }),
+  declared('list_files'),
+]
+
+export interface Wish {
+  model?: string
+  messages?: MessageInput[]
+  settings?: ModelSettings
+  tools?: ToolDeclaration[]
+  request?: Partial<ModelRequest>
+}
+
+export function requestFor(wish: Wish = {}, deployment: Deployment = anthropic): ModelRequest {
+  const model = wish.model ?? 'claude-sonnet-4-6'
+  const capabilities = deployment.capabilities(model, wish.request?.reported)
+  return {
+    model,
+    instructions: 'Be brief.',
+    messages: wish.messages ?? [said('hello')],
+    tools: wish.tools ?? TOOLS,
+    settings: wish.settings ?? {},
+    session_id: 'ses_1',
+    follow_up: false,
+    capabilities,
+    credential: { id: 'cred_1' },
+    options: OPTIONS,
+    ...wish.request,
+  }
+}
+
+export const said = (text: string): MessageInput => ({ role: 'user', parts: [{ type: 'text', text }] })
+export const answered = (...parts: Part[]): MessageInput => ({ role: 'assistant', parts })
+export const words = (text: string): Part => ({ type: 'text', text })
+export const thought = (text: string, opaque?: string): Part => ({
+  type: 'reasoning',
+  text,
+  provenance: { ...origin, ...(opaque ? { opaque } : {}) },
+})
+export const called = (call_id: string, args: Record<string, unknown> = {}): Part => ({
+  type: 'tool_call',
+  call_id,
+  name: 'weather__get',
+  arguments: args,
+})
+export const returned = (
+  call_id: string,
+  more: Partial<Extract<Part, { type: 'tool_result' }>> = {},
+): Part => ({
+  type: 'tool_result',
+  call_id,
+  name: 'weather__get',
+  content: [{ type: 'text', text: '15 °C' }],
+  is_error: false,
+  outcome: 'ok',
+  ...more,
+})
+export const results = (...parts: Part[]): MessageInput => ({ role: 'tool', parts })
+
+export const render = (wish: Wish = {}, deployment: Deployment = anthropic) => {
+  const rendered = deployment.render(requestFor(wish, deployment))
+  // What render returns is a WireRequest; request.test.ts proves that to the vendor's own types.
+  return { ...rendered, body: rendered.body as unknown as WireRequest }
+}
+export const contents = (messages: MessageInput[], wish: Wish = {}) =>
+  render({ ...wish, messages }).body.messages.map(({ role, content }) => [
+    role,
+    content.map(({ type }) => type),
+  ])
+
+export function newParser(provenance = origin) {
+  let made = 0
+  return anthropic.parser({
+    callId: (vendorId) => (vendorId ? `call_${vendorId}` : `call_made${++made}`),
+    toolName: (exposed) => exposed.replace('__', '.'),
+    provenance,
+  })
+}

@@ -1,0 +1,141 @@
+/** Anthropic's failures as errors of the catalogue. */
+import t from 'tap'
+import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
+import { anthropicFixture } from '../../emulators/anthropic.ts'
+
+t.test('failures', async (t) => {
+  const fail = (
+    status: number,
+    type: string | null,
+    message: string,
+    headers: Record<string, string> = {},
+  ) => {
+    const error = anthropic.classify({
+      status,
+      headers,
+      body:
+        type === null
+          ? message
+          : JSON.stringify({ type: 'error', error: { type, message, details: null }, request_id: 'req_1' }),
+    })
+    return {
+      code: error.code,
+      retryable: error.retryable,
+      retryAfter: error.retryAfter,
+      details: error.details,
+      message: error.message,
+    }
+  }
+  const wait = { 'retry-after': '30' }
+  const CASES: [number, string | null, string, string, Record<string, string>?][] = [
+    [400, 'invalid_request_error', 'messages: bad', 'upstream_rejected'],
+    [400, 'invalid_request_error', 'prompt is too long: 210000 tokens > 200000 maximum', 'context_too_long'],
+    [400, 'invalid_request_error', 'You have reached your specified API usage limits.', 'upstream_rejected'],
+    [400, 'invalid_request_error', 'Error', 'upstream_rejected'],
+    [
+      400,
+      'invalid_request_error',
+      "You're out of extra usage. Add more at claude.ai/settings/usage and keep going.",
+      'upstream_rejected',
+    ],
+    [401, 'authentication_error', 'OAuth token has expired.', 'upstream_auth'],
+    [402, 'billing_error', 'Pay.', 'upstream_rejected'],
+    [403, 'permission_error', 'OAuth token has been revoked.', 'upstream_auth'],
+    [404, 'not_found_error', 'model: x', 'upstream_rejected'],
+    [409, 'conflict_error', 'Again.', 'upstream_overloaded'],
+    [413, 'request_too_large', 'Too large.', 'context_too_long'],
+    [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited', wait],
+    [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited'],
+    [429, 'rate_limit_error', 'Spending cap.', 'upstream_rejected'],
+    [500, 'api_error', 'Oops.', 'upstream_overloaded'],
+    [504, 'timeout_error', 'Late.', 'upstream_timeout'],
+    [529, 'overloaded_error', 'Overloaded', 'upstream_overloaded'],
+    [401, null, 'no', 'upstream_auth'],
+    [402, null, 'no', 'upstream_rejected'],
+    [403, null, '<html><title>Blocked</title></html>', 'upstream_rejected'],
+    [404, null, 'no', 'upstream_rejected'],
+    [408, null, '', 'upstream_timeout'],
+    [413, null, '<html></html>', 'context_too_long'],
+    [418, 'new_error', 'Tea.', 'upstream_rejected'],
+    [429, null, 'slow', 'upstream_rate_limited', wait],
+    [502, null, '<html></html>', 'upstream_overloaded'],
+    [503, null, '', 'upstream_overloaded'],
+    [200, null, 'hello', 'upstream_rejected'],
+    [200, 'overloaded_error', 'Overloaded', 'upstream_overloaded'],
+  ]
+  for (const [status, type, message, code, headers] of CASES) {
+    t.equal(fail(status, type, message, headers).code, code, `${status} ${type} ${message}`)
+  }
+  const RETRYABLE = ['upstream_overloaded', 'upstream_rate_limited', 'upstream_timeout']
+  for (const [status, type, message, code, headers] of CASES) {
+    t.equal(fail(status, type, message, headers).retryable, RETRYABLE.includes(code))
+  }
+
+  await t.test("the vendor's words are kept, and no token with them", async (t) => {
+    const { details, message } = fail(401, 'authentication_error', 'bad key sk-ant-api03-abc_DEF-1')
+    t.strictSame(details, {
+      upstream: {
+        status: 401,
+        type: 'authentication_error',
+        code: null,
+        message: 'bad key sk-ant-***',
+        request_id: 'req_1',
+      },
+    })
+    t.match(message, /refused the credential.*It said: bad key sk-ant-\*\*\*$/)
+    t.match(fail(403, null, '<html><title>Blocked</title></html>').details, {
+      upstream: { message: 'Blocked', request_id: null },
+    })
+    t.match(fail(500, null, '', { 'request-id': 'req_2' }).details, {
+      upstream: { message: '', request_id: 'req_2' },
+    })
+    const body = {
+      error: { type: 'invalid_request_error', message: 'x', details: { error_code: 'tool_name_conflict' } },
+    }
+    const coded = anthropic.classify({ status: 400, headers: {}, body: JSON.stringify(body) })
+    t.match(coded.details, { upstream: { code: 'tool_name_conflict' } })
+  })
+
+  await t.test('how long to wait', async (t) => {
+    const limit = (headers: Record<string, string>) => fail(429, 'rate_limit_error', 'x', headers)
+    t.equal(limit({ 'retry-after': '1.2' }).retryAfter, 2)
+    t.equal(limit({ 'retry-after-ms': '1500' }).retryAfter, 2)
+    const dates = { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date: 'Sat, 21 Nov 2026 10:00:00 GMT' }
+    t.equal(limit(dates).retryAfter, 60)
+    t.match(limit({ 'retry-after': 'soon' }), { code: 'upstream_rate_limited', retryAfter: undefined })
+    t.match(limit({ 'x-should-retry': 'true' }), {
+      code: 'upstream_rate_limited',
+      retryAfter: undefined,
+      details: { should_retry: true },
+    })
+    t.match(limit({ 'x-should-retry': 'false' }).details, { should_retry: false })
+    t.notOk('should_retry' in (limit({ 'x-should-retry': 'perhaps' }).details ?? {}))
+    const counters = {
+      'anthropic-ratelimit-requests-remaining': '0',
+      'anthropic-ratelimit-requests-reset': '2026-11-21T10:00:05Z',
+      'anthropic-ratelimit-tokens-remaining': '5',
+      'anthropic-ratelimit-tokens-reset': '2026-11-21T11:00:00Z',
+    }
+    t.match(limit(counters), {
+      code: 'upstream_rate_limited',
+      details: { reset_at: '2026-11-21T10:00:05.000Z' },
+    })
+    t.equal(limit(counters).retryAfter, undefined)
+    t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)
+    t.equal(limit({ ...counters, 'retry-after': '7', date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 7)
+    t.match(
+      limit({
+        'anthropic-ratelimit-unified-status': 'rejected',
+        'anthropic-ratelimit-unified-reset': 'never',
+      }),
+      { code: 'upstream_rate_limited', details: { reset_at: undefined } },
+    )
+    const { status, headers, body } = anthropicFixture('error-429.json')
+    const login = anthropicOauth.classify({ status, headers: headers ?? {}, body: JSON.stringify(body) })
+    t.match(login, {
+      code: 'upstream_rate_limited',
+      retryAfter: 5318,
+      details: { reset_at: new Date(1795285200000).toISOString() },
+    })
+  })
+})

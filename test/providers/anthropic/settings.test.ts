@@ -1,0 +1,220 @@
+/** Thinking, sampling, limits and tool choice, as each family of Anthropic's models takes them. */
+import t from 'tap'
+import type { MessageInput, Part } from '../../../src/chat/message.ts'
+import type { Effort, ModelSettings } from '../../../src/provider.ts'
+import {
+  answered,
+  called,
+  contents,
+  render,
+  results,
+  returned,
+  said,
+  thought,
+  type Wish,
+  words,
+} from './exchange.ts'
+
+t.test('thinking', async (t) => {
+  const plan = (model: string, effort?: Effort, more: Wish = {}) => {
+    const { body, headers, notes } = render({
+      model,
+      ...more,
+      settings: { ...more.settings, ...(effort ? { reasoning: { effort } } : {}) },
+    })
+    return {
+      thinking: body.thinking,
+      effort: body.output_config?.effort,
+      beta: headers['anthropic-beta'],
+      notes,
+    }
+  }
+  const quiet = { thinking: undefined, effort: undefined, beta: undefined, notes: [] }
+  const shown = { type: 'adaptive', display: 'summarized' }
+  const bound = { ...shown, block_binding: { prefix_mismatch_behavior: 'drop_block' } }
+  const BINDING = 'thinking-binding-controls-2026-08-01'
+
+  await t.test('unasked: only where the model thinks by itself', async (t) => {
+    t.strictSame(plan('claude-haiku-4-5-20251001'), quiet)
+    t.strictSame(plan('claude-opus-4-6'), quiet)
+    t.strictSame(plan('claude-opus-4-8'), quiet)
+    t.strictSame(plan('claude-sonnet-5'), { ...quiet, thinking: shown })
+    t.strictSame(plan('claude-opus-5-5'), { ...quiet, thinking: bound, beta: BINDING })
+    t.strictSame(
+      plan('claude-opus-7'),
+      { ...quiet, thinking: bound, beta: BINDING },
+      'an unknown one is taken for newer',
+    )
+    t.strictSame(plan('glm-9'), quiet, 'one that is no Claude is told nothing')
+  })
+
+  await t.test('an effort, or the next lower one', async (t) => {
+    t.strictSame(plan('claude-opus-4-8', 'xhigh'), { ...quiet, thinking: shown, effort: 'xhigh' })
+    t.match(plan('claude-opus-4-6', 'xhigh'), {
+      thinking: { type: 'adaptive' },
+      effort: 'high',
+      notes: [/"xhigh" was sent as "high"/],
+    })
+    t.match(plan('claude-opus-5', 'minimal'), { effort: 'low', notes: [/"minimal" was sent as "low"/] })
+    const reported = { id: 'claude-opus-5', efforts: [] }
+    t.match(plan('claude-opus-5', 'low', { request: { reported } }), {
+      thinking: shown,
+      effort: undefined,
+      notes: [/not accepted/],
+    })
+  })
+
+  await t.test('none', async (t) => {
+    t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
+    t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
+    t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })
+    t.match(plan('claude-opus-5-5', 'none'), { thinking: bound, effort: 'low', notes: [/always thinks/] })
+  })
+
+  await t.test('a budget for the 4.5 generation, within max_tokens', async (t) => {
+    const INTERLEAVED = 'interleaved-thinking-2025-05-14'
+    t.strictSame(plan('claude-haiku-4-5', 'high'), {
+      ...quiet,
+      thinking: { type: 'enabled', budget_tokens: 16_384 },
+      beta: INTERLEAVED,
+    })
+    const limited = (max_output_tokens: number) =>
+      plan('claude-haiku-4-5', 'high', { settings: { max_output_tokens } })
+    t.match(limited(6000), { thinking: { budget_tokens: 3000 } })
+    t.match(limited(1500), { thinking: { budget_tokens: 1024 } })
+    t.match(limited(1024), { thinking: { type: 'disabled' }, notes: [/above 1024/] })
+  })
+
+  await t.test('off for a tool turn that began without it', async (t) => {
+    const open = [said('a'), answered(called('c')), results(returned('c'))]
+    const budget = (messages: MessageInput[]) => plan('claude-haiku-4-5', 'high', { messages })
+    t.match(budget(open), { thinking: { type: 'disabled' }, notes: [/began without thinking/] })
+    t.match(budget([...open, said('go on')]), { thinking: { type: 'disabled' } })
+    t.match(budget([...open, answered(words('b')), said('c')]), { thinking: { type: 'enabled' } })
+    const began = [said('a'), answered(thought('t', 'signed:x'), called('c')), results(returned('c'))]
+    t.match(budget(began), { thinking: { type: 'enabled' } })
+    t.match(budget([...began, answered(called('d')), results(returned('d'))]), {
+      thinking: { type: 'enabled' },
+    })
+    t.match(plan('claude-opus-5', 'high', { messages: open }), { thinking: { type: 'adaptive' } })
+  })
+
+  await t.test('blocks go back as they came, and not where thinking is off', async (t) => {
+    const history = [
+      said('a'),
+      answered(thought('', 'signed:EAB'), thought('', 'redacted:xyz'), thought('unsigned'), words('b')),
+      said('c'),
+    ]
+    const blocks = (model: string, effort?: Effort) =>
+      render({ model, messages: history, settings: effort ? { reasoning: { effort } } : {} }).body.messages[1]
+        ?.content
+    t.strictSame(blocks('claude-opus-5'), [
+      { type: 'thinking', thinking: '', signature: 'EAB' },
+      { type: 'redacted_thinking', data: 'xyz' },
+      { type: 'text', text: 'b' },
+    ])
+    for (const [model, effort] of [
+      ['claude-opus-4-8', undefined],
+      ['claude-opus-5', 'none'],
+      ['claude-haiku-4-5', undefined],
+    ] as const) {
+      t.strictSame(blocks(model, effort), [{ type: 'text', text: 'b' }], `${model} ${effort}`)
+    }
+    t.match(blocks('claude-sonnet-5-5', 'none'), [
+      { type: 'thinking' },
+      { type: 'redacted_thinking' },
+      { type: 'text' },
+    ])
+  })
+
+  await t.test('thinking that nothing follows stays out of the history', async (t) => {
+    const history = (...parts: Part[]) => [said('a'), answered(...parts), said('b')]
+    const opus = { model: 'claude-opus-5' }
+    t.strictSame(contents(history(words('c'), thought('', 'signed:EAB'), thought('', 'redacted:x')), opus), [
+      ['user', ['text']],
+      ['assistant', ['text']],
+      ['user', ['text']],
+    ])
+    t.strictSame(contents(history(thought('t', 'signed:EAB')), opus), [['user', ['text', 'text']]])
+  })
+
+  await t.test('what the models endpoint reports wins', async (t) => {
+    const reported = (thinking_types: string[]) => ({ request: { reported: { id: 'x', thinking_types } } })
+    t.match(plan('claude-opus-9', 'high', reported(['enabled', 'disabled'])), {
+      thinking: { type: 'enabled' },
+    })
+    t.match(plan('claude-opus-9', undefined, reported(['enabled', 'disabled'])), { thinking: undefined })
+    t.match(plan('claude-opus-5-5', 'none', reported(['adaptive', 'disabled'])), {
+      thinking: { type: 'disabled' },
+    })
+    t.match(plan('claude-opus-5', 'high', reported([])), { thinking: undefined, notes: [/not accepted/] })
+  })
+})
+
+t.test('settings', async (t) => {
+  const settle = (model: string, settings: ModelSettings, more: Wish = {}) => {
+    const { body, notes } = render({ model, settings, ...more })
+    const { temperature, top_p, tool_choice, max_tokens } = body
+    return { temperature, top_p, tool_choice, max_tokens, notes }
+  }
+  await t.test('sampling goes where the family takes it', async (t) => {
+    t.match(settle('claude-opus-4-6', { temperature: 0.3 }), { temperature: 0.3, notes: [] })
+    t.match(settle('claude-opus-4-6', { temperature: 1.7 }), { temperature: 1, notes: [/lowered to 1/] })
+    t.match(settle('claude-haiku-4-5', { temperature: 0.3, top_p: 0.9 }), {
+      temperature: 0.3,
+      top_p: undefined,
+      notes: [/top_p/],
+    })
+    t.match(settle('claude-haiku-4-5', { top_p: 0.9 }), { top_p: 0.9, notes: [] })
+    t.match(settle('claude-opus-4-7', { temperature: 0.3, top_p: 0.9 }), {
+      temperature: undefined,
+      top_p: undefined,
+      notes: [/temperature: not accepted/, /top_p: not accepted/],
+    })
+    const thinks = { reasoning: { effort: 'high' as const } }
+    t.match(settle('claude-haiku-4-5', { ...thinks, temperature: 0.3, top_p: 0.96 }), {
+      temperature: undefined,
+      top_p: 0.96,
+      notes: [/while the model thinks/],
+    })
+    t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.9 }), { top_p: undefined, notes: [/below 0.95/] })
+  })
+  await t.test('max_output_tokens up to what the model takes', async (t) => {
+    t.match(settle('claude-haiku-4-5', { max_output_tokens: 500 }), { max_tokens: 500 })
+    t.match(settle('claude-haiku-4-5', { max_output_tokens: 100_000 }), {
+      max_tokens: 64_000,
+      notes: [/lowered to 64000/],
+    })
+    t.match(settle('claude-opus-5', {}), { max_tokens: 128_000 })
+    t.match(settle('claude-opus-9', {}), { max_tokens: 32_000 })
+    t.match(settle('claude-opus-9', { max_output_tokens: 200_000 }), { max_tokens: 200_000, notes: [] })
+    const reported = { id: 'claude-opus-9', max_output_tokens: 256_000 }
+    t.match(settle('claude-opus-9', {}, { request: { reported } }), { max_tokens: 256_000 })
+  })
+  await t.test('tool_choice, degraded where it is refused', async (t) => {
+    const choice = (model: string, settings: ModelSettings, more: Wish = {}) => {
+      const { tool_choice, notes } = settle(model, settings, more)
+      return [tool_choice, notes.length]
+    }
+    const only = { disable_parallel_tool_use: true }
+    t.strictSame(choice('claude-opus-5', {}), [undefined, 0])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'auto' }), [undefined, 0])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'none', parallel_tool_calls: false }), [
+      { type: 'none' },
+      0,
+    ])
+    t.strictSame(choice('claude-opus-5', { parallel_tool_calls: false }), [{ type: 'auto', ...only }, 0])
+    t.strictSame(choice('claude-opus-5', { parallel_tool_calls: true }), [undefined, 0])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
+    const named = { tool_choice: { name: 'weather.get' }, parallel_tool_calls: false }
+    t.strictSame(choice('claude-opus-5', named), [{ type: 'tool', name: 'weather__get', ...only }, 0])
+    t.strictSame(choice('claude-opus-5', { tool_choice: { name: 'gone.tool' } }), [{ type: 'auto' }, 1])
+    t.strictSame(choice('claude-opus-5-5', named), [{ type: 'auto', ...only }, 1])
+    t.strictSame(choice('claude-haiku-4-5', { tool_choice: 'required', reasoning: { effort: 'low' } }), [
+      { type: 'auto' },
+      1,
+    ])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }, { tools: [] }), [undefined, 1])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'none' }, { tools: [] }), [undefined, 0])
+  })
+})

@@ -1,0 +1,227 @@
+/** Anthropic's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+import { readFileSync } from 'node:fs'
+import t from 'tap'
+import type { ModelEvent } from '../../../src/chat/event.ts'
+import { createFold, fold } from '../../../src/chat/fold.ts'
+import type { SseFrame } from '../../../src/sse.ts'
+import { finishOf, framed, framesOf, thrownBy } from '../streams.ts'
+import { newParser, origin } from './exchange.ts'
+
+const FIXTURES = 'test/fixtures/anthropic'
+const fixture = (name: string) => readFileSync(`${FIXTURES}/${name}.sse`, 'utf8')
+const STREAMS = ['text', 'thinking-two-tools', 'thinking-omitted', 'overloaded-midstream', 'max-tokens']
+
+const parse = (frames: readonly SseFrame[]): ModelEvent[] => {
+  const parser = newParser()
+  return [...frames.flatMap((frame) => parser.push(frame)), ...parser.end()]
+}
+const block = (
+  index: number,
+  content_block: Record<string, unknown>,
+  ...deltas: Record<string, unknown>[]
+) => [
+  { type: 'content_block_start', index, content_block },
+  ...deltas.map((delta) => ({ type: 'content_block_delta', index, delta })),
+  { type: 'content_block_stop', index },
+]
+const tool = (id: string, ...json: string[]) =>
+  block(
+    0,
+    { type: 'tool_use', id, name: 'list_files', input: {} },
+    ...json.map((partial_json) => ({ type: 'input_json_delta', partial_json })),
+  )
+const end = (stop_reason: string | null) => [
+  { type: 'message_delta', delta: { stop_reason }, usage: {} },
+  { type: 'message_stop' },
+]
+
+t.test('a stream becomes the parts of a message', async (t) => {
+  await t.test('text, with its usage and every delta', async (t) => {
+    const events = parse(framesOf(fixture('text')))
+    const answer =
+      'A gateway sits between your client and the API.\n\nIt forwards the request, keeps the stream alive — “ping” events included 🙂 — and maps errors.'
+    t.strictSame(fold(events), [{ type: 'text', text: answer, provenance: origin }])
+    t.equal(events.filter(({ type }) => type === 'text.delta').length, 5)
+    t.strictSame(events.filter(({ type }) => type === 'usage').at(-1), {
+      type: 'usage',
+      usage: { input_tokens: 2423, output_tokens: 43, reasoning_tokens: 0, cached_tokens: 2048 },
+    })
+    t.strictSame(events.at(-1), { type: 'finish', reason: 'stop' })
+  })
+
+  await t.test('thinking, text and parallel calls, in any chunking', async (t) => {
+    const events = parse(framesOf(fixture('thinking-two-tools')))
+    t.match(fold(events), [
+      {
+        type: 'reasoning',
+        text: 'The user wants the weather in two cities and both lookups are independent, so I can ask for them in parallel.',
+        provenance: { opaque: /^signed:EvBjcy3p0s/ },
+      },
+      { type: 'text', text: "I'll check both cities at once." },
+      {
+        type: 'tool_call',
+        call_id: 'call_toolu_01Za7nUK7xM8tjSKqi4Pb1Ht',
+        name: 'get_weather',
+        arguments: { location: 'Zürich, CH', unit: 'celsius' },
+        provenance: origin,
+      },
+      { type: 'tool_call', call_id: /KYGc/, arguments: { location: 'Tokyo, JP', unit: 'celsius' } },
+    ])
+    t.equal(finishOf(events), 'tool_calls')
+    t.match(events.filter(({ type }) => type === 'usage').at(-1), {
+      usage: { input_tokens: 2486, output_tokens: 187, reasoning_tokens: 41 },
+    })
+    for (const size of [1, 7, 64]) t.strictSame(parse(framesOf(fixture('thinking-two-tools'), size)), events)
+  })
+
+  await t.test(
+    'thinking that shows nothing keeps its signature, and a call without arguments is one',
+    async (t) => {
+      const events = parse(framesOf(fixture('thinking-omitted')))
+      t.match(fold(events), [
+        { type: 'reasoning', text: '', provenance: { opaque: /^signed:EvgzLP4/ } },
+        { type: 'tool_call', name: 'list_files', arguments: {} },
+      ])
+      t.equal(finishOf(events), 'tool_calls')
+    },
+  )
+
+  await t.test('redacted thinking keeps its data, a signature all its pieces', async (t) => {
+    const piece = (signature: string) => ({ type: 'signature_delta', signature })
+    const signed = block(0, { type: 'thinking', thinking: '', signature: '' }, piece('EA'), piece('BC'))
+    t.match(fold(parse(framed(...signed, ...end('end_turn')))), [{ provenance: { opaque: 'signed:EABC' } }])
+    const unsigned = block(0, { type: 'thinking', thinking: 'so' })
+    t.strictSame(fold(parse(framed(...unsigned, ...end('end_turn')))), [
+      { type: 'reasoning', text: 'so', provenance: origin },
+    ])
+    const events = parse(framed(...block(0, { type: 'redacted_thinking', data: 'abc' }), ...end('end_turn')))
+    t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
+  })
+
+  await t.test('a call cut by the length limit keeps its text and finishes as length', async (t) => {
+    const events = parse(framesOf(fixture('max-tokens')))
+    t.match(fold(events), [
+      { type: 'text', text: "I'll write the file now." },
+      { type: 'tool_call', name: 'write_file', arguments: {}, arguments_text: /^\{"path": .*const serv$/ },
+    ])
+    t.equal(finishOf(events), 'length')
+  })
+
+  await t.test('a call cut before its first argument is no call', async (t) => {
+    const cut = parse(framed(...tool('a', ''), ...end('max_tokens')))
+    t.strictSame(fold(cut), [])
+    t.equal(finishOf(cut), 'length')
+    const whole = parse(framed(...tool('a', ''), ...end('tool_use')))
+    t.match(fold(whole), [{ type: 'tool_call', call_id: 'call_a', arguments: {} }])
+    const second = tool('b', '').map((event) => ({ ...event, index: 1 }))
+    t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
+  })
+
+  await t.test('arguments given at once, and arguments that are no JSON', async (t) => {
+    const given = block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } })
+    t.match(fold(parse(framed(...given, ...end('tool_use')))), [{ arguments: { y: 1 } }])
+    t.match(fold(parse(framed(...tool('a', '[1', ']'), ...end('tool_use')))), [
+      { arguments: {}, arguments_text: '[1]' },
+    ])
+  })
+
+  await t.test('every stop reason has its finish', async (t) => {
+    const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'a' })
+    const reasons: [string | null, string, string][] = [
+      ['end_turn', 'stop', 'tool_calls'],
+      ['stop_sequence', 'stop', 'tool_calls'],
+      ['pause_turn', 'stop', 'tool_calls'],
+      ['something_new', 'stop', 'tool_calls'],
+      ['constructor', 'stop', 'tool_calls'],
+      [null, 'stop', 'tool_calls'],
+      ['max_tokens', 'length', 'length'],
+      ['model_context_window_exceeded', 'length', 'length'],
+      ['refusal', 'refusal', 'refusal'],
+    ]
+    for (const [reason, plain, withCall] of reasons) {
+      t.equal(finishOf(parse(framed(...text, ...end(reason)))), plain, String(reason))
+      t.equal(finishOf(parse(framed(...tool('a', '{}'), ...end(reason)))), withCall, `${reason} with a call`)
+    }
+  })
+
+  await t.test('what is not known is passed over', async (t) => {
+    const events = parse(
+      framed(
+        { type: 'ping' },
+        { type: 'something_new', index: 0 },
+        { type: 'toString' },
+        ...block(
+          0,
+          { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', input: {} },
+          { type: 'input_json_delta', partial_json: '{"q":' },
+        ),
+        ...block(1, { type: 'web_search_tool_result', tool_use_id: 'srvtoolu_1', content: [] }),
+        ...block(2, { type: 'constructor' }, { type: 'novel_delta', text: 'x' }),
+        ...block(
+          3,
+          { type: 'text', text: 'so' },
+          { type: 'citations_delta', citation: {} },
+          { type: 'text_delta', text: ' it is' },
+        ),
+        { type: 'content_block_delta', index: 9, delta: { type: 'text_delta', text: 'of no block' } },
+        ...end('end_turn'),
+      ),
+    )
+    t.match(fold(events), [{ type: 'text', text: 'so it is' }])
+    t.equal(fold(events).length, 1)
+  })
+
+  await t.test('a count that is null keeps its last value', async (t) => {
+    const usage = {
+      input_tokens: 5,
+      cache_read_input_tokens: 7,
+      cache_creation_input_tokens: 11,
+      output_tokens: 1,
+    }
+    const later = {
+      input_tokens: null,
+      cache_read_input_tokens: null,
+      output_tokens: 9,
+      output_tokens_details: { thinking_tokens: 4 },
+    }
+    const events = parse(
+      framed(
+        { type: 'message_start', message: { usage } },
+        { type: 'message_delta', delta: {}, usage: later },
+        ...end('end_turn'),
+      ),
+    )
+    t.match(events.filter(({ type }) => type === 'usage').at(-1), {
+      usage: { input_tokens: 23, cached_tokens: 7, output_tokens: 9, reasoning_tokens: 4 },
+    })
+  })
+})
+
+t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
+  for (const name of STREAMS) {
+    const frames = framesOf(fixture(name))
+    const whole = name === 'overloaded-midstream' ? null : fold(parse(frames))
+    for (let cut = 0; cut < frames.length; cut++) {
+      const parser = newParser()
+      const folding = createFold()
+      for (const frame of frames.slice(0, cut)) for (const event of parser.push(frame)) folding.add(event)
+      const error = thrownBy(() => parser.end())
+      if (error?.code !== 'upstream_disconnected' || !error.retryable || folding.finish())
+        t.fail(`${name} cut at ${cut}`)
+      if (whole)
+        t.strictSame(folding.parts(), whole.slice(0, folding.parts().length), `${name} cut at ${cut}`)
+    }
+  }
+  const overloaded = thrownBy(() => parse(framesOf(fixture('overloaded-midstream'))))
+  t.match(overloaded, {
+    code: 'upstream_overloaded',
+    details: {
+      upstream: { status: null, type: 'overloaded_error', message: 'Overloaded', request_id: /^req_/ },
+    },
+  })
+  const garbage = { event: 'message_start', data: '<html>', id: undefined }
+  t.match(
+    thrownBy(() => parse([garbage])),
+    { code: 'upstream_disconnected', details: { upstream: '<html>' } },
+  )
+})

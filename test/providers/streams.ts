@@ -1,0 +1,34 @@
+/** Streams as frames, what their events come to, and what reading them throws. */
+import type { ModelEvent } from '../../src/chat/event.ts'
+import { createFold } from '../../src/chat/fold.ts'
+import { BatonError } from '../../src/errors.ts'
+import { createDecoder, type SseFrame } from '../../src/sse.ts'
+
+/** The frames of a stream that comes in pieces of this size; absent: in one. */
+export function framesOf(stream: string, size = stream.length): SseFrame[] {
+  const frames: SseFrame[] = []
+  const decoder = createDecoder((frame) => frames.push(frame))
+  for (let at = 0; at < stream.length; at += size) decoder.push(stream.slice(at, at + size))
+  decoder.end()
+  return frames
+}
+
+/** Frames of made-up events, as the wire has them. */
+export const framed = (...events: Record<string, unknown>[]): SseFrame[] =>
+  events.map((event) => ({ event: String(event.type), data: JSON.stringify(event), id: undefined }))
+
+export const finishOf = (events: Iterable<ModelEvent>) => {
+  const folding = createFold()
+  for (const event of events) folding.add(event)
+  return folding.finish()?.reason
+}
+
+export const thrownBy = (run: () => unknown): BatonError | null => {
+  try {
+    run()
+    return null
+  } catch (thrown) {
+    if (thrown instanceof BatonError) return thrown
+    throw thrown
+  }
+}
