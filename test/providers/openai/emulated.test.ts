@@ -1,0 +1,301 @@
+/** Whole turns against the emulated OpenAI, and histories of any making against its rules. */
+import fc from 'fast-check'
+import t from 'tap'
+import { chatgpt, openai } from '../../../providers/openai/index.ts'
+import type { ModelEvent } from '../../../src/chat/event.ts'
+import { fold } from '../../../src/chat/fold.ts'
+import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
+import type {
+  CredentialSecret,
+  Deployment,
+  ModelRequest,
+  ModelSettings,
+  ToolChoice,
+} from '../../../src/provider.ts'
+import { createOpenAiEmulator } from '../../emulators/openai.ts'
+import { checkBody } from '../../emulators/openai-check.ts'
+import { calls, text } from '../../emulators/scene.ts'
+import { finishOf, framesOf } from '../streams.ts'
+import { MODEL, newParser, origin, repaired, requestFor, TOOLS } from './exchange.ts'
+
+interface Path {
+  deployment: Deployment
+  base: string
+  secret: CredentialSecret
+}
+
+t.test('whole turns against the emulator', async (t) => {
+  const emulator = await createOpenAiEmulator()
+  t.teardown(() => emulator.close())
+  const paths: Path[] = [
+    { deployment: openai, base: emulator.keyBaseUrl, secret: { api_key: 'sk-1' } },
+    { deployment: chatgpt, base: emulator.chatgptBaseUrl, secret: { access_token: 'at-1' } },
+  ]
+
+  const headersFor = ({ deployment, secret }: Path, request: ModelRequest) => ({
+    'content-type': 'application/json',
+    'user-agent': 'baton/test',
+    ...deployment.authorize(secret, request.credential),
+  })
+
+  /** One model call: render, send, decode, parse; a refused request is repaired once. */
+  async function send(path: Path, request: ModelRequest): Promise<ModelEvent[]> {
+    const { body, headers, path: route, method } = path.deployment.render(request)
+    const response = await fetch(path.base + route, {
+      method,
+      headers: { ...headers, ...headersFor(path, request) },
+      body: JSON.stringify(body),
+    })
+    const answer = await response.text()
+    if (response.ok) {
+      const parser = newParser(path.deployment, {
+        ...origin,
+        model: request.model,
+        credential_id: request.credential.id,
+      })
+      return [...framesOf(answer).flatMap((frame) => parser.push(frame)), ...parser.end()]
+    }
+    const failure = { status: response.status, headers: Object.fromEntries(response.headers), body: answer }
+    const again = path.deployment.repair?.(failure, request)
+    if (again) return send(path, again)
+    throw path.deployment.classify(failure)
+  }
+
+  /** A turn: the user's words, then steps until the model stops calling. */
+  async function turn(
+    path: Path,
+    history: MessageInput[],
+    words: string,
+    change: Partial<ModelRequest> = {},
+  ) {
+    history.push({ role: 'user', parts: [{ type: 'text', text: words }] })
+    for (let step = 0; step < 8; step++) {
+      const model = change.model ?? MODEL
+      const messages = repaired(path.deployment, history, model, change.credential?.id ?? 'cred_1')
+      const events = await send(
+        path,
+        requestFor(path.deployment, { tools: TOOLS, ...change, messages, follow_up: step > 0 }),
+      )
+      const parts = fold(events)
+      history.push({ role: 'assistant', parts })
+      if (finishOf(events) !== 'tool_calls') return parts
+      const results = parts.flatMap((part): Part[] =>
+        part.type === 'tool_call'
+          ? [
+              {
+                type: 'tool_result',
+                call_id: part.call_id,
+                name: part.name,
+                content: [{ type: 'text', text: `${part.name} ${JSON.stringify(part.arguments)}` }],
+                is_error: false,
+                outcome: 'ok',
+              },
+            ]
+          : [],
+      )
+      history.push({ role: 'tool', parts: results })
+    }
+    throw new Error('the turn did not end')
+  }
+
+  for (const path of paths) {
+    await t.test(
+      `${path.deployment.id}: reasoning, parallel calls, several steps, several turns`,
+      async (t) => {
+        emulator.script(null)
+        const history: MessageInput[] = []
+        const words = [
+          'think\nsay Looking.\ncall files__read with {"path":"a"}\ncall files__write with {"path":"b"}',
+          'think\ncall files__read with {"path":"c"}',
+          'think\nsay All read.',
+        ].join('\nthen\n')
+        t.match(await turn(path, history, words), [
+          { type: 'reasoning' },
+          { type: 'text', text: 'All read.' },
+        ])
+        t.match(history[2], {
+          parts: [
+            { content: [{ text: 'files.read {"path":"a"}' }] },
+            { content: [{ text: 'files.write {"path":"b"}' }] },
+          ],
+        })
+        t.match(await turn(path, history, 'say more'), [{ type: 'text', text: 'more' }])
+        const last = emulator.requests.at(-1)?.body as { input: { type: string }[] }
+        t.equal(
+          last.input.filter(({ type }) => type === 'reasoning').length,
+          3,
+          'all reasoning went back, verified',
+        )
+        const before = emulator.requests.length
+        t.match(await turn(path, history, 'say elsewhere', { model: 'gpt-5.6-sol' }), [{ text: 'elsewhere' }])
+        t.equal(emulator.requests.length, before + 1, 'another model takes the history without a refusal')
+      },
+    )
+
+    await t.test(
+      `${path.deployment.id}: tokens that the vendor no longer verifies are left out, once`,
+      async (t) => {
+        const history: MessageInput[] = []
+        await turn(path, history, 'think\nsay one')
+        const before = emulator.requests.length
+        // Stored as the same credential's, but the account behind it is another one now.
+        const other = { id: 'cred_1', account_id: 'acc-2' }
+        const moved = { ...path, secret: { api_key: 'sk-2', access_token: 'at-2' } }
+        t.match(await turn(moved, history, 'say two', { credential: other }), [{ text: 'two' }])
+        t.equal(emulator.requests.length, before + 2)
+      },
+    )
+
+    await t.test(`${path.deployment.id}: finishes, failures and usage`, async (t) => {
+      const ask = (words: string, change: Partial<ModelRequest> = {}) =>
+        send(
+          path,
+          requestFor(path.deployment, {
+            messages: [{ role: 'user', parts: [{ type: 'text', text: words }] }],
+            ...change,
+          }),
+        )
+      t.equal(finishOf(await ask('refuse')), 'refusal')
+      t.equal(finishOf(await ask('length\nsay cut')), 'length')
+      emulator.script(() => ({
+        ...text('x'),
+        usage: { input_tokens: 7, cached_tokens: 3, reasoning_tokens: 2 },
+        chunk: 3,
+      }))
+      t.match(
+        (await ask('x')).find(({ type }) => type === 'usage'),
+        { usage: { input_tokens: 7, cached_tokens: 3, reasoning_tokens: 2 } },
+      )
+      emulator.script(() => ({ ...calls(['files__read', '{"cut']), finish: 'length' }))
+      t.match(fold(await ask('x')), [{ arguments: {}, arguments_text: '{"cut' }])
+      emulator.script(() => ({ ...text('half an answer'), ending: 'close', after: 6 }))
+      await t.rejects(ask('x'), { code: 'upstream_disconnected' })
+      emulator.script(() => ({ ...text('x'), ending: { code: 'slow_down', message: 'busy' }, after: 3 }))
+      await t.rejects(ask('x'), { code: 'upstream_overloaded' })
+      emulator.script(() => ({
+        status: 429,
+        headers: { 'retry-after': '3' },
+        body: { error: { code: 'x' } },
+      }))
+      await t.rejects(ask('x'), { code: 'upstream_rate_limited', retryAfter: 3 })
+      emulator.script(null)
+      const settings = { max_output_tokens: 128_000 }
+      t.equal(finishOf(await ask('x', { model: 'gpt-4.1', settings })), 'stop', 'within what the model has')
+      await t.rejects(ask('x', { model: 'missing' }), { code: 'upstream_rejected' })
+    })
+
+    await t.test(`${path.deployment.id}: the list of models`, async (t) => {
+      const { models } = path.deployment
+      const request = requestFor(path.deployment)
+      const response = await fetch(`${path.base}${models?.path}`, {
+        headers: { ...models?.headers, ...headersFor(path, request) },
+      })
+      const list = models?.parse(await response.json()) ?? []
+      t.equal(list[0]?.id, 'gpt-5.6-sol')
+      if (path.deployment.id === 'chatgpt') t.match(list, [{ max_input_tokens: 272000, efforts: ['low'] }])
+      t.same(models?.parse('nonsense'), [])
+    })
+  }
+
+  await t.test('a revoked credential is an upstream_auth', async (t) => {
+    emulator.revoke('at-1')
+    const [, login] = paths
+    if (!login) throw new Error('two paths')
+    await t.rejects(send(login, requestFor(chatgpt)), { code: 'upstream_auth' })
+  })
+})
+
+/** Any history a person could put together: ids repeated, results astray, empty texts, tokens of others. */
+const histories = (() => {
+  const words = fc.constantFrom('', ' ', 'hello', 'ü👋', '{"a":1}', 'half \ud83d')
+  const own = JSON.stringify({ encrypted_content: 'own', segments: [5] })
+  const provenance = fc.constantFrom<Provenance>(
+    { ...origin, opaque: own },
+    { ...origin, opaque: '{"phase":"commentary"}' },
+    { ...origin, model: 'gpt-5.5', opaque: own.replace('own', 'foreign') },
+    { ...origin, credential_id: 'cred_2', opaque: own.replace('own', 'foreign') },
+    { provider: 'anthropic', model: 'm', credential_id: null, opaque: 'sig' },
+  )
+  const id = fc.constantFrom('call_1', 'call_2', 'toolu_x:1', 'c'.repeat(90), '')
+  const name = fc.constantFrom('files.read', 'a.b.c', 'ünï.cødé', `long.${'x'.repeat(80)}`)
+  const media = fc.record({
+    type: fc.constantFrom('image' as const, 'audio' as const, 'file' as const),
+    media_type: fc.constantFrom('image/png', 'image/svg+xml', 'audio/wav', 'application/pdf'),
+    data: fc.constant('QUJD'),
+  })
+  const plain = fc.record({ type: fc.constant('text' as const), text: words })
+  const part: fc.Arbitrary<Part> = fc.oneof(
+    plain,
+    fc.record({ type: fc.constant('text' as const), text: words, provenance }),
+    fc.record({ type: fc.constant('reasoning' as const), text: words, provenance }),
+    fc.record({
+      type: fc.constant('tool_call' as const),
+      call_id: id,
+      name,
+      arguments: fc.constantFrom({}, { a: 1 }, { '\udc4b': 'half \ud83d' }),
+    }),
+    fc.record({
+      type: fc.constant('tool_result' as const),
+      call_id: id,
+      name,
+      content: fc.array(fc.oneof(plain, media), { maxLength: 3 }),
+      is_error: fc.boolean(),
+      outcome: fc.constantFrom('ok' as const, 'error' as const, 'denied' as const),
+    }),
+    media,
+    fc.record({ type: fc.constant('notice' as const), text: words }),
+  )
+  const role = fc.constantFrom('user' as const, 'assistant' as const, 'tool' as const, 'system' as const)
+  return fc.array(fc.record({ role, parts: fc.array(part, { maxLength: 5 }) }), { maxLength: 8 })
+})()
+
+t.test('any history renders into what the services accept', async (t) => {
+  const settings: fc.Arbitrary<ModelSettings> = fc.record(
+    {
+      temperature: fc.constant(1),
+      max_output_tokens: fc.integer({ min: 1, max: 9000 }),
+      reasoning: fc.record({
+        effort: fc.constantFrom('none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'),
+      }),
+      tool_choice: fc.constantFrom<ToolChoice>(
+        'auto',
+        'none',
+        'required',
+        { name: 'files.read' },
+        { name: 'x.y' },
+      ),
+      parallel_tool_calls: fc.boolean(),
+    },
+    { requiredKeys: [] },
+  )
+  const models = fc.constantFrom(
+    MODEL,
+    'gpt-5',
+    'gpt-5.1',
+    'gpt-4.1',
+    'gpt-6-astra',
+    'o3',
+    'ft:gpt-4o-mini:o::1',
+  )
+  const cases = fc.record({
+    history: histories,
+    settings,
+    model: models,
+    tools: fc.constantFrom([], TOOLS),
+    follow_up: fc.boolean(),
+  })
+  for (const deployment of [openai, chatgpt]) {
+    fc.assert(
+      fc.property(cases, ({ history, model, ...change }) => {
+        const messages = repaired(deployment, history, model)
+        const { body } = deployment.render(requestFor(deployment, { ...change, model, messages }))
+        checkBody(JSON.parse(JSON.stringify(body)), {
+          chatgpt: deployment.id === 'chatgpt',
+          verify: (token) => token === 'own' && model === MODEL,
+        })
+      }),
+      { numRuns: 300, seed: 7 },
+    )
+  }
+  t.pass()
+})

@@ -1,0 +1,189 @@
+/** OpenAI's failures as errors of the catalogue, and what is sent again after one. */
+import t from 'tap'
+import { chatgpt, openai } from '../../../providers/openai/index.ts'
+import { publicBody } from '../../../providers/openai/render.ts'
+import type { MessageInput, Part } from '../../../src/chat/message.ts'
+import type { UpstreamFailure } from '../../../src/provider.ts'
+import { framed, thrownBy } from '../streams.ts'
+import { fixture, origin, parse, requestFor } from './exchange.ts'
+
+t.test('failures become codes of the catalogue', async (t) => {
+  const limit = JSON.parse(fixture('04-usage-limit-429.headers.json')) as { headers: Record<string, string> }
+  const json = (error: unknown) => JSON.stringify({ error })
+  const rows: [
+    status: number,
+    body: string,
+    code: string,
+    says?: RegExp,
+    headers?: Record<string, string>,
+  ][] = [
+    [
+      400,
+      '{"detail":"Unsupported parameter: temperature"}',
+      'upstream_rejected',
+      /Unsupported parameter: temp/,
+    ],
+    [
+      400,
+      '{"detail":"The \'gpt-x\' model is not supported when using Codex"}',
+      'upstream_rejected',
+      /cannot use this model/,
+    ],
+    [400, '{"detail":"The model requires a newer version of Codex."}', 'upstream_rejected', /`version`/],
+    [404, json({ message: 'Model not found gpt-x' }), 'upstream_rejected', /cannot use this model/],
+    [
+      400,
+      json({ code: 'invalid_function_parameters', message: 'bad' }),
+      'upstream_rejected',
+      /refused the request/,
+    ],
+    [400, json({ code: 'cyber_policy', message: 'no' }), 'upstream_rejected', /policy/],
+    [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
+    [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
+    [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
+    [401, json({ code: 'token_invalidated', message: 'again' }), 'upstream_auth'],
+    [401, '{"detail":"Unauthorized"}', 'upstream_auth', /Unauthorized/],
+    [402, '{"detail":{"code":"deactivated_workspace"}}', 'upstream_rejected', /deactivated/],
+    [403, '<!DOCTYPE html><title>Just a moment...</title>', 'upstream_rejected', /edge .* Just a moment/],
+    [403, 'blocked', 'upstream_rejected', /edge/, { 'cf-mitigated': 'challenge' }],
+    [403, json({ code: 'unsupported_country_region_territory' }), 'upstream_rejected', /region/],
+    [
+      403,
+      json({ message: 'You have insufficient permissions' }),
+      'upstream_auth',
+      /insufficient permissions/,
+    ],
+    [403, '{"detail":"Forbidden"}', 'upstream_auth', /Forbidden/],
+    [403, 'Unknown error', 'upstream_rejected', /Unknown error/],
+    [403, '{"success":false}', 'upstream_rejected'],
+    [403, '{"message":"Forbidden"}', 'upstream_rejected', /Forbidden/],
+    [
+      403,
+      json({ code: 'model_not_found', message: 'Project `p` does not have access to model `gpt-x`' }),
+      'upstream_rejected',
+      /cannot use this model/,
+    ],
+    [
+      413,
+      '<html><title>413 Request Entity Too Large</title></html>',
+      'context_too_long',
+      /request is too large/,
+    ],
+    [429, '<html><title>Too many requests</title></html>', 'upstream_rate_limited'],
+    [404, json({ message: "Item with id 'rs_1' not found." }), 'upstream_rejected', /refused the request/],
+    [413, '', 'context_too_long', /too large/],
+    [429, json({ type: 'insufficient_quota', code: 'insufficient_quota' }), 'upstream_rejected', /quota/],
+    [429, json({ type: 'usage_not_included' }), 'upstream_rejected', /plan/],
+    [429, json({ type: 'tokens', code: 'rate_limit_exceeded', message: 'x' }), 'upstream_rate_limited'],
+    [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
+    [408, '', 'upstream_timeout'],
+    [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
+    [502, '<html><title>Bad gateway</title></html>', 'upstream_overloaded', /Bad gateway/],
+    [503, json({ code: 'slow_down' }), 'upstream_overloaded'],
+    [504, '', 'upstream_timeout'],
+    [200, '<html>', 'upstream_rejected', /edge/],
+    [200, json({ type: 'usage_limit_reached' }), 'upstream_rate_limited'],
+    [400, JSON.stringify({ error: 'just words' }), 'upstream_rejected', /just words/],
+    [
+      400,
+      fixture('05b-hosted-mcp-on-chatgpt-path-400.json'),
+      'upstream_rejected',
+      /Unsupported tool type: mcp/,
+    ],
+  ]
+  for (const [status, body, code, says = /./, headers = {}] of rows) {
+    const error = openai.classify({ status, body, headers })
+    t.equal(error.code, code, `${status} ${body.slice(0, 60)}`)
+    t.match(error.message, says)
+    t.match(error.details, { upstream: { status } })
+  }
+  const inStream = (error: Record<string, unknown>) =>
+    thrownBy(() => parse(framed({ type: 'response.failed', response: { status: 'failed', error } })))?.code
+  t.equal(inStream({ code: 'context_length_exceeded' }), 'context_too_long')
+  t.equal(inStream({ code: 'insufficient_quota' }), 'upstream_rejected')
+  t.equal(inStream({ code: 'vector_store_timeout' }), 'upstream_timeout')
+  t.equal(inStream({ code: 'image_too_large' }), 'upstream_rejected')
+  t.equal(inStream({ code: 'whatever_comes' }), 'upstream_overloaded')
+
+  await t.test('with the wait that the vendor names', async (t) => {
+    const date = 'Sat, 21 Nov 2026 12:00:00 GMT'
+    const wait = (headers: Record<string, string>, error: Record<string, unknown> = {}) =>
+      chatgpt.classify({ status: 429, headers, body: json(error) }).retryAfter
+    const usage = { type: 'usage_limit_reached' }
+    t.equal(
+      chatgpt.classify({ status: 429, headers: limit.headers, body: fixture('04-usage-limit-429.body.json') })
+        .retryAfter,
+      5413,
+    )
+    t.equal(wait({ date }, { ...usage, resets_at: Date.parse(date) / 1000 + 90 }), 90)
+    t.equal(wait(limit.headers, usage), 5413, 'of the window that is used up')
+    t.equal(wait({ ...limit.headers, 'x-codex-secondary-used-percent': '100' }, usage), 301200)
+    t.equal(wait({ 'retry-after-ms': '1500' }), 2)
+    t.equal(wait({ 'retry-after': '12' }), 12)
+    t.equal(wait({ 'retry-after': 'Sat, 21 Nov 2026 12:00:30 GMT', date }), 30)
+    t.equal(wait({}, { message: 'Please try again in 6m0s.' }), 360)
+    t.equal(wait({}, { message: 'Please try again in 20ms.' }), 1)
+    t.equal(wait({ 'x-codex-primary-reset-after-seconds': '7200' }), 5, "a short limit is not the plan's")
+    t.equal(openai.classify({ status: 503, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
+    t.equal(openai.classify({ status: 503, headers: {}, body: '' }).retryAfter, undefined)
+    t.equal(openai.classify({ status: 400, headers: { 'retry-after': '9' }, body: '' }).retryAfter, undefined)
+  })
+
+  await t.test('and never a secret', async (t) => {
+    const message =
+      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def too.'
+    const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
+    t.equal(
+      error.details?.upstream && (error.details.upstream as { message: string }).message,
+      'Key *** and *** and *** were wrong; *** too.',
+    )
+    t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
+  })
+})
+
+t.test('a refused request may be sent once more without what was refused', async (t) => {
+  const parts: Part[] = [
+    {
+      type: 'reasoning',
+      text: 'hm',
+      provenance: { ...origin, opaque: '{"encrypted_content":"gA","segments":[2]}' },
+    },
+    { type: 'text', text: 'So.' },
+  ]
+  const alone: MessageInput = { role: 'assistant', parts: parts.slice(0, 1) }
+  const request = requestFor(openai, { messages: [{ role: 'assistant', parts }, alone] })
+  const failed = (error: Record<string, unknown>, status = 400): UpstreamFailure => ({
+    status,
+    headers: {},
+    body: JSON.stringify({ error }),
+  })
+  for (const failure of [
+    failed({ code: 'invalid_encrypted_content' }),
+    failed({ message: 'The encrypted content gAAA could not be verified.' }),
+    failed({ message: "Item with id 'rs_1' not found. Items are not persisted when `store` is false." }, 404),
+  ]) {
+    const again = openai.repair?.(failure, request)
+    t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
+    t.equal(again && openai.repair?.(failure, again), null, 'once')
+  }
+  const unverified = failed({
+    param: 'reasoning.summary',
+    code: 'unsupported_value',
+    message: 'must be verified',
+  })
+  const quiet = openai.repair?.(unverified, request)
+  t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
+  t.equal(quiet && openai.repair?.(unverified, quiet), null, 'once')
+  const limited = (max_output_tokens: number, message: string) => {
+    const wish = requestFor(openai, { settings: { max_output_tokens, temperature: 1 } })
+    const again = openai.repair?.(failed({ param: 'max_output_tokens', message }), wish)
+    return again?.settings
+  }
+  const above = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
+  t.same(limited(128_000, above), { temperature: 1, max_output_tokens: 16_384 })
+  t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
+  t.same(limited(128_000, 'Too large.'), { temperature: 1 })
+  t.equal(openai.repair?.(failed({ param: 'max_output_tokens' }), request), null)
+  t.equal(openai.repair?.(failed({ code: 'invalid_value' }), request), null)
+  t.equal(openai.repair?.(failed({ code: 'server_error' }, 500), request), null)
+})

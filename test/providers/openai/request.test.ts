@@ -1,0 +1,307 @@
+/** What is sent to OpenAI: by key and by ChatGPT login, and what it made itself. */
+import type {
+  ResponseCreateParamsStreaming,
+  ResponseInputItem,
+  ResponseOutputMessage,
+  ResponseReasoningItem,
+} from 'openai/resources/responses/responses'
+import t from 'tap'
+import { chatgpt, openai } from '../../../providers/openai/index.ts'
+import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
+import { fold } from '../../../src/chat/fold.ts'
+import type { MessageInput, Part } from '../../../src/chat/message.ts'
+import type { ModelSettings } from '../../../src/provider.ts'
+import { framesOf, thrownBy } from '../streams.ts'
+import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
+
+/**
+ * The SDK's own types, but for the fields that a stateless caller must leave out (wire/openai.md 4): the
+ * SDK demands `id` and `status` of the items that it once answered with.
+ */
+type Sendable =
+  | ResponseInputItem
+  | Omit<ResponseReasoningItem, 'id'>
+  | Omit<ResponseOutputMessage, 'id' | 'status'>
+type SdkBody = Omit<ResponseCreateParamsStreaming, 'input'> & { input: Sendable[] }
+
+t.test('a request takes the shape that the path accepts', async (t) => {
+  const settings: ModelSettings = {
+    temperature: 0.5,
+    top_p: 0.9,
+    max_output_tokens: 5,
+    reasoning: { effort: 'minimal' },
+    tool_choice: { name: 'files.read' },
+  }
+  const change = { settings, tools: TOOLS, instructions: '' }
+
+  await t.test('with a key', async (t) => {
+    const { body, notes } = publicBody(requestFor(openai, change))
+    const typed: SdkBody = body
+    t.same(typed, {
+      model: MODEL,
+      input: [{ type: 'message', role: 'user', content: [{ type: 'input_text', text: 'hi' }] }],
+      tools: TOOLS.map(({ name, description, parameters }) => ({
+        type: 'function',
+        name,
+        description,
+        strict: false,
+        parameters,
+      })),
+      tool_choice: { type: 'function', name: 'files__read' },
+      reasoning: { effort: 'low', summary: 'auto' },
+      include: ['reasoning.encrypted_content'],
+      store: false,
+      stream: true,
+      prompt_cache_key: 'ses_1',
+      max_output_tokens: 16,
+    })
+    t.same(
+      notes.map((note) => note.split(':')[0]),
+      ['reasoning.effort', 'temperature', 'top_p', 'max_output_tokens'],
+    )
+    const { headers, path, method } = openai.render(requestFor(openai, change))
+    t.same(
+      { headers, path, method },
+      { headers: { accept: 'text/event-stream' }, path: '/responses', method: 'POST' },
+    )
+
+    const plain = publicBody(requestFor(openai, { ...change, model: 'gpt-4.1', tools: [] }))
+    t.match(plain.body, { temperature: 0.5, top_p: 0.9 })
+    t.same(
+      plain.notes.map((note) => note.split(':')[0]),
+      ['tool_choice', 'reasoning.effort', 'max_output_tokens'],
+    )
+    for (const field of ['reasoning', 'include', 'tools', 'tool_choice', 'instructions']) {
+      t.notOk(field in plain.body, `${field} is left out`)
+    }
+  })
+
+  await t.test('with a ChatGPT login', async (t) => {
+    const { body, notes } = chatgptBody(requestFor(chatgpt, change))
+    const typed: SdkBody = body
+    t.match(typed, { instructions: 'You are a helpful assistant.', parallel_tool_calls: true, store: false })
+    t.same(
+      notes.map((note) => note.split(':')[0]),
+      ['reasoning.effort', 'instructions', 'temperature', 'top_p', 'max_output_tokens'],
+    )
+    const follow = (settings: ModelSettings) =>
+      chatgptBody(requestFor(chatgpt, { tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
+    t.equal(follow({}), false)
+    t.equal(follow({ parallel_tool_calls: true }), true)
+    t.same(chatgpt.render(requestFor(chatgpt)).headers, {
+      accept: 'text/event-stream',
+      'chatgpt-account-id': 'acc-1',
+      originator: 'baton',
+      'openai-beta': 'responses=experimental',
+      'session-id': 'ses_1',
+      'thread-id': 'ses_1',
+      session_id: 'ses_1',
+    })
+  })
+
+  await t.test("the operator's blocks lead, and his headers overrule", async (t) => {
+    const options = {
+      system_blocks: ['First.'],
+      headers: { Version: '0.169.0', Originator: 'mine' },
+      dual_declarations: false,
+    }
+    const rendered = chatgpt.render(
+      requestFor(chatgpt, {
+        options,
+        credential: { id: null, account_id: 'org-1' },
+        session_id: 's'.repeat(80),
+      }),
+    )
+    t.equal(rendered.body.instructions, 'First.\n\nBe brief.')
+    t.match(rendered.headers, { version: '0.169.0', originator: 'mine' })
+    t.notOk('chatgpt-account-id' in rendered.headers, 'an organisation is no workspace')
+    t.equal(String(rendered.body.prompt_cache_key).length, 64)
+  })
+
+  await t.test('content of every kind', async (t) => {
+    const data = 'QUJD'
+    const { body } = publicBody(
+      requestFor(openai, {
+        messages: [
+          { role: 'system', parts: [{ type: 'text', text: 'Mind the gap.' }] },
+          {
+            role: 'user',
+            parts: [
+              { type: 'image', media_type: 'image/png', data },
+              { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' },
+              { type: 'image', media_type: 'image/svg+xml', data, name: 'a.svg' },
+              { type: 'file', media_type: 'application/pdf', data },
+              { type: 'file', media_type: 'text/x-c++', data },
+              { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a.pdf' },
+              { type: 'image', media_type: 'image/jpg', data },
+              { type: 'file', media_type: 'image/png', data, name: 'a.png' },
+              { type: 'file', media_type: 'application/zip', data, name: 'a.zip' },
+              { type: 'file', media_type: 'video/mp4', data },
+            ],
+          },
+        ],
+      }),
+    )
+    const typed: SdkBody = body
+    t.same(typed.input, [
+      { type: 'message', role: 'developer', content: [{ type: 'input_text', text: 'Mind the gap.' }] },
+      {
+        type: 'message',
+        role: 'user',
+        content: [
+          { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+          { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
+          { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
+          { type: 'input_file', filename: 'file.pdf', file_data: 'data:application/pdf;base64,QUJD' },
+          { type: 'input_file', filename: 'file.txt', file_data: 'data:text/x-c++;base64,QUJD' },
+          { type: 'input_file', file_url: 'https://x.test/a.pdf' },
+          { type: 'input_image', image_url: 'data:image/jpeg;base64,QUJD', detail: 'auto' },
+          { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+          { type: 'input_text', text: '[file a.zip, application/zip: not shown to this model]' },
+          { type: 'input_text', text: '[file, video/mp4: not shown to this model]' },
+        ],
+      },
+    ])
+  })
+
+  await t.test('results tell what became of the call', async (t) => {
+    const outcomes = ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'] as const
+    const parts: Part[] = outcomes.map((outcome) => ({
+      type: 'tool_result',
+      call_id: outcome,
+      name: 'files__read',
+      content: outcome === 'cancelled' ? [] : [{ type: 'text', text: 'words' }],
+      is_error: outcome !== 'ok',
+      outcome,
+    }))
+    const odd: Part[] = [
+      { type: 'tool_result', call_id: 'flag', name: 'x', content: [], is_error: true, outcome: 'ok' },
+      {
+        type: 'tool_result',
+        call_id: 'data',
+        name: 'x',
+        content: [],
+        structured: { a: 1 },
+        is_error: false,
+        outcome: 'ok',
+      },
+      { type: 'tool_result', call_id: 'none', name: 'x', content: [], is_error: false, outcome: 'ok' },
+      {
+        type: 'tool_result',
+        call_id: 'image',
+        name: 'x',
+        content: [
+          { type: 'text', text: 'see' },
+          { type: 'image', media_type: 'image/png', data: 'QUJD' },
+        ],
+        is_error: false,
+        outcome: 'ok',
+      },
+      {
+        type: 'tool_result',
+        call_id: 'both',
+        name: 'x',
+        content: [{ type: 'image', media_type: 'image/png', data: 'QUJD' }],
+        structured: { a: 1 },
+        is_error: false,
+        outcome: 'ok',
+      },
+    ]
+    const { body } = publicBody(
+      requestFor(openai, { messages: [{ role: 'tool', parts: [...parts, ...odd] }] }),
+    )
+    const outputs = body.input.map((item) => (item.type === 'function_call_output' ? item.output : null))
+    t.same(outputs, [
+      'words',
+      '[The tool call failed]\nwords',
+      '[The tool call was cancelled]',
+      '[The tool call was denied]\nwords',
+      '[The outcome of the tool call is unknown]\nwords',
+      '[The tool call failed]',
+      '{"a":1}',
+      '(no output)',
+      [
+        { type: 'input_text', text: 'see' },
+        { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+      ],
+      [
+        { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+        { type: 'input_text', text: '{"a":1}' },
+      ],
+    ])
+  })
+})
+
+t.test('what OpenAI made goes back as it came', async (t) => {
+  const stream = fixture('02-reasoning-two-tools.sse')
+  const parts = fold(parse(framesOf(stream)))
+  const history: MessageInput[] = [
+    { role: 'user', parts: [{ type: 'text', text: 'Look.' }] },
+    { role: 'assistant', parts },
+  ]
+  // The items as the vendor sent them, without what it refuses to read again.
+  const sent = framesOf(stream)
+    .map(({ data }) => JSON.parse(data) as { type: string; item?: Record<string, unknown> })
+    .filter(({ type }) => type === 'response.output_item.done')
+    .map(({ item = {} }) => {
+      const { id: _id, status: _status, ...rest } = item
+      return JSON.parse(JSON.stringify(rest).replaceAll(',"logprobs":[]', '')) as unknown
+    })
+  const rendered = (model: string, credential = 'cred_1') => {
+    const messages = repaired(chatgpt, history, model, credential)
+    return chatgptBody(requestFor(chatgpt, { model, messages })).body.input
+  }
+  t.same(rendered(MODEL).slice(1, 5), sent, 'reasoning in its segments, phases, calls: all unchanged')
+  t.equal(rendered(MODEL).length, 7, 'and both calls are answered')
+  for (const elsewhere of [rendered('gpt-5.6-sol'), rendered(MODEL, 'cred_2')]) {
+    t.same(
+      elsewhere.map(({ type }) => type),
+      [
+        'message',
+        'message',
+        'function_call',
+        'function_call',
+        'function_call_output',
+        'function_call_output',
+      ],
+      'another model or account sees the words only',
+    )
+    t.notOk(JSON.stringify(elsewhere).includes('phase'))
+  }
+
+  await t.test(
+    'an edited summary is one segment, and reasoning that nothing follows stays here',
+    async (t) => {
+      const [reasoning] = parts
+      if (reasoning?.type !== 'reasoning') throw new Error('the fixture begins with reasoning')
+      const input = (...own: Part[]) =>
+        chatgptBody(requestFor(chatgpt, { messages: [{ role: 'assistant', parts: own }] })).body.input
+      const answer: Part = { type: 'text', text: 'So.' }
+      t.match(input({ ...reasoning, text: 'edited' }, answer)[0], {
+        summary: [{ type: 'summary_text', text: 'edited' }],
+      })
+      t.same(input(reasoning), [])
+      t.equal(input(answer, reasoning).length, 1)
+      const empty = {
+        ...reasoning,
+        text: '',
+        provenance: { ...origin, opaque: '{"encrypted_content":"gA","segments":[]}' },
+      }
+      t.same(input(empty, answer)[0], { type: 'reasoning', summary: [], encrypted_content: 'gA' })
+      t.equal(input({ ...reasoning, provenance: { ...origin, opaque: 'not ours' } }, answer).length, 1)
+    },
+  )
+})
+
+t.test('a credential without its secret is told apart from one that is refused', async (t) => {
+  const facts = { id: 'cred_1', account_id: 'acc-1' }
+  t.same(openai.authorize({ api_key: 'sk-1' }, facts), { authorization: 'Bearer sk-1' })
+  t.same(chatgpt.authorize({ access_token: 'at' }, facts), {
+    authorization: 'Bearer at',
+    'chatgpt-account-id': 'acc-1',
+  })
+  t.match(
+    thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
+    { code: 'no_credential' },
+  )
+})

@@ -1,0 +1,68 @@
+/** Tool choice, effort, media and sampling, as each family of OpenAI's models takes them. */
+import t from 'tap'
+import { chatgpt, openai } from '../../../providers/openai/index.ts'
+import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
+import type { Deployment, ModelRequest, ModelSettings } from '../../../src/provider.ts'
+import { MODEL, requestFor, TOOLS } from './exchange.ts'
+
+t.test('what a model accepts is looked up by its family', async (t) => {
+  const kinds = (deployment: Deployment, model: string) =>
+    [...deployment.capabilities(model).userMedia].join()
+  for (const [model, sampling, media] of [
+    ['gpt-6-sol', false, 'image,file'],
+    ['gpt-5.6-sol', false, 'image,file'],
+    ['gpt-5-chat-latest', true, 'image,file'],
+    ['gpt-4.1-mini', true, 'image,file'],
+    ['ft:gpt-4o-2024-08-06:org::1', true, 'image,file'],
+    ['gpt-4', true, 'file'],
+    ['o3-mini', false, 'file'],
+    ['o3', false, 'image,file'],
+    ['something-new', false, 'image,file'],
+  ] as const) {
+    t.equal(openai.capabilities(model).sampling, sampling, model)
+    t.equal(kinds(openai, model), media, model)
+    t.equal(chatgpt.capabilities(model).sampling, false)
+  }
+  t.match(openai.capabilities(MODEL), { toolLimit: 128, boundThinking: false, forcedToolChoice: true })
+  t.equal(chatgpt.capabilities(MODEL).toolLimit, null)
+  t.equal(kinds(chatgpt, MODEL), 'image')
+
+  const effort = (
+    model: string,
+    wish: NonNullable<ModelSettings['reasoning']>['effort'],
+    reported?: string[],
+  ) => {
+    const request = requestFor(chatgpt, { model, settings: { reasoning: wish ? { effort: wish } : {} } })
+    if (reported) request.reported = { id: model, efforts: reported }
+    return [publicBody(request).body.reasoning?.effort, chatgptBody(request).body.reasoning?.effort]
+  }
+  t.same(effort('gpt-5', 'minimal'), ['minimal', 'low'], 'the ChatGPT path knows no minimal')
+  t.same(effort('gpt-5', 'none'), ['minimal', 'low'])
+  t.same(effort('gpt-5.1', 'minimal'), ['low', 'low'])
+  t.same(effort('gpt-5.5', 'max'), ['xhigh', 'xhigh'])
+  t.same(effort('gpt-5-pro', 'low'), ['high', 'high'])
+  t.same(effort('gpt-6-astra', 'none'), ['low', 'low'])
+  t.same(effort('o3', 'xhigh'), ['high', 'high'])
+  t.same(effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']), ['medium', 'medium'], 'the list overrules')
+  t.same(effort('gpt-6-sol', undefined), [undefined, undefined])
+})
+
+t.test('a choice that cannot be met is left out and told', async (t) => {
+  const note = (change: Partial<ModelRequest>) => {
+    const { body, notes } = publicBody(requestFor(openai, change))
+    return [body.tool_choice, notes]
+  }
+  t.same(note({ settings: { tool_choice: 'required' } }), [undefined, ['tool_choice: no tool is declared']])
+  t.same(note({ settings: { tool_choice: { name: 'a.b' } }, tools: TOOLS }), [
+    undefined,
+    ['tool_choice: tool a.b is not declared'],
+  ])
+  t.same(note({ settings: { tool_choice: 'required' }, tools: TOOLS }), ['required', []])
+  t.same(note({ settings: { tool_choice: 'none' }, tools: TOOLS }), ['none', []])
+  t.same(note({ settings: { tool_choice: 'none' } }), [undefined, []])
+  const capabilities = { ...openai.capabilities(MODEL), forcedToolChoice: false }
+  t.same(note({ settings: { tool_choice: 'required' }, tools: TOOLS, capabilities }), [
+    undefined,
+    [`tool_choice: not accepted by ${MODEL}`],
+  ])
+})

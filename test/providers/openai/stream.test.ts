@@ -1,0 +1,269 @@
+/** OpenAI's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+import { readdirSync } from 'node:fs'
+import t from 'tap'
+import { fold } from '../../../src/chat/fold.ts'
+import type { SseFrame } from '../../../src/sse.ts'
+import { finishOf, framed, framesOf, thrownBy } from '../streams.ts'
+import { FIXTURES, fixture, origin, parse } from './exchange.ts'
+
+t.test('a recorded stream becomes the parts of a message', async (t) => {
+  const english = parse(framesOf(fixture('01-text.sse')))
+  t.same(fold(english), [
+    {
+      type: 'text',
+      text: 'The capital of France is **Paris**. Grüße! 👋',
+      provenance: { ...origin, opaque: '{"phase":"final_answer"}' },
+    },
+  ])
+  t.equal(english.filter(({ type }) => type === 'text.delta').length, 9, 'every delta is passed on')
+  t.equal(finishOf(english), 'stop')
+
+  const two = parse(framesOf(fixture('02-reasoning-two-tools.sse')))
+  const parts = fold(two)
+  t.match(parts, [
+    {
+      type: 'reasoning',
+      text: '**Inspecting the config**\n\nI should read package.json and look for the entry point.\n\n**Planning parallel reads**\n\nBoth lookups are independent.',
+      provenance: { ...origin, opaque: /"encrypted_content":"gAAAAABrAFMb8bf4/ },
+    },
+    {
+      type: 'text',
+      text: "I'll check the manifest and the imports.",
+      provenance: { opaque: '{"phase":"commentary"}' },
+    },
+    {
+      type: 'tool_call',
+      call_id: 'call_q7ZkV2mXr0BfT9sLwYc3HnJd',
+      name: 'read_file',
+      arguments: { path: 'package.json' },
+      provenance: origin,
+    },
+    { type: 'tool_call', name: 'grep' },
+  ])
+  t.equal(finishOf(two), 'tool_calls')
+  t.same(
+    two.filter(({ type }) => type === 'usage'),
+    [
+      {
+        type: 'usage',
+        usage: { input_tokens: 8210, output_tokens: 187, reasoning_tokens: 96, cached_tokens: 6912 },
+      },
+    ],
+  )
+  const streamed = two.map((event) => (event.type === 'reasoning.delta' ? event.text : '')).join('')
+  t.equal(streamed, parts[0]?.type === 'reasoning' && parts[0].text, 'deltas and part agree on segments')
+  const argued = two.map((event) =>
+    event.type === 'tool_call.delta' && event.index === 2 ? event.arguments_delta : '',
+  )
+  t.equal(argued.join(''), '{"path":"package.json"}')
+
+  const hosted = parse(framesOf(fixture('05-hosted-mcp-public-api-only.sse')))
+  t.match(fold(hosted), [{ type: 'text', text: 'The spec supports **stdio** and **Streamable HTTP**.' }])
+  t.equal(fold(hosted).length, 1, 'what the vendor ran itself leaves no call to run')
+  t.equal(finishOf(hosted), 'stop')
+
+  const filtered = parse(framesOf(fixture('03c-incomplete.sse')))
+  t.equal(finishOf(filtered), 'refusal')
+  t.match(fold(filtered), [{ type: 'reasoning', text: '' }])
+})
+
+t.test('a stream that fails says so in a code of the catalogue', async (t) => {
+  const failure = (name: string) => thrownBy(() => parse(framesOf(fixture(name))))
+  t.match(failure('03-midstream-failed.sse'), {
+    code: 'upstream_overloaded',
+    details: { upstream: { status: null, code: 'server_error' } },
+  })
+  t.match(failure('03b-overloaded-in-200.sse'), {
+    code: 'upstream_overloaded',
+    details: { upstream: { code: 'server_is_overloaded', message: /currently overloaded/ } },
+  })
+  t.match(failure('03d-eof-before-terminal.sse'), { code: 'upstream_disconnected' })
+  t.match(failure('04-usage-limit-429.sse'), { code: 'upstream_disconnected' })
+})
+
+t.test('cut anywhere, a stream either ends well or throws: it never ends silently', async (t) => {
+  for (const name of readdirSync(FIXTURES).filter((file) => file.endsWith('.sse'))) {
+    const frames = framesOf(fixture(name))
+    for (let count = 0; count <= frames.length; count++) {
+      const error = thrownBy(() => {
+        const reason = finishOf(parse(frames.slice(0, count)))
+        if (!reason) throw new Error(`${name} cut at ${count} ended without a finish`)
+      })
+      if (error) t.match(error.code, /^upstream_/, `${name} cut at ${count}`)
+    }
+    const whole = fixture(name)
+    const halves = framesOf(whole.slice(0, whole.length / 2))
+    t.ok(halves.length <= frames.length)
+  }
+})
+
+const item = (output_index: number, value: Record<string, unknown>) => ({
+  type: 'response.output_item.done',
+  output_index,
+  item: value,
+})
+const added = (output_index: number, value: Record<string, unknown>) => ({
+  ...item(output_index, value),
+  type: 'response.output_item.added',
+})
+const completed = (response: Record<string, unknown> = {}) => ({
+  type: 'response.completed',
+  response: { status: 'completed', output: [], ...response },
+})
+const message = (words: string) => ({
+  type: 'message',
+  role: 'assistant',
+  content: [{ type: 'output_text', text: words }],
+})
+const called = (call_id: string, args: string, more = {}) => ({
+  type: 'function_call',
+  call_id,
+  name: 'files__read',
+  arguments: args,
+  ...more,
+})
+
+t.test('the quirks of the stream', async (t) => {
+  const folded = (...events: Record<string, unknown>[]) => fold(parse(framed(...events)))
+
+  await t.test('a finished item overrules its done event, and that its deltas', async (t) => {
+    const at = { output_index: 0, content_index: 0 }
+    const delta = { type: 'response.output_text.delta', ...at, delta: 'delt' }
+    const done = { type: 'response.output_text.done', ...at, text: 'done' }
+    t.match(folded(delta, done, item(0, message('item')), completed()), [{ text: 'item' }])
+    t.match(folded(delta, done, completed()), [{ text: 'done' }])
+    t.match(folded(delta, completed()), [{ text: 'delt' }])
+    t.match(folded(delta, completed({ output: [message('output')] })), [{ text: 'output' }])
+    t.match(folded(completed({ output: [message('only at the end')] })), [{ text: 'only at the end' }])
+    t.match(folded(item(0, message('kept')), completed({ output: [message('late')] })), [{ text: 'kept' }])
+    t.same(folded(completed()), [], 'an empty answer is an answer')
+  })
+
+  await t.test('parallel calls may interleave, and deltas may be absent', async (t) => {
+    const delta = (output_index: number, text: string) => ({
+      type: 'response.function_call_arguments.delta',
+      output_index,
+      delta: text,
+      obfuscation: 'zzzz',
+    })
+    const events = parse(
+      framed(
+        added(1, called('call_b', '')),
+        added(0, called('call_a', '')),
+        delta(0, '{"n"'),
+        delta(1, '{"n":2}'),
+        delta(0, ':1}'),
+        item(1, called('call_b', '{"n":2}', { status: 'completed' })),
+        item(0, called('call_a', '{"n":1}', { status: 'completed' })),
+        item(2, called('call_c', '')),
+        completed(),
+      ),
+    )
+    t.match(fold(events), [
+      { call_id: 'call_a', name: 'files.read', arguments: { n: 1 } },
+      { call_id: 'call_b', arguments: { n: 2 } },
+      { call_id: 'call_c', arguments: {} },
+    ])
+    t.equal(finishOf(events), 'tool_calls')
+    t.notMatch(JSON.stringify(events), /zzzz/)
+  })
+
+  await t.test('items are found by id where a relay lost their index', async (t) => {
+    const at = { item_id: 'msg_1' }
+    t.match(
+      folded(
+        { type: 'response.output_item.added', item: { ...message(''), id: 'msg_1', content: [] } },
+        { type: 'response.output_text.delta', ...at, delta: 'a' },
+        { type: 'response.output_text.delta', ...at, delta: 'b' },
+        completed(),
+      ),
+      [{ text: 'ab' }],
+    )
+  })
+
+  await t.test('a call is unfinished unless the response is complete', async (t) => {
+    const events = [
+      added(0, called('call_a', '', { status: 'in_progress' })),
+      { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{"n":1}' },
+    ]
+    const cut = {
+      type: 'response.incomplete',
+      response: { incomplete_details: { reason: 'max_output_tokens' } },
+    }
+    t.match(folded(...events, completed()), [{ arguments: { n: 1 } }])
+    t.match(folded(...events, cut), [{ arguments: {}, arguments_text: '{"n":1}' }], 'it is not run')
+    t.equal(finishOf(parse(framed(...events, cut))), 'length')
+    t.same(folded(added(0, called('call_a', '')), cut), [], 'cut before its first argument it is nothing')
+    const broken = item(0, called('call_a', '{"n":', { status: 'completed' }))
+    t.match(folded(broken, completed()), [{ arguments: {}, arguments_text: '{"n":' }])
+    const nameless = { type: 'response.function_call_arguments.done', output_index: 0, arguments: '{}' }
+    t.same(folded(nameless, completed()), [])
+  })
+
+  await t.test('a refusal is text and a finish reason', async (t) => {
+    const events = parse(
+      framed(
+        { type: 'response.refusal.delta', output_index: 0, content_index: 0, delta: 'No' },
+        item(0, { type: 'message', content: [{ type: 'refusal', refusal: 'No.' }] }),
+        completed(),
+      ),
+    )
+    t.match(fold(events), [{ type: 'text', text: 'No.' }])
+    t.equal(events[0]?.type, 'text.delta')
+    t.equal(finishOf(events), 'refusal')
+  })
+
+  await t.test("a relay's response.done is told by its status", async (t) => {
+    const end = (response: Record<string, unknown>) => framed({ type: 'response.done', response })
+    t.equal(finishOf(parse(end({}))), 'stop')
+    t.equal(finishOf(parse(end({ status: 'incomplete' }))), 'length')
+    t.match(
+      thrownBy(() => parse(end({ status: 'failed', error: { code: 'invalid_prompt' } }))),
+      { code: 'upstream_rejected' },
+    )
+  })
+
+  await t.test('a type may stand in the event line only, and unknown ones pass', async (t) => {
+    const frames: SseFrame[] = [
+      { event: undefined, data: '', id: undefined },
+      { event: undefined, data: '[DONE]', id: undefined },
+      ...framed({ type: 'response.teleported', output_index: 0 }, { type: 'keepalive' }),
+      ...framed({ type: 'response.custom_tool_call_input.delta', output_index: 0, delta: 'x' }),
+      ...framed(item(0, { type: 'custom_tool_call', call_id: 'c', name: 'x', input: 'y' })),
+      { event: 'response.completed', data: '{"response":{}}', id: undefined },
+      ...framed(item(1, message('after the end'))),
+    ]
+    const events = parse(frames)
+    t.same(events, [{ type: 'finish', reason: 'stop' }])
+  })
+
+  await t.test('an image that the vendor made is a part', async (t) => {
+    const made = { type: 'image_generation_call', status: 'completed', output_format: 'webp', result: 'AAAA' }
+    t.same(folded(item(0, made), completed()), [{ type: 'image', media_type: 'image/webp', data: 'AAAA' }])
+  })
+
+  await t.test('raw reasoning of an open-weight model is shown, and nothing of it goes back', async (t) => {
+    const delta = { type: 'response.reasoning_text.delta', output_index: 0, content_index: 0, delta: 'hm' }
+    const whole = { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'hmm' }] }
+    const events = parse(framed(delta, item(0, whole), completed()))
+    t.same(events[0], { type: 'reasoning.delta', index: 0, text: 'hm' })
+    t.same(fold(events), [{ type: 'reasoning', text: 'hmm', provenance: origin }])
+  })
+
+  await t.test('errors inside the stream have two shapes', async (t) => {
+    const flat = { type: 'error', code: 'rate_limit_exceeded', message: 'Please try again in 1.5s.' }
+    t.match(
+      thrownBy(() => parse(framed(flat))),
+      { code: 'upstream_rate_limited', retryAfter: 2 },
+    )
+    const relayed = JSON.parse(fixture('04b-usage-limit-ws-frame.json')) as Record<string, unknown>
+    t.match(
+      thrownBy(() => parse(framed(relayed))),
+      { code: 'upstream_rate_limited', retryAfter: 5413, details: { upstream: { status: 429 } } },
+    )
+    t.match(
+      thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
+      { code: 'upstream_disconnected' },
+    )
+  })
+})
