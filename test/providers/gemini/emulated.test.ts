@@ -1,0 +1,254 @@
+/**
+ * Whole turns against the emulated Gemini, whose rules come from the wire page and not from the adapter; the
+ * vendor's own SDK and histories of any making against the same rules.
+ */
+import {
+  type FunctionDeclaration,
+  type GenerateContentConfig,
+  GoogleGenAI,
+  type Content as SdkContent,
+  type ThinkingConfig as SdkThinkingConfig,
+} from '@google/genai'
+import fc from 'fast-check'
+import t from 'tap'
+import type { ThinkingConfig } from '../../../providers/gemini/capabilities.ts'
+import type { Content } from '../../../providers/gemini/contents.ts'
+import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
+import type { declareTools } from '../../../providers/gemini/render.ts'
+import type {
+  MediaPart,
+  MessageInput,
+  Part,
+  ToolCallPart,
+  ToolResultPart,
+} from '../../../src/chat/message.ts'
+import { repair } from '../../../src/chat/repair.ts'
+import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
+import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
+import { calls, text } from '../../emulators/scene.ts'
+import { ask, bodyOf, IMAGE, PROVENANCE, request, resultOf, start, tool, user } from './exchange.ts'
+
+const target = (model: string) => ({
+  provider: 'gemini',
+  model,
+  credential_id: 'cred_1',
+  ...gemini.capabilities(model),
+})
+
+const isCall = (part: Part): part is ToolCallPart => part.type === 'tool_call'
+const MODELS = [
+  'gemini-2.0-flash',
+  'gemini-2.5-pro',
+  'gemini-2.5-flash',
+  'gemini-2.5-flash-lite',
+  'gemini-3-pro-preview',
+  'gemini-3.1-pro-preview',
+  'gemini-3-flash-preview',
+  'gemini-3.5-flash',
+  'gemini-3.6-flash',
+  'gemini-3.8-flash',
+  'gemini-4-argon',
+  'gemma-4-31b-it',
+]
+
+t.test(
+  'on every model and path a turn thinks, calls in parallel, and goes on with results of every kind',
+  async (t) => {
+    const emulator = await start(t)
+    const tools = [tool('files.read'), tool('files.view')]
+    for (const deployment of [gemini, codeAssist, geminiOauth]) {
+      for (const model of MODELS) {
+        const settings = {
+          temperature: 0.5,
+          top_p: 0.9,
+          max_output_tokens: 99,
+          reasoning: { effort: 'low' as const },
+        }
+        const history: MessageInput[] = [
+          user(
+            'think of both\nsay Reading.\ncall files__read with {"path":"a"}\ncall files__view with {"path":"b"}\nthen\nsay Done.',
+          ),
+        ]
+        const send = () =>
+          ask(
+            deployment,
+            emulator,
+            request({ model, tools, settings, messages: repair(history, target(model)).messages }),
+          )
+        const first = await send()
+        t.equal(first.error, null, `${deployment.id} ${model}: ${first.error?.message}`)
+        const made = first.parts.filter(isCall)
+        t.match(made, [
+          { name: 'files.read', arguments: { path: 'a' } },
+          { name: 'files.view', arguments: { path: 'b' } },
+        ])
+        t.match(first.events.at(-1), { reason: 'tool_calls' })
+        history.push({ role: 'assistant', parts: first.parts })
+        const [read, view] = made as [ToolCallPart, ToolCallPart]
+        history.push({
+          role: 'tool',
+          parts: [
+            resultOf(view, { content: [IMAGE, { type: 'audio', media_type: 'audio/wav', data: 'aaaa' }] }),
+            resultOf(read, { structured: { lines: 3 } }),
+          ],
+        })
+        const second = await send()
+        t.equal(second.error, null, `${deployment.id} ${model}: ${second.error?.message}`)
+        t.match(second.parts[0], { type: 'text', text: 'Done.' })
+        history.push({ role: 'assistant', parts: second.parts }, user('say Again.'))
+        t.match((await send()).parts[0], { text: 'Again.' }, 'signed text goes back too')
+      }
+    }
+  },
+)
+
+t.test('a signature that Google cannot verify is left out once', async (t) => {
+  const emulator = await start(t)
+  const provenance = { ...PROVENANCE, opaque: 'Zm9yZWlnbg==' }
+  const call: ToolCallPart = {
+    type: 'tool_call',
+    call_id: 'c1',
+    name: 'files__read',
+    arguments: {},
+    provenance,
+  }
+  const one = request({
+    tools: [tool('files.read')],
+    messages: [
+      user('hi'),
+      { role: 'assistant', parts: [call, { type: 'text', text: '', provenance }] },
+      { role: 'tool', parts: [resultOf(call)] },
+    ],
+  })
+  const refused = await ask(gemini, emulator, one)
+  t.match(refused.error, { code: 'upstream_rejected', details: { upstream: { message: /not valid/ } } })
+  const again = refused.failure && gemini.repair?.(refused.failure, one)
+  if (!again) return t.fail('no repair')
+  t.equal((await ask(gemini, emulator, again)).error, null)
+  t.equal(gemini.repair?.({ ...refused.failure }, again), null, 'there is nothing more to leave out')
+  t.equal(gemini.repair?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not repaired')
+})
+
+t.test('an answer in pieces of any size is the same answer', async (t) => {
+  const emulator = await start(t)
+  emulator.script(() => ({ ...text('Grüße, 世界 🚀'), chunk: 3 }))
+  const { parts } = await ask(codeAssist, emulator, request())
+  t.match(parts[0], { type: 'text', text: 'Grüße, 世界 🚀' })
+})
+
+// What Baton writes must be what the vendor's own types allow; the compiler fails otherwise.
+type Extends<A extends B, B> = [A, B]
+type Loose<T> = { [K in keyof T]: K extends 'thinkingLevel' ? `${T[K] & string}` : T[K] }
+export type SdkAgrees = [
+  Extends<Content, SdkContent>,
+  Extends<ReturnType<typeof declareTools>[number]['functionDeclarations'][number], FunctionDeclaration>,
+  Extends<ThinkingConfig, Loose<SdkThinkingConfig>>,
+]
+
+t.test("the vendor's SDK writes the same body for the same request", async (t) => {
+  const emulator = await start(t)
+  const call: ToolCallPart = {
+    type: 'tool_call',
+    call_id: 'c1',
+    name: 'files__read',
+    arguments: { path: 'a' },
+    provenance: { ...PROVENANCE, opaque: 'c2tpcA==' },
+  }
+  const one = request({
+    model: 'gemini-2.5-flash',
+    tools: [tool('files.read')],
+    settings: {
+      temperature: 0.5,
+      top_p: 0.9,
+      max_output_tokens: 10,
+      reasoning: { effort: 'low' },
+      tool_choice: 'required',
+    },
+    messages: [
+      { role: 'user', parts: [{ type: 'text', text: 'hi' }, IMAGE] },
+      { role: 'assistant', parts: [{ type: 'text', text: 'Reading.' }, call] },
+      { role: 'tool', parts: [resultOf(call)] },
+    ],
+  })
+  emulator.script(() => calls(['files__read', {}]))
+  await ask(gemini, emulator, one)
+  const { contents, systemInstruction, tools, toolConfig, generationConfig } = bodyOf(one)
+  const sdk = new GoogleGenAI({
+    apiKey: 'a-key',
+    httpOptions: { baseUrl: emulator.url, apiVersion: 'v1beta' },
+  })
+  const stream = await sdk.models.generateContentStream({
+    model: one.model,
+    contents: contents as SdkContent[],
+    config: { systemInstruction, tools, toolConfig, ...generationConfig } as GenerateContentConfig,
+  })
+  const reasons: unknown[] = []
+  for await (const chunk of stream) reasons.push(chunk.candidates?.[0]?.finishReason)
+  t.equal(reasons.at(-1), 'STOP')
+  const [ours, theirs] = emulator.requests
+  t.strictSame(ours?.body, theirs?.body)
+  t.equal(ours?.path, theirs?.path)
+})
+
+t.test('any history, repaired, keeps every rule of the server', async (t) => {
+  const name = fc.constantFrom('files.read', 'files.view', 'search')
+  const opaque = fc.option(fc.constant('Zm9yZWlnbg=='), { nil: undefined })
+  const foreign = { provider: 'openai', model: 'gpt', credential_id: null }
+  const words = fc.constantFrom('', ' ', 'text', 'two\nlines', 'half \ud83d')
+  const media = fc.constantFrom<MediaPart>(
+    IMAGE,
+    { type: 'image', media_type: 'image/gif', data: 'aaaa' },
+    { type: 'image', media_type: 'image/svg+xml', url: 'https://example.com/a.svg' },
+    { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
+    { type: 'file', media_type: 'application/zip', data: 'aaaa' },
+    { type: 'image', media_type: 'image/png', url: 'https://example.com/a.png' },
+  )
+  const textPart = words.map((value): Part => ({ type: 'text', text: value }))
+  const part: fc.Arbitrary<Part> = fc.oneof(
+    textPart,
+    media,
+    fc.tuple(words, opaque).map(
+      ([value, token]): Part => ({
+        type: 'reasoning',
+        text: value,
+        provenance: { ...foreign, ...(token ? { opaque: token } : {}) },
+      }),
+    ),
+    fc.tuple(fc.nat(5), name).map(
+      ([n, called]): Part => ({
+        type: 'tool_call',
+        call_id: `call ${n}`,
+        name: called,
+        arguments: { n, '\udc4b': 'half \ud83d' },
+      }),
+    ),
+    fc.tuple(fc.nat(5), name, fc.boolean(), fc.array(fc.oneof(textPart, media), { maxLength: 2 })).map(
+      ([n, called, is_error, content]): Part => ({
+        type: 'tool_result',
+        call_id: `call ${n}`,
+        name: called,
+        content: content as ToolResultPart['content'],
+        is_error,
+        outcome: is_error ? 'error' : 'ok',
+      }),
+    ),
+    fc.constant<Part>({ type: 'notice', text: 'for people' }),
+  )
+  const message: fc.Arbitrary<MessageInput> = fc.record({
+    role: fc.constantFrom('user', 'assistant', 'tool', 'system'),
+    parts: fc.array(part, { maxLength: 4 }),
+  })
+  const tools = [tool('files.read'), tool('files.view'), tool('search')]
+  fc.assert(
+    fc.property(fc.array(message, { maxLength: 8 }), fc.constantFrom(...MODELS), (history, model) => {
+      const { messages } = repair(history, target(model))
+      const { body } = gemini.render(request({ model, messages, tools }))
+      const traits = traitsOf(model)
+      if (!traits) throw new Error(`${model} is unknown to the emulator`)
+      const sent = readBody(JSON.parse(JSON.stringify(body)), PUBLIC_REQUEST) as Request
+      checkRequest(sent, model, traits, createSignatures())
+    }),
+    { numRuns: 400 },
+  )
+  t.pass('no history was refused')
+})

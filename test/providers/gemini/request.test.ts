@@ -1,0 +1,226 @@
+/** What is sent to Gemini, by each of its paths. */
+import t from 'tap'
+import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
+import type {
+  MediaPart,
+  MessageInput,
+  Part,
+  ToolCallPart,
+  ToolResultPart,
+} from '../../../src/chat/message.ts'
+import type { Deployment } from '../../../src/provider.ts'
+import type { Request } from '../../emulators/gemini-rules.ts'
+import { thrownBy } from '../streams.ts'
+import { ask, bodyOf, IMAGE, PROVENANCE, request, resultOf, SECRET, start, tool, user } from './exchange.ts'
+
+t.test(
+  'a signature goes back on its own part, the dummy stands in for a foreign call, thoughts stay',
+  async (t) => {
+    const own = { ...PROVENANCE, opaque: 'U0lH' }
+    const call = (call_id: string, provenance?: typeof own): Part => ({
+      type: 'tool_call',
+      call_id,
+      name: 'files__read',
+      arguments: {},
+      ...(provenance ? { provenance } : {}),
+    })
+    const messages: MessageInput[] = [
+      user('one'),
+      {
+        role: 'assistant',
+        parts: [
+          { type: 'reasoning', text: 'hidden', provenance: own },
+          { type: 'text', text: 'Signed.', provenance: own },
+          call('c1', own),
+          call('c2'),
+        ],
+      },
+      { role: 'tool', parts: [resultOf(call('c1') as ToolCallPart), resultOf(call('c2') as ToolCallPart)] },
+      { role: 'assistant', parts: [call('c3'), call('c4')] },
+      { role: 'tool', parts: [resultOf(call('c3') as ToolCallPart), resultOf(call('c4') as ToolCallPart)] },
+    ]
+    const { contents = [] } = bodyOf({ messages })
+    t.strictSame(contents[1]?.parts, [
+      { text: 'Signed.', thoughtSignature: 'U0lH' },
+      { functionCall: { name: 'files__read', args: {}, id: 'c1' }, thoughtSignature: 'U0lH' },
+      { functionCall: { name: 'files__read', args: {}, id: 'c2' } },
+    ])
+    t.strictSame(
+      contents[3]?.parts?.map((part) => part.thoughtSignature),
+      ['skip_thought_signature_validator', undefined],
+    )
+    t.notMatch(JSON.stringify(contents), /hidden/)
+    const older = bodyOf({ model: 'gemini-2.5-flash', messages: messages.slice(3) }).contents ?? []
+    t.notMatch(JSON.stringify(older), /skip_thought|"id"/, 'older models get neither ids nor dummies')
+    t.match(older[0], { role: 'user' }, 'a history that starts with the model gets a user content before it')
+    const refused = (message: string) => ({
+      status: 400,
+      headers: {},
+      body: JSON.stringify({ error: { code: 400, message, status: 'INVALID_ARGUMENT' } }),
+    })
+    for (const message of [
+      'Thought signature is not valid.',
+      'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
+    ]) {
+      const again = gemini.repair?.(refused(message), request({ messages }))
+      t.ok(again, message)
+      t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
+      t.equal(again && gemini.repair?.(refused(message), again), null, 'once')
+    }
+    t.equal(gemini.repair?.(refused('Invalid JSON payload received.'), request({ messages })), null)
+    const strange = refused(
+      'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
+    )
+    const plain = gemini.repair?.(strange, request({ messages }))
+    t.notMatch(
+      JSON.stringify(plain && gemini.render(plain).body.contents),
+      /"id"/,
+      'ids go where they are known',
+    )
+    t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
+    t.equal(plain && gemini.repair?.(strange, plain), null, 'once')
+  },
+)
+
+t.test(
+  'results keep their kind: objects whole, text and errors named, media where the model takes it',
+  async (t) => {
+    const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name: 'files__read', arguments: {} }
+    const body = (result: Partial<ToolResultPart>, model?: string, after: MessageInput[] = []) =>
+      bodyOf({
+        ...(model ? { model } : {}),
+        messages: [
+          user('hi'),
+          { role: 'assistant', parts: [call] },
+          { role: 'tool', parts: [resultOf(call, result)] },
+          ...after,
+        ],
+      }).contents?.[2]?.parts
+    const response = (result: Partial<ToolResultPart>) => body(result)?.[0]?.functionResponse?.response
+    t.strictSame(response({}), { output: 'some text' })
+    t.strictSame(response({ structured: { a: 1 } }), { a: 1 })
+    t.strictSame(response({ structured: { output: 1, more: 2 } }), { output: { output: 1, more: 2 } })
+    t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
+    t.strictSame(response({ content: [] }), { output: '' })
+    t.strictSame(response({ is_error: true }), { error: 'some text' })
+    t.strictSame(response({ is_error: true, content: [], structured: { code: 7 } }), { error: { code: 7 } })
+    t.strictSame(
+      response({ structured: { a: 1 }, spill: { exec_id: 'exec_1', bytes: 9 } }),
+      { output: 'some text' },
+      'of a spilled result the shortened text is sent',
+    )
+    const pdf: MediaPart = { type: 'file', media_type: 'application/pdf', data: 'aaaa' }
+    const sound: MediaPart = { type: 'audio', media_type: 'audio/wav', data: 'aaaa' }
+    t.match(body({ content: [IMAGE, pdf, sound] }), [
+      {
+        functionResponse: {
+          id: 'c1',
+          parts: [{ inlineData: { mimeType: 'image/png' } }, { inlineData: { mimeType: 'application/pdf' } }],
+        },
+      },
+      { text: '[From the result of files__read:]' },
+      { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } },
+    ])
+    const gif: MediaPart = { type: 'image', media_type: 'image/gif', data: 'aaaa' }
+    t.match(body({ content: [gif] }), [
+      { functionResponse: { parts: undefined } },
+      { text: '[From the result of files__read:]' },
+      { text: '[image, image/gif: not shown to this model]' },
+    ])
+    const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [user('Go on.')])
+    t.strictSame(older, [
+      { functionResponse: { name: 'files__read', response: { output: '' } } },
+      { text: '[From the result of files__read:]' },
+      { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
+      { text: 'Go on.' },
+    ])
+  },
+)
+
+t.test("a user's media goes inline, by address, or in words where Gemini has no eyes for it", async (t) => {
+  const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://example.com/a.pdf' }
+  const archive: MediaPart = { type: 'file', media_type: 'application/zip', data: 'aaaa', name: 'a.zip' }
+  for (const media_type of ['image/gif', 'image/svg+xml', 'image/tiff', 'application/zip']) {
+    const odd: MediaPart = { type: 'image', media_type, data: 'aaaa' }
+    const { body, notes } = gemini.render(request({ messages: [{ role: 'user', parts: [odd] }] }))
+    t.match((body as Request).contents?.[0]?.parts, [{ text: /not shown to this model/ }], media_type)
+    t.equal(notes.length, 1)
+  }
+  const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
+  const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
+  const open = gemini.render(one)
+  t.strictSame((open.body as Request).contents, [
+    {
+      role: 'user',
+      parts: [
+        { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
+        { inlineData: { mimeType: 'image/jpeg', data: 'aaaa' } },
+        { fileData: { mimeType: 'application/pdf', fileUri: 'https://example.com/a.pdf' } },
+        { text: '[file a.zip, application/zip: not shown to this model]' },
+      ],
+    },
+  ])
+  t.match(open.notes, [/application\/zip/])
+  const closed = codeAssist.render(one)
+  t.notMatch(JSON.stringify(closed.body), /fileData/)
+  t.match(closed.notes, [/by URL/, /application\/zip/])
+})
+
+t.test('Code Assist has an envelope of its own, the same for every step of a prompt', async (t) => {
+  const tools = [tool('files.read')]
+  const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
+  t.equal(path, ':streamGenerateContent?alt=sse')
+  t.equal(
+    gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
+    '/models/gemini-2.5-flash:streamGenerateContent?alt=sse',
+    'the public path names the model itself',
+  )
+  t.match(body, {
+    model: 'gemini-2.5-flash',
+    project: 'acme-dev-482910',
+    user_prompt_id: 'ses_1-1',
+    request: { session_id: 'ses_1', contents: [{ role: 'user' }] },
+  })
+  const [both] = (body.request as { tools: Record<string, unknown>[] }).tools
+  t.strictSame(both?.function_declarations, both?.functionDeclarations)
+  t.strictSame(codeAssist.declare(tools, request().options), [both])
+  const single = { ...request().options, dual_declarations: false }
+  t.strictSame(Object.keys(codeAssist.declare(tools, single)[0] as object), ['functionDeclarations'])
+  t.strictSame(gemini.declare(tools, request().options), bodyOf({ tools }).tools)
+  t.strictSame(gemini.declare([], single), [])
+  const emulator = await start(t)
+  const sent = await ask(codeAssist, emulator, request({ tools, options: single }))
+  t.equal(sent.error, null)
+
+  for (const project_id of [undefined, '', ' ', '482910553377']) {
+    const credential = { id: 'cred_1', ...(project_id === undefined ? {} : { project_id }) }
+    const refused = thrownBy(() => codeAssist.render(request({ credential })))
+    t.match(refused, { code: 'invalid_request', param: 'project_id', message: /project/ })
+  }
+})
+
+t.test('each path authorizes in its own way, and only a login takes the operator’s additions', async (t) => {
+  const facts = { id: 'cred_1', quota_project: 'billed' }
+  t.strictSame(gemini.authorize(SECRET, facts), { 'x-goog-api-key': 'a-key' })
+  t.strictSame(codeAssist.authorize(SECRET, facts), { authorization: 'Bearer ya29.token' })
+  t.strictSame(geminiOauth.authorize(SECRET, facts), {
+    authorization: 'Bearer ya29.token',
+    'x-goog-user-project': 'billed',
+  })
+  t.strictSame(geminiOauth.authorize(SECRET, { id: null }), { authorization: 'Bearer ya29.token' })
+  const options = { system_blocks: ['First.'], headers: { 'X-Extra': '1' }, dual_declarations: true }
+  const system = (deployment: Deployment) => {
+    const { headers, body } = deployment.render(request({ options }))
+    const { systemInstruction } = (body.request ?? body) as Record<string, unknown>
+    return { headers, systemInstruction }
+  }
+  t.strictSame(system(gemini), {
+    headers: {},
+    systemInstruction: { role: 'user', parts: [{ text: 'Be short.' }] },
+  })
+  t.strictSame(system(geminiOauth), {
+    headers: { 'x-extra': '1' },
+    systemInstruction: { role: 'user', parts: [{ text: 'First.' }, { text: 'Be short.' }] },
+  })
+  t.equal(bodyOf({ instructions: ' ' }).systemInstruction, undefined)
+})

@@ -1,0 +1,112 @@
+/** Thinking, sampling, limits and tool choice, as each family of Gemini's models takes them. */
+import t from 'tap'
+import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
+import type { Effort, ModelRequest } from '../../../src/provider.ts'
+import type { Request } from '../../emulators/gemini-rules.ts'
+import { ask, bodyOf, fixture, request, start, tool } from './exchange.ts'
+
+/** Model, effort, the thinkingConfig expected, and whether a note says that it is not exact. */
+const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [
+  ['gemini-2.0-flash', undefined, undefined],
+  ['gemini-2.0-flash', 'high', undefined, true],
+  ['gemini-2.5-pro', undefined, { includeThoughts: true }],
+  ['gemini-2.5-pro', 'none', { includeThoughts: true, thinkingBudget: 128 }, true],
+  ['gemini-2.5-pro', 'minimal', { includeThoughts: true, thinkingBudget: 512 }],
+  ['gemini-2.5-pro', 'max', { includeThoughts: true, thinkingBudget: 32_768 }],
+  ['gemini-2.5-flash', 'none', { includeThoughts: false, thinkingBudget: 0 }],
+  ['gemini-2.5-flash', 'medium', { includeThoughts: true, thinkingBudget: 8192 }],
+  ['gemini-2.5-flash', 'xhigh', { includeThoughts: true, thinkingBudget: 24_576 }],
+  ['gemini-2.5-flash-lite', undefined, undefined],
+  ['gemini-2.5-flash-lite', 'low', { includeThoughts: true, thinkingBudget: 1024 }],
+  ['gemini-3-pro-preview', 'medium', { includeThoughts: true, thinkingLevel: 'HIGH' }, true],
+  ['gemini-3-pro-preview', 'low', { includeThoughts: true, thinkingLevel: 'LOW' }],
+  ['gemini-3.1-pro-preview', 'minimal', { includeThoughts: true, thinkingLevel: 'LOW' }, true],
+  ['gemini-3-flash-preview', 'minimal', { includeThoughts: true, thinkingLevel: 'MINIMAL' }],
+  ['gemini-3-flash-preview', 'none', { includeThoughts: true, thinkingLevel: 'MINIMAL' }, true],
+  ['gemini-3.6-flash', 'minimal', { includeThoughts: true, thinkingLevel: 'MINIMAL' }],
+  ['gemini-3.8-flash', undefined, { includeThoughts: true }],
+  ['gemini-3.8-flash', 'none', { includeThoughts: true, thinkingLevel: 'LOW' }, true],
+  ['gemini-4-argon', 'max', { includeThoughts: true, thinkingLevel: 'HIGH' }, true],
+  ['gemini-flash-latest', 'medium', { includeThoughts: true, thinkingLevel: 'MEDIUM' }],
+  ['gemma-4-31b-it', 'low', { includeThoughts: true, thinkingLevel: 'MINIMAL' }, true],
+]
+
+t.test('an effort becomes the budget or the level that the model has', async (t) => {
+  const emulator = await start(t)
+  for (const [model, effort, expected, noted = false] of THINKING) {
+    const one = request({ model, settings: effort ? { reasoning: { effort } } : {} })
+    const { body, notes } = gemini.render(one)
+    const { generationConfig } = body as Request
+    t.strictSame(generationConfig?.thinkingConfig, expected, `${model} ${effort}`)
+    t.equal(notes.length, noted ? 1 : 0, `${model} ${effort}: ${notes}`)
+    if (model !== 'gemini-flash-latest') t.equal((await ask(gemini, emulator, one)).error, null)
+  }
+  const still = gemini.render(
+    request({
+      reported: { id: 'gemini-3.8-flash', efforts: [] },
+      settings: { reasoning: { effort: 'low' } },
+    }),
+  )
+  t.equal(
+    (still.body as Request).generationConfig,
+    undefined,
+    'a model that says it does not think is not asked to',
+  )
+  t.match(still.notes, [/does not think/])
+})
+
+t.test('settings that Gemini lacks are left out and named', async (t) => {
+  const tools = [tool('files.read')]
+  const settings = { temperature: 1, top_p: 0.5, max_output_tokens: 10, parallel_tool_calls: false }
+  const recent = gemini.render(request({ settings }))
+  t.strictSame(recent.body.generationConfig, {
+    maxOutputTokens: 10,
+    thinkingConfig: { includeThoughts: true },
+  })
+  t.match(recent.notes, [
+    'parallel_tool_calls: Gemini has no such setting',
+    'temperature: not accepted by this model',
+    'top_p: not accepted by this model',
+  ])
+  t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
+
+  const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
+    const wish = request({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
+    const { body, notes } = gemini.render(wish)
+    return [(body as Request).generationConfig?.maxOutputTokens, notes.length]
+  }
+  t.strictSame(limit('gemini-3.8-flash', 128_000), [65_536, 1])
+  t.strictSame(limit('gemini-3.8-flash', 65_536), [65_536, 0])
+  t.strictSame(limit('gemini-2.0-flash', 65_536), [8192, 1])
+  t.strictSame(limit('gemini-3.8-flash', 128_000, { id: 'x', max_output_tokens: 99_999 }), [99_999, 1])
+  t.strictSame(limit('somebody-elses', 128_000), [128_000, 0])
+
+  const choice = (tool_choice: ModelRequest['settings']['tool_choice'], list = tools) => {
+    const { body, notes } = gemini.render(
+      request({ tools: list, settings: tool_choice ? { tool_choice } : {} }),
+    )
+    const { toolConfig } = body as Request
+    return { config: toolConfig?.functionCallingConfig, notes: notes.length }
+  }
+  t.strictSame(choice(undefined), { config: undefined, notes: 0 })
+  t.strictSame(choice('auto'), { config: undefined, notes: 0 })
+  t.strictSame(choice('none'), { config: { mode: 'NONE' }, notes: 0 })
+  t.strictSame(choice('required'), { config: { mode: 'ANY' }, notes: 0 })
+  t.strictSame(choice({ name: 'files.read' }), {
+    config: { mode: 'ANY', allowedFunctionNames: ['files__read'] },
+    notes: 0,
+  })
+  t.strictSame(choice({ name: 'files.gone' }), { config: undefined, notes: 1 })
+  t.strictSame(choice('required', []), { config: undefined, notes: 1 })
+  t.strictSame(choice('none', []), { config: undefined, notes: 0 })
+})
+
+t.test('the list of models is read for what generates content', async (t) => {
+  t.strictSame(gemini.models?.parse(JSON.parse(fixture('public-models.json'))), [
+    { id: 'gemini-3.8-flash', max_input_tokens: 1_048_576, max_output_tokens: 65_536 },
+  ])
+  const plain = { name: 'models/old', supportedGenerationMethods: ['generateContent'] }
+  t.strictSame(gemini.models?.parse({ models: [plain, null, { name: 7 }] }), [{ id: 'old', efforts: [] }])
+  t.strictSame(gemini.models?.parse('nonsense'), [])
+  t.equal(codeAssist.models, undefined)
+})

@@ -1,0 +1,224 @@
+/** Gemini's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
+import { readdirSync } from 'node:fs'
+import t from 'tap'
+import { gemini } from '../../../providers/gemini/index.ts'
+import type { ModelEvent } from '../../../src/chat/event.ts'
+import { fold } from '../../../src/chat/fold.ts'
+import type { SseFrame } from '../../../src/sse.ts'
+import { framesOf, thrownBy } from '../streams.ts'
+import { context, FIXTURES, fixture, PROVENANCE } from './exchange.ts'
+
+function parse(list: readonly SseFrame[]): ModelEvent[] {
+  const parser = gemini.parser(context())
+  return [...list.flatMap((frame) => parser.push(frame)), ...parser.end()]
+}
+const parseChunks = (...chunks: unknown[]) =>
+  parse(chunks.map((chunk) => ({ event: undefined, id: undefined, data: JSON.stringify(chunk) })))
+const candidate = (fields: object) => ({ candidates: [fields] })
+const said = (...parts: object[]) => candidate({ content: { role: 'model', parts } })
+const done = (finishReason = 'STOP', extra: object = {}) => candidate({ finishReason, ...extra })
+
+const lastOf = (events: readonly ModelEvent[], type: ModelEvent['type']) =>
+  events.filter((event) => event.type === type).at(-1)
+
+const usage = (input_tokens: number, output_tokens: number, reasoning_tokens = 0, cached_tokens = 0) => ({
+  type: 'usage',
+  usage: { input_tokens, output_tokens, reasoning_tokens, cached_tokens },
+})
+
+t.test('each recorded stream becomes the parts, usage and finish that it means', async (t) => {
+  const read = (name: string) => {
+    const events = parse(framesOf(fixture(name)))
+    return { parts: fold(events), usage: lastOf(events, 'usage'), finish: events.at(-1), events }
+  }
+  const plain = read('text.sse')
+  t.strictSame(plain.parts, [
+    {
+      type: 'text',
+      text: 'A wire protocol is the exact form in which two programs exchange bytes: framing, fields and order.\n\nGrüße, 世界 🚀',
+      provenance: PROVENANCE,
+    },
+  ])
+  t.strictSame(plain.usage, usage(23, 27))
+  t.strictSame(plain.finish, { type: 'finish', reason: 'stop' })
+  t.equal(plain.events.filter(({ type }) => type === 'text.delta').length, 3)
+
+  const parallel = read('thoughts-two-parallel-calls.sse')
+  t.match(parallel.parts, [
+    { type: 'reasoning', text: /^\*\*Planning the reads\*\*.*at the same time\.\n\n$/s },
+    { type: 'text', text: 'I will read both files.' },
+    {
+      type: 'tool_call',
+      call_id: 'call_a7k2m9qx',
+      name: 'read_file',
+      arguments: { path: 'src/a.ts', limit: 200 },
+      provenance: { opaque: /^CiRSnm66/ },
+    },
+    { type: 'tool_call', call_id: 'call_p4t8w1zc', arguments: { path: 'src/b.ts', limit: 200 } },
+  ])
+  t.notMatch(parallel.parts[3], { provenance: { opaque: String } }, 'the signature stays on the first call')
+  t.strictSame(parallel.usage, usage(812, 149, 96))
+  t.strictSame(parallel.finish, { type: 'finish', reason: 'tool_calls' })
+
+  const signed = read('public-text-signed-empty-tail.sse')
+  t.match(signed.parts, [
+    { type: 'text', text: 'Both files export `add`, but b.ts rounds the result.' },
+    { type: 'text', text: '', provenance: { opaque: /^CiQtB0F0/ } },
+  ])
+  t.equal(signed.parts.length, 2)
+  t.strictSame(signed.usage, usage(1490, 78, 64, 1024))
+
+  t.match(read('max-tokens.sse'), {
+    parts: [{ type: 'reasoning' }, { type: 'text', text: 'Part one. The first computers were people who' }],
+    finish: { reason: 'length' },
+  })
+  t.match(read('max-tokens-empty.sse'), {
+    parts: [],
+    finish: { reason: 'length' },
+    usage: usage(31, 256, 256),
+  })
+  t.match(read('prompt-blocked.sse'), { parts: [], finish: { reason: 'refusal' }, usage: usage(44, 0) })
+  for (const name of ['unexpected-tool-call.sse', 'unexpected-tool-call-with-part.sse']) {
+    const refused = read(name)
+    t.strictSame(
+      refused.finish,
+      {
+        type: 'finish',
+        reason: 'error',
+        invalid_call: 'Unexpected tool call: Model tried to call an undeclared function: run_shell_command',
+      },
+      name,
+    )
+    t.notOk(
+      refused.events.some((event) => JSON.stringify(event).includes('"tool_call')),
+      'the undeclared call never comes out',
+    )
+  }
+  t.match(read('malformed-function-call.sse').finish, {
+    reason: 'error',
+    invalid_call: /^Malformed function call: print/,
+  })
+})
+
+t.test('a stream cut anywhere before its end is disconnected, never finished', async (t) => {
+  const names = readdirSync(FIXTURES).filter((name) => name.endsWith('.sse'))
+  t.ok(names.length >= 10)
+  for (const name of names.filter((file) => file !== 'midstream-error.sse')) {
+    const whole = fixture(name)
+    const list = framesOf(whole)
+    const complete = name !== 'no-finish-reason.sse'
+    for (let n = 0; n <= list.length; n++) {
+      if (n === list.length && complete) continue
+      t.equal(
+        thrownBy(() => parse(list.slice(0, n)))?.code,
+        'upstream_disconnected',
+        `${name} after ${n} frames`,
+      )
+    }
+    const codes = new Set<string | undefined>()
+    for (let at = 0; at < whole.trimEnd().length; at += 13) {
+      codes.add(thrownBy(() => parse(framesOf(whole.slice(0, at))))?.code)
+    }
+    t.strictSame([...codes], ['upstream_disconnected'], `${name} cut inside of its frames`)
+    const bare = framesOf(whole.trimEnd())
+    t.equal(bare.length, list.length, `${name} without its last blank line loses nothing`)
+  }
+})
+
+t.test('an error inside of a stream is read like one before it', async (t) => {
+  const [first, second] = framesOf(fixture('midstream-error.sse'))
+  const parser = gemini.parser(context())
+  t.match(parser.push(first as SseFrame), [{ type: 'text.delta' }, { type: 'usage' }].reverse())
+  const error = thrownBy(() => parser.push(second as SseFrame))
+  t.match(error, { code: 'upstream_overloaded', details: { upstream: { status: 503, code: 'UNAVAILABLE' } } })
+  const wrapped = thrownBy(() => parseChunks({ response: { error: { code: 429, message: 'Slow down.' } } }))
+  t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
+})
+
+t.test('the odd shapes of a stream are read for what they mean', async (t) => {
+  t.match(
+    fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
+    [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: {} }],
+    'no id, and the internal namespace before the name',
+  )
+  t.match(fold(parseChunks(said({ functionCall: { name: 'files__read' } }), done())), [{ arguments: {} }])
+  t.match(fold(parseChunks(said({ functionCall: { name: 'files__read', args: [1] } }), done())), [
+    { arguments: {}, arguments_text: '[1]' },
+  ])
+  const late = parseChunks(
+    said({ functionCall: { name: 'files__read', args: { path: 'a' } } }),
+    said({ functionCall: { name: 'files__read', args: { path: 'a' } } }),
+    said({ text: '' }),
+    done(),
+  )
+  t.equal(fold(late).length, 2, 'two equal calls are two calls')
+  t.match(late.at(-1), { reason: 'tool_calls' }, 'a call in any chunk counts')
+  const delta = late.find(({ type }) => type === 'tool_call.delta')
+  t.match(delta, { name: 'files.read', arguments_delta: '{"path":"a"}' })
+
+  const undeclaredLater = parseChunks(
+    said({ functionCall: { name: 'shell', args: {} } }),
+    done('UNEXPECTED_TOOL_CALL', { finishMessage: 'Unexpected tool call: shell' }),
+  )
+  t.strictSame(undeclaredLater, [
+    { type: 'finish', reason: 'error', invalid_call: 'Unexpected tool call: shell' },
+  ])
+  t.match(parseChunks(done('TOO_MANY_TOOL_CALLS')).at(-1), {
+    reason: 'error',
+    invalid_call: 'TOO_MANY_TOOL_CALLS',
+  })
+
+  t.match(fold(parseChunks(said({ inlineData: { mimeType: 'image/png', data: 'aaaa' } }), done())), [
+    { type: 'image', media_type: 'image/png', data: 'aaaa' },
+  ])
+  t.match(
+    fold(
+      parseChunks(
+        said({ executableCode: { language: 'PYTHON', code: '1' } }, { codeExecutionResult: { output: '1' } }),
+        said({ text: 'one' }, { toolCall: { id: 'x' } }, { somethingNew: true }, { text: ' two' }),
+        done(),
+      ),
+    ),
+    [{ type: 'text', text: 'one two' }],
+    'what has no canonical form is passed over',
+  )
+  const split = fold(
+    parseChunks(
+      said({ text: 'a', thoughtSignature: 'U0lH' }),
+      said({ text: 'b' }, { text: 'hm', thought: true }, { text: 'c' }),
+      done(),
+    ),
+  )
+  t.match(split, [
+    { type: 'text', text: 'a', provenance: { opaque: 'U0lH' } },
+    { type: 'text', text: 'b' },
+    { type: 'reasoning', text: 'hm' },
+    { type: 'text', text: 'c' },
+  ])
+  t.equal(split.length, 4, 'a signature closes its part')
+
+  const reasons = {
+    CONTINUATION: 'length',
+    IMAGE_SAFETY: 'refusal',
+    SPII: 'refusal',
+    LANGUAGE: 'stop',
+    NEW: 'stop',
+  }
+  for (const [reason, meant] of Object.entries(reasons)) {
+    t.match(parseChunks(said({ text: 'so' }), done(reason)).at(-1), { reason: meant }, reason)
+  }
+  t.match(parseChunks(done('OTHER')).at(-1), { reason: 'error' }, 'nothing said, for a reason not known')
+  t.match(parseChunks(done('STOP'), done('MAX_TOKENS'), done('STOP')).at(-1), { reason: 'length' })
+  t.match(fold(parseChunks([said({ text: 'as ' }), said({ text: 'an array' }), done()])), [
+    { text: 'as an array' },
+  ])
+  t.match(parseChunks({ traceId: 'x' }, { response: {} }, said({ text: 'a' }), done()).at(-1), {
+    reason: 'stop',
+  })
+  const partial = parseChunks(
+    { usageMetadata: { promptTokenCount: 7, toolUsePromptTokenCount: 3 } },
+    { ...done(), usageMetadata: { candidatesTokenCount: 2, trafficType: 'ON_DEMAND' } },
+    { usageMetadata: { trafficType: 'ON_DEMAND' } },
+  )
+  t.strictSame(lastOf(partial, 'usage'), usage(10, 2), 'a partial count takes nothing away')
+})
