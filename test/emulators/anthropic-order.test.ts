@@ -1,0 +1,388 @@
+/** What the emulated Anthropic API refuses of messages: blocks, their order, and thinking that comes back. */
+import t from 'tap'
+import {
+  ask,
+  assistant,
+  BINDING,
+  type Body,
+  base,
+  drop,
+  emulate,
+  mark,
+  png,
+  type Refused,
+  refuses,
+  user,
+  weather,
+} from './anthropic-requests.ts'
+
+const use = (id: string, input: unknown = {}) => ({ type: 'tool_use', id, name: 'get_weather', input })
+const result = (id: string, more: Body = {}) => ({
+  type: 'tool_result',
+  tool_use_id: id,
+  content: 'ok',
+  ...more,
+})
+
+/** One case for each thing that is refused of messages. */
+const REFUSALS: Refused[] = [
+  ['no messages', base({ messages: [] }), /at least one message/],
+  ['messages that are missing', { model: 'claude-opus-5', max_tokens: 5 }, /messages: Field required/],
+  ['an unknown role', base({ messages: [{ role: 'tool', content: 'a' }] }), /messages\.0\.role/],
+  [
+    'an unknown member of a message',
+    base({ messages: [{ ...user('a'), name: 'b' }] }),
+    /messages\.0\.name: Extra/,
+  ],
+  [
+    'an assistant who begins',
+    base({ messages: [assistant('a'), user('b')] }),
+    /first message must use the "user" role/,
+  ],
+  ['prefill', base({ messages: [user('a'), assistant('b')] }), /does not support assistant message prefill/],
+  [
+    'prefill that ends with a space',
+    base({ model: 'claude-haiku-4-5', messages: [user('a'), assistant('b ')] }),
+    /cannot end with trailing whitespace/,
+  ],
+  ['a message without content', base({ messages: [user([])] }), /all messages must have non-empty content/],
+  ['empty text', base({ messages: [user('')] }), /text content blocks must be non-empty/],
+  [
+    'blank text',
+    base({ messages: [user([{ type: 'text', text: ' \n' }])] }),
+    /must contain non-whitespace text/,
+  ],
+  ['a block of the other role', base({ messages: [user([use('a')])] }), /Input tag 'tool_use'/],
+  [
+    'an unknown member of a block',
+    base({ messages: [user([{ type: 'text', text: 'a', index: 0 }])] }),
+    /messages\.0\.content\.0\.text\.index: Extra/,
+  ],
+  [
+    'an image of another type',
+    base({ messages: [user([{ type: 'image', source: { ...png, media_type: 'image/svg+xml' } }])] }),
+    /media_type/,
+  ],
+  [
+    'an image too many',
+    base({
+      model: 'claude-haiku-4-5',
+      messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
+    }),
+    /too many images: 101 > 100/,
+  ],
+  [
+    'an image that is no base64',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: 'ä' } }])] }),
+    /invalid base64/,
+  ],
+  [
+    'an image from nowhere',
+    base({ messages: [user([{ type: 'image', source: { type: 'path' } }])] }),
+    /image\.source\.type/,
+  ],
+  [
+    'an image URL of another scheme',
+    base({ messages: [user([{ type: 'image', source: { type: 'url', url: 'http://a.example/b.png' } }])] }),
+    /Only HTTPS/,
+  ],
+  [
+    'a document that is no PDF',
+    base({ messages: [user([{ type: 'document', source: { ...png } }])] }),
+    /application\/pdf/,
+  ],
+  [
+    'a PDF that is no base64',
+    base({
+      messages: [
+        user([{ type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: '-' } }]),
+      ],
+    }),
+    /invalid base64/,
+  ],
+  [
+    'an empty text document',
+    base({
+      messages: [user([{ type: 'document', source: { type: 'text', media_type: 'text/plain', data: '' } }])],
+    }),
+    /non-empty/,
+  ],
+  [
+    'a text document of another type',
+    base({
+      messages: [user([{ type: 'document', source: { type: 'text', media_type: 'text/html', data: 'a' } }])],
+    }),
+    /text\/plain/,
+  ],
+  [
+    'a document from nowhere',
+    base({ messages: [user([{ type: 'document', source: { type: 'path' } }])] }),
+    /document\.source\.type/,
+  ],
+  [
+    'a call id with a bar',
+    base({ messages: [user('a'), assistant([use('a|b')]), user([result('a|b')])] }),
+    /tool_use\.id: String should match/,
+  ],
+  [
+    'a call id that is too long',
+    base({ messages: [user('a'), assistant([use('a'.repeat(65))]), user([result('a'.repeat(65))])] }),
+    /tool_use\.id/,
+  ],
+  [
+    'arguments that are no object',
+    base({ messages: [user('a'), assistant([use('a', '{}')]), user([result('a')])] }),
+    /valid dictionary/,
+  ],
+  [
+    'a result of another kind',
+    base({
+      messages: [user('a'), assistant([use('a')]), user([result('a', { content: [{ type: 'audio' }] })])],
+    }),
+    /Input tag 'audio'/,
+  ],
+  [
+    'empty text in a result',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a')]),
+        user([result('a', { content: [{ type: 'text', text: '' }] })]),
+      ],
+    }),
+    /must be non-empty/,
+  ],
+  [
+    'a failed result without a word',
+    base({
+      messages: [user('a'), assistant([use('a')]), user([result('a', { is_error: true, content: '' })])],
+    }),
+    /content cannot be empty if `is_error` is true/,
+  ],
+  [
+    'a failed result with an image',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a')]),
+        user([result('a', { is_error: true, content: [{ type: 'image', source: png }] })]),
+      ],
+    }),
+    /all content must be type `text` if `is_error` is true/,
+  ],
+  [
+    'a call without a result',
+    base({ messages: [user('a'), assistant([use('a')]), user('b')] }),
+    /`tool_use` ids were found without `tool_result` blocks immediately after: a/,
+  ],
+  [
+    'one of two calls without a result',
+    base({ messages: [user('a'), assistant([use('a'), use('b')]), user([result('a')])] }),
+    /immediately after: b/,
+  ],
+  [
+    'text before the results',
+    base({ messages: [user('a'), assistant([use('a')]), user([{ type: 'text', text: 'x' }, result('a')])] }),
+    /immediately after: a/,
+  ],
+  [
+    'a result without a call',
+    base({ messages: [user('a'), assistant('b'), user([result('a')])] }),
+    /unexpected `tool_use_id` found/,
+  ],
+  [
+    'two results of one call',
+    base({ messages: [user('a'), assistant([use('a')]), user([result('a'), result('a')])] }),
+    /must have a single result/,
+  ],
+  [
+    'one call id twice',
+    base({
+      messages: [
+        user('a'),
+        assistant([use('a')]),
+        user([result('a')]),
+        assistant([use('a')]),
+        user([result('a')]),
+      ],
+    }),
+    /`tool_use` ids must be unique/,
+  ],
+  [
+    'a system message where the model has none',
+    base({ messages: [user('a'), { role: 'system', content: 'b' }] }),
+    /role 'system' is not supported/,
+  ],
+  ...[
+    [user('a'), assistant('b'), { role: 'system', content: 'c' }, user('d')],
+    [user('a'), { role: 'system', content: 'c' }, user('d')],
+  ].map(
+    (messages, i): Refused => [
+      `a system message in the wrong place (${i + 1})`,
+      base({ model: 'claude-opus-4-8', messages }),
+      /a system message must follow a user message/,
+    ],
+  ),
+  [
+    'thinking that it never signed',
+    base({
+      messages: [
+        user('a'),
+        assistant([
+          { type: 'thinking', thinking: 'b', signature: 'Eabc' },
+          { type: 'text', text: 'c' },
+        ]),
+        user('d'),
+      ],
+    }),
+    /Invalid `signature` in `thinking` block/,
+  ],
+  [
+    'an answer that ends with thinking',
+    base({
+      messages: [user('a'), assistant([{ type: 'thinking', thinking: 'b', signature: 'Eabc' }]), user('c')],
+    }),
+    /The final block in an assistant message cannot be `thinking`/,
+  ],
+]
+
+t.test('refusals', async (t) => refuses(t, await emulate(t), REFUSALS))
+
+t.test('thinking that comes back', async (t) => {
+  const emulator = await emulate(t)
+  const opening = (model: string, more: Body = {}): Body => ({
+    model,
+    max_tokens: 8000,
+    tools: [weather],
+    messages: [user('think first\nthink second\ncall get_weather with {"place":"Bern"}')],
+    ...more,
+  })
+  type Blocks = Body[]
+  /** The request after the call was answered, with the assistant's blocks as `change` leaves them. */
+  const next = (
+    body: Body,
+    content: Blocks,
+    change: (blocks: Blocks) => Blocks = (blocks) => blocks,
+  ): Body => {
+    const id = content.find(({ type }) => type === 'tool_use')?.id
+    const messages = body.messages as Blocks
+    return {
+      ...body,
+      messages: [...messages, assistant(change(structuredClone(content))), user([result(String(id))])],
+    }
+  }
+  const content = async (body: Body, headers?: Record<string, string>) => {
+    const answer = await ask(emulator, body, headers)
+    t.equal(answer.status, 200, answer.words)
+    return answer.json.content as Blocks
+  }
+  const enabled = { thinking: { type: 'enabled', budget_tokens: 2000 } }
+
+  await t.test('goes on unchanged, bound or not, marks or none', async (t) => {
+    for (const [model, more] of [
+      ['claude-opus-5-5', {}],
+      ['claude-opus-5', {}],
+      ['claude-haiku-4-5', enabled],
+    ] as const) {
+      const body = opening(model, more)
+      const blocks = await content(body)
+      t.match(blocks, [{ type: 'thinking' }, { type: 'thinking' }, { type: 'tool_use' }])
+      const second = next(body, blocks, (list) => [
+        ...list.slice(0, 2),
+        { ...list[2], id: 'call_1', ...mark },
+      ])
+      const renamed = JSON.stringify(second).replaceAll(String(blocks[2]?.id), 'call_1')
+      t.match(await ask(emulator, renamed), { status: 200 }, model)
+    }
+  })
+
+  await t.test('refuses it changed, reordered, in part, or without its head', async (t) => {
+    const body = opening('claude-haiku-4-5', enabled)
+    const blocks = await content(body)
+    const changed = next(body, blocks, ([a, ...rest]) => [{ ...a, thinking: 'other' }, ...rest])
+    t.match(await ask(emulator, changed), {
+      status: 400,
+      words: /^messages\.1\.content\.0: Invalid `signature`/,
+    })
+    const cannotModify = { status: 400, words: /blocks in the latest assistant message cannot be modified/ }
+    t.match(
+      await ask(
+        emulator,
+        next(body, blocks, ([a, b, c]) => [b, a, c] as Blocks),
+      ),
+      cannotModify,
+    )
+    t.match(
+      await ask(
+        emulator,
+        next(body, blocks, ([, b, c]) => [b, c] as Blocks),
+      ),
+      cannotModify,
+    )
+    const headless = await ask(
+      emulator,
+      next(body, blocks, (list) => list.slice(2)),
+    )
+    t.match(headless, {
+      status: 400,
+      words: /Expected `thinking` or `redacted_thinking`, but found `tool_use`/,
+    })
+    const said = next(body, blocks, (list) => [{ type: 'text', text: 'so' }, ...list])
+    t.match(await ask(emulator, said), { status: 400, words: /Expected `thinking`/ })
+    const so = { type: 'text', text: 'so' } as const
+    const later = { ...body, messages: [user('a'), assistant([so, ...blocks.slice(0, 2), so]), user('b')] }
+    t.match(await ask(emulator, later), { status: 400, words: /the first block must be `thinking`/ })
+    const off = { ...next(body, blocks), thinking: { type: 'disabled' } }
+    t.match(await ask(emulator, off), { status: 400, words: /When thinking is disabled/ })
+    const plain = { ...next(body, blocks, (list) => list.slice(2)), thinking: { type: 'disabled' } }
+    t.match(await ask(emulator, plain), { status: 200 })
+  })
+
+  await t.test('refuses what another model or organization thought', async (t) => {
+    const body = opening('claude-opus-5')
+    const blocks = await content(body)
+    const foreign = { status: 400, words: /bound to a different conversation/ }
+    t.match(await ask(emulator, { ...next(body, blocks), model: 'claude-sonnet-5' }), foreign)
+    t.match(await ask(emulator, next(body, blocks), { 'x-api-key': 'sk-ant-api03-other-1' }), foreign)
+    t.match(await ask(emulator, next(body, blocks), { 'x-api-key': 'sk-ant-api03-acme-2' }), { status: 200 })
+  })
+
+  await t.test('binds it to system, tools and earlier messages', async (t) => {
+    const body = opening('claude-opus-5-5', { system: 'be brief' })
+    const blocks = await content(body)
+    const second = next(body, blocks)
+    const changes: [string, Body][] = [
+      ['system', { system: 'be long' }],
+      ['tools', { tools: [{ ...weather, description: 'other' }] }],
+      ['messages', { messages: [user('other words'), ...(second.messages as Blocks).slice(1)] }],
+    ]
+    for (const [name, change] of changes) {
+      const broken = { ...second, ...change }
+      t.match(await ask(emulator, broken), { status: 400, words: /prefix_binding_mismatch/ }, name)
+      t.match(
+        await ask(emulator, broken, {}, '/v1/messages/count_tokens'),
+        { status: 400 },
+        `${name}, counted`,
+      )
+      const dropped = await ask(emulator, { ...broken, thinking: { type: 'adaptive', ...drop } }, BINDING)
+      t.equal(dropped.status, 200)
+      t.strictSame(dropped.json.input_transformations, [
+        { type: 'thinking_dropped', path: 'messages.1.content.0', reason: 'prefix_binding_mismatch' },
+        { type: 'thinking_dropped', path: 'messages.1.content.1', reason: 'prefix_binding_mismatch' },
+      ])
+    }
+    const unbound = opening('claude-opus-5', { system: 'be brief' })
+    t.match(await ask(emulator, { ...next(unbound, await content(unbound)), system: 'be long' }), {
+      status: 200,
+    })
+  })
+
+  await t.test('takes redacted thinking back', async (t) => {
+    const body = opening('claude-opus-5', { messages: [user('think redacted\ncall get_weather with {}')] })
+    const blocks = await content(body)
+    t.match(blocks, [{ type: 'redacted_thinking', data: /^E/ }, { type: 'tool_use' }])
+    t.match(await ask(emulator, next(body, blocks)), { status: 200 })
+    const broken = next(body, blocks, ([a, b]) => [{ ...a, data: `${a?.data}x` }, b] as Blocks)
+    t.match(await ask(emulator, broken), { status: 400, words: /Invalid `data` in `redacted_thinking`/ })
+  })
+})

@@ -1,0 +1,280 @@
+/** What the emulated Anthropic API refuses of headers and fields, each provoked. */
+import t from 'tap'
+import {
+  ask,
+  BINDING,
+  base,
+  drop,
+  emulate,
+  KEY,
+  mark,
+  OAUTH,
+  png,
+  type Refused,
+  refuses,
+  TOKEN,
+  user,
+  VERSION,
+  weather,
+} from './anthropic-requests.ts'
+
+const schema = (input_schema: unknown, name = 'get_weather') => ({ tools: [{ name, input_schema }] })
+const budget = (budget_tokens: number) => ({
+  thinking: { type: 'enabled', budget_tokens },
+  model: 'claude-haiku-4-5',
+})
+
+/** One case for each thing that is refused. */
+const REFUSALS: Refused[] = [
+  ['an unknown version', base(), /anthropic-version/, { 'anthropic-version': '2024-01-01' }],
+  [
+    'an unknown beta',
+    base(),
+    /Unexpected value\(s\) `made-up-2030-01-01`/,
+    { 'anthropic-beta': 'made-up-2030-01-01' },
+  ],
+  ['no model', { max_tokens: 5, messages: [user('a')] }, /model: Field required/],
+  ['no max_tokens', { model: 'claude-opus-5', messages: [user('a')] }, /max_tokens: Field required/],
+  ['max_tokens of nothing', base({ max_tokens: 0 }), /max_tokens/],
+  ['max_tokens beyond the model', base({ max_tokens: 200_000 }), /128000, which is the maximum/],
+  ['an unknown field', base({ stream_options: {} }), /stream_options: Extra inputs are not permitted/],
+  ['a gated field without its beta', base({ context_management: {} }), /context_management: Extra inputs/],
+  [
+    'a prompt beyond the window',
+    base({ model: 'claude-haiku-4-5', system: 'x'.repeat(810_000) }),
+    /prompt is too long/,
+  ],
+  [
+    'sampling under the newer version',
+    base({ temperature: 1 }),
+    /temperature: Extra/,
+    { 'anthropic-version': '2026-10-21' },
+  ],
+  [
+    'sampling on newer models',
+    base({ model: 'claude-opus-4-8', temperature: 0.5 }),
+    /`temperature` is deprecated/,
+  ],
+  ['top_p on newer models', base({ model: 'claude-opus-4-8', top_p: 0.5 }), /`top_p` is deprecated/],
+  ['top_k on newer models', base({ model: 'claude-opus-4-8', top_k: 5 }), /`top_k` is deprecated/],
+  ['temperature out of range', base({ temperature: 1.5 }), /range/],
+  ['temperature with top_p', base({ temperature: 0.5, top_p: 0.9 }), /cannot both be specified/],
+  [
+    'temperature with thinking',
+    base({ temperature: 0.5, thinking: { type: 'adaptive' } }),
+    /may only be set to 1/,
+  ],
+  ['a low top_p with thinking', base({ top_p: 0.5, thinking: { type: 'adaptive' } }), /0\.95/],
+  ['top_k with thinking', base({ top_k: 5, thinking: { type: 'adaptive' } }), /`top_k` must be unset/],
+  ['a blank stop sequence', base({ stop_sequences: ['\n'] }), /non-whitespace/],
+  ['more than an id as metadata', base({ metadata: { email: 'a@b.c' } }), /metadata\.email: Extra/],
+  ['a stream of words', base({ stream: 'yes' }), /stream: Input should be a valid boolean/],
+  ['a system prompt that is an object', base({ system: {} }), /system: Input should be/],
+  [
+    'an empty system block',
+    base({ system: [{ type: 'text', text: '' }] }),
+    /system: text content blocks must be non-empty/,
+  ],
+  [
+    'a system block of another kind',
+    base({ system: [{ type: 'image', source: png }] }),
+    /system\.0\.source: Extra/,
+  ],
+  [
+    'a tool name with a dot',
+    base(schema({ type: 'object' }, 'a.b')),
+    /tools\.0\.custom\.name: String should match/,
+  ],
+  ['two tools of one name', base({ tools: [weather, weather] }), /Tool names must be unique/],
+  ['an unknown member of a tool', base({ tools: [{ ...weather, parameters: {} }] }), /parameters: Extra/],
+  ['an empty description', base({ tools: [{ ...weather, description: '' }] }), /description/],
+  ['a schema without type', base(schema({ properties: {} })), /input_schema\.type: Field required/],
+  ['a schema that is no object', base(schema({ type: 'string' })), /input_schema\.type: Input should be/],
+  [
+    'anyOf at the root',
+    base(schema({ type: 'object', anyOf: [] })),
+    /oneOf, allOf, or anyOf at the top level/,
+  ],
+  [
+    'a property name with a bracket',
+    base(schema({ type: 'object', properties: { 'a[]': {} } })),
+    /Property keys should match/,
+  ],
+  [
+    'a tuple of an older draft',
+    base(schema({ type: 'object', properties: { a: { type: 'array', items: [{ type: 'string' }] } } })),
+    /must match JSON Schema draft 2020-12/,
+  ],
+  [
+    'a pattern that is no regex',
+    base(schema({ type: 'object', properties: { a: { pattern: '(' } } })),
+    /draft 2020-12/,
+  ],
+  [
+    'a tool choice without tools',
+    base({ tool_choice: { type: 'auto' } }),
+    /only be specified while providing tools/,
+  ],
+  [
+    'an unknown tool choice',
+    base({ tools: [weather], tool_choice: { type: 'required' } }),
+    /Input tag 'required'/,
+  ],
+  [
+    'a choice of no tool',
+    base({ tools: [weather], tool_choice: { type: 'tool', name: 'x' } }),
+    /Tool 'x' not found/,
+  ],
+  [
+    'parallel calls ruled with none',
+    base({ tools: [weather], tool_choice: { type: 'none', disable_parallel_tool_use: true } }),
+    /Extra/,
+  ],
+  ...['claude-opus-5-5', 'claude-sonnet-5-5', 'claude-fable-5-1'].map(
+    (model): Refused => [
+      `a forced tool on ${model}`,
+      base({ model, tools: [weather], tool_choice: { type: 'any' } }),
+      /type "tool" and "any" are not supported/,
+    ],
+  ),
+  [
+    'a forced tool with a thinking budget',
+    base({ ...budget(1024), max_tokens: 4000, tools: [weather], tool_choice: { type: 'any' } }),
+    /when tool_choice forces tool use/,
+  ],
+  ['an unknown effort', base({ output_config: { effort: 'minimal' } }), /output_config\.effort/],
+  ['xhigh before 4.7', base({ output_config: { effort: 'xhigh' } }), /output_config\.effort/],
+  [
+    'effort on the 4.5 generation',
+    base({ model: 'claude-haiku-4-5', output_config: { effort: 'low' } }),
+    /effort/,
+  ],
+  [
+    'a high effort without thinking',
+    base({ model: 'claude-opus-5', thinking: { type: 'disabled' }, output_config: { effort: 'max' } }),
+    /requires thinking/,
+  ],
+  [
+    'adaptive thinking on 4.5',
+    base({ model: 'claude-haiku-4-5', thinking: { type: 'adaptive' } }),
+    /adaptive thinking is not supported/,
+  ],
+  [
+    'a budget on 4.7',
+    base({ model: 'claude-opus-4-7', thinking: { type: 'enabled', budget_tokens: 1024 } }),
+    /"thinking.type.enabled" is not supported/,
+  ],
+  [
+    'no thinking on Opus 5.5',
+    base({ model: 'claude-opus-5-5', thinking: { type: 'disabled' } }),
+    /"thinking.type.disabled" is not supported/,
+  ],
+  [
+    'a budget that is too small',
+    base({ ...budget(1023), max_tokens: 4000 }),
+    /greater than or equal to 1024/,
+  ],
+  ['a budget of all tokens', base({ ...budget(4000), max_tokens: 4000 }), /`max_tokens` must be greater/],
+  [
+    'no budget',
+    base({ model: 'claude-haiku-4-5', thinking: { type: 'enabled' } }),
+    /budget_tokens: Field required/,
+  ],
+  [
+    'display before 4.7',
+    base({ thinking: { type: 'adaptive', display: 'summarized' } }),
+    /thinking\.adaptive\.display: Extra/,
+  ],
+  [
+    'block_binding without its beta',
+    base({ model: 'claude-opus-5-5', thinking: { type: 'adaptive', ...drop } }),
+    /block_binding: Extra/,
+  ],
+  [
+    'block_binding with thinking off',
+    base({ model: 'claude-haiku-5-5', thinking: { type: 'disabled', ...drop } }),
+    /block_binding: Extra/,
+    BINDING,
+  ],
+  [
+    'five cache marks',
+    base({
+      tools: [{ ...weather, ...mark }],
+      messages: [user([1, 2, 3, 4].map((n) => ({ type: 'text', text: `${n}`, ...mark })))],
+    }),
+    /maximum of 4 blocks with cache_control may be provided. Found 5/,
+  ],
+  [
+    'a cache mark of another type',
+    base({ tools: [{ ...weather, cache_control: { type: 'forever' } }] }),
+    /cache_control\.type/,
+  ],
+  [
+    'a cache mark on empty text',
+    base({ messages: [user([{ type: 'text', text: '', ...mark }])] }),
+    /cannot be set for empty text/,
+  ],
+]
+
+t.test('refusals', async (t) => {
+  const emulator = await emulate(t)
+  await refuses(t, emulator, REFUSALS)
+
+  await t.test('halves of characters', async (t) => {
+    const broken = JSON.stringify(base()).replace('hello', 'a\\ud83d')
+    t.match(await ask(emulator, broken), { status: 400, words: /surrogates not allowed/ })
+    t.match(await ask(emulator, 'no json'), { status: 400, words: /not valid JSON/ })
+  })
+
+  await t.test('an unknown model, an unknown path', async (t) => {
+    t.match(await ask(emulator, base({ model: 'claude-opus-9' })), {
+      status: 404,
+      words: 'model: claude-opus-9',
+    })
+    t.match(await ask(emulator, base(), {}, '/v1/complete'), { status: 404 })
+  })
+
+  await t.test('no version header', async (t) => {
+    const response = await fetch(`${emulator.baseUrl}/v1/messages`, {
+      method: 'POST',
+      headers: { 'x-api-key': KEY },
+      body: JSON.stringify(base()),
+    })
+    t.equal(response.status, 400)
+    t.match(await response.text(), /anthropic-version: header is required/)
+  })
+
+  await t.test('credentials', async (t) => {
+    const asked = async (headers: Record<string, string>) => {
+      const response = await fetch(`${emulator.baseUrl}/v1/models`, { headers: { ...VERSION, ...headers } })
+      return `${response.status} ${await response.text()}`
+    }
+    const bearer = (token: string) => ({ authorization: `Bearer ${token}` })
+    t.match(await asked({}), /^401 .*x-api-key header is required/)
+    t.match(await asked({ 'x-api-key': 'something' }), /^401 .*invalid x-api-key/)
+    t.match(await asked({ 'x-api-key': TOKEN, ...OAUTH }), /^401 .*invalid x-api-key/, 'a login as a key')
+    t.match(
+      await asked({ 'x-api-key': KEY, ...bearer(TOKEN), ...OAUTH }),
+      /^401 .*invalid x-api-key/,
+      'both at once',
+    )
+    t.match(await asked(bearer(TOKEN)), /^401 .*OAuth authentication is currently not supported/, 'no beta')
+    t.match(await asked({ ...bearer('nonsense'), ...OAUTH }), /^401 .*Invalid bearer token/)
+    t.match(
+      await asked({ 'x-api-key': KEY, origin: 'https://a.example' }),
+      /^401 .*CORS requests are not allowed/,
+    )
+    emulator.refuse(TOKEN, 'expired')
+    t.match(await asked({ ...bearer(TOKEN), ...OAUTH }), /^401 .*has expired/)
+    emulator.refuse(TOKEN, 'revoked')
+    t.match(await asked({ ...bearer(TOKEN), ...OAUTH }), /^403 .*permission_error.*has been revoked/)
+    t.match(await asked(bearer(KEY)), /^200 /, 'an API key may come as a bearer')
+  })
+
+  await t.test('counting has the same rules, but for two fields', async (t) => {
+    const { max_tokens: _, ...rest } = base()
+    t.match(await ask(emulator, rest, {}, '/v1/messages/count_tokens'), { status: 200 })
+    const bad = { ...rest, messages: [user('')] }
+    t.match(await ask(emulator, bad, {}, '/v1/messages/count_tokens'), { status: 400, words: /non-empty/ })
+  })
+})
