@@ -1,0 +1,34 @@
+/** Requests written by hand, and the emulated Gemini that they go to. */
+import type { Content, FunctionDeclaration } from '@google/genai'
+import type { Test } from 'tap'
+import { createGeminiEmulator, type GeminiEmulator, type GeminiOptions } from './gemini.ts'
+
+export async function start(test: Test, options: GeminiOptions = {}): Promise<GeminiEmulator> {
+  const emulator = await createGeminiEmulator(options)
+  test.teardown(() => emulator.close())
+  return emulator
+}
+
+export const READ: FunctionDeclaration = {
+  name: 'files__read',
+  description: 'Reads a file',
+  parametersJsonSchema: { type: 'object', properties: { path: { type: 'string' } }, required: ['path'] },
+}
+export const user = (value: string): Content => ({ role: 'user', parts: [{ text: value }] })
+export const hi = { contents: [user('hi')] }
+export const declare = (...list: object[]) => ({ ...hi, tools: [{ functionDeclarations: list }] })
+
+export const post = (
+  url: string,
+  body: unknown,
+  headers: Record<string, string> = { 'x-goog-api-key': 'a-key' },
+) =>
+  fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', ...headers },
+    body: JSON.stringify(body),
+  })
+
+export interface Failed {
+  error: { code: number; message: string; status: string; details?: { reason?: string }[] }
+}

@@ -1,0 +1,278 @@
+/** The rules of the wire page (wire/gemini.md 3 to 6), each kept by a refusal. */
+import type { Part } from '@google/genai'
+import t from 'tap'
+import { declare, type Failed, hi, post, READ, start, user } from './gemini-requests.ts'
+
+const call = (name: string, extra: object = {}) => ({ functionCall: { name, args: {}, id: 'c1' }, ...extra })
+const response = (name: string, extra: object = {}) => ({
+  functionResponse: { name, id: 'c1', response: { output: 'x' }, ...extra },
+})
+const SIGNED = { thoughtSignature: 'skip_thought_signature_validator' }
+const exchange = (modelParts: unknown[], userParts: unknown[]) => ({
+  contents: [user('hi'), { role: 'model', parts: modelParts }, { role: 'user', parts: userParts }],
+})
+const thinking = (thinkingConfig: object) => ({ ...hi, generationConfig: { thinkingConfig } })
+
+/** What is sent, to which model (3.8-flash where none is named), and the words of the refusal. */
+const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
+  ['an unknown field', { ...hi, stream: true }, /Unknown name "stream": Cannot find field/],
+  [
+    'an unknown field of a part',
+    { contents: [{ role: 'user', parts: [{ txt: 'hi' }] }] },
+    /Unknown name "txt" at 'contents\[0\]\.parts\[0\]'/,
+  ],
+  ['a field in both spellings', { ...hi, generationConfig: { topP: 1, top_p: 1 } }, /set in two spellings/],
+  [
+    'declarations that differ between the spellings',
+    { ...hi, tools: [{ functionDeclarations: [READ], function_declarations: [] }] },
+    /set in two spellings/,
+  ],
+  ['a bare system text', { ...hi, systemInstruction: 'Be short.' }, /Invalid value at 'system_instruction'/],
+  ['a list where one value belongs', { ...hi, toolConfig: [] }, /Proto field is not repeating/],
+  ['a wrong type', { ...hi, generationConfig: { temperature: 'hot' } }, /TYPE_FLOAT/],
+  [
+    'data that is no base64',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: '!' } }] }] },
+    /TYPE_BYTES/,
+  ],
+  ['half of a character', { contents: [user('\ud83d')] }, /Invalid JSON payload/],
+  [
+    'an image of a kind that it does not read',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] }] },
+    /Unsupported MIME type: image\/gif/,
+  ],
+  [
+    'more output than there is',
+    { ...hi, generationConfig: { maxOutputTokens: 65_537 } },
+    /supported range is from 1/,
+  ],
+  [
+    'more output than an older model has',
+    { ...hi, generationConfig: { maxOutputTokens: 8_193 } },
+    /supported range is from 1/,
+    'gemini-2.0-flash',
+  ],
+  ['an unknown mode', { ...hi, toolConfig: { functionCallingConfig: { mode: 'SOME' } } }, /TYPE_ENUM/],
+  ['no contents', { contents: [] }, /contents is not specified/],
+  ['no parts', { contents: [{ role: 'user', parts: [] }] }, /parts must not be empty/],
+  ['a part without data', { contents: [{ parts: [{}] }] }, /required oneof field 'data'/],
+  ['an empty text', { contents: [{ parts: [{ text: '' }] }] }, /required oneof field 'data'/],
+  [
+    'a part with two kinds of data',
+    { contents: [{ parts: [{ text: 'a', inlineData: { mimeType: 'image/png', data: 'aaaa' } }] }] },
+    /oneof field 'data' is already set/,
+  ],
+  ['another role', { contents: [{ role: 'tool', parts: [{ text: 'a' }] }] }, /valid role: user, model/],
+  [
+    'a model turn first',
+    { contents: [{ role: 'model', parts: [{ text: 'a' }] }, user('hi')] },
+    /start with a user/,
+  ],
+  [
+    'a model turn last',
+    { contents: [user('hi'), { role: 'model', parts: [{ text: 'a' }] }] },
+    /ending with a model turn/,
+  ],
+  [
+    'a call turn after a model turn',
+    {
+      contents: [
+        user('hi'),
+        { role: 'model', parts: [{ text: 'a' }] },
+        ...exchange([call('f', SIGNED)], [response('f')]).contents.slice(1),
+      ],
+    },
+    /function call turn comes immediately after/,
+  ],
+  [
+    'a response to nothing',
+    { contents: [{ role: 'user', parts: [response('f')] }] },
+    /response turn comes immediately/,
+  ],
+  [
+    'text between call and response',
+    {
+      contents: [
+        user('hi'),
+        { role: 'model', parts: [call('f', SIGNED)] },
+        user('wait'),
+        { role: 'user', parts: [response('f')] },
+      ],
+    },
+    /number of function response parts|response turn comes immediately/,
+  ],
+  [
+    'a response after text',
+    exchange([call('f', SIGNED)], [{ text: 'a' }, response('f')]),
+    /response turn comes immediately/,
+  ],
+  [
+    'a call without its response',
+    exchange([call('f', SIGNED)], [{ text: 'a' }]),
+    /number of function response parts is equal/,
+  ],
+  [
+    'responses in two contents',
+    {
+      contents: [
+        ...exchange([call('f', SIGNED), call('g')], [response('f')]).contents,
+        { role: 'user', parts: [response('g')] },
+      ],
+    },
+    /number of function response parts is equal/,
+  ],
+  ['a response of another name', exchange([call('f', SIGNED)], [response('g')]), /name and id/],
+  ['a response of another id', exchange([call('f', SIGNED)], [response('f', { id: 'c2' })]), /name and id/],
+  [
+    'responses out of order',
+    exchange([call('f', SIGNED), call('g')], [response('g'), response('f')]),
+    /name and id/,
+  ],
+  [
+    'a response that is no object',
+    exchange([call('f', SIGNED)], [response('f', { response: 'x' })]),
+    /Struct/,
+  ],
+  [
+    'a response without a response',
+    exchange([call('f', SIGNED)], [{ functionResponse: { name: 'f' } }]),
+    /is required/,
+  ],
+  [
+    'sound inside of a response',
+    exchange(
+      [call('f', SIGNED)],
+      [response('f', { parts: [{ inlineData: { mimeType: 'audio/wav', data: 'aaaa' } }] })],
+    ),
+    /Unsupported MIME type/,
+  ],
+  [
+    'a gif inside of a response',
+    exchange(
+      [call('f', SIGNED)],
+      [response('f', { parts: [{ inlineData: { mimeType: 'image/gif', data: 'aaaa' } }] })],
+    ),
+    /Unsupported MIME type in a function response: image\/gif/,
+  ],
+  [
+    'media inside of a response for an older model',
+    exchange(
+      [call('f')],
+      [response('f', { parts: [{ inlineData: { mimeType: 'image/png', data: 'aaaa' } }] })],
+    ),
+    /Multimodal function responses are not supported/,
+    'gemini-2.5-flash',
+  ],
+  [
+    'an unsigned call of this turn',
+    exchange([call('f')], [response('f')]),
+    /missing a thought_signature.*`default_api:f` , position 2/,
+  ],
+  [
+    'a foreign signature',
+    exchange([call('f', { thoughtSignature: 'Zm9yZWlnbg==' })], [response('f')]),
+    /Thought signature is not valid/,
+  ],
+  ['a name with a space', declare({ name: 'read file' }), /Invalid function name/],
+  ['a name of 65 characters', declare({ name: 'x'.repeat(65) }), /maximum length of 64/],
+  ['one name twice', declare(READ, READ), /Duplicate function declaration found: files__read/],
+  [
+    '513 declarations',
+    declare(...Array.from({ length: 513 }, (_, i) => ({ name: `f${i}` }))),
+    /At most 512 function declarations/,
+  ],
+  ['both kinds of schema', declare({ ...READ, parameters: { type: 'OBJECT' } }), /mutually exclusive/],
+  [
+    'a JSON Schema keyword in parameters',
+    declare({ name: 'f', parameters: { type: 'OBJECT', properties: { a: { $ref: '#/$defs/a' } } } }),
+    /Unknown name "\$ref" at 'tools\[0\]\.function_declarations\[0\]\.parameters\.properties\[a\]'/,
+  ],
+  [
+    'a schema of no object',
+    declare({ name: 'f', parametersJsonSchema: { type: 'string' } }),
+    /describe an object/,
+  ],
+  [
+    'allowed names in mode AUTO',
+    { ...declare(READ), toolConfig: { functionCallingConfig: { allowedFunctionNames: ['files__read'] } } },
+    /only be set when mode is ANY/,
+  ],
+  [
+    'an allowed name that is not declared',
+    { ...declare(READ), toolConfig: { functionCallingConfig: { mode: 'ANY', allowedFunctionNames: ['f'] } } },
+    /Allowed function name f/,
+  ],
+  [
+    'mode ANY without tools',
+    { ...hi, toolConfig: { functionCallingConfig: { mode: 'ANY' } } },
+    /needs a function/,
+  ],
+  [
+    'budget and level',
+    thinking({ thinkingBudget: 1024, thinkingLevel: 'LOW' }),
+    /only one of thinking budget/,
+  ],
+  ['a level that the model lacks', thinking({ thinkingLevel: 'MINIMAL' }), /MINIMAL is not supported/],
+  ['a level for 2.5', thinking({ thinkingLevel: 'LOW' }), /LOW is not supported/, 'gemini-2.5-flash'],
+  ['no budget for 2.5 pro', thinking({ thinkingBudget: 0 }), /budget 0 is invalid/, 'gemini-2.5-pro'],
+  ['a budget too small', thinking({ thinkingBudget: 100 }), /between 512 and 24576/, 'gemini-2.5-flash-lite'],
+  [
+    'thoughts without thinking',
+    thinking({ thinkingBudget: 0, includeThoughts: true }),
+    /include_thoughts is only enabled/,
+    'gemini-2.5-flash',
+  ],
+  ['thinking for 2.0', thinking({ includeThoughts: true }), /Thinking is not supported/, 'gemini-2.0-flash'],
+  ['sampling for 3.8', { ...hi, generationConfig: { topP: 0.5 } }, /topP is not supported/],
+]
+
+t.test('every rule of the wire page is kept by a refusal', async (t) => {
+  const emulator = await start(t)
+  for (const [name, body, words, model = 'gemini-3.8-flash'] of REFUSED) {
+    const refused = await post(
+      `${emulator.publicBaseUrl}/models/${model}:streamGenerateContent?alt=sse`,
+      body,
+    )
+    const { error } = (await refused.json()) as Failed
+    t.match(
+      { http: refused.status, ...error },
+      { http: 400, code: 400, status: 'INVALID_ARGUMENT', message: words },
+      name,
+    )
+  }
+  const lost = await post(`${emulator.publicBaseUrl}/models/gemini-0:streamGenerateContent?alt=sse`, hi)
+  t.match(
+    [lost.status, await lost.json()],
+    [404, { error: { status: 'NOT_FOUND', message: /is not found/ } }],
+  )
+})
+
+t.test('snake_case, both spellings of equal declarations and the dummy signature pass', async (t) => {
+  const emulator = await start(t)
+  const body = {
+    ...exchange([call('files__read', SIGNED)], [response('files__read')]),
+    tools: [{ functionDeclarations: [READ], function_declarations: [READ] }],
+    generation_config: { max_output_tokens: 5, thinking_config: { thinking_level: 'LOW' } },
+    system_instruction: { parts: [{ text: 'Be short.' }] },
+  }
+  const passed = await post(`${emulator.publicBaseUrl}/models/gemini-3.8-flash:generateContent`, body)
+  t.equal(passed.status, 200, await passed.text())
+})
+
+t.test('a signature holds only for its model, and only on the part that it came on', async (t) => {
+  const emulator = await start(t)
+  const url = (model: string) => `${emulator.publicBaseUrl}/models/${model}:generateContent`
+  const first = await post(url('gemini-3.8-flash'), {
+    ...declare(READ),
+    contents: [user('call files__read with {"path":"a"}')],
+  })
+  const { candidates } = (await first.json()) as { candidates: { content: { parts: Part[] } }[] }
+  const [part] = candidates[0]?.content.parts ?? []
+  const again = (modelPart: Part | undefined) =>
+    exchange([modelPart], [{ functionResponse: { name: 'files__read', response: { output: 'x' } } }])
+  t.equal((await post(url('gemini-3.8-flash'), again(part))).status, 200)
+  t.equal((await post(url('gemini-3.7-flash'), again(part))).status, 400)
+  const moved = { ...part, functionCall: { ...part?.functionCall, args: { path: 'other' } } }
+  t.equal((await post(url('gemini-3.8-flash'), again(moved))).status, 400)
+  t.equal((await post(url('gemini-2.5-flash'), again(part))).status, 200, 'older models do not look at it')
+})
