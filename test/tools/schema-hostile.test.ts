@@ -1,0 +1,100 @@
+/** Schemas made to cost much are refused, or cost little. */
+import t from 'tap'
+import type { JsonSchema } from '../../src/provider.ts'
+import { normalise } from '../../src/tools/schema.ts'
+import { adapt } from '../../src/tools/schema-adapt.ts'
+import { clean, fitted, profile } from './schema-targets.ts'
+
+t.test('hostile schemas cost little and break nothing', async (t) => {
+  let deep: unknown = { type: 'string' }
+  for (let i = 0; i < 100_000; i++) deep = { type: 'object', properties: { a: deep } }
+  t.equal(clean(deep).type, 'object', 'nested a hundred thousand deep')
+  const wide = Object.fromEntries(Array.from({ length: 6_000 }, (_, i) => [`p${i}`, {}]))
+  t.match(normalise({ type: 'object', properties: wide }), { undeclarable: /more than 5000 subschemas/ })
+  const bulky = Object.fromEntries(
+    Array.from({ length: 900 }, (_, i) => [`a_rather_long_property_name_${i}`, { type: 'string' }]),
+  )
+  t.match(normalise({ type: 'object', properties: bulky }), { undeclarable: /larger than 32768 bytes/ })
+  const many = Array.from({ length: 100_000 }, (_, i) => `v${i}`)
+  t.strictSame(clean({ type: 'object', properties: { e: { type: 'string', enum: many } } }).properties, {
+    e: { type: 'string' },
+  })
+  // Each level doubles: written out it would have 2^30 nodes.
+  const $defs = Object.fromEntries(
+    Array.from({ length: 30 }, (_, i) => [
+      `d${i}`,
+      { type: 'object', properties: { l: { $ref: `#/$defs/d${i + 1}` }, r: { $ref: `#/$defs/d${i + 1}` } } },
+    ]),
+  )
+  const bomb = { type: 'object', properties: { x: { $ref: '#/$defs/d0' } }, $defs }
+  t.ok(JSON.stringify(fitted(bomb, profile('narrow')).schema).length <= 32_768)
+  const heavy = { type: 'object', properties: { x: { $ref: '#/$defs/d0', minProperties: 1 } }, $defs }
+  t.ok(normalise(heavy))
+  const choices = Object.fromEntries(
+    Array.from({ length: 30 }, (_, i) => [
+      `d${i}`,
+      { anyOf: [1, 2].map(() => ({ $ref: `#/$defs/d${i + 1}` })), properties: { [`p${i}`]: {} } },
+    ]),
+  )
+  const forked = fitted(
+    { type: 'object', anyOf: [{ $ref: '#/$defs/d0' }], $defs: choices },
+    profile('openai'),
+  )
+  t.equal(Object.keys(forked.schema.properties as JsonSchema).length, 30, 'choices that double at each level')
+})
+
+const range = <T>(count: number, make: (i: number) => T): T[] =>
+  Array.from({ length: count }, (_, i) => make(i))
+const map = (count: number, prefix: string, make: (i: number) => unknown) =>
+  Object.fromEntries(range(count, (i) => [prefix + i, make(i)]))
+
+t.test('parts that are combined or repeated without end are not worked through', async (t) => {
+  const tooOften = { undeclarable: /repeats or combines its parts too often/ }
+  const members = (count: number) => ({
+    type: 'object',
+    allOf: range(count, (i) => ({ properties: { [`p${i}`]: {} } })),
+  })
+  t.equal(Object.keys(clean(members(100)).properties as JsonSchema).length, 100)
+  t.match(normalise(members(2_400)), tooOften, 'each member is merged with all before it')
+  const chain = {
+    $ref: '#/$defs/d0',
+    type: 'object',
+    $defs: map(4_800, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}`, properties: { [`p${i}`]: {} } })),
+  }
+  t.match(normalise(chain), { undeclarable: /a chain of more than 100 references/ }, 'deeper than any stack')
+  const again = { allOf: range(2_000, () => ({ $ref: '#/$defs/e' })) }
+  const listed = { type: 'object', properties: { a: again }, $defs: { e: { enum: range(900, String) } } }
+  t.match(normalise(listed), tooOften, 'a list that is named again and again')
+  const bulky = { ...listed, $defs: { e: { enum: [{ a: range(300, (b) => ({ b })) }] } } }
+  t.match(normalise(bulky), tooOften, 'or a large value')
+
+  const lists = { type: 'object', properties: map(60, 'p', () => ({ enum: range(900, String) })) }
+  t.ok(clean(lists).properties, 'long lists that are read once are no such thing')
+})
+
+t.test('definitions that are called alike keep names of their own', async (t) => {
+  const named = map(1_000, 'd', () => ({ x: { minLength: 1 } }))
+  const alike = map(1_000, 'p', (i) => ({ $ref: `#/$defs/d${i}/x` }))
+  t.match(normalise({ type: 'object', properties: alike, $defs: named }), { undeclarable: /larger than/ })
+  const few = Object.fromEntries(Object.entries(alike).slice(0, 30))
+  const { $defs } = clean({ type: 'object', properties: few, $defs: named })
+  t.equal(Object.keys($defs as JsonSchema).length, 30)
+})
+
+t.test('a part that is named again and again is not read for each name', async (t) => {
+  let reads = 0
+  const leaf = {
+    get type() {
+      reads++
+      return 'null'
+    },
+  }
+  const body = { type: 'object', properties: map(700, 'k', () => leaf) }
+  const whole = {
+    type: 'object',
+    properties: map(300, 'p', () => ({ $ref: '#/$defs/d' })),
+    $defs: { d: body },
+  }
+  t.ok(adapt(whole, profile('narrow')))
+  t.ok(reads >= 700 && reads < 200_000, `${reads} subschemas are read`)
+})

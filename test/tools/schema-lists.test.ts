@@ -1,0 +1,109 @@
+/** The tools of real servers, as every provider can take them. */
+import { readdirSync, readFileSync } from 'node:fs'
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import t from 'tap'
+import { DEPLOYMENTS } from '../../providers/index.ts'
+import type { JsonSchema } from '../../src/provider.ts'
+import { renameBack } from '../../src/tools/schema-adapt.ts'
+import { CHECKERS, clean, fitted, PROFILES, sentForm, typesOf } from './schema-targets.ts'
+
+const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
+
+interface Listed {
+  name: string
+  inputSchema: unknown
+}
+const read = (file: string): unknown => JSON.parse(readFileSync(new URL(file, FIXTURES), 'utf8'))
+const allTools: Listed[] = readdirSync(FIXTURES).flatMap((file) => {
+  const content = read(file) as Listed[] | { tools: Listed[] }
+  return Array.isArray(content) ? content : content.tools
+})
+
+/** Arguments that a clean schema should allow: every property, or only the required ones. */
+function sample(schema: JsonSchema, root: JsonSchema, isFull: boolean, depth = 0): unknown {
+  if (typeof schema.$ref === 'string') {
+    const name = schema.$ref.slice('#/$defs/'.length)
+    return sample((root.$defs as Record<string, JsonSchema>)[name] ?? {}, root, isFull, depth + 1)
+  }
+  if (schema.const !== undefined) return schema.const
+  if (Array.isArray(schema.enum)) return schema.enum[0]
+  const branch = ((schema.anyOf ?? schema.oneOf) as JsonSchema[] | undefined)?.[0]
+  if (branch && schema.type === undefined) return sample(branch, root, isFull, depth)
+  const [type] = typesOf(schema)
+  if (type === 'object') {
+    const properties = Object.entries((schema.properties ?? {}) as Record<string, JsonSchema>)
+    const required = (schema.required ?? []) as string[]
+    const kept = properties.filter(([key]) => required.includes(key) || (isFull && depth < 4))
+    return Object.fromEntries(kept.map(([key, sub]) => [key, sample(sub, root, isFull, depth + 1)]))
+  }
+  if (type === 'array') {
+    const prefix = (schema.prefixItems ?? []) as JsonSchema[]
+    const count = Math.max(Number(schema.minItems ?? 0), isFull && depth < 4 ? 1 : 0)
+    const kinds = Array.from(
+      { length: Math.max(count, prefix.length) },
+      (_, i) => prefix[i] ?? schema.items ?? {},
+    )
+    return kinds.map((kind) => sample(kind as JsonSchema, root, isFull, depth + 1))
+  }
+  if (type === 'string') return 'x'.repeat(Math.max(1, Number(schema.minLength ?? 1)))
+  if (type === 'integer' || type === 'number') {
+    const least = Number(
+      schema.minimum ?? (schema.exclusiveMinimum === undefined ? 1 : Number(schema.exclusiveMinimum) + 1),
+    )
+    return Math.min(least, Number(schema.maximum ?? least))
+  }
+  if (type === 'boolean') return true
+  return type === 'null' ? null : 'anything'
+}
+
+const validator = new Ajv2020({ strict: false, validateFormats: false, logger: false })
+
+t.test('every tool of every known list can be declared to every provider', async (t) => {
+  t.ok(allTools.length > 450, 'the lists are there')
+  for (const { deployment } of DEPLOYMENTS) t.equal(deployment.schema, PROFILES[deployment.provider])
+  for (const [name, profile] of Object.entries(PROFILES)) {
+    const faults = allTools.flatMap((tool) => {
+      const { schema } = fitted(tool.inputSchema, profile)
+      return [...(CHECKERS[name]?.(schema) ?? ['no checker'])].map((fault) => `${tool.name}: ${fault}`)
+    })
+    t.strictSame(faults, [], name)
+  }
+})
+
+t.test('a clean schema and its adapted forms take what the server takes', async (t) => {
+  let checked = 0
+  const wrong: unknown[] = []
+  const allows = (schema: JsonSchema) => {
+    const validate = validator.compile(schema)
+    validator.removeSchema(schema)
+    return validate
+  }
+  for (const tool of new Map(allTools.map((one) => [one.name, one])).values()) {
+    const canonical = clean(tool.inputSchema)
+    const own = allows(canonical)
+    const samples = [false, true]
+      .map((isFull) => sample(canonical, canonical, isFull))
+      .filter((one) => own(one))
+    for (const [name, profile] of Object.entries(PROFILES)) {
+      const { schema, rename } = fitted(tool.inputSchema, profile)
+      const isSame = JSON.stringify(schema) === JSON.stringify(canonical)
+      const takes = isSame ? own : allows(schema)
+      for (const value of samples) {
+        const sent = sentForm(value, rename) as Record<string, unknown>
+        checked++
+        if (!takes(sent)) wrong.push({ name, tool: tool.name, sent, schema })
+        if (JSON.stringify(renameBack(sent, rename)) !== JSON.stringify(value)) wrong.push({ tool, value })
+      }
+    }
+  }
+  t.strictSame(wrong, [])
+  t.ok(checked > 1500, `${checked} were checked`)
+})
+
+t.test('normalising twice changes nothing, and equal schemas give equal bytes', async (t) => {
+  const changed = allTools.filter((tool) => {
+    const once = clean(tool.inputSchema)
+    return JSON.stringify(clean(once)) !== JSON.stringify(once)
+  })
+  t.strictSame(changed, [])
+})

@@ -1,0 +1,150 @@
+/** Every provider's profile of schemas, and strict checkers that stand in for the providers. */
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import { DEPLOYMENTS } from '../../providers/index.ts'
+import type { JsonSchema, SchemaProfile } from '../../src/provider.ts'
+import { normalise } from '../../src/tools/schema.ts'
+import { adapt, type Rename } from '../../src/tools/schema-adapt.ts'
+import { KEYWORD_ORDER, mapSubschemas } from '../../src/tools/schema-dialect.ts'
+
+const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
+/** Every provider's profile, which its deployments share, and one that knows less than any: the keywords of OpenAPI's subset. */
+export const PROFILES: Record<string, SchemaProfile> = {
+  ...Object.fromEntries(DEPLOYMENTS.map(({ deployment }) => [deployment.provider, deployment.schema])),
+  narrow: {
+    rootCombinators: false,
+    const: false,
+    tuples: false,
+    refs: false,
+    mixedEnums: false,
+    propertyPattern: LETTERS,
+    keywords: new Set(
+      'type format title description enum items minItems maxItems minimum maximum anyOf properties additionalProperties required'.split(
+        ' ',
+      ),
+    ),
+  },
+}
+
+/** Every subschema, wherever it stands. */
+function subschemas(root: JsonSchema): JsonSchema[] {
+  const found: JsonSchema[] = []
+  const visit = (sub: unknown): unknown => {
+    if (typeof sub !== 'object' || sub === null) return sub
+    found.push(sub as JsonSchema)
+    return mapSubschemas(sub as JsonSchema, visit)
+  }
+  visit(root)
+  return found
+}
+
+const TYPES = new Set(['string', 'number', 'integer', 'boolean', 'object', 'array', 'null'])
+export const typesOf = (schema: JsonSchema): string[] => [schema.type ?? []].flat() as string[]
+
+/** What all of them refuse. */
+function* commonFaults(root: JsonSchema): Generator<string> {
+  if (root.type !== 'object') yield 'root is no object'
+  for (const keyword of ['anyOf', 'oneOf', 'allOf', 'enum', 'not']) {
+    if (keyword in root) yield `${keyword} at the root`
+  }
+  for (const sub of subschemas(root)) {
+    for (const keyword of Object.keys(sub)) {
+      if (!KEYWORD_ORDER.includes(keyword)) yield `unknown keyword ${keyword}`
+    }
+    const types = typesOf(sub)
+    if (types.some((type) => !TYPES.has(type))) yield `type ${types}`
+    if (types.includes('object') && !sub.properties) yield 'object without properties'
+    if (types.includes('array') && !sub.items && !sub.prefixItems) yield 'array without items'
+    for (const key of (sub.required ?? []) as string[]) {
+      if (!Object.hasOwn((sub.properties ?? {}) as object, key)) yield `required ${key} is no property`
+    }
+    if (typeof sub.$ref === 'string' && Object.keys(sub).length > 1) yield 'siblings of $ref'
+  }
+}
+
+/** wire/openai.md 5: no const, arrays have items. */
+function* openaiFaults(root: JsonSchema): Generator<string> {
+  yield* commonFaults(root)
+  for (const sub of subschemas(root)) {
+    if ('const' in sub) yield 'const'
+    if (typesOf(sub).includes('array') && (!sub.items || sub.prefixItems)) yield 'array without one items'
+  }
+}
+
+const draft2020 = new Ajv2020({ strict: false, validateFormats: false })
+
+/** wire/anthropic.md 5: a valid 2020-12 schema with legal property names and references that lead somewhere. */
+function* anthropicFaults(root: JsonSchema): Generator<string> {
+  yield* commonFaults(root)
+  if (!draft2020.validateSchema(root)) yield `metaschema: ${draft2020.errorsText()}`
+  for (const sub of subschemas(root)) {
+    for (const key of Object.keys(sub.properties ?? {})) {
+      if (!/^[a-zA-Z0-9_.-]{1,64}$/.test(key)) yield `property ${key}`
+    }
+    const name = typeof sub.$ref === 'string' ? sub.$ref.slice('#/$defs/'.length) : null
+    if (name !== null && !Object.hasOwn((root.$defs ?? {}) as object, name)) yield `reference to ${name}`
+    for (const pattern of [sub.pattern ?? [], Object.keys(sub.patternProperties ?? {})].flat()) {
+      if (new RegExp(String(pattern), 'u').source === '') yield `pattern ${pattern}`
+    }
+  }
+}
+
+/** wire/gemini.md 5.1: no references, no const, names of letters; arrays have items or a tuple. */
+function* geminiFaults(root: JsonSchema): Generator<string> {
+  yield* commonFaults(root)
+  for (const sub of subschemas(root)) {
+    for (const keyword of ['$ref', '$defs', 'const']) if (keyword in sub) yield keyword
+    for (const key of Object.keys(sub.properties ?? {})) if (!LETTERS.test(key)) yield `property ${key}`
+  }
+}
+
+/** The older `parameters` form on top: known keywords only, enums of texts on type string. */
+export function* narrowFaults(root: JsonSchema): Generator<string> {
+  yield* geminiFaults(root)
+  for (const sub of subschemas(root)) {
+    for (const keyword of Object.keys(sub)) {
+      if (!PROFILES.narrow?.keywords?.has(keyword)) yield `keyword ${keyword}`
+    }
+    if (!sub.enum) continue
+    if (sub.type !== 'string') yield `enum on type ${sub.type}`
+    for (const value of sub.enum as unknown[]) {
+      if (typeof value !== 'string' || value === '') yield `enum value ${JSON.stringify(value)}`
+    }
+  }
+}
+
+export const CHECKERS: Record<string, (root: JsonSchema) => Iterable<string>> = {
+  openai: openaiFaults,
+  anthropic: anthropicFaults,
+  gemini: geminiFaults,
+  narrow: narrowFaults,
+}
+
+export const clean = (raw: unknown): JsonSchema => {
+  const result = normalise(raw)
+  if ('undeclarable' in result) throw new Error(result.undeclarable)
+  return result.schema
+}
+export const fitted = (
+  raw: unknown,
+  profile: SchemaProfile,
+): { schema: JsonSchema; rename: Rename | null } => {
+  const result = adapt(clean(raw), profile)
+  if ('undeclarable' in result) throw new Error(result.undeclarable)
+  return result
+}
+export const profile = (name: string): SchemaProfile => {
+  const found = PROFILES[name]
+  if (!found) throw new Error(`no profile ${name}`)
+  return found
+}
+
+/** Arguments as a model would write them for renamed properties. */
+export function sentForm(value: unknown, rename: Rename | null): unknown {
+  const forward = new Map([...(rename ?? [])].map(([sent, own]) => [own, sent]))
+  const visit = (item: unknown): unknown => {
+    if (Array.isArray(item)) return item.map(visit)
+    if (typeof item !== 'object' || item === null) return item
+    return Object.fromEntries(Object.entries(item).map(([key, sub]) => [forward.get(key) ?? key, visit(sub)]))
+  }
+  return visit(value)
+}
