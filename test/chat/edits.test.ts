@@ -1,0 +1,116 @@
+/** A turn's edits of its context. */
+import fc from 'fast-check'
+import t from 'tap'
+import { applyEdits, type ContextEdit } from '../../src/chat/edits.ts'
+import type { MessageInput } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import { RUNS } from './histories.ts'
+
+const said = (word: string): MessageInput => ({ role: 'user', parts: [{ type: 'text', text: word }] })
+const edit: fc.Arbitrary<ContextEdit> = fc.oneof(
+  fc.record({
+    op: fc.constantFrom('insert_before' as const, 'insert_after' as const, 'replace_at' as const),
+    index: fc.integer({ min: -6, max: 6 }),
+    message: fc.constantFrom(said('x'), said('y')),
+  }),
+  fc.record({ op: fc.constant('delete_at' as const), index: fc.integer({ min: -6, max: 6 }) }),
+)
+
+/** The same by slices. */
+function plainly(list: MessageInput[], one: ContextEdit): MessageInput[] | null {
+  const isFirst =
+    list.length === 0 &&
+    ((one.op === 'insert_before' && one.index === 0) || (one.op === 'insert_after' && one.index === -1))
+  if (isFirst && 'message' in one) return [one.message]
+  const at = one.index < 0 ? list.length + one.index : one.index
+  if (at < 0 || at >= list.length) return null
+  const [before, after] = [list.slice(0, at), list.slice(at + 1)]
+  const here = list.slice(at, at + 1)
+  switch (one.op) {
+    case 'insert_before':
+      return [...before, one.message, ...here, ...after]
+    case 'insert_after':
+      return [...before, ...here, one.message, ...after]
+    case 'replace_at':
+      return [...before, one.message, ...after]
+    case 'delete_at':
+      return [...before, ...after]
+  }
+}
+
+t.test('edits apply in order, each on the list that the one before left', async () => {
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 5 }), fc.array(edit, { maxLength: 5 }), (length, edits) => {
+      const given = Array.from({ length }, (_, i) => said(`m${i}`))
+      let expected: MessageInput[] | null = given
+      let failed = -1
+      edits.forEach((one, i) => {
+        if (!expected) return
+        expected = plainly(expected, one)
+        if (!expected) failed = i
+      })
+      try {
+        const got = applyEdits(given, edits)
+        return JSON.stringify(got) === JSON.stringify(expected)
+      } catch (thrown) {
+        return (
+          thrown instanceof BatonError &&
+          thrown.code === 'invalid_request' &&
+          thrown.param === `context[${failed}].index`
+        )
+      }
+    }),
+    RUNS,
+  )
+})
+
+t.test('no edit parts a call from its result', async (t) => {
+  const exchange: MessageInput[] = [
+    said('q'),
+    {
+      role: 'assistant',
+      parts: ['a', 'b'].map((id) => ({ type: 'tool_call', call_id: id, name: 's.t', arguments: {} })),
+    },
+    {
+      role: 'tool',
+      parts: ['a', 'b'].map((id) => ({
+        type: 'tool_result',
+        call_id: id,
+        name: 's.t',
+        content: [],
+        is_error: false,
+        outcome: 'ok',
+      })),
+    },
+    said('thanks'),
+  ]
+  const refused = (...edits: ContextEdit[]) => {
+    try {
+      applyEdits(exchange, edits)
+      return 'accepted'
+    } catch (thrown) {
+      return thrown instanceof BatonError ? thrown.code : thrown
+    }
+  }
+  const split = 'context_splits_tool_exchange'
+  t.equal(refused({ op: 'delete_at', index: 1 }), split, 'the calls go alone')
+  t.equal(refused({ op: 'delete_at', index: 2 }), split, 'the results go alone')
+  t.equal(refused({ op: 'replace_at', index: 2, message: said('x') }), split)
+  t.equal(refused({ op: 'insert_after', index: 1, message: said('x') }), split, 'something comes between')
+  t.equal(refused({ op: 'insert_before', index: -2, message: said('x') }), split)
+  t.equal(refused({ op: 'delete_at', index: 1 }, { op: 'delete_at', index: 1 }), 'accepted', 'both go')
+  t.equal(refused({ op: 'insert_after', index: 2, message: said('x') }), 'accepted')
+  t.equal(refused({ op: 'insert_before', index: 1, message: said('x') }), 'accepted')
+  const call = exchange[1] as MessageInput
+  t.equal(
+    refused({ op: 'insert_before', index: 0, message: { ...call, parts: call.parts.slice(0, 1) } }),
+    split,
+    'a second call of the same id, alone',
+  )
+  const broken = exchange.slice(0, 2)
+  t.equal(
+    applyEdits(broken, [{ op: 'insert_after', index: 1, message: said('x') }]).length,
+    3,
+    'old gaps stay',
+  )
+})

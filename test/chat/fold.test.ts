@@ -1,0 +1,94 @@
+/** Streams folded into parts, and the arguments of calls. */
+import fc from 'fast-check'
+import t from 'tap'
+import { parseArguments } from '../../src/chat/arguments.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import { createFold, fold } from '../../src/chat/fold.ts'
+import type { AssistantPart } from '../../src/chat/message.ts'
+import { call, RUNS, reasoning, signedText, text } from './histories.ts'
+
+/** A stream that builds these parts: deltas in any pieces, interleaved, each part when it is done. */
+function streamOf(parts: AssistantPart[], cuts: number[]): ModelEvent[] {
+  const queues = parts.map((part, index): ModelEvent[] => {
+    const whole = part.type === 'tool_call' ? JSON.stringify(part.arguments) : 'text' in part ? part.text : ''
+    const size = Math.max(1, cuts[index] ?? 3)
+    const pieces = Array.from({ length: Math.ceil(whole.length / size) }, (_, i) =>
+      whole.slice(i * size, (i + 1) * size),
+    )
+    const deltas = pieces.map((piece): ModelEvent => {
+      if (part.type === 'tool_call') {
+        return {
+          type: 'tool_call.delta',
+          index,
+          call_id: part.call_id,
+          name: part.name,
+          arguments_delta: piece,
+        }
+      }
+      return { type: part.type === 'reasoning' ? 'reasoning.delta' : 'text.delta', index, text: piece }
+    })
+    return [...deltas, { type: 'part', index, part }]
+  })
+  const events: ModelEvent[] = []
+  for (let turn = 0; ; turn++) {
+    const open = queues.filter((queue) => queue.length > 0)
+    if (open.length === 0) break
+    events.push(...(open[(cuts[turn % cuts.length] ?? 0) % open.length]?.splice(0, 1) ?? []))
+  }
+  return events
+}
+
+t.test('folding a stream gives the parts that it told, in their order', async () => {
+  const parts = fc.array(fc.oneof(text, signedText, reasoning, call), { minLength: 1, maxLength: 5 })
+  fc.assert(
+    fc.property(
+      parts,
+      fc.array(fc.integer({ min: 1, max: 6 }), { minLength: 5, maxLength: 5 }),
+      (given, cuts) => {
+        const events = streamOf(given, cuts)
+        const folding = createFold()
+        let longest = ''
+        for (const event of events) {
+          folding.add(event)
+          const seen = folding.textSoFar()
+          if (seen.length >= longest.length) longest = seen
+        }
+        const texts = given.map((part) => (part.type === 'text' ? part.text : '')).join('')
+        return (
+          JSON.stringify(fold(events)) === JSON.stringify(given) &&
+          JSON.stringify(folding.parts()) === JSON.stringify(given) &&
+          folding.textSoFar() === texts &&
+          longest === texts
+        )
+      },
+    ),
+    RUNS,
+  )
+})
+
+t.test('a cut stream leaves the text so far, and neither reasoning nor half a call', async (t) => {
+  const folding = createFold()
+  folding.add({ type: 'reasoning.delta', index: 0, text: 'secret' })
+  folding.add({ type: 'text.delta', index: 1, text: 'half an ' })
+  folding.add({ type: 'text.delta', index: 1, text: 'answer' })
+  folding.add({ type: 'tool_call.delta', index: 2, call_id: 'c', name: 'n', arguments_delta: '{"a"' })
+  t.equal(folding.textSoFar(), 'half an answer')
+  t.strictSame(folding.parts(), [])
+  t.equal(folding.finish(), null)
+  const usage = { input_tokens: 1, output_tokens: 2, reasoning_tokens: 0, cached_tokens: 0 }
+  folding.add({ type: 'usage', usage })
+  folding.add({ type: 'usage', usage: { ...usage, output_tokens: 9 } })
+  folding.add({ type: 'finish', reason: 'stop', invalid_call: 'no such tool' })
+  t.equal(folding.usage().output_tokens, 9, 'the last one counts')
+  t.strictSame(folding.finish(), { reason: 'stop', invalid_call: 'no such tool' })
+})
+
+t.test('arguments are an object, or nothing with the text kept', async (t) => {
+  t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
+  t.strictSame(parseArguments('  '), { arguments: {} })
+  const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`
+  t.strictSame(parseArguments(deep), { arguments: {}, arguments_text: deep }, 'nested without end')
+  for (const broken of ['{"a":', '[1]', 'null', '"x"', 'x']) {
+    t.strictSame(parseArguments(broken), { arguments: {}, arguments_text: broken }, broken)
+  }
+})

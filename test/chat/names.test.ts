@@ -1,0 +1,41 @@
+/** Exposed names, ids of calls and ids of our own. */
+import fc from 'fast-check'
+import t from 'tap'
+import { newId } from '../../src/chat/ids.ts'
+import { exposedName, legalCallId } from '../../src/chat/names.ts'
+import { RUNS } from './histories.ts'
+
+t.test('exposed names follow the contract', async (t) => {
+  t.equal(exposedName('srv.read_file'), 'srv__read_file')
+  t.equal(exposedName('srv.a.b'), exposedName('srv.a.b'))
+  t.match(exposedName('srv.a.b'), /^srv__a_b_[0-9a-f]{6}$/, 'a replaced character brings the hash')
+  t.match(exposedName('srv.行'), /^srv____[0-9a-f]{6}$/)
+  const long = `srv.${'x'.repeat(40)}${'y'.repeat(40)}`
+  t.match(exposedName(long), /^srv__x{23}_y{27}_[0-9a-f]{6}$/)
+  t.equal(exposedName(long).length, 63)
+  t.equal(exposedName(`srv.${'x'.repeat(58)}`).length, 63, 'exactly 63 stays as it is')
+  fc.assert(
+    fc.property(fc.string({ minLength: 1, unit: 'binary' }), (name) => {
+      const exposed = exposedName(`srv.${name}`)
+      return /^[A-Za-z_][A-Za-z0-9_-]{0,62}$/.test(exposed) && exposedName(`srv.${name}`) === exposed
+    }),
+    RUNS,
+  )
+})
+
+t.test('call ids are legal and never meet', async () => {
+  fc.assert(
+    fc.property(fc.uniqueArray(fc.string({ maxLength: 80 }), { maxLength: 20 }), (ids) => {
+      const legal = ids.map(legalCallId)
+      return new Set(legal).size === ids.length && legal.every((id) => /^[A-Za-z0-9_-]{1,64}$/.test(id))
+    }),
+    RUNS,
+  )
+})
+
+t.test('ids sort by the time they were made', async (t) => {
+  const ids = Array.from({ length: 500 }, () => newId('msg'))
+  t.strictSame([...ids].sort(), ids)
+  t.equal(new Set(ids).size, ids.length)
+  t.match(ids[0], /^msg_[0-9a-z]{24}$/)
+})

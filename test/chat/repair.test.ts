@@ -1,0 +1,259 @@
+/** Any history, repaired for any target. */
+import fc from 'fast-check'
+import t from 'tap'
+import type { MessageInput, Part, Provenance, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import { type RepairTarget, repair } from '../../src/chat/repair.ts'
+import { history, KINDS, message, PROVIDERS, RUNS } from './histories.ts'
+
+const target: fc.Arbitrary<RepairTarget> = fc.record({
+  provider: fc.constantFrom(...PROVIDERS),
+  model: fc.constantFrom('m1', 'm2'),
+  credential_id: fc.constantFrom('cred_a', null),
+  boundThinking: fc.boolean(),
+  userMedia: fc.subarray([...KINDS]).map((kinds) => new Set(kinds)),
+  resultMedia: fc.subarray([...KINDS]).map((kinds) => new Set(kinds)),
+  systemMessages: fc.boolean(),
+})
+
+const callsOf = (one: MessageInput | undefined) =>
+  one?.parts.filter((part): part is ToolCallPart => part.type === 'tool_call') ?? []
+const resultsOf = (one: MessageInput | undefined) =>
+  one?.parts.filter((part): part is ToolResultPart => part.type === 'tool_result') ?? []
+
+t.test('in any repaired history every call has exactly one result, in order, directly after', async () => {
+  fc.assert(
+    fc.property(history, target, (given, to) => {
+      const { messages } = repair(given, to)
+      messages.forEach((one, i) => {
+        const calls = callsOf(one)
+        if (calls.length > 0 && one.role !== 'assistant') throw new Error('a call outside of an answer')
+        if (one.role === 'tool' && callsOf(messages[i - 1]).length === 0)
+          throw new Error('a stray tool message')
+        if (one.role !== 'tool' && resultsOf(one).length > 0) throw new Error('a stray result')
+        if (calls.length === 0) return
+        const next = messages[i + 1]
+        if (next?.role !== 'tool' || next.parts.length !== calls.length)
+          throw new Error('results are missing')
+        resultsOf(next).forEach((found, n) => {
+          if (found.call_id !== calls[n]?.call_id || found.name !== calls[n]?.name) throw new Error('order')
+        })
+      })
+    }),
+    RUNS,
+  )
+})
+
+t.test('repaired ids are unique and legal, names are legal', async () => {
+  fc.assert(
+    fc.property(history, target, (given, to) => {
+      const calls = repair(given, to).messages.flatMap(callsOf)
+      const ids = calls.map((one) => one.call_id)
+      if (new Set(ids).size !== ids.length) throw new Error(`repeated: ${ids}`)
+      return (
+        ids.every((id) => /^[A-Za-z0-9_-]{1,64}$/.test(id)) &&
+        calls.every(({ name }) => /^[A-Za-z0-9_-]{1,63}$/.test(name))
+      )
+    }),
+    RUNS,
+  )
+})
+
+t.test(
+  'a repaired history holds nothing that the target refuses, and loses no word of a person',
+  async () => {
+    fc.assert(
+      fc.property(history, target, (given, to) => {
+        const { messages } = repair(given, to)
+        for (const { role, parts } of messages) {
+          if (parts.length === 0) throw new Error('an empty message')
+          if (role === 'system' && !to.systemMessages) throw new Error('a system message')
+          for (const part of parts) checkPart(part, role, to)
+        }
+        const said = given
+          .filter(({ role }) => role !== 'assistant')
+          .flatMap(({ parts }) => parts.flatMap((part) => (part.type === 'text' ? part.text : [])))
+          .filter((one) => one.trim() !== '')
+        const kept = JSON.stringify(messages)
+        return said.every((one) => kept.includes(JSON.stringify(one).slice(1, -1)))
+      }),
+      RUNS,
+    )
+  },
+)
+
+function checkPart(part: Part, role: string, to: RepairTarget): void {
+  const provenanceOf = 'provenance' in part ? part.provenance : undefined
+  if (provenanceOf?.opaque !== undefined) {
+    const fits =
+      provenanceOf.provider === to.provider &&
+      provenanceOf.model === to.model &&
+      provenanceOf.credential_id === to.credential_id
+    if (!fits) throw new Error('an opaque token of someone else')
+  }
+  switch (part.type) {
+    case 'notice':
+      throw new Error('a notice')
+    case 'reasoning':
+      if (provenanceOf?.opaque === undefined) throw new Error('reasoning without a token')
+      return
+    case 'text':
+      if (part.text.trim() === '' && !provenanceOf) throw new Error('an empty text')
+      return
+    case 'image':
+    case 'audio':
+    case 'file':
+      if (role === 'assistant' || !to.userMedia.has(part.type)) throw new Error(`a refused ${part.type}`)
+      return
+    case 'tool_result':
+      for (const inner of part.content) {
+        if (inner.type === 'text' ? inner.text === '' : !to.resultMedia.has(inner.type)) {
+          throw new Error(`${inner.type} in a result`)
+        }
+      }
+      return
+    case 'tool_call':
+      return
+    default:
+      part satisfies never
+  }
+}
+
+t.test(
+  'repair is deterministic, changes nothing that it was given, and only grows with the history',
+  async () => {
+    fc.assert(
+      fc.property(history, message, target, (given, extra, to) => {
+        const before = JSON.stringify(given)
+        const first = repair(given, to, 'head')
+        if (JSON.stringify(repair(given, to, 'head')) !== JSON.stringify(first)) return false
+        if (JSON.stringify(given) !== before) return false
+        // A plain message at the end leaves every earlier byte as it was: the vendor's prompt cache holds.
+        const plain: MessageInput = {
+          role: 'user',
+          parts: [{ type: 'text', text: 'more' }, ...extra.parts.filter((part) => part.type === 'text')],
+        }
+        const longer = repair([...given, plain], to, 'head').messages
+        return JSON.stringify(longer.slice(0, first.messages.length)) === JSON.stringify(first.messages)
+      }),
+      RUNS,
+    )
+  },
+)
+
+const BOUND: RepairTarget = {
+  provider: 'anthropic',
+  model: 'm1',
+  credential_id: null,
+  boundThinking: true,
+  userMedia: new Set(),
+  resultMedia: new Set(),
+  systemMessages: true,
+}
+const signed = (prefix: string): MessageInput => ({
+  role: 'assistant',
+  parts: [
+    {
+      type: 'reasoning',
+      text: '',
+      provenance: { provider: 'anthropic', model: 'm1', credential_id: null, opaque: 's', prefix },
+    },
+    { type: 'text', text: 'answer' },
+  ],
+})
+
+t.test('a message that needs no repair is the one that was given, any other one is a copy', async (t) => {
+  const from = { provider: 'p', model: 'm1', credential_id: null }
+  const said = (text: string, provenance?: Provenance): MessageInput => ({
+    role: 'assistant',
+    parts: [{ type: 'text', text, ...(provenance ? { provenance } : {}) }],
+  })
+  const given: MessageInput[] = [
+    { role: 'user', parts: [{ type: 'text', text: 'q' }] },
+    said('plain'),
+    said('from elsewhere', from),
+    said('signed here', { ...from, opaque: 'tok' }),
+    said('signed elsewhere', { ...from, model: 'm2', opaque: 'tok' }),
+    {
+      role: 'user',
+      parts: [
+        { type: 'text', text: 'r' },
+        { type: 'notice', text: 'for people' },
+      ],
+    },
+  ]
+  const before = structuredClone(given)
+  const { messages } = repair(given, { ...BOUND, ...from, boundThinking: false })
+  t.strictSame(
+    messages.map((message, i) => message === given[i]),
+    [true, true, true, true, false, false],
+  )
+  t.strictSame(messages[4]?.parts, [{ type: 'text', text: 'signed elsewhere' }])
+  t.strictSame(messages[5]?.parts, [{ type: 'text', text: 'r' }])
+  t.strictSame(given, before)
+})
+
+t.test('what a system message shows stays, where it is given as a user’s', async (t) => {
+  const text = (value: string): Part => ({ type: 'text', text: value })
+  const image: Part = { type: 'image', media_type: 'image/png', data: 'aGk=' }
+  const given: MessageInput = { role: 'system', parts: [text('a'), image, text('b')] }
+  const to = { ...BOUND, systemMessages: false, userMedia: new Set(['image'] as const) }
+  t.strictSame(repair([given], to).messages, [
+    { role: 'user', parts: [text('[System message]\na\nb'), image] },
+  ])
+})
+
+t.test('bound reasoning goes back under its own prefix only', async (t) => {
+  const earlier = (args: Record<string, unknown>): MessageInput[] => [
+    { role: 'user', parts: [{ type: 'text', text: 'q' }] },
+    { role: 'assistant', parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: args }] },
+    {
+      role: 'tool',
+      parts: [
+        { type: 'tool_result', call_id: 'c', name: 's.t', content: [], is_error: false, outcome: 'ok' },
+      ],
+    },
+  ]
+  const { prefix } = repair(earlier({ prefix: 'a' }), BOUND, 'head')
+  const kinds = (given: MessageInput[], head = 'head') =>
+    repair(given, BOUND, head)
+      .messages.at(-1)
+      ?.parts.map((part) => part.type)
+  t.strictSame(kinds([...earlier({ prefix: 'a' }), signed(prefix)]), ['reasoning', 'text'])
+  t.strictSame(
+    kinds([...earlier({ prefix: 'b' }), signed(prefix)]),
+    ['text'],
+    'an argument named prefix counts',
+  )
+  t.strictSame(kinds([...earlier({ prefix: 'a' }), signed(prefix)], 'other tools'), ['text'])
+  const loose = repair([...earlier({}), signed('stale')], { ...BOUND, boundThinking: false }, 'x')
+  t.strictSame(
+    loose.messages.at(-1)?.parts.map((part) => part.type),
+    ['reasoning', 'text'],
+  )
+  t.equal(loose.prefix, '')
+})
+
+t.test('an unanswered call and a result without a call are told truthfully', async (t) => {
+  const open: MessageInput = {
+    role: 'assistant',
+    parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }],
+  }
+  const [, tool] = repair([open], BOUND).messages
+  t.match(tool?.parts[0], { outcome: 'outcome_unknown', is_error: true, name: 's__t' })
+  const orphan: MessageInput = {
+    role: 'tool',
+    parts: [
+      {
+        type: 'tool_result',
+        call_id: 'gone',
+        name: 's.t',
+        content: [{ type: 'text', text: 'found it' }],
+        is_error: false,
+        outcome: 'ok',
+      },
+    ],
+  }
+  const [user] = repair([orphan], BOUND).messages
+  t.equal(user?.role, 'user')
+  t.match(JSON.stringify(user), /earlier call of s\.t.*found it/)
+})
