@@ -1,0 +1,186 @@
+import t from 'tap'
+import { load, problems } from './loading.ts'
+
+const MCPS = `
+toolbox:
+  max_concurrent: 3
+  inspect: false
+  tools:
+    - {name: files.read, max_instances: 2, timeout: P0DT0H0M30S, require_approval: always}
+    - {name: clock}
+  mcps:
+    - name: files
+      transport: stdio
+      command: node
+      args: [server.js, 8080]
+      env: {TOKEN: 12345, LOUD: true}
+      mode: strict
+    - name: web
+      transport: streamable_http
+      url: http://127.0.0.1:9/mcp
+      headers: {X-Api-Key: abc}
+      mode: dynamic
+      default_tool_config: {max_instances: 7, timeout: PT1M}
+      prompts: [greet]
+      bind: manual
+      allow_tools: [get_*]
+      deny_tools: [get_secret]
+      require_approval: destructive
+      trust_annotations: false
+      pin: block
+`
+
+t.test('the toolbox', async (t) => {
+  const { toolbox } = load({}, MCPS).config
+  t.same(toolbox, {
+    configured: true,
+    maxConcurrent: 3,
+    inspect: false,
+    tools: [
+      { name: 'files.read', maxInstances: 2, timeoutMs: 30_000, requireApproval: 'always' },
+      { name: 'clock' },
+    ],
+    mcps: [
+      {
+        name: 'files',
+        transport: 'stdio',
+        url: null,
+        command: 'node',
+        args: ['server.js', '8080'],
+        env: { TOKEN: '12345', LOUD: 'true' },
+        headers: {},
+        mode: 'strict',
+        defaultToolConfig: null,
+        prompts: [],
+        bind: 'auto',
+        allowTools: [],
+        denyTools: [],
+        requireApproval: 'never',
+        trustAnnotations: true,
+        pin: 'warn',
+      },
+      {
+        name: 'web',
+        transport: 'streamable_http',
+        url: 'http://127.0.0.1:9/mcp',
+        command: null,
+        args: [],
+        env: {},
+        headers: { 'X-Api-Key': 'abc' },
+        mode: 'dynamic',
+        defaultToolConfig: { maxInstances: 7, timeoutMs: 60_000 },
+        prompts: ['greet'],
+        bind: 'manual',
+        allowTools: ['get_*'],
+        denyTools: ['get_secret'],
+        requireApproval: 'destructive',
+        trustAnnotations: false,
+        pin: 'block',
+      },
+    ],
+  })
+})
+
+t.test('what is wrong in a toolbox', async (t) => {
+  const mcp = (fields: string, mode = ', mode: strict') => `toolbox: {mcps: [{name: web${mode}, ${fields}}]}`
+  const http = 'transport: sse, url: "http://127.0.0.1:9"'
+  const cases: [string, string, RegExp | string][] = [
+    [
+      mcp(http, ', mode: dynamic'),
+      'toolbox.mcps[0].default_tool_config',
+      "MCP server 'web' is configured with mode='dynamic' but missing required field 'default_tool_config'",
+    ],
+    [mcp('transport: stdio'), 'toolbox.mcps[0].command', /required/],
+    [mcp('transport: stdio, command: x, url: y'), 'toolbox.mcps[0].url', /does not belong/],
+    [mcp('transport: sse'), 'toolbox.mcps[0].url', /required/],
+    [mcp('transport: sse, url: "ftp://x"'), 'toolbox.mcps[0].url', /http/],
+    [mcp(`${http}, command: x`), 'toolbox.mcps[0].command', /does not belong/],
+    [mcp(`${http}, headers: {"a b": c}`), 'toolbox.mcps[0].headers.a b', /legal HTTP header/],
+    [mcp(`${http}, headers: {a: "b\\nc"}`), 'toolbox.mcps[0].headers.a', /legal HTTP header/],
+    [mcp('transport: stdio, command: x, env: {"1A": b}'), 'toolbox.mcps[0].env.1A', /legal variable/],
+    [mcp(`${http}, nope: 1`), 'toolbox.mcps[0].nope', /not a known field/],
+    [mcp(`${http}}, {name: web, mode: strict, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],
+    [mcp(http, ''), 'toolbox.mcps[0].mode', /is required/],
+    [mcp(http, ', mode: loose'), 'toolbox.mcps[0].mode', /must be one of: strict, dynamic/],
+    [mcp('transport: sse, url: "http://u:p@h/x"'), 'toolbox.mcps[0].url', /user name or password/],
+    [mcp('transport: sse, url: web'), 'toolbox.mcps[0].url', /http or https URL/],
+    [mcp(`${http}, pin: ignore`), 'toolbox.mcps[0].pin', /warn, block/],
+    [
+      mcp(`${http}, default_tool_config: {max_instances: 0}`),
+      'toolbox.mcps[0].default_tool_config.max_instances',
+      /1 or more/,
+    ],
+    [
+      mcp(`${http}, default_tool_config: {timeout: PT0S}`),
+      'toolbox.mcps[0].default_tool_config.timeout',
+      /./,
+    ],
+    ['toolbox: {max_concurrent: -1}', 'toolbox.max_concurrent', /1 or more/],
+    ['toolbox: {tools: [{name: a, max_instances: 0}]}', 'toolbox.tools[0].max_instances', /1 or more/],
+    ['toolbox: {tools: [{name: a, max_instances: 1.5}]}', 'toolbox.tools[0].max_instances', /whole number/],
+    ['toolbox: {tools: [{name: a, timeout: PT-5S}]}', 'toolbox.tools[0].timeout', /ISO 8601/],
+    [
+      'toolbox: {tools: [{name: a, require_approval: sometimes}]}',
+      'toolbox.tools[0].require_approval',
+      /never, always/,
+    ],
+    ['ledger_retention: soon', 'ledger_retention', /ISO 8601/],
+    ['ledger_retention: P1Y', 'ledger_retention', /years or months/],
+    ['approval_seconds: 0', 'approval_seconds', /from 1 to/],
+    ['toolbox: {tools: [{name: a}, {name: a}]}', 'toolbox.tools[1].name', /twice/],
+    ['toolbox: {tools: [{name: a, timeout: P1M}]}', 'toolbox.tools[0].timeout', /ISO 8601/],
+    ['toolbox: {tools: [{max_instances: 1}]}', 'toolbox.tools[0].name', /required/],
+    ['providers: {acme: {}}', 'providers.acme', /not a known field/],
+    ['providers: {openai: {oauth: {headers: {"a:": b}}}}', 'providers.openai.oauth.headers.a:', /header/],
+    ['limits: {concurrent_turns: many}', 'limits.concurrent_turns', /whole number/],
+  ]
+  for (const [yaml, path, problem] of cases) t.match(problems({}, yaml), [{ path, problem }], yaml)
+})
+
+t.test('any value of the file can be overridden by its path', async (t) => {
+  const env = {
+    BATON__TOOLBOX__MCPS__0__ENV__TOKEN: '0012',
+    BATON__TOOLBOX__MCPS__0__ENV__EXTRA: 'a: b',
+    BATON__TOOLBOX__MCPS__1__HEADERS__X_API_KEY: 'Bearer x: y',
+    BATON__TOOLBOX__MCPS__1__MODE: 'strict',
+    BATON__TOOLBOX__MCPS__1__ALLOW_TOOLS: '[one, two]',
+    BATON__TOOLBOX__MCPS__1__DENY_TOOLS: 'three, four',
+    BATON__TOOLBOX__MCPS__1__TRUST_ANNOTATIONS: 'true',
+    BATON__TOOLBOX__MCPS__1__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '9',
+    BATON__TOOLBOX__TOOLS__10__NAME: 'eleventh',
+    BATON__TOOLBOX__TOOLS__9__NAME: 'tenth',
+    ...Object.fromEntries([2, 3, 4, 5, 6, 7, 8].map((i) => [`BATON__TOOLBOX__TOOLS__${i}__NAME`, `t${i}`])),
+    BATON__LIMITS__IDLE_TIMEOUT: 'PT7S',
+    BATON__PROVIDERS__ANTHROPIC__OAUTH__SYSTEM_BLOCKS__0: 'You are: Baton',
+    BATON__PORT: '4321',
+  }
+  const { config } = load(env, MCPS)
+  t.match(config, {
+    port: 4321,
+    limits: { idleTimeoutMs: 7000, concurrentTurns: 1000 },
+    providers: { anthropic: { systemBlocks: ['You are: Baton'], headers: {} } },
+    toolbox: {
+      mcps: [
+        { env: { TOKEN: '0012', EXTRA: 'a: b', LOUD: 'true' } },
+        {
+          mode: 'strict',
+          headers: { 'X-Api-Key': 'Bearer x: y' },
+          allowTools: ['one', 'two'],
+          denyTools: ['three', 'four'],
+          trustAnnotations: true,
+          defaultToolConfig: { maxInstances: 9 },
+        },
+      ],
+    },
+  })
+  t.equal(config.toolbox.tools.length, 11)
+  t.equal(config.toolbox.tools[10]?.name, 'eleventh')
+  t.match(problems({ BATON__TOOLBOX__MCPS__1__MODE: 'fuzzy' }, MCPS), [
+    { path: 'toolbox.mcps[1].mode (BATON__TOOLBOX__MCPS__1__MODE)', problem: /strict, dynamic/ },
+  ])
+  t.match(problems({ BATON__TOOLBOX__MCPS__5__MODE: 'strict' }, MCPS), [
+    { path: 'BATON__TOOLBOX__MCPS__5__MODE', problem: /'5' does not fit in toolbox\.mcps/ },
+  ])
+  t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT: '{' }, MCPS), [{ problem: /whole number/ }])
+  t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
+})
