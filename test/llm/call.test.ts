@@ -1,0 +1,246 @@
+/** One call of a model: what is sent, what is read, what is told of it. */
+import fc from 'fast-check'
+import t from 'tap'
+import { Agent } from 'undici'
+import { bodyBytes } from '../../src/llm/body.ts'
+import { LlmStale } from '../../src/llm.ts'
+import type { CredentialSecret } from '../../src/provider.ts'
+import {
+  type Answer,
+  bench,
+  collect,
+  failure,
+  frame,
+  KEY,
+  REQUEST,
+  rawServer,
+  SSE,
+  status,
+  textOf,
+  USAGE,
+  upstreamServer,
+  vendor,
+  WHOLE,
+  whole,
+} from './made-up-vendor.ts'
+
+t.test('a call sends what was rendered and yields what was parsed', async (t) => {
+  const server = await upstreamServer(t, whole)
+  const { call, calls, logged } = bench(t, `${server.url}/v1`)
+  const { batches, thrown } = await collect(call())
+  t.equal(thrown, undefined)
+  t.same(batches.flat(), [
+    { type: 'text.delta', index: 0, text: 'hello' },
+    { type: 'usage', usage: USAGE },
+    { type: 'finish', reason: 'stop' },
+  ])
+  const [request] = server.requests
+  t.equal(request?.url, '/v1/answer?alt=sse')
+  t.same(JSON.parse(request?.text ?? ''), { model: 'one', instructions: 'Be brief.' })
+  t.equal(request?.headers['content-length'], String(request?.text.length), 'its length is stated')
+  t.equal(request?.headers['content-type'], 'application/json')
+  t.equal(request?.headers.accept, 'text/event-stream')
+  t.equal(request?.headers['user-agent'], 'baton/1.2.3')
+  t.equal(request?.headers.authorization, `Bearer ${KEY}`)
+  t.equal(request?.headers['x-session'], 'ses_1')
+  t.match(calls, [{ provider: 'made-up', model: 'one', outcome: 'ok', usage: USAGE }])
+  t.ok((calls[0]?.firstEventMs ?? -1) >= 0)
+  t.equal(logged.filter((line) => line.includes('model call ended')).length, 1, 'one line a call')
+  t.notMatch(logged.join(''), KEY)
+})
+
+t.test('events of one network read come as one batch, in order, however the bytes are cut', async (t) => {
+  const words = 'Grüße, 世界 🌍!'
+  const bytes = Buffer.from(frame({ text: words }) + frame({ text: '-' }) + WHOLE)
+  for (const size of [1, 2, 3, 7, bytes.length]) {
+    const server = await rawServer(t, (socket) => {
+      socket.setNoDelay(true)
+      socket.once('data', async () => {
+        socket.write('HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n')
+        for (let at = 0; at < bytes.length; at += size) {
+          await new Promise((resolve) => socket.write(bytes.subarray(at, at + size), resolve))
+        }
+        socket.end()
+      })
+    })
+    const { batches, thrown } = await collect(bench(t, `http://127.0.0.1:${server.port}`).call())
+    t.equal(thrown, undefined)
+    t.equal(textOf(batches), `${words}-hello`, `pieces of ${size}`)
+    t.ok(batches.every((batch) => batch.length > 0))
+    if (size === bytes.length) t.equal(batches.length, 1)
+  }
+})
+
+t.test('a frame of several megabytes is one event', async (t) => {
+  const text = 'x'.repeat(5 << 20)
+  const server = await upstreamServer(t, (response) =>
+    response.writeHead(200, SSE).end(frame({ text }) + frame({ finish: true })),
+  )
+  const { batches } = await collect(bench(t, server.url).call())
+  t.equal(textOf(batches).length, text.length)
+})
+
+t.test('an answer without a content type is read as a stream', async (t) => {
+  const server = await upstreamServer(t, (response) => response.writeHead(200).end(WHOLE))
+  t.equal(textOf((await collect(bench(t, server.url).call())).batches), 'hello')
+})
+
+t.test('what is no stream goes to classify, whatever its status', async (t) => {
+  const cases: [name: string, type: Record<string, string>, body: string][] = [
+    ['a page of HTML', { 'content-type': 'text/html; charset=utf-8' }, '<title>Blocked</title>'],
+    ['JSON by its type', { 'content-type': 'application/json' }, '{"error":"by type"}'],
+    ['JSON under the name of a stream', SSE, '{\n  "error": "bare"\n}'],
+  ]
+  for (const [name, headers, body] of cases) {
+    const server = await upstreamServer(t, status(200, body, headers))
+    const { call, retries } = bench(t, server.url)
+    const error = await failure(call())
+    t.equal(error.code, 'upstream_rejected', name)
+    t.same(error.details, { upstream: { message: body } })
+    t.same(retries, [])
+  }
+})
+
+t.test('the end of the answer is its finish, not the end of the body', async (t) => {
+  let left = () => {}
+  const closed = new Promise<void>((resolve) => {
+    left = resolve
+  })
+  const server = await upstreamServer(t, (response) => {
+    response.once('close', left)
+    response.writeHead(200, SSE).write(WHOLE)
+  })
+  const { batches, thrown } = await collect(bench(t, server.url).call())
+  t.equal(thrown, undefined)
+  t.equal(textOf(batches), 'hello')
+  await closed
+  t.pass('a body that never ends gives its connection up')
+})
+
+t.test('a connection is used again after a whole answer, an error, and a padded end', async (t) => {
+  const padded: Answer = (response) => {
+    response.writeHead(200, SSE).write(WHOLE)
+    setImmediate(() => response.end(': bye\n\ndata: [DONE]\n\n'))
+  }
+  const server = await upstreamServer(t, whole, status(400, 'no'), padded, whole)
+  const dispatcher = new Agent()
+  t.teardown(() => dispatcher.destroy())
+  const { call } = bench(t, server.url, { dispatcher })
+  for (let i = 0; i < 4; i++) {
+    await collect(call())
+    // The last bytes of a body and the release of its connection come in a later turn of the loop.
+    while (!isFree(dispatcher, server.url)) await new Promise((resolve) => setImmediate(resolve))
+  }
+  t.equal(server.requests.length, 4)
+  t.equal(server.connections(), 1)
+})
+
+function isFree(agent: Agent, origin: string): boolean {
+  const stats = agent.stats[origin]
+  return stats !== undefined && 'free' in stats && stats.free > 0
+}
+
+t.test('beforeSend is asked right before each sending, and may forbid it', async (t) => {
+  const server = await upstreamServer(t, status(503), whole)
+  let asked = 0
+  const hits: number[] = []
+  const { call } = bench(t, server.url)
+  const beforeSend = () => {
+    asked++
+    hits.push(server.requests.length)
+    return true
+  }
+  t.equal(textOf((await collect(call({ beforeSend }))).batches), 'hello')
+  t.equal(asked, 2)
+  t.same(hits, [0, 1])
+
+  const { call: stale, calls } = bench(t, server.url)
+  t.ok((await collect(stale({ beforeSend: () => false }))).thrown instanceof LlmStale)
+  t.equal(server.requests.length, 2, 'nothing was sent')
+  t.same(calls, [], 'a stale request is no model call')
+  const broken = new Error('defect')
+  const throwing = () => {
+    throw broken
+  }
+  t.equal((await collect(stale({ beforeSend: throwing }))).thrown, broken)
+})
+
+t.test('no secret gets into an error', async (t) => {
+  const quoting = JSON.stringify({ error: `Incorrect API key provided: ${KEY}` })
+  const cases: Answer[] = [
+    status(401, quoting),
+    (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: KEY })),
+    (response) => response.writeHead(200, SSE).end(quoting),
+  ]
+  for (const answer of cases) {
+    const server = await upstreamServer(t, answer)
+    const { call, logged } = bench(t, server.url)
+    const error = await failure(call())
+    t.match(JSON.stringify(error.toBody()), '***')
+    t.notMatch(JSON.stringify(error.toBody()), KEY)
+    t.notMatch(logged.join(''), KEY)
+  }
+  const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
+  const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
+  t.equal(error.code, 'upstream_auth')
+  t.notMatch(JSON.stringify(error.toBody()), 'of-a-key')
+})
+
+t.test('an answer without end is given up at its limit', async (t) => {
+  const server = await upstreamServer(t, (response) => {
+    response.writeHead(200, SSE)
+    const block = `: ${'x'.repeat(1 << 20)}\n\n`
+    const more = () => {
+      while (!response.destroyed && response.write(block));
+    }
+    response.on('drain', more)
+    more()
+  })
+  const error = await failure(bench(t, server.url).call())
+  t.equal(error.code, 'upstream_rejected')
+  t.match(error.message, /larger than/)
+})
+
+t.test('a preview shows the request with its secrets masked and sends nothing', async (t) => {
+  const { llm } = bench(t, 'https://api.example.test/v1')
+  const request = { ...REQUEST, options: { ...REQUEST.options, headers: { 'X-Proxy-Key': 'operators-own' } } }
+  t.same(llm.preview(vendor, request), {
+    method: 'POST',
+    url: 'https://api.example.test/v1/answer?alt=sse',
+    headers: {
+      'x-session': 'ses_1',
+      'X-Proxy-Key': '***',
+      'content-type': 'application/json',
+      accept: 'text/event-stream',
+      'user-agent': 'baton/1.2.3',
+      authorization: 'Bearer ***',
+    },
+    body: { model: 'one', instructions: 'Be brief.' },
+    notes: ['temperature: not accepted by this model'],
+  })
+})
+
+t.test('a body is the JSON of its value, and what is frozen in it is written once', async (t) => {
+  const list = fc.array(fc.tuple(fc.jsonValue(), fc.boolean())).map((items) =>
+    // Only frozen objects are kept: primitives always count as frozen.
+    items.map(([item, isKept]) => (isKept ? Object.freeze(item) : item)),
+  )
+  const member = fc.oneof(list, list.map(Object.freeze), fc.jsonValue(), fc.constant(undefined))
+  const body = fc.dictionary(fc.string(), fc.oneof(member, fc.dictionary(fc.string(), member)))
+  fc.assert(
+    fc.property(body, (value) => {
+      const expected = JSON.stringify(value)
+      return bodyBytes(value).toString() === expected && bodyBytes(value).toString() === expected
+    }),
+  )
+  let written = 0
+  const counted = Object.freeze({
+    toJSON: () => {
+      written++
+      return 'text'
+    },
+  })
+  const send = () => bodyBytes({ a: [counted, {}, 'π'], b: { c: counted } }).toString()
+  t.equal(send(), send())
+  t.equal(written, 1)
+})

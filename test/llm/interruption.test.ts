@@ -1,0 +1,164 @@
+/** What ends a call before its answer does: timeouts, cancellation, the end of the process. */
+import type { ServerResponse } from 'node:http'
+import t from 'tap'
+import type { LlmDeps } from '../../src/llm.ts'
+import {
+  type Answer,
+  bench,
+  CALL,
+  collect,
+  failure,
+  frame,
+  rawServer,
+  SSE,
+  status,
+  textOf,
+  upstreamServer,
+} from './made-up-vendor.ts'
+
+t.test('timeouts', async (t) => {
+  t.test('for the first byte: not tried again', async (t) => {
+    const server = await upstreamServer(t, () => {})
+    const error = await failure(bench(t, server.url, { limits: { firstByteTimeoutMs: 500 } }).call())
+    t.match(error, { code: 'upstream_timeout', details: { phase: 'headers' } })
+    t.equal(server.requests.length, 1)
+  })
+
+  t.test('between bytes: what had come is delivered, a ping keeps the stream alive', async (t) => {
+    let pings = 0
+    const server = await upstreamServer(t, (response) => {
+      response.writeHead(200, SSE).write(frame({ text: 'a' }))
+      const timer = setInterval(() => {
+        if (++pings < 12) return response.write(': ping\n\n')
+        clearInterval(timer)
+      }, 100)
+    })
+    const { batches, thrown } = await collect(
+      bench(t, server.url, { limits: { idleTimeoutMs: 1000 } }).call(),
+    )
+    t.equal(textOf(batches), 'a')
+    t.match(thrown, { code: 'upstream_timeout', details: { phase: 'body' } })
+    t.equal(pings, 12, 'each ping put the end off')
+  })
+
+  t.test('for a free connection: not tried again', async (t) => {
+    const server = await upstreamServer(t, (response) =>
+      response.writeHead(200, SSE).write(frame({ text: 'a' })),
+    )
+    const { call, retries } = bench(t, server.url, {
+      limits: { upstreamConnections: 1, firstByteTimeoutMs: 500 },
+    })
+    await call().first
+    t.match(await failure(call()), { code: 'upstream_timeout', details: { phase: 'queue' } })
+    t.same(retries, [])
+    t.equal(server.requests.length, 1)
+  })
+
+  t.test('for the connection: tried again', async (t) => {
+    // TLS is never answered, so the connection is never made.
+    const server = await rawServer(t, () => {})
+    const { call, waits } = bench(t, `https://127.0.0.1:${server.port}`, { limits: { connectTimeoutMs: 10 } })
+    const error = await failure(call())
+    t.match(error, { code: 'upstream_timeout', details: { phase: 'connect' } })
+    t.equal(waits.length, 2)
+  })
+})
+
+t.test('cancellation', async (t) => {
+  t.test('destroys the socket at once and ends with the reason, wherever the call stands', async (t) => {
+    const reason = new Error('cancelled by a person')
+    const cases: [name: string, answer: Answer][] = [
+      ['before the head', () => {}],
+      ['in the body', (response) => response.writeHead(200, SSE).write(frame({ text: 'a' }))],
+    ]
+    for (const [name, answer] of cases) {
+      let arrived = () => {}
+      const asked = new Promise<void>((resolve) => {
+        arrived = resolve
+      })
+      let gone = () => {}
+      const closed = new Promise<void>((resolve) => {
+        gone = resolve
+      })
+      const server = await upstreamServer(t, (response, request) => {
+        response.once('close', gone)
+        answer(response, request)
+        arrived()
+      })
+      const abort = new AbortController()
+      const { call, calls } = bench(t, server.url)
+      const done = collect(call({ signal: abort.signal }))
+      await asked
+      abort.abort(reason)
+      t.equal((await done).thrown, reason, name)
+      await closed
+      t.match(calls, [{ outcome: 'cancelled' }])
+    }
+  })
+
+  t.test('before anything is sent, and while a retry waits', async (t) => {
+    const server = await upstreamServer(t, status(503))
+    const early = await collect(bench(t, server.url).call({ signal: AbortSignal.abort('early') }))
+    t.equal(early.thrown, 'early')
+    t.equal(server.requests.length, 0)
+
+    const abort = new AbortController()
+    const sleep: LlmDeps['sleep'] = (_, signal) =>
+      new Promise((_, reject) => {
+        signal.addEventListener('abort', () => reject(new Error('awake')))
+        abort.abort('while waiting')
+      })
+    const late = await collect(bench(t, server.url, { sleep }).call({ signal: abort.signal }))
+    t.equal(late.thrown, 'while waiting')
+    t.equal(server.requests.length, 1)
+  })
+
+  t.test('by a fault of whoever takes the events closes the socket too', async (t) => {
+    let gone = () => {}
+    const closed = new Promise<void>((resolve) => {
+      gone = resolve
+    })
+    const server = await upstreamServer(t, (response) => {
+      response.once('close', gone)
+      response.writeHead(200, SSE).write(frame({ text: 'a' }))
+    })
+    const fault = new Error('a fault of ours')
+    const calling = bench(t, server.url).llm.stream({ ...CALL, signal: new AbortController().signal }, () => {
+      throw fault
+    })
+    t.equal(await calling.catch((thrown: unknown) => thrown), fault)
+    await closed
+    t.equal(server.requests.length, 1)
+  })
+
+  t.test('of a call that waits for a connection leaves the one in use alone', async (t) => {
+    const held: ServerResponse[] = []
+    const server = await upstreamServer(t, (response) => {
+      held.push(response)
+      response.writeHead(200, SSE).write(frame({ text: 'a' }))
+    })
+    const { call } = bench(t, server.url, { limits: { upstreamConnections: 1 } })
+    const running = call()
+    await running.first
+    const abort = new AbortController()
+    const waiting = collect(call({ signal: abort.signal }))
+    await new Promise((resolve) => setImmediate(resolve))
+    abort.abort('no longer wanted')
+    t.equal((await waiting).thrown, 'no longer wanted')
+    held[0]?.end(frame({ text: 'b' }) + frame({ finish: true }))
+    await running.done
+    t.match(running.batches, [[{ text: 'a' }], [{ text: 'b' }, { type: 'finish' }]])
+    t.equal(server.requests.length, 1)
+  })
+})
+
+t.test('closing ends the calls in flight', async (t) => {
+  const server = await upstreamServer(t, (response) =>
+    response.writeHead(200, SSE).write(frame({ text: 'a' })),
+  )
+  const { call, llm } = bench(t, server.url)
+  const { first, done } = call()
+  await first
+  await llm.close()
+  await t.rejects(done, { code: 'draining' })
+})

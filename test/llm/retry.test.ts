@@ -1,0 +1,247 @@
+/** What is sent again after a failure, and what is not. */
+import type { ServerResponse } from 'node:http'
+import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net'
+import t from 'tap'
+import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
+import {
+  type Answer,
+  bench,
+  collect,
+  failure,
+  frame,
+  rawServer,
+  SSE,
+  status,
+  textOf,
+  USAGE,
+  upstream,
+  upstreamServer,
+  vendor,
+  whole,
+} from './made-up-vendor.ts'
+
+t.test('retries', async (t) => {
+  t.test('an overload is tried again twice, with a growing wait, then given up', async (t) => {
+    const server = await upstreamServer(t, status(503, 'busy'))
+    const { call, waits, retries, calls } = bench(t, server.url)
+    const error = await failure(call())
+    t.equal(error.code, 'upstream_overloaded')
+    t.same(error.details, { upstream: { message: 'busy' } })
+    t.equal(server.requests.length, 3)
+    t.same(waits, [200, 400])
+    t.same(retries, ['upstream_overloaded', 'upstream_overloaded'])
+    t.match(calls, [{ outcome: 'upstream_overloaded' }])
+  })
+
+  t.test('the second attempt may succeed', async (t) => {
+    const server = await upstreamServer(t, status(500), whole)
+    const { call, calls } = bench(t, server.url)
+    t.equal(textOf((await collect(call())).batches), 'hello')
+    t.match(calls, [{ outcome: 'ok' }])
+  })
+
+  t.test('a rate limit is waited for only if it says how long and that is short', async (t) => {
+    const cases: [headers: Record<string, string>, hits: number, waits: number[]][] = [
+      [{ 'retry-after': '2' }, 2, [2000]],
+      [{ 'retry-after': '4' }, 2, [4000]],
+      [{ 'retry-after': '5' }, 1, []],
+      [{ 'retry-after': '60' }, 1, []],
+      [{}, 1, []],
+    ]
+    for (const [headers, hits, expected] of cases) {
+      const server = await upstreamServer(t, status(429, '', headers), whole)
+      const { call, waits } = bench(t, server.url)
+      const { thrown } = await collect(call())
+      t.equal(server.requests.length, hits, JSON.stringify(headers))
+      t.same(waits, expected)
+      if (hits === 1) t.match(thrown, { code: 'upstream_rate_limited' })
+    }
+  })
+
+  t.test('waits together stay under their limit', async (t) => {
+    const server = await upstreamServer(t, status(503, '', { 'retry-after': '4' }))
+    const { call, waits } = bench(t, server.url)
+    const error = await failure(call())
+    t.same(waits, [4000])
+    t.equal(error.retryAfter, 4)
+  })
+
+  t.test('what the vendor says of trying again is heeded, within the same limits', async (t) => {
+    const cases: [code: number, headers: Record<string, string>, hits: number][] = [
+      [503, { 'x-should-retry': 'false' }, 1],
+      [429, { 'x-should-retry': 'false', 'retry-after': '1' }, 1],
+      [400, { 'x-should-retry': 'true' }, 3],
+      [429, { 'x-should-retry': 'true' }, 1],
+      [429, { 'x-should-retry': 'true', 'retry-after': '60' }, 1],
+    ]
+    for (const [code, headers, hits] of cases) {
+      const server = await upstreamServer(t, status(code, '', headers))
+      await failure(bench(t, server.url).call())
+      t.equal(server.requests.length, hits, `${code} ${JSON.stringify(headers)}`)
+    }
+  })
+
+  t.test('a request that was refused is not sent again', async (t) => {
+    const server = await upstreamServer(t, status(400, 'bad'))
+    const error = await failure(bench(t, server.url).call())
+    t.equal(error.code, 'upstream_rejected')
+    t.equal(server.requests.length, 1)
+  })
+
+  t.test('a connection that is refused or reset before the answer is tried again', async (t) => {
+    let sockets = 0
+    const server = await rawServer(t, (socket) => {
+      sockets++
+      socket.once('data', () => socket.resetAndDestroy())
+    })
+    const reset = await failure(bench(t, `http://127.0.0.1:${server.port}`).call())
+    t.match(reset, { code: 'upstream_disconnected', details: { phase: 'headers' } })
+    t.equal(sockets, 3)
+
+    const { waits, call } = bench(t, await deadUrl())
+    const refused = await failure(call())
+    t.match(refused, { code: 'upstream_disconnected', details: { phase: 'connect', reason: 'ECONNREFUSED' } })
+    t.equal(waits.length, 2)
+  })
+
+  t.test('an answer that was cut is never asked for again', async (t) => {
+    const cases: [name: string, answer: Answer, text: string][] = [
+      ['after an event', (response) => cut(response, frame({ text: 'so far' })), 'so far'],
+      ['after bytes that are no event', (response) => cut(response, ': hello\n\n'), ''],
+      [
+        'ended without its last frame',
+        (response) => response.writeHead(200, SSE).end(frame({ text: 'a' })),
+        'a',
+      ],
+      ['ended with nothing', (response) => response.writeHead(200, SSE).end(), ''],
+    ]
+    for (const [name, answer, text] of cases) {
+      const server = await upstreamServer(t, answer)
+      const { batches, thrown } = await collect(bench(t, server.url).call())
+      t.match(thrown, { code: 'upstream_disconnected' }, name)
+      t.equal(textOf(batches), text)
+      t.equal(server.requests.length, 1)
+    }
+  })
+
+  t.test(
+    'an overload told as the first event is tried again, with what came before it taken back',
+    async (t) => {
+      const overloaded =
+        frame({}) + frame({ usage: { ...USAGE, input_tokens: 99 } }) + frame({ error: 'upstream_overloaded' })
+      const server = await upstreamServer(
+        t,
+        (response) => response.writeHead(200, SSE).end(overloaded),
+        whole,
+      )
+      const { call, calls } = bench(t, server.url)
+      const { batches } = await collect(call())
+      t.same(batches.flat().length, 3)
+      t.match(calls, [{ outcome: 'ok', usage: USAGE }])
+      t.equal(server.requests.length, 2)
+    },
+  )
+
+  t.test('but not twice, and not after something was handed on', async (t) => {
+    const inside: Answer = (response) =>
+      response.writeHead(200, SSE).end(frame({ error: 'upstream_overloaded' }))
+    const twice = await upstreamServer(t, inside)
+    t.equal((await failure(bench(t, twice.url).call())).code, 'upstream_overloaded')
+    t.equal(twice.requests.length, 2)
+
+    const later = await upstreamServer(t, (response) =>
+      response.writeHead(200, SSE).end(frame({ text: 'a' }) + frame({ error: 'upstream_overloaded' })),
+    )
+    const { batches, thrown } = await collect(bench(t, later.url).call())
+    t.equal(textOf(batches), 'a', 'what stood before the error in the same read is delivered')
+    t.match(thrown, { code: 'upstream_overloaded' })
+    t.equal(later.requests.length, 1)
+  })
+})
+
+t.test('a refused request is repaired once, where the deployment knows how', async (t) => {
+  const server = await upstreamServer(t, status(400, 'bad reasoning'))
+  const seen: UpstreamFailure[] = []
+  const deployment: Deployment = {
+    ...vendor,
+    repair(failure, request) {
+      seen.push(failure)
+      return { ...request, instructions: 'repaired' }
+    },
+  }
+  const error = await failure(bench(t, server.url).call({ deployment }))
+  t.equal(error.code, 'upstream_rejected')
+  t.match(seen, [{ status: 400, body: 'bad reasoning' }])
+  t.same(
+    server.requests.map(({ text }) => JSON.parse(text).instructions),
+    ['Be brief.', 'repaired'],
+  )
+
+  const hopeless = await upstreamServer(t, status(400))
+  await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, repair: () => null } }))
+  t.equal(hopeless.requests.length, 1)
+})
+
+t.test('a 401 refreshes the credential once', async (t) => {
+  const accepting: Answer = (response, request) =>
+    request.headers.authorization === 'Bearer second-token'
+      ? whole(response, request)
+      : status(401)(response, request)
+  const server = await upstreamServer(t, accepting)
+  let token = 'first-token'
+  const refreshed = await collect(
+    bench(t, server.url).call({
+      secret: async () => ({ api_key: token }),
+      onUnauthorized: async () => {
+        token = 'second-token'
+        return true
+      },
+    }),
+  )
+  t.equal(textOf(refreshed.batches), 'hello')
+
+  let asked = 0
+  const refusing = await upstreamServer(t, status(401))
+  const onUnauthorized = async () => ++asked > 0
+  t.equal((await failure(bench(t, refusing.url).call({ onUnauthorized }))).code, 'upstream_auth')
+  t.equal(asked, 1)
+  t.equal(refusing.requests.length, 2)
+  await failure(bench(t, refusing.url).call({ onUnauthorized: async () => false }))
+  t.equal(refusing.requests.length, 3, 'not again when the refresh did not help')
+})
+
+t.test(
+  "a word on the account is final: another token is no cure, unless the vendor's table says so",
+  async (t) => {
+    let asked = 0
+    const onUnauthorized = async () => ++asked > 0
+    const denied = { ...vendor, classify: ({ body }: UpstreamFailure) => upstream('upstream_auth', body) }
+    const closed = await upstreamServer(t, status(403, 'suspended'))
+    const error = await failure(bench(t, closed.url).call({ deployment: denied, onUnauthorized }))
+    t.equal(error.code, 'upstream_auth')
+    t.equal(asked, 0)
+    t.equal(closed.requests.length, 1)
+    const revoked = await upstreamServer(t, status(403, 'revoked'), whole)
+    const deployment = { ...denied, renewOn: [401, 403] }
+    t.equal(
+      textOf((await collect(bench(t, revoked.url).call({ deployment, onUnauthorized }))).batches),
+      'hello',
+    )
+    t.equal(asked, 1)
+  },
+)
+
+function cut(response: ServerResponse, text: string): void {
+  response.writeHead(200, SSE)
+  response.write(text, () => response.destroy())
+}
+
+/** A port that nobody listens on. */
+async function deadUrl(): Promise<string> {
+  const server = createTcpServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  await new Promise<void>((resolve) => connect(port, '127.0.0.1').once('error', () => resolve()))
+  return `http://127.0.0.1:${port}`
+}
