@@ -6,9 +6,9 @@ import { declare, type Failed, hi, post, READ, start, user } from './gemini-requ
 import { gate } from './http.ts'
 import { type Answer, calls, text } from './scene.ts'
 
-const sdk = (emulator: GeminiEmulator, apiKey = 'a-key') =>
+const sdk = (emulator: GeminiEmulator) =>
   new GoogleGenAI({
-    apiKey,
+    apiKey: 'a-key',
     httpOptions: { baseUrl: emulator.url, apiVersion: 'v1beta', retryOptions: { attempts: 1 } },
   })
 

@@ -28,11 +28,11 @@ export function parse(frames: readonly SseFrame[]): ModelEvent[] {
   return [...frames.flatMap((frame) => parser.push(frame)), ...parser.end()]
 }
 
-const declared = (canonical: string, parameters = {}): ToolDeclaration => ({
+const declared = (canonical: string): ToolDeclaration => ({
   name: exposedName(canonical),
   canonical_name: canonical,
   description: `Does ${canonical}`,
-  parameters: { type: 'object', properties: {}, ...parameters },
+  parameters: { type: 'object', properties: {} },
 })
 export const TOOLS = [declared('files.read'), declared('files.write')]
 
