@@ -1,11 +1,19 @@
 /** How a turn is opened: what `open_turn` takes and answers, as the code knows it. */
-import { NO_USAGE } from '../chat/message.ts'
+import { type Message, NO_USAGE } from '../chat/message.ts'
 import { type StoredBindings, toBindings } from './connectors.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
 import { record } from './json.ts'
 import { asStored, type Placed } from './messages.ts'
 import type { Parts, StoredMessage, StoredTurn } from './parts.ts'
-import type { Opened, OpenTurn, RegistryRow, Session, Turn, TurnGround } from './store.ts'
+import {
+  type Opened,
+  type OpenTurn,
+  type RegistryRow,
+  type Session,
+  type Turn,
+  type TurnGround,
+  Unreadable,
+} from './store.ts'
 
 /** What SQL answers; the functions of the same names are in the schema. */
 export type OpenAnswer =
@@ -74,18 +82,24 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
   const message = asStored(session_id, request.message, answer.message)
   const { ground, rewrites, earlier, registry, bindings } = answer.start
-  return {
-    kind: 'running',
-    turn,
-    fence,
-    message,
-    start: {
-      ...toGround(ground),
-      history: [...(earlier ?? []).map(parts.message), message],
-      rewrites,
-      registry,
-      bindings: toBindings(bindings),
-    },
+  const before = readable(earlier ?? [], parts)
+  const start = before && {
+    ...toGround(ground),
+    history: [...before, message],
+    rewrites,
+    registry,
+    bindings: toBindings(bindings),
+  }
+  return { kind: 'running', turn, fence, message, start }
+}
+
+/** Null where they cannot be read: the turn is there already, and says so itself. */
+function readable(stored: StoredMessage[], parts: Parts): Message[] | null {
+  try {
+    return stored.map(parts.message)
+  } catch (thrown) {
+    if (thrown instanceof Unreadable) return null
+    throw thrown
   }
 }
 

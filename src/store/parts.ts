@@ -5,7 +5,7 @@
 import type { ContextEdit } from '../chat/edits.ts'
 import { type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
 import { document } from './json.ts'
-import type { AnnouncedEvent, NewMessage, Turn } from './store.ts'
+import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './store.ts'
 
 /** `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave. */
 export interface PartsCodec {
@@ -40,6 +40,7 @@ export interface Parts {
   message(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
+  // The verbs that open throw Unreadable.
   open(stored: unknown, session: string): Part[]
   edits(edits: ContextEdit[], session: string): string
   turn(stored: StoredTurn): Turn
@@ -51,7 +52,8 @@ export interface Parts {
 export const answeredCalls = (message: MessageInput): string[] =>
   message.parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
 
-export function createParts(codec: PartsCodec): Parts {
+export function createParts(given: PartsCodec): Parts {
+  const codec = telling(given)
   const seal = (parts: Part[], session: string) => document(codec.seal(parts, session))
   const content: Parts['content'] = (message, session) => ({
     role: message.role,
@@ -93,6 +95,18 @@ export function createParts(codec: PartsCodec): Parts {
     },
   }
 }
+
+/** Whatever keeps parts from being opened is Unreadable. */
+const telling = ({ seal, open }: PartsCodec): PartsCodec => ({
+  seal,
+  open(stored, session) {
+    try {
+      return open(stored, session)
+    } catch (cause) {
+      throw new Unreadable(cause)
+    }
+  },
+})
 
 function openEdits(codec: PartsCodec, stored: unknown, session: string): ContextEdit[] {
   const edits = stored as (ContextEdit & { message?: { role: MessageInput['role']; parts: unknown } })[]

@@ -206,7 +206,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
       return rows.map(({ session_id, turn_id, announce }) => ({
         session_id,
         turn_id,
-        events: () => readable(turn_id, () => parts.openEvents(announce, session_id)),
+        events: () => parts.openEvents(announce, session_id),
       }))
     },
   }
@@ -217,14 +217,6 @@ async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<vo
     'update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3',
     [session_id, owner, epoch],
   )
-}
-
-function readable<T>(turn: string, open: () => T): T {
-  try {
-    return open()
-  } catch (cause) {
-    throw new Unreadable(turn, cause)
-  }
 }
 
 /**
@@ -258,14 +250,10 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
     const { id, session_id } = turn
     const fence = { session_id, owner, epoch }
     try {
-      return readable(id, () => ({
-        turn: parts.turn(turn),
-        fence,
-        announce: parts.openEvents(announce, session_id),
-      }))
-    } catch (thrown) {
+      return { turn: parts.turn(turn), fence, announce: parts.openEvents(announce, session_id) }
+    } catch (cause) {
       await handOver(db, fence)
-      throw thrown
+      throw new Unreadable(cause, id)
     }
   }
   return {

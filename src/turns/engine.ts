@@ -6,7 +6,7 @@ import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import type { Fence, Scope, Session, Turn } from '../store/store.ts'
+import { type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -126,7 +126,11 @@ export function createEngine(deps: EngineDeps): Engine {
     // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
     if (draining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
-    await inItsSlot(mine, entry)
+    await inItsSlot(mine, entry).catch(async (thrown: unknown) => {
+      if (!(thrown instanceof Unreadable)) throw thrown
+      leases?.leave(turn.id, thrown)
+      await store.turns.handOver(fence)
+    })
     await passOn(mine)
   }
 
@@ -249,7 +253,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (kind === 'replayed') return { turn, outcome: kind }
     if (kind === 'running') {
       const { start, fence } = opened
-      state.launch(turn, fence, start.session, { kind: 'fresh', start })
+      state.launch(turn, fence, start?.session ?? null, { kind: 'fresh', start })
       return { turn, outcome: 'created' }
     }
     await sayCreated(turn)

@@ -21,6 +21,8 @@ const OWNERS_WORD_MS = 3_000
 export interface Leases {
   /** Looks for work now: somebody said that there is some */
   look(): Promise<void>
+  /** A turn turned out to be unreadable while it ran here: it is said once, and not taken again */
+  leave(turn: string, why: Unreadable): void
   stop(): void
 }
 
@@ -48,6 +50,7 @@ export function startLeases(state: EngineState): Leases {
   void look()
   return {
     look,
+    leave: (turn, why) => leave(state, watch.unreadable.turns, turn, why),
     stop() {
       for (const timer of timers) clearInterval(timer)
     },
@@ -127,17 +130,22 @@ async function each<T>(
 
 /** `id`: of the turn or session; null where only what is thrown can tell. */
 async function helped(
-  { deps: { log } }: EngineState,
+  state: EngineState,
   unreadable: Set<string>,
   id: string | null,
   work: () => Promise<void>,
 ): Promise<void> {
   await work().catch((err: unknown) => {
     if (isUnavailable(err)) throw err
-    if (!(err instanceof Unreadable)) return log.error({ err, id }, 'a turn could not be helped')
-    if (!unreadable.has(err.turn)) log.error({ turn_id: err.turn, reason: inFull(err) }, UNREADABLE)
-    unreadable.add(err.turn)
+    const turn = err instanceof Unreadable ? (err.turn ?? id) : null
+    if (turn === null) return state.deps.log.error({ err, id }, 'a turn could not be helped')
+    leave(state, unreadable, turn, err)
   })
+}
+
+function leave({ deps: { log } }: EngineState, unreadable: Set<string>, turn: string, why: unknown): void {
+  if (!unreadable.has(turn)) log.error({ turn_id: turn, reason: inFull(why) }, UNREADABLE)
+  unreadable.add(turn)
 }
 
 const UNREADABLE =

@@ -9,7 +9,7 @@ import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, Step, TurnEnd, TurnStart } from '../store/store.ts'
-import { StaleOwner } from '../store/store.ts'
+import { StaleOwner, Unreadable } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
@@ -21,11 +21,14 @@ import { modelStep } from './step.ts'
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
 export type Entry =
   /** `start`: it begins right where it was opened, and its first step need not read anything */
-  | { kind: 'fresh'; start?: TurnStart }
+  | { kind: 'fresh'; start?: TurnStart | null }
   | { kind: 'resumed' }
   | { kind: 'recovered'; announce: AnnouncedEvent[] }
 
-/** Never rejects: whatever happens to the turn is written down, or left to its next owner. */
+/**
+ * Whatever happens to the turn is written down, or left to its next owner. Rejects with Unreadable alone, for one that is
+ * to be handed back.
+ */
 export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry): Promise<void> {
   const { turn } = active
   const from = performance.now()
@@ -38,6 +41,7 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
   try {
     await drive(deps, active, writer, entry)
   } catch (thrown) {
+    if (thrown instanceof Unreadable) throw thrown
     // The lease is gone: the next owner reads what is committed. Nothing may be written here any more.
     if (!(thrown instanceof StaleOwner)) deps.log.error({ err: thrown, turn_id: turn.id }, 'turn loop failed')
   } finally {
@@ -62,19 +66,27 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   try {
     run = await load(deps, active, writer, entry)
   } catch (thrown) {
-    if (thrown instanceof StaleOwner) throw thrown
+    if (isLeft(entry, thrown)) throw thrown
     return fail(await unloaded(deps, active, writer), thrown)
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
     if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
   } catch (thrown) {
+    if (isLeft(entry, thrown)) throw thrown
     await fail(run, thrown)
   }
   if (entry.kind === 'fresh' && entry.start) {
     deps.keepHistory(turn.session_id, entry.start.rewrites, run.history)
   }
 }
+
+/**
+ * Not for this process to end: it is another's now, or whoever has its key goes on with what it has done. One that begins
+ * has done nothing: it fails, and says why.
+ */
+const isLeft = (entry: Entry, thrown: unknown): boolean =>
+  thrown instanceof StaleOwner || (thrown instanceof Unreadable && entry.kind !== 'fresh')
 
 /** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
 async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
@@ -106,7 +118,7 @@ async function completed(credential: ResolvedCredential): Promise<ResolvedCreden
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
   const { turn, session } = active
   const provider = turn.provider ?? session.provider
-  const start = entry.kind === 'fresh' ? entry.start : undefined
+  const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
   const [credential, { history, ...tools }] = await Promise.all([
     patiently(deps.log, () => credentialOf(deps, active, provider, start)).then(completed),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
@@ -203,7 +215,6 @@ const isLastStepDone = (run: Run): boolean =>
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
 async function fail(run: Ending, thrown: unknown): Promise<void> {
-  if (thrown instanceof StaleOwner) throw thrown
   const reason: unknown = run.active.stop.signal.aborted ? run.active.stop.signal.reason : null
   if (reason === OWNER_LOST || reason === DRAINING) return
   if (reason === CANCELLED) return end(run, { state: 'cancelled', finish_reason: null, error: null })

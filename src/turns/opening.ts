@@ -68,7 +68,7 @@ export function createOpening(
       known_revision: tools.keptRevision(id),
       ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
     })
-    if (opened?.kind === 'running') opened.start.history = wholeHistory(opened.start, kept)
+    if (opened?.kind === 'running' && opened.start) opened.start.history = wholeHistory(opened.start, kept)
     return assertAccepted(opened, id)
   }
 }

@@ -99,7 +99,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
         const opened = await store.turns.open(scope, { ...openRequest(session), known_history })
         if (opened?.kind !== 'running') throw new Error(`not opened: ${opened?.kind}`)
         await endTurn(store, opened.fence, opened.turn.id)
-        return { seqs: opened.start.history.map(({ seq }) => seq), rewrites: opened.start.rewrites }
+        return { seqs: opened.start?.history.map(({ seq }) => seq), rewrites: opened.start?.rewrites }
       }
       t.strictSame(await seen({ rewrites: 0, seq: 2 }), { seqs: [3, 4], rewrites: 0 })
       await store.messages.replace(scope, session, a?.id ?? '', { role: 'user', parts: text('A') })

@@ -15,7 +15,15 @@ import { createLog, createMetrics } from '../../src/telemetry.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
-import { COMPLETED, endTurn, LAPSED, newSession, openRequest, text } from '../contracts/store-rows.ts'
+import {
+  COMPLETED,
+  endTurn,
+  LAPSED,
+  message,
+  newSession,
+  openRequest,
+  text,
+} from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
 const CALLER = { owner: 'local', admin: true, key_id: null }
@@ -350,6 +358,59 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
   t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
   t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
+})
+
+t.test('a turn whose conversation cannot be read waits for its key, and a new one says so', async (t) => {
+  let isBroken = false
+  const open = (stored: unknown): Part[] => {
+    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    throw new Error('it cannot be opened')
+  }
+  const codec = { seal: (parts: Part[]) => parts, open }
+  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
+  t.teardown(() => own.close())
+  const broken = async () => {
+    const { id } = await newSession(own, CALLER)
+    await own.messages.append(CALLER, id, [message('broken')])
+    return id
+  }
+  const lost = async (id: string) => {
+    const opened = await own.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return opened
+  }
+  const before = await lost(await broken())
+  const within = await lost((await newSession(own, CALLER)).id)
+  const turn_id = within.turn.id
+  const messages = [message('broken', { turn_id, role: 'assistant' })]
+  await own.turns.commit(within.fence, { turn_id, messages })
+  const fresh = await broken()
+  isBroken = true
+  const { say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; msg: string; turn_id?: string; reason?: string }[] = []
+  const log = createLog('error', { write: (line) => void lines.push(JSON.parse(line)) })
+  const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
+  await until(() => lines.length >= 2)
+  const seen = scans
+  await until(() => scans > seen + 3)
+  const left = [before.turn.id, turn_id]
+  t.same(lines.map((line) => line.turn_id).sort(), left.sort(), 'each is told once')
+  for (const line of lines)
+    t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
+  const { turn } = await one.start(CALLER, fresh, asked())
+  const failed = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
+
+  isBroken = false
+  replica({ store: own })
+  const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
+  for (const id of left) await until(async () => (await state(id)) === 'completed')
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {

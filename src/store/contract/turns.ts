@@ -2,7 +2,7 @@
 import type { ContextEdit } from '../../chat/edits.ts'
 import type { StepFinish, TurnEvent, TurnFinish } from '../../chat/event.ts'
 import type { Message, Part, Usage } from '../../chat/message.ts'
-import type { ErrorBody } from '../../errors.ts'
+import { BatonError, type ErrorBody, inFull } from '../../errors.ts'
 import type { CredentialCandidates } from './access.ts'
 import type { Binding, RegistryRow } from './connectors.ts'
 import type { NewMessage, Session } from './conversation.ts'
@@ -72,12 +72,13 @@ export class StaleOwner extends Error {
   }
 }
 
-/** What is stored of a turn does not open: its key is not among this process's. A turn that was taken is handed back. */
-export class Unreadable extends Error {
-  readonly turn: string
+/** What is stored does not open: its key is not among this process's. */
+export class Unreadable extends BatonError {
+  /** The turn that was taken, and is handed back */
+  readonly turn: string | null
 
-  constructor(turn: string, cause: unknown) {
-    super(`turn ${turn} cannot be read`, { cause })
+  constructor(cause: unknown, turn: string | null = null) {
+    super('internal', inFull(cause), { cause })
     this.name = 'Unreadable'
     this.turn = turn
   }
@@ -107,7 +108,8 @@ export interface TurnStart extends TurnGround {
   bindings: Binding[]
 }
 export type Opened =
-  | { kind: 'running'; turn: Turn; fence: Fence; message: Message; start: TurnStart }
+  /** `start`: null where what was said before cannot be read */
+  | { kind: 'running'; turn: Turn; fence: Fence; message: Message; start: TurnStart | null }
   /** `interrupted`: the turn that was marked, which its owner must be told */
   | { kind: 'queued'; turn: Turn; interrupted: string | null }
   | { kind: 'busy'; active_turn_id: string }
