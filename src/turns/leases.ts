@@ -168,7 +168,7 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
     const line = { turn_id: turn.id, recoveries: turn.recoveries, reason }
     log[was_handed_over ? 'info' : 'warn'](line, 'turn taken over')
     metrics.turnRecovered(reason)
-    state.launch(turn, fence, null, { kind: 'recovered', announce })
+    state.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
   }
   for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, turns, null, takeOne)
 }

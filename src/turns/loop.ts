@@ -16,14 +16,14 @@ import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import type { LoopDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
 import { commit, connectorsIn, endedStep, event, type Run, SERVER_WAIT_MS, say, sayAll } from './run.ts'
-import { modelStep } from './step.ts'
+import { discard, modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
 export type Entry =
   /** `start`: it begins right where it was opened, and its first step need not read anything */
   | { kind: 'fresh'; start?: TurnStart | null }
   | { kind: 'resumed' }
-  | { kind: 'recovered'; announce: AnnouncedEvent[] }
+  | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 
 /**
  * Whatever happens to the turn is written down, or left to its next owner. Rejects with Unreadable alone, for one that is
@@ -74,6 +74,8 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
     if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
   } catch (thrown) {
     if (isLeft(entry, thrown)) throw thrown
+    // What a step has streamed goes with it; the next owner cannot know whether there was one.
+    if (run.active.stop.signal.reason === DRAINING) await discard(run, 'owner_lost')
     await fail(run, thrown)
   }
   if (entry.kind === 'fresh' && entry.start) {
@@ -194,8 +196,11 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
     if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
   }
   const goesOn = await resumeCalls(run)
-  // It was lost in a model call: what that streamed is in nobody's history.
-  if (goesOn === null && entry.kind === 'recovered')
+  if (entry.kind !== 'recovered' || goesOn !== null) return
+  // It may have been lost in a model call: what that streamed is in nobody's history. Who handed it over has said so;
+  // not one that could not read what it had from a lost owner, nor one from which it was taken to be cancelled.
+  const { recoveries, cancel_requested } = active.turn
+  if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
 }
 

@@ -165,8 +165,8 @@ function take(run: Run, folding: Fold, item: ModelEvent): void {
   }
 }
 
-/** The step's attempt is over without a trace in the history; the turn keeps the record of it. */
-async function discard(run: Run, reason: 'tools_changed' | 'retry'): Promise<void> {
+/** The step's attempt, where one is open, is over without a trace in the history; the turn keeps the record of it. */
+export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'owner_lost'): Promise<void> {
   const { active, deps } = run
   const { turn } = active
   if (!run.open) return

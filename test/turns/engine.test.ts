@@ -128,6 +128,23 @@ const until = async (holds: () => boolean | Promise<boolean>) => {
   while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5))
 }
 
+/** Tools that answer nothing, once what they wait for has come. */
+function toolsThat(wait: (call: string) => Promise<void> | null) {
+  const policy = { needsApproval: () => false, isRepeatable: () => false, timeoutMs: () => 0 }
+  const executor = {
+    redactArguments: async (given: unknown) => given,
+    async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
+      await wait(call.call_id)
+      const { call_id, name } = call
+      const ended = { outcome: 'ok', is_error: false } as const
+      const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+      const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
+      return { result, settlement: { id: exec_id, ...ended, ...left, result } }
+    },
+  }
+  return { policy, executor } as unknown as Pick<EngineDeps, 'policy' | 'executor'>
+}
+
 /** Types of a turn's events, as they come. */
 function follow(t: Test, bus: ReturnType<typeof createMemoryBus>, id: string, turn: string): string[] {
   const types: string[] = []
@@ -158,6 +175,48 @@ t.test('a drain is over when its turns have been given away', async (t) => {
   await leaving.drain(0)
   await new Promise(setImmediate)
   t.strictSame(given, [id, 'handed_over'])
+})
+
+t.test('a turn handed over between two steps discards none', async (t) => {
+  const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+  const { bus, say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: call },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const { opened: answered, open: answer } = gate()
+  const tools = toolsThat(() => answered)
+  const leaving = replica(tools)
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
+  const types = follow(t, bus, id, turn.id)
+  say()
+  await until(() => types.includes('tool_execution.started'))
+  const left = leaving.drain(5000)
+  answer()
+  await left
+  replica(tools)
+  await until(() => types.includes('turn.completed'))
+  const steps = types.filter((type) => type.startsWith('step.'))
+  t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
+})
+
+t.test('a turn handed over within a step takes back what that streamed, and keeps its record', async (t) => {
+  const { bus, say, replica } = world(t)
+  const leaving = replica()
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  await leaving.drain(0)
+  say()
+  replica()
+  await until(() => types.includes('turn.completed'))
+  const steps = types.filter((type) => type.startsWith('step.'))
+  t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
+  t.match((await store.turns.get(CALLER, turn.id))?.steps, [
+    { index: 0, attempt: 1, discarded: true, finish_reason: null },
+    { index: 0, attempt: 2, finish_reason: 'stop' },
+  ])
 })
 
 t.test('a drain waits for a turn that was being opened', async (t) => {
@@ -247,19 +306,8 @@ t.test(
       refuse()
       return Promise.reject(new BatonError('unavailable', 'away'))
     }
-    const policy = { needsApproval: () => false, isRepeatable: () => false, timeoutMs: () => 0 }
-    const executor = {
-      redactArguments: async (given: unknown) => given,
-      async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
-        if (call.call_id === 'call_2') await refused
-        const { call_id, name } = call
-        const ended = { outcome: 'ok', is_error: false } as const
-        const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
-        const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
-        return { result, settlement: { id: exec_id, ...ended, ...left, result } }
-      },
-    }
-    const one = replica({ bus: { ...bus, append }, policy, executor } as unknown as Pick<EngineDeps, Seen>)
+    const tools = toolsThat((call) => (call === 'call_2' ? refused : null))
+    const one = replica({ bus: { ...bus, append }, ...tools })
     const { id } = await session()
     const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
     const types = follow(t, bus, id, turn.id)
@@ -386,7 +434,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   await own.turns.commit(within.fence, { turn_id, messages })
   const fresh = await broken()
   isBroken = true
-  const { say, replica } = world(t, { leaseSeconds: 3 })
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
   say()
   let scans = 0
   const unannounced: Store['turns']['unannounced'] = (...given) => {
@@ -407,10 +455,13 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const failed = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
   t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
 
+  const types = follow(t, bus, within.fence.session_id, turn_id)
   isBroken = false
   replica({ store: own })
   const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
   for (const id of left) await until(async () => (await state(id)) === 'completed')
+  await until(() => types.includes('turn.completed'))
+  t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {
