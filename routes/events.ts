@@ -1,20 +1,15 @@
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import type { EventSource } from '../src/http-sse.ts'
+import { type EventSource, endedAt } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { IdParam } from './schemas.ts'
 import { Event } from './turn-event.ts'
 import { turnView } from './turn-view.ts'
 
-/**
- * The id of a gap after which a turn says nothing more: the log does not know the turn's end, so the cursor
- * must carry it, with the turn's id, since it is a place in the session's other turns too. Clients take
- * cursors as they are.
- */
-const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
-const ENDED = /^(.*)\.(turn_.*)$/
+/** See endedAt; whatever else follows a cursor is none. */
+const ENDED = /^(.*)\.(turn_[0-9a-z]{24})$/
 
 /** One that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null

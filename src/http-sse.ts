@@ -226,12 +226,20 @@ function createTold(): Told {
 }
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
 
+/**
+ * The id of a turn's last frame, a gap too: a log that was lost does not know the turn's end, so the cursor must carry it,
+ * with the turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
+ */
+export const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
+
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''
   for (const event of item.events) {
     if (!told.passes(event)) continue
-    text += encodeEvent(event.type, event.data, event.cursor)
-    if (endsWithTurn && isTerminal(event.type)) return { text, ended: true }
+    const { type, turn_id, data, cursor } = event
+    const isEnd = turn_id !== null && isTerminal(type)
+    text += encodeEvent(type, data, isEnd ? endedAt(cursor, turn_id) : cursor)
+    if (endsWithTurn && isEnd) return { text, ended: true }
   }
   return { text, ended: false }
 }

@@ -290,7 +290,7 @@ function checkOrder({ events, kind }: Reading, report: Report): void {
     if (compare(a, b) >= 0) report('event_disordered', `${kind} reader: ${b.type} at ${b.cursor}`)
   }
 }
-const generation = ({ cursor }: Seen): string => cursor.slice(-6)
+const generation = ({ cursor }: Seen): string => cursor.split('.')[1] ?? ''
 const compare = (a: Seen, b: Seen): number => {
   const [ams, an] = numbers(a)
   const [bms, bn] = numbers(b)

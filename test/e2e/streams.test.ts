@@ -82,7 +82,7 @@ async function resuming(t: Test, world: World) {
     const other = await world.session('openai key')
     const stream = await api.turn(session, 'one')
     const turn = stream.headers.get('x-baton-turn')
-    await stream.done
+    const whole = await stream.done
     const [foreign] = await (await api.turn(other, 'one')).done
     for (const path of [`/v1/turns/${turn}/events`, `/v1/sessions/${session}/events`]) {
       for (const cursor of [
@@ -93,6 +93,7 @@ async function resuming(t: Test, world: World) {
         '1'.repeat(1000),
         foreign?.id ?? '',
         `${foreign?.id}.end`,
+        `${whole.at(-1)?.id}x`,
       ]) {
         for (const answer of [
           await api.call('GET', path, undefined, { 'last-event-id': cursor }),
@@ -228,6 +229,8 @@ async function gaps(t: Test, world: World) {
     })
     const again = await api.follow(`/v1/turns/${turn}/events`, { 'last-event-id': gap?.id ?? '' })
     t.equal(again.status, 204, 'the turn is over: an EventSource stops')
+    const over = await api.follow(`/v1/turns/${turn}/events`, { 'last-event-id': before.at(-1)?.id ?? '' })
+    t.equal(over.status, 204, 'as does one that had all of it')
     const unread = await api.follow(`/v1/turns/${turn}/events`)
     t.strictSame(typesOf(await unread.done), ['gap'], 'a turn that was never read is no empty stream')
   })

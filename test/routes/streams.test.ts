@@ -1,6 +1,7 @@
 /** What event streams tell: of a turn, of a session, after a cursor, after a gap. */
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
+import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
@@ -161,15 +162,16 @@ t.test('a snapshot tells no more of how its turn began than it shows', async (t)
 })
 
 t.test('a gap in which the turn has ended is the last frame, and its id says so', async (t) => {
-  const s = await serve(t, turnRow({ state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
+  const turn = newId('turn')
+  const s = await serve(t, turnRow({ id: turn, state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
   scripted(async function* ({ signal }) {
     yield { gap: true, cursor: 'ses_1:50' }
     await aborted(signal)
   })(s)
-  const text = await all(await s.open('/v1/turns/turn_1/events'))
+  const text = await all(await s.open(`/v1/turns/${turn}/events`))
   t.same(typesIn(text), ['gap'])
   const id = /^id: (.*)$/m.exec(text)?.[1] ?? ''
-  const resumed = await s.open('/v1/turns/turn_1/events', { 'last-event-id': id })
+  const resumed = await s.open(`/v1/turns/${turn}/events`, { 'last-event-id': id })
   t.equal(resumed.statusCode, 204, 'an EventSource then stops')
   resumed.resume()
 })
@@ -179,7 +181,7 @@ t.test("the place of one turn's end is a place in the session's next turn", asyn
   scripted(async function* ({ after }) {
     yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
   })(s)
-  const text = await all(await s.open('/v1/turns/turn_2/events?after=ses_1:50.turn_1'))
+  const text = await all(await s.open(`/v1/turns/turn_2/events?after=ses_1:50.${newId('turn')}`))
   t.match(text, /data: {"after":"ses_1:50"}/)
 })
 
