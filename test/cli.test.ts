@@ -98,6 +98,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['keys create --owner a --expires 2001-01-01', /--expires is in the past/],
     ['keys revoke', /Usage: baton keys revoke <id>/],
     ['keys list --nonsense', /Unknown option '--nonsense'[\s\S]*Usage: baton keys list/],
+    ['login acme', /<provider> must be one of: openai, anthropic, gemini/],
+    ['import acme codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
     ['login openai --mode pigeon', /--mode must be one of: loopback, paste, device/],
   ] as const) {
     const { code, err, out } = await run(env, line)

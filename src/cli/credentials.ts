@@ -1,3 +1,4 @@
+import { PROVIDER_IDS, type ProviderId } from '../config/settings.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login, LoginMode } from '../credentials/logins.ts'
 import type { Access } from './access.ts'
@@ -14,7 +15,7 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
     takes: ['provider'],
     options: { ...TARGET, mode: { type: 'string' } },
     async run(given) {
-      const [provider = ''] = given.args
+      const provider = providerOf(given)
       const mode = modeOf(given.text('mode'))
       const access = await given.access()
       const login = await access.authorize(provider, mode)
@@ -47,7 +48,8 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
     takes: ['provider', 'format', 'file'],
     options: TARGET,
     async run(given) {
-      const [provider = '', format = '', file = ''] = given.args
+      const provider = providerOf(given)
+      const [, format = '', file = ''] = given.args
       const content = given.io.readFile(file)
       const made = await (await given.access()).importFile(provider, format, content)
       given.io.note(made.warning)
@@ -78,6 +80,12 @@ const COLUMNS: Readonly<Record<string, (row: CredentialView) => string | null>> 
   name: ({ name }) => name,
   state: ({ state, reason }) => (reason === null ? state : `${state} (${reason})`),
   default: (row) => (row.default ? 'default' : null),
+}
+
+function providerOf({ args: [given] }: Given): ProviderId {
+  const found = PROVIDER_IDS.find((provider) => provider === given)
+  if (found) return found
+  throw new UsageError(`<provider> must be one of: ${PROVIDER_IDS.join(', ')}.`)
 }
 
 function modeOf(text: string | undefined): LoginMode | null {
