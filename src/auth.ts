@@ -41,6 +41,18 @@ export async function createKey(
   return { ...row, key }
 }
 
+/** Takes a key back. One that was taken back before stays as it is, and nothing is written down. */
+export async function revokeKey(
+  store: Pick<Store, 'keys' | 'audit'>,
+  by: string,
+  scope: Scope,
+  id: string,
+): Promise<void> {
+  const isNew = await store.keys.revoke(scope, id)
+  if (isNew === null) throw new BatonError('key_not_found', `No key ${id} exists.`)
+  if (isNew) await store.audit.write({ owner: by, act: 'key.revoke', subject: id, details: {} })
+}
+
 const hashOf = (key: string): string => createHash('sha256').update(key).digest('hex')
 
 export interface Auth {
@@ -125,11 +137,8 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
     create: (caller, input) => createKey(store, caller.owner, input),
     list: (scope, page) => store.keys.list(scope, page),
     async revoke(caller, id) {
-      if (!(await store.keys.revoke(caller, id))) {
-        throw new BatonError('key_not_found', `No key ${id} exists.`)
-      }
+      await revokeKey(store, caller.owner, caller, id)
       forget(id)
-      await store.audit.write({ owner: caller.owner, act: 'key.revoke', subject: id, details: {} })
       // Lost messages are made up for by the cache's short life.
       await bus.publish('keys', id).catch(() => {})
     },

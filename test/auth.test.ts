@@ -113,6 +113,14 @@ t.test('a revoked key is refused at once, here and on every replica that hears o
   })
   t.same(g.bus.published.at(-1), ['keys', id])
   t.match(await admin('GET', '/v1/keys'), { body: { data: [{ id, revoked_at: String }] } })
+  t.equal((await admin('DELETE', `/v1/keys/${id}`)).status, 204, 'and once more')
+  const { data } = (await admin('GET', '/v1/audit')).body
+  const acts = data.filter(({ subject }: { subject: string }) => subject === id)
+  t.same(
+    acts.map(({ act }: { act: string }) => act),
+    ['key.revoke', 'key.create'],
+    'is written down once',
+  )
 })
 
 t.test('a revocation holds here even while the bus is away', async (t) => {

@@ -2,7 +2,7 @@
 import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import { sandboxOf, VERSION } from '../app.ts'
-import { createKey } from '../auth.ts'
+import { createKey, revokeKey } from '../auth.ts'
 import { openBus } from '../bus/index.ts'
 import type { Config } from '../config/config.ts'
 import { connectorSpec } from '../credentials/connector-secret.ts'
@@ -12,7 +12,7 @@ import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
-import { BatonError, inFull } from '../errors.ts'
+import { inFull } from '../errors.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
@@ -45,10 +45,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     place: config.databaseUrl === null ? `the store in ${config.dataDir}` : 'the PostgreSQL server',
     createKey: (input) => createKey(store, 'cli', input),
     keys: (page) => store.keys.list(scope, page),
-    async revokeKey(id) {
-      if (!(await store.keys.revoke(scope, id))) throw new BatonError('key_not_found', `No key ${id} exists.`)
-      await store.audit.write({ owner: 'cli', act: 'key.revoke', subject: id, details: {} })
-    },
+    revokeKey: (id) => revokeKey(store, 'cli', scope, id),
     rotateEncryption: () => rotateEncryption(store, vault, 'cli'),
     credentials: (page) => logins.credentials.list(scope, page),
     deleteCredential: (id) => logins.credentials.delete({ ...scope, owner: caller.owner }, id),

@@ -27,13 +27,19 @@ export function createKeys(db: Db): Keys {
       )
       return toPage('keys', page, found, (key) => key.id)
     },
-    revoke: async (scope, id) =>
-      (await value(
+    revoke: (scope, id) =>
+      value<boolean>(
         db,
-        `update api_key set revoked_at = coalesce(revoked_at, clock_timestamp())
-          where id = $1 and ($2::text is null or owner = $2) returning 1`,
+        `with seen as (
+           select id from api_key where id = $1 and ($2::text is null or owner = $2)
+         ), revoked as (
+           update api_key set revoked_at = clock_timestamp()
+            where id in (select id from seen) and revoked_at is null
+           returning id
+         )
+         select exists (select from revoked) from seen`,
         [id, visibleTo(scope)],
-      )) !== null,
+      ),
     async used(ids) {
       await db.query('update api_key set last_used_at = clock_timestamp() where id = any($1::text[])', [ids])
     },

@@ -118,7 +118,8 @@ export interface Keys {
   /** By SHA-256 of the key, whatever its state. */
   byHash(hash: string): Promise<ApiKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
-  revoke(scope: Scope, id: string): Promise<boolean>
+  /** False when it was revoked before. */
+  revoke(scope: Scope, id: string): Promise<boolean | null>
   used(ids: string[]): Promise<void>
 }
 
