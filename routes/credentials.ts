@@ -30,9 +30,10 @@ const Federation = Type.Object(
   },
   { ...closed, description: 'Workload identity federation: fetches access tokens by itself' },
 )
+const Name = Type.Optional(nullable(text(1, 200, 'For people')))
 const common = {
   provider: Provider,
-  name: Type.Optional(text(1, 200)),
+  name: Name,
   default: Type.Optional(Flag),
 }
 const NewCredential = {
@@ -64,7 +65,7 @@ const NewCredential = {
 }
 const CredentialPatch = Type.Object(
   {
-    name: Type.Optional(text(1, 200)),
+    name: Name,
     state: Type.Optional(Type.Enum(['active', 'disabled'])),
     default: Type.Optional(Flag),
   },

@@ -66,7 +66,7 @@ export interface NewLogin {
   quota_project?: string
   workspace_id?: string
 }
-export type CreateCredential = { provider: string; name?: string; default?: boolean } & (
+export type CreateCredential = { provider: string; name?: string | null; default?: boolean } & (
   | { kind: 'api_key'; api_key: string }
   | NewLogin
 )
@@ -80,7 +80,7 @@ export interface AddLogin {
   default: boolean
 }
 export interface PatchCredential {
-  name?: string
+  name?: string | null
   state?: 'active' | 'disabled'
   default?: boolean
 }

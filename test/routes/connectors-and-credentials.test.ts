@@ -188,6 +188,7 @@ t.test('credentials: made, shown by their hint, changed, deleted', async (t) => 
     status: 200,
     body: { state: 'disabled', name: 'old', default: false },
   })
+  t.match((await call('PATCH', url, { name: null })).body, { state: 'disabled', name: null })
   t.match(await call('PATCH', url, { state: 'needs_reauth' }), {
     status: 400,
     body: { error: { param: 'state' } },

@@ -38,7 +38,7 @@ export interface Credentials {
   update(
     scope: Scope,
     id: string,
-    patch: { name?: string; state?: 'active' | 'disabled'; is_default?: boolean },
+    patch: { name?: string | null; state?: 'active' | 'disabled'; is_default?: boolean },
   ): Promise<Credential | null>
   delete(scope: Scope, id: string): Promise<boolean>
   /**
