@@ -290,10 +290,15 @@ export function createLog(level: string, destination?: DestinationStream): Logge
   return pino({ level, base: null, redact, hooks: { logMethod } }, destination ?? stdout())
 }
 
-/** Whoever needs a server that is away fails, again and again. Its door says it (createPresence); the rest is for debugging. */
+/** What doors have said (createPresence). */
+const told = new WeakSet<object>()
+const isTold = (thrown: unknown): boolean =>
+  thrown instanceof Error && (told.has(thrown) || isTold(thrown.cause))
+
+/** Whoever needs a server that is away fails, again and again. Its door says it, once; the rest is for debugging. */
 const logMethod: LogHook = function (given, method, level) {
   const [line] = given as [{ err?: unknown } | undefined]
-  const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err)
+  const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err) && isTold(line?.err)
   return isRepetition ? this.debug(...given) : method.apply(this, given)
 }
 type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
@@ -305,6 +310,8 @@ export interface Presence {
   away(thrown: unknown): void
   /** Something went well again */
   back(): void
+  /** Nothing is said of it any more */
+  close(): void
 }
 
 /** Said again while it stays away */
@@ -315,12 +322,15 @@ const CALM_MS = 5_000
 export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string, calmMs = CALM_MS): Presence {
   let saidAt: number | null = null
   let calm: NodeJS.Timeout | null = null
+  let isClosed = false
   const sayBack = () => {
     saidAt = calm = null
     log.info(`${name} is back`)
   }
   return {
     away(thrown) {
+      if (thrown instanceof Error) told.add(thrown)
+      if (isClosed) return
       if (calm) clearTimeout(calm)
       calm = null
       const now = performance.now()
@@ -330,6 +340,9 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
     },
     back() {
       if (saidAt !== null) calm ??= setTimeout(sayBack, calmMs).unref()
+    },
+    close() {
+      isClosed = true
     },
   }
 }

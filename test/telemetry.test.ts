@@ -140,16 +140,22 @@ t.test('what fails for a server that is away is for debugging only', async (t) =
   const levels = (level: string) => {
     const lines: unknown[] = []
     const log = createLog(level, { write: (line) => void lines.push(JSON.parse(line).level) })
-    const err = new BatonError('unavailable', 'The event bus is away.')
+    const cause = new Error('refused')
+    createPresence({ info() {}, warn() {} }, 'Redis').away(cause)
+    const err = new BatonError('unavailable', 'The event bus is away.', { cause })
     log.warn({ err }, 'an event was lost')
     log.child({}).error({ err }, 'turn failed')
     log.warn({ err: new BatonError('internal', 'It broke.') }, 'an event was lost')
+    const refused = new BatonError('unavailable', 'The event bus refused events.', {
+      cause: new Error('why'),
+    })
+    log.warn({ err: refused }, 'an event was lost')
     log.fatal({ err }, 'the process is ending')
     log.info('nothing failed')
     return lines
   }
-  t.same(levels('info'), [40, 60, 30])
-  t.same(levels('debug'), [20, 20, 40, 60, 30])
+  t.same(levels('info'), [40, 40, 60, 30], 'but what its door has not said')
+  t.same(levels('debug'), [20, 20, 40, 40, 60, 30])
 })
 
 t.test('the end of a turn is one line: a constant message, ids and figures in fields', async (t) => {

@@ -49,11 +49,8 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isClosed = false
   const presence = createPresence(log, 'Redis')
 
-  const away = (thrown: unknown) => {
-    if (!isClosed) presence.away(thrown)
-  }
   for (const connection of [commands, listener]) {
-    connection.on('error', away)
+    connection.on('error', presence.away)
     connection.on('ready', presence.back)
   }
   commands.on('ready', onUp)
@@ -85,7 +82,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
         const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
         if (isClosed || isDoubtful || isOver) {
           isDoubtful = true
-          away(cause)
+          presence.away(cause)
           throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
         }
         await sleep(wait)
@@ -137,6 +134,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     },
     async close(): Promise<void> {
       isClosed = true
+      presence.close()
       clearInterval(pings)
       commands.disconnect()
       listener.disconnect()

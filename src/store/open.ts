@@ -59,14 +59,13 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
 /** Says when the database goes away and when it is back: everyone who needs it fails meanwhile. */
 function watched(db: Db, log: Logger): Db {
   const presence = createPresence(log, db.kind === 'postgres' ? 'PostgreSQL' : 'the embedded database')
-  let isClosed = false
   async function watch<T>(work: Promise<T>): Promise<T> {
     try {
       const result = await work
       presence.back()
       return result
     } catch (thrown) {
-      if (isUnavailable(thrown) && !isClosed) presence.away(thrown)
+      if (isUnavailable(thrown)) presence.away(thrown)
       throw thrown
     }
   }
@@ -75,7 +74,7 @@ function watched(db: Db, log: Logger): Db {
     query: (text, params) => watch(db.query(text, params)),
     transaction: (work) => watch(db.transaction(work)),
     close() {
-      isClosed = true
+      presence.close()
       return db.close()
     },
   }
