@@ -92,6 +92,8 @@ export function useErrors(app: App): void {
     // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
     if (request.url.includes('%00'))
       return done(new BatonError('invalid_request', 'The URL holds a NUL character.'))
+    if (request.headers.host === undefined && request.raw.httpVersion === '1.1')
+      return done(new BatonError('invalid_request', 'An HTTP/1.1 request needs a Host header.'))
     done()
   })
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply))

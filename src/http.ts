@@ -68,6 +68,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     genReqId: ({ headers }) => requestId(headers),
     frameworkErrors: (error, request, reply) => void sendError(error, request, reply),
     clientErrorHandler: onClientError,
+    // Node's own refusal has no body; useErrors makes one.
+    http: { requireHostHeader: false },
   })
   useErrors(app)
   useValidation(app)

@@ -154,6 +154,7 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   }
   for (const [text, status] of [
     ['NONSENSE\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
+    ['GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
     [`GET / HTTP/1.1\r\nhost: a\r\nx: ${'y'.repeat(20_000)}\r\n\r\n`, 'HTTP/1.1 431 '],
   ] as const) {
     const [head = '', body = ''] = (await say(text)).split('\r\n\r\n')
