@@ -11,7 +11,7 @@ import type { DeclaredTool } from '../tools/execute.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { completion, type Job, runJob, sayCompleted } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { commit, connectorsIn, event, type Run, say } from './run.ts'
+import { commit, committedSteps, connectorsIn, event, type Run, say } from './run.ts'
 
 /** What a committed step leaves to do. */
 export interface PendingCalls {
@@ -108,8 +108,8 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
   if (calls.length === 0) return false
   const ledger = await run.deps.store.executions.ofTurn(run.active.turn.id)
-  // As in resumeCalls.
-  run.index--
+  // `run.index` may be that step's still or the next one's: it depends on where the turn was given up.
+  const step = { ...run, index: committedSteps(run.active.turn) - 1 }
   const jobs = calls.map(async (call): Promise<Job> => {
     const row = ledger.find((one) => one.call_id === call.call_id)
     const exec_id = row?.id ?? newId('exec')
@@ -121,8 +121,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
         : run.deps.executor.settleUnrun(call, exec_id, 'outcome_unknown', LOST)
     return { ...job, ...(await settled) }
   })
-  await commitResults(run, await Promise.all(jobs), end)
-  run.index++
+  await commitResults(step, await Promise.all(jobs), end)
   return true
 }
 

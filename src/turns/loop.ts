@@ -8,14 +8,24 @@ import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
-import type { AnnouncedEvent, NewMessage, Step, TurnEnd, TurnStart } from '../store/store.ts'
+import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import type { LoopDeps, ResolvedCredential } from './deps.ts'
 import { patiently } from './patience.ts'
-import { commit, connectorsIn, endedStep, event, type Run, SERVER_WAIT_MS, say, sayAll } from './run.ts'
+import {
+  commit,
+  committedSteps,
+  connectorsIn,
+  endedStep,
+  event,
+  type Run,
+  SERVER_WAIT_MS,
+  say,
+  sayAll,
+} from './run.ts'
 import { discard, modelStep } from './step.ts'
 
 /** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
@@ -58,7 +68,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   const { turn } = active
   // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
   // what is left of it look whole to a reader that comes later, in place of a gap.
-  if (!turn.steps.some(isCommitted)) {
+  if (committedSteps(turn) === 0) {
     announce(deps, active, writer, { type: 'turn.created' }, 'created')
     announce(deps, active, writer, { type: 'turn.started' }, 'started')
   }
@@ -94,10 +104,8 @@ const isLeft = (entry: Entry, thrown: unknown): boolean =>
 async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
   const history = await deps.store.messages.after(turn.session_id, turn.base_seq)
-  return { deps, active, writer, history, index: turn.steps.filter(isCommitted).length, open: null }
+  return { deps, active, writer, history, index: committedSteps(turn), open: null }
 }
-
-const isCommitted = (step: Step): boolean => step.ended_at !== null && !step.discarded
 
 /** Once in the stream, however often a turn is entered. */
 function announce(
@@ -139,7 +147,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     ),
     ...tools,
     isCurrent: start !== undefined,
-    index: turn.steps.filter(isCommitted).length,
+    index: committedSteps(turn),
     invalidCalls: 0,
     hint: null,
     open: null,

@@ -15,6 +15,7 @@ import type {
   NewMessage,
   RegistryRow,
   Step,
+  Turn,
   TurnEnd,
 } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
@@ -67,6 +68,10 @@ export const endedStep = (
   { step, folding }: NonNullable<Run['open']>,
   finish_reason: Step['finish_reason'],
 ): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: now() })
+
+/** How many of the turn's steps are in its history: the next one's index. */
+export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
+  steps.filter(({ ended_at, discarded }) => ended_at !== null && !discarded).length
 
 /** The connectors of a session's bindings, as of a registry revision. */
 export const connectorsIn = (

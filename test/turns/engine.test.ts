@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
-import type { Part, ToolResultPart } from '../../src/chat/message.ts'
+import type { Part, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
@@ -82,7 +82,7 @@ const settings = {
   approvalSeconds: 60,
 }
 
-type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor'
+type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools'
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
 function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
@@ -282,6 +282,48 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   const [, answer] = await store.messages.after(id, 0)
   t.match(answer?.parts, [{ type: 'text', text: 'Let me see.' }])
   t.equal(answer?.parts.length, 1)
+})
+
+t.test('calls that could not be run to their end are given up under their own step', async (t) => {
+  for (const waits of [false, true]) {
+    const { bus, say, replica } = world(t, {}, [
+      { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+      { type: 'finish', reason: 'tool_calls' },
+    ])
+    const tool = { canonical_name: 'a.b', enabled: true }
+    const registry = { session_id: '', revision: 0, updated_at: '', tools: [tool] }
+    const overlay = { tools: [], byExposed: new Map([['a__b', { tool, rename: null }]]), revision: 0 }
+    const executor = {
+      redactArguments: async (given: unknown) => given,
+      run: () => Promise.reject(new Error('it throws after all')),
+      async settleUnrun({ call_id, name }: ToolCallPart, id: string): Promise<Settled> {
+        const ended = { outcome: 'outcome_unknown', is_error: true } as const
+        const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+        const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
+        return { result, settlement: { id, ...ended, ...left, result } }
+      },
+    }
+    const policy = { needsApproval: () => waits, isRepeatable: () => false, timeoutMs: () => 0 }
+    const { tools } = pieces(Promise.resolve(), [])
+    const seen = { policy, executor, tools: { ...tools, current: async () => registry, overlay: () => overlay } }
+    const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
+    const { id } = await session()
+    const { turn } = await one.start(CALLER, id, asked())
+    say()
+    if (waits) {
+      await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+      await one.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
+    }
+    const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+    t.match(over, { state: 'failed', steps: [{ index: 0, finish_reason: 'tool_calls' }] })
+    const said: { type: string; step: number | null; message?: { role: string } }[] = []
+    for await (const item of bus.read(id, { turn: turn.id, after: 'start', signal: new AbortController().signal }))
+      if ('events' in item) said.push(...item.events.map(({ data }) => JSON.parse(data)))
+    const [completed, results] = said.filter(
+      ({ type, message }) => type === 'tool_execution.completed' || message?.role === 'tool',
+    )
+    t.match([completed, results], [{ type: 'tool_execution.completed', step: 0 }, { type: 'message', step: 0 }])
+  }
 })
 
 t.test(
