@@ -78,10 +78,13 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
   return migrations.slice(applied.length)
 }
 
-/** Throws `unavailable` unless the schema is exactly the code's. */
+/**
+ * Throws `unavailable` unless the schema is the code's, or a newer one that came from it: a migration leaves the
+ * replicas of the version before, which are yet to be replaced, what they need.
+ */
 export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
-  const names = await values<string>(db, 'select name from schema_migration')
-  if (names.length === migrations.length) return
+  const names = await values<string>(db, 'select name from schema_migration order by name collate "C"')
+  if (migrations.every(({ name }, i) => names[i] === name)) return
   throw new BatonError('unavailable', 'The database schema is not that of this version of Baton.', {
     retryAfter: 5,
   })

@@ -33,7 +33,7 @@ export interface Store {
   sealed: Sealed
   audit: Audit
   settings: Settings
-  /** Cheap: the store answers and its schema is the code's. */
+  /** Cheap: the store answers and has the code's schema, or a newer one. */
   ready(): Promise<void>
   close(): Promise<void>
 }
