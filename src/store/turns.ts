@@ -113,16 +113,12 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
       return toPage('turns', page, turns, (turn) => turn.id)
     },
     requestCancel: (scope, id) =>
-      value<boolean>(
+      value<number>(
         db,
-        `with seen as (
-           select id from turn where id = $1 and ($2::text is null or owner = $2)
-         ), marked as (
-           update turn set cancel_requested = true
-            where id in (select id from seen) and state in ('queued', 'running', 'awaiting_input')
-           returning id
-         )
-         select exists (select from marked) from seen`,
+        `update turn t set cancel_requested = true from session s
+          where t.id = $1 and ($2::text is null or t.owner = $2) and s.id = t.session_id
+            and t.state in ('queued', 'running', 'awaiting_input')
+         returning s.lease_epoch::float8`,
         [id, visibleTo(scope)],
       ),
     endQueued: async ({ id, session_id }, end, announce) => {
@@ -182,12 +178,13 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
         [owner, sessions, seconds],
       ),
     handOver: (fence) => handOver(db, fence),
-    async breakLease(turn) {
+    async breakLease(turn, epoch) {
       const broken = await db.query(
         `update session s set lease_owner = null from turn t
           where t.id = $1 and t.session_id = s.id and t.state = 'running' and t.cancel_requested
+            and s.lease_epoch = $2
          returning s.id`,
-        [turn],
+        [turn, epoch],
       )
       return broken.length > 0
     },

@@ -95,6 +95,8 @@ export function createEngine(deps: EngineDeps): Engine {
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
   const underWay = createUnderWay()
+  /** Turns whose owner has been told to end them and has until a deadline */
+  const watched = new Set<string>()
   let draining = false
   let leases: Leases | null = null
 
@@ -181,14 +183,14 @@ export function createEngine(deps: EngineDeps): Engine {
 
   async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
     // Marked first: whoever starts or resumes it after this look sees the mark.
-    await store.turns.requestCancel(caller, id)
+    const epoch = await store.turns.requestCancel(caller, id)
     const turn = await find(caller, id)
     const mine = active.get(turn.session_id)
     if (mine?.turn.id === id) requestStop(mine, CANCELLED)
     else if (turn.state === 'queued') await endQueued(turn)
     else if (turn.state === 'awaiting_input') await state.resume(id)
     else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
-    breakLater(turn)
+    if (epoch !== null && turn.state === 'running') breakLater(turn, epoch)
     const never = new AbortController().signal
     return waits
       ? wait(caller, id, CANCEL_WAIT_SECONDS, never, (now) => now.ended_at !== null)
@@ -196,9 +198,12 @@ export function createEngine(deps: EngineDeps): Engine {
   }
 
   /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
-  function breakLater({ id, session_id }: Turn): void {
+  function breakLater({ id, session_id }: Turn, epoch: number): void {
+    if (watched.has(id)) return
+    watched.add(id)
     const timer = setTimeout(() => {
-      const broken = store.turns.breakLease(id).then(async (isBroken) => {
+      watched.delete(id)
+      const broken = store.turns.breakLease(id, epoch).then(async (isBroken) => {
         if (!isBroken) return
         log.warn({ turn_id: id }, 'a cancelled turn was taken from its owner')
         await tell({ op: 'handed_over', session_id })

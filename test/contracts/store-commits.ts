@@ -175,20 +175,21 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     async (t) => {
       const scope = owner()
       const { session, turn, fence } = await runningTurn(store, scope, LEASE)
-      t.equal(await store.turns.breakLease(turn.id), false, 'nobody asked for its end')
+      t.equal(await store.turns.breakLease(turn.id, fence.epoch), false, 'nobody asked for its end')
       await store.turns.requestCancel(scope, turn.id)
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [
         { session_id: session.id, cancelled_turn: turn.id },
       ])
-      t.equal(await store.turns.breakLease(turn.id), true)
+      t.equal(await store.turns.breakLease(turn.id, fence.epoch), true)
       const late = store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
       t.ok((await rejection(late)) instanceof StaleOwner)
       const [taken] = (await store.turns.recover({ owner: 'replica-2', seconds: 60 }, 1000)).filter(
         (one) => one.turn.id === turn.id,
       )
       t.match(taken, { turn: { recoveries: 0, cancel_requested: true }, fence: { epoch: 2 } })
+      t.equal(await store.turns.breakLease(turn.id, fence.epoch), false, 'who has it since is ending it')
       if (taken) await endTurn(store, taken.fence, turn.id)
-      t.equal(await store.turns.breakLease(turn.id), false, 'it has ended')
+      t.equal(await store.turns.breakLease(turn.id, 2), false, 'it has ended')
     },
   )
 

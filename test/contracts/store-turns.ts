@@ -112,7 +112,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
 
   await t.test('only those who may see the session open, read, list and cancel its turns', async (t) => {
     const scope = owner()
-    const { session, turn } = await runningTurn(store, scope)
+    const { session, turn, fence } = await runningTurn(store, scope)
     t.equal(await store.turns.open(STRANGER, openRequest(session.id)), null)
     t.equal(await store.turns.ground(STRANGER, session.id, null), null)
     t.match(await store.turns.ground(ADMIN, session.id, null), { session: { id: session.id } })
@@ -124,7 +124,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.turns.get(ADMIN, turn.id))?.cancel_requested, false)
     t.equal((await store.turns.open(ADMIN, openRequest(session.id)))?.kind, 'busy')
     t.equal((await store.turns.list(ADMIN, session.id, { limit: 5 }))?.data.length, 1)
-    t.equal(await store.turns.requestCancel(ADMIN, turn.id), true)
+    t.equal(await store.turns.requestCancel(ADMIN, turn.id), fence.epoch)
     t.equal((await store.turns.get(scope, turn.id))?.cancel_requested, true)
   })
 
@@ -274,7 +274,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const queued = await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
     if (queued?.kind !== 'queued') return t.fail(`${queued?.kind}`)
     const cancelled = { state: 'cancelled' as const, finish_reason: null, error: null }
-    t.equal(await store.turns.requestCancel(scope, queued.turn.id), true)
+    t.equal(await store.turns.requestCancel(scope, queued.turn.id), fence.epoch)
     const word = announced(queued.turn.id, session.id, 'end')
     t.equal(await store.turns.endQueued(queued.turn, cancelled, [word]), true)
     t.equal(await store.turns.endQueued(queued.turn, cancelled, []), false, 'it has ended')
@@ -291,7 +291,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       started_at: null,
       ended_at: /Z$/,
     })
-    t.equal(await store.turns.requestCancel(scope, queued.turn.id), false)
+    t.equal(await store.turns.requestCancel(scope, queued.turn.id), null)
     await endTurn(store, fence, turn.id)
     t.equal(await store.turns.startQueued(session.id, { id: id('msg') }, LEASE), null)
   })

@@ -197,8 +197,8 @@ export interface Turns {
     repeat: { session: string; idempotency_key: string | null },
     most: number,
   ): Promise<number>
-  /** Marks it; the owner acts on it. False when the turn had already ended. */
-  requestCancel(scope: Scope, id: string): Promise<boolean | null>
+  /** Marks it; the owner acts on it. The epoch of its session's lease; null for one that has ended, or is not to be seen. */
+  requestCancel(scope: Scope, id: string): Promise<number | null>
   /** A queued turn that is cancelled ends here; what follows from it is kept as with a commit. */
   endQueued(turn: Pick<Turn, 'id' | 'session_id'>, end: TurnEnd, announce: AnnouncedEvent[]): Promise<boolean>
 
@@ -246,9 +246,10 @@ export interface Turns {
   handOver(fence: Fence): Promise<void>
   /**
    * Takes the lease of a running turn that was to be cancelled from its owner, who may live and not act;
-   * it is recovered as one that was handed over. False when there is nothing to break.
+   * it is recovered as one that was handed over. False when there is nothing to break, or who had it under this
+   * epoch has it no more.
    */
-  breakLease(turn: string): Promise<boolean>
+  breakLease(turn: string, epoch: number): Promise<boolean>
   /** Events of this turn are in the stream: forget them. */
   announced(turns: string[]): Promise<void>
   /**
