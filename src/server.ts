@@ -31,6 +31,11 @@ try {
   for (const warning of warnings) app.log.warn(warning)
   const url = await app.http.listen({ host: config.host, port: config.port })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
+  // Every call would fail until somebody starts it anew: whoever watches over the process does, once it has ended.
+  void (await database).lost?.then((err) => {
+    app.log.fatal({ err }, 'the process is ending: its embedded database is gone')
+    process.exit(1)
+  })
   // The first tool call need not wait for them, nor whoever asks whether it is ready. Who uses them hears of a failure.
   setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.

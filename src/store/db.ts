@@ -20,6 +20,8 @@ export interface Db extends Pick<Queries, 'query'> {
   readonly kind: 'postgres' | 'embedded'
   /** All or nothing: `work` throws to undo. Never call the Db itself inside: the embedded one would wait for ever. */
   transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T>
+  /** The embedded one's: resolves, with why, when it has ended and nobody closed it. It does not come back. */
+  readonly lost?: Promise<Error>
   close(): Promise<void>
 }
 

@@ -46,14 +46,20 @@ async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Prom
   const waiting = new Map<number, Waiting>()
   let lastId = 0
   let dead: Error | null = null
+  let isClosing = false
+  let lose: (why: Error) => void = () => {}
+  const lost = new Promise<Error>((resolve) => {
+    lose = resolve
+  })
 
   const die = (why: string) => {
     dead ??= unavailable(why)
+    if (!isClosing) lose(dead)
     for (const { reject } of waiting.values()) reject(dead)
     waiting.clear()
   }
   worker.on('error', (err) => die(`its thread failed: ${err.message}`))
-  worker.on('exit', () => die('it is closed.'))
+  worker.on('exit', () => die(isClosing ? 'it is closed.' : 'its thread has ended.'))
   await new Promise<void>((resolve, reject) => {
     worker.once('error', reject)
     worker.once('exit', () => reject(new Error('The embedded database ended while it was opened.')))
@@ -75,11 +81,13 @@ async function openWorker(data: WorkerData, onClosed: () => Promise<void>): Prom
       waiting.set(id, { resolve, reject })
       worker.postMessage({ ...asked, id } satisfies Question)
     })
-  return createDb(ask, async () => {
+  const close = async () => {
+    isClosing = true
     if (!dead) await ask({ op: 'close' })
     await worker.terminate()
     await onClosed()
-  })
+  }
+  return { ...createDb(ask, close), lost }
 }
 
 function settle(waiting: Map<number, Waiting>, answer: Answer): void {

@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import type { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
@@ -124,6 +125,20 @@ t.test('a data folder that is no database is refused in words', async (t) => {
   mkdirSync(join(dataDir, 'pg'), { recursive: true })
   writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
   t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+})
+
+t.test('a thread that ends by itself is told, one that is closed is not', async (t) => {
+  const threads: Worker[] = []
+  const note = (worker: Worker) => void threads.push(worker)
+  process.on('worker', note)
+  const [ended, closed] = [await openEmbedded(null), await openEmbedded(null)]
+  process.off('worker', note)
+  await threads[0]?.terminate()
+  t.match(await ended.lost, { code: 'unavailable' })
+  t.match(await rejection(ended.query('select 1')), { code: 'unavailable' })
+  await ended.close()
+  await closed.close()
+  t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
 })
 
 t.test('in memory', async (t) => {
