@@ -90,10 +90,11 @@ async function* outdated({ credentials, sealed }: RotationStore, vault: Vault): 
     yield () => credentials.reseal(table, id, version, anew(secret, secretContext(owner, id)))
   }
   for await (const { id, sealed: bytes } of pages((after) => sealed.arguments(after, PAGE))) {
-    if (isOld(bytes)) yield () => sealed.putArguments(id, bytes, anew(bytes, id))
+    if (bytes && isOld(bytes)) yield () => sealed.putArguments(id, bytes, anew(bytes, id))
   }
   for (const place of ALL_PLACES) {
     for await (const { id, session_id, text } of pages((after) => sealed.documents(place, after, PAGE))) {
+      if (text === null) continue
       const next = resealedText(place, text, vault, (bytes) => anew(bytes, session_id))
       if (next !== null) yield () => sealed.putDocument(place, id, text, next)
     }

@@ -127,6 +127,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
     const waiting = { state: 'awaiting_approval' as const, expires_at: SOON() }
+    const before = id('exec')
     const [one, two] = [execution(turn.id, waiting), execution(turn.id, waiting)]
     await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two], state: 'awaiting_input' })
     t.match(await store.executions.get(scope, one.id), {
@@ -156,6 +157,14 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       approval: { decision: 'approve', reason: null },
     })
     t.strictSame(approved?.approval?.sealed_arguments, sealed_arguments)
+    t.strictSame(
+      await store.sealed.arguments(before, 2),
+      [
+        { id: one.id, sealed: sealed_arguments },
+        { id: two.id, sealed: null },
+      ],
+      'a page of the sealed is of rows, whatever they hold',
+    )
     t.match(denied, {
       approved_by: null,
       approval: { decision: 'deny', reason: 'no \ufffd', sealed_arguments: null },

@@ -26,6 +26,7 @@ import {
   id,
   LEASE,
   message,
+  newSession,
   openRequest,
   owner,
   rejection,
@@ -42,6 +43,19 @@ t.teardown(() => rmSync(folder, { recursive: true, force: true }))
 t.test('the embedded store', async (t) => {
   const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
   await storeContract(t, store)
+  await t.test('what is sealed is looked for in pages of rows, whatever they hold', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const before = id('msg')
+    const sealed = [{ type: 'sealed', sealed: 'AA==' }] as unknown as Part[]
+    const given = [message('"type":"sealed"'), message('', { parts: sealed }), message('the next page')]
+    await store.messages.append(scope, session, given)
+    const page = await store.sealed.documents('message.body', before, 2)
+    t.same(
+      page.map(({ id, session_id, text }) => [id, session_id, text !== null]),
+      given.slice(0, 2).map(({ id, parts }) => [id, session, parts === sealed]),
+    )
+  })
   await store.close()
   const closed = await rejection(store.ready())
   t.ok(closed instanceof BatonError && closed.code === 'unavailable', 'a closed store says so')

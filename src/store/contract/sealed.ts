@@ -8,8 +8,8 @@ export type SealedPlace =
   | 'turn.announce'
   | 'execution.result'
 /**
- * For re-encryption, with Credentials.sealed: what conversations hold sealed, in pages by id (`''`: the
- * first), written back only over what was read.
+ * For re-encryption, with Credentials.sealed: what conversations hold sealed, written back only over what was
+ * read. A page is the next `limit` rows by id (`''`: the first), null in those that hold nothing sealed.
  */
 export interface Sealed {
   /** Documents with sealed parts (src/credentials/sealed-parts.ts) in them, as JSON text. */
@@ -17,10 +17,10 @@ export interface Sealed {
     place: SealedPlace,
     after: string,
     limit: number,
-  ): Promise<{ id: string; session_id: string; text: string }[]>
+  ): Promise<{ id: string; session_id: string; text: string | null }[]>
   putDocument(place: SealedPlace, id: string, before: string, after: string): Promise<boolean>
   /** Arguments that a person gave an approved call. */
-  arguments(after: string, limit: number): Promise<{ id: string; sealed: Uint8Array }[]>
+  arguments(after: string, limit: number): Promise<{ id: string; sealed: Uint8Array | null }[]>
   putArguments(id: string, before: Uint8Array, after: Uint8Array): Promise<boolean>
 }
 
