@@ -97,18 +97,28 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       ])
     },
     async prune(before) {
-      const pruned = await value<number>(
-        db,
-        `with gone as (
-           delete from execution where state = 'settled' and ended_at < $1::timestamptz returning 1
-         )
-         select count(*)::float8 from gone`,
-        [timeParam(before, 'before')],
-      )
-      return pruned ?? 0
+      let pruned = 0
+      for (;;) {
+        const gone = await value<number>(
+          db,
+          `with gone as (
+             delete from execution where id in (
+               select id from execution where state = 'settled' and ended_at < $1::timestamptz
+                order by ended_at limit ${PRUNED_AT_ONCE}
+             ) returning 1
+           )
+           select count(*)::float8 from gone`,
+          [timeParam(before, 'before')],
+        )
+        if (!gone) return pruned
+        pruned += gone
+      }
     },
   }
 }
+
+/** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */
+const PRUNED_AT_ONCE = 5000
 
 /** A built-in tool has no connector: their group has the name `builtin`. */
 const GROUPS = {

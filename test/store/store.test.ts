@@ -14,9 +14,10 @@ import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
 import { type Db, QueryFailure, unavailable, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
+import { createExecutions } from '../../src/store/executions.ts'
 import { assertCurrent, type Migration, migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
-import type { PartsCodec } from '../../src/store/parts.ts'
+import { createParts, PLAIN_PARTS, type PartsCodec } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { readTemplate } from '../../src/store/template.ts'
 import { createLog } from '../../src/telemetry.ts'
@@ -153,6 +154,14 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   await ended.close()
   await closed.close()
   t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
+})
+
+t.test('a ledger is pruned some rows at a time, until none is left', async (t) => {
+  const gone = [5000, 3, 0]
+  const db = { query: async () => [{ count: gone.shift() }] } as unknown as Db
+  const executions = createExecutions(db, createParts(PLAIN_PARTS))
+  t.equal(await executions.prune('2026-01-01T00:00:00Z'), 5003)
+  t.same(gone, [])
 })
 
 t.test('in memory', async (t) => {
