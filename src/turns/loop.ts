@@ -120,9 +120,17 @@ function announce(
   })
 }
 
-/** With the facts that only the vendor knows, asked for at the login's first use. */
-async function completed(credential: ResolvedCredential): Promise<ResolvedCredential> {
-  return credential.complete ? { ...credential, facts: await credential.complete() } : credential
+/**
+ * With the facts that only the vendor knows, asked for at the login's first use. That may take minutes, and goes on for
+ * the next turn where this one is told to stop.
+ */
+async function completed(credential: ResolvedCredential, stop: AbortSignal): Promise<ResolvedCredential> {
+  if (!credential.complete) return credential
+  const stopped = new Promise<never>((_, reject) => {
+    stop.addEventListener('abort', () => reject(stop.reason), { once: true })
+  })
+  stop.throwIfAborted()
+  return { ...credential, facts: await Promise.race([credential.complete(), stopped]) }
 }
 
 async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<Run> {
@@ -130,7 +138,9 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const provider = turn.provider ?? session.provider
   const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
   const [credential, { history, ...tools }] = await Promise.all([
-    patiently(deps.log, () => credentialOf(deps, active, provider, start)).then(completed),
+    patiently(deps.log, () => credentialOf(deps, active, provider, start)).then((credential) =>
+      completed(credential, active.stop.signal),
+    ),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
   return {

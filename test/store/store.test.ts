@@ -17,7 +17,7 @@ import { openEmbedded } from '../../src/store/embedded.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { assertCurrent, type Migration, migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
-import { createParts, PLAIN_PARTS, type PartsCodec } from '../../src/store/parts.ts'
+import { createParts, type PartsCodec, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { readTemplate } from '../../src/store/template.ts'
 import { createLog } from '../../src/telemetry.ts'
@@ -450,7 +450,11 @@ async function migrationTests(t: Test, open: (t: Test) => Promise<Db>): Promise<
     t.equal(await assertCurrent(db, migrations), undefined, 'a running replica of the old code stays ready')
     await db.query('drop table next_one')
     await db.query('delete from schema_migration where name = $1', [next.name])
-    t.match(await why(assertCurrent(db, [...migrations, next])), /^unavailable: /, 'one of the new code is not')
+    t.match(
+      await why(assertCurrent(db, [...migrations, next])),
+      /^unavailable: /,
+      'one of the new code is not',
+    )
   })
 
   await t.test('refuse a file that was changed, or one that comes too late', async (t) => {

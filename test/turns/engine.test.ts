@@ -82,7 +82,7 @@ const settings = {
   approvalSeconds: 60,
 }
 
-type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools'
+type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials'
 let replicas = 0
 /** Each replica may see the store, and say what it has to, in its own way. */
 function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
@@ -305,7 +305,11 @@ t.test('calls that could not be run to their end are given up under their own st
     }
     const policy = { needsApproval: () => waits, isRepeatable: () => false, timeoutMs: () => 0 }
     const { tools } = pieces(Promise.resolve(), [])
-    const seen = { policy, executor, tools: { ...tools, current: async () => registry, overlay: () => overlay } }
+    const seen = {
+      policy,
+      executor,
+      tools: { ...tools, current: async () => registry, overlay: () => overlay },
+    }
     const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
     const { id } = await session()
     const { turn } = await one.start(CALLER, id, asked())
@@ -317,12 +321,22 @@ t.test('calls that could not be run to their end are given up under their own st
     const over = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
     t.match(over, { state: 'failed', steps: [{ index: 0, finish_reason: 'tool_calls' }] })
     const said: { type: string; step: number | null; message?: { role: string } }[] = []
-    for await (const item of bus.read(id, { turn: turn.id, after: 'start', signal: new AbortController().signal }))
+    for await (const item of bus.read(id, {
+      turn: turn.id,
+      after: 'start',
+      signal: new AbortController().signal,
+    }))
       if ('events' in item) said.push(...item.events.map(({ data }) => JSON.parse(data)))
     const [completed, results] = said.filter(
       ({ type, message }) => type === 'tool_execution.completed' || message?.role === 'tool',
     )
-    t.match([completed, results], [{ type: 'tool_execution.completed', step: 0 }, { type: 'message', step: 0 }])
+    t.match(
+      [completed, results],
+      [
+        { type: 'tool_execution.completed', step: 0 },
+        { type: 'message', step: 0 },
+      ],
+    )
   }
 })
 
@@ -530,6 +544,24 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   await one.cancel(CALLER, turn.id, false)
   await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
+})
+
+t.test('a cancel does not wait for what a login asks its vendor at its first use', async (t) => {
+  const { replica } = world(t)
+  const { opened: asks, open: ask } = gate()
+  const complete = () => {
+    ask()
+    return new Promise<never>(() => {})
+  }
+  const resolve = async () => ({ facts: { id: 'cred_1' }, kind: 'oauth', complete })
+  const one = replica({ credentials: { environment: ['acme'], resolve } } as unknown as Pick<
+    EngineDeps,
+    Seen
+  >)
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  await asks
+  t.match(await one.cancel(CALLER, turn.id, true), { state: 'cancelled' })
 })
 
 t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {
