@@ -96,8 +96,10 @@ function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Bat
   for (const [session, jobs] of waiting) {
     let count = 0
     for (const { events } of jobs) {
-      if (room < events.length && room < MOST_AT_ONCE) break
-      room -= events.length
+      // A log that only begins anew (mend) is work as well.
+      const work = Math.max(1, events.length)
+      if (room < work && room < MOST_AT_ONCE) break
+      room -= work
       count++
     }
     if (count === 0) break

@@ -4,10 +4,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
+import { createAppends } from '../../src/bus/appends.ts'
 import type { Bus } from '../../src/bus/bus.ts'
 import { openBus } from '../../src/bus/index.ts'
+import type { Link } from '../../src/bus/link.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
+import type { Group, Scripts } from '../../src/bus/scripts.ts'
 import { createLog } from '../../src/telemetry.ts'
 import { type BusBed, busContract, bytes, event, start } from '../contracts/bus.ts'
 
@@ -27,6 +30,23 @@ const memory: BusBed = {
 }
 
 t.test('in memory', async (t) => busContract(t, memory))
+
+t.test('logs that begin anew do so some at a time', async (t) => {
+  const calls: number[] = []
+  const scripts = {
+    async append(_: number, groups: Group[]) {
+      calls.push(groups.length)
+      if (calls.length < 3) throw new Error('away')
+      return groups.map(() => [])
+    },
+  } as unknown as Scripts
+  const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
+  const { append, mend } = createAppends(link, scripts, undefined)
+  await Promise.allSettled(Array.from({ length: 600 }, (_, i) => append(`ses_${i}`, [delta(1)])))
+  mend()
+  await append('ses_last', [])
+  t.same(calls, [500, 100, 500, 101])
+})
 
 t.test('without a Redis URL the bus is in memory', async (t) => {
   const bus = await openBus({ redisUrl: null, log })
