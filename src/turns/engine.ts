@@ -341,7 +341,11 @@ export function createEngine(deps: EngineDeps): Engine {
     },
     begin() {
       bus.subscribe('control', obey)
-      bus.subscribe('queue', (session) => void state.startNext(session).catch(() => {}))
+      bus.subscribe('queue', (session_id) => {
+        state
+          .startNext(session_id)
+          .catch((err: unknown) => log.warn({ err, session_id }, 'a queued turn is left to the scan'))
+      })
       leases = startLeases(state)
     },
     async drain(ms) {

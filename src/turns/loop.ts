@@ -210,7 +210,9 @@ async function steps(run: Run): Promise<void> {
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
   const { active } = run
   if (entry.kind === 'recovered') {
-    await sayAll(run, entry.announce, run.history).catch(() => {})
+    await sayAll(run, entry.announce, run.history).catch((err: unknown) =>
+      run.deps.log.warn({ err, turn_id: active.turn.id }, 'announcements are left to the next commit'),
+    )
     if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
   }
   const goesOn = await resumeCalls(run)
