@@ -106,7 +106,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     async (request) => {
       const { id, message } = request.params
       const session = await sessions.get(request.caller, id)
-      const before = (await store.messages.after(session.id, 0)).find((known) => known.id === message)
+      const before = await store.messages.get(request.caller, session.id, message)
       if (!before) throw notFound(message)
       const role = request.body.role ?? before.role
       const parts = await givenParts({ assertUrl }, role, request.body.parts, 'parts')

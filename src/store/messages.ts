@@ -14,6 +14,15 @@ export interface Placed {
 
 export function createMessages(db: Db, parts: Parts): Messages {
   return {
+    async get(scope, session, id) {
+      const found = await value<StoredMessage>(
+        db,
+        `select m.body from message m join session s on s.id = m.session_id
+          where m.id = $3 and s.id = $1 and ($2::text is null or s.owner = $2)`,
+        [session, visibleTo(scope), id],
+      )
+      return found && parts.message(found)
+    },
     async list(scope, session, page) {
       const after = readCursor('messages', page, SEQ)
       const rows = await values<StoredMessage | null>(

@@ -234,7 +234,10 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.match(changed, { id: first.id, seq: 1, role: 'system', parts: text('new') })
     t.notOk(typeof changed === 'object' && changed?.incomplete, 'what a person wrote is whole')
     t.strictSame(await store.messages.after(session, 0).then((all) => all[0]), changed)
+    t.strictSame(await store.messages.get(scope, session, first.id), changed)
+    t.equal(await store.messages.get(STRANGER, session, first.id), null)
     const other = await newSession(store, scope)
+    t.equal(await store.messages.get(scope, other.id, first.id), null)
     const attempt = { role: 'user' as const, parts: text('no') }
     t.equal(await store.messages.replace(STRANGER, session, first.id, attempt), null)
     t.equal(

@@ -43,6 +43,7 @@ export interface NewMessage extends MessageInput {
   incomplete?: true
 }
 export interface Messages {
+  get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
   /** The engine's read: everything after `seq` (0: all), ascending. */
