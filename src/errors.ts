@@ -53,7 +53,6 @@ const CATALOGUE = {
   upstream_disconnected: { status: 502, retryable: true },
   // A turn that Baton itself had to give up
   recovery_limit: { status: 500 },
-  approval_expired: { status: 409 },
   // Baton's own state
   internal: { status: 500 },
   draining: { status: 503, retryable: true },

@@ -36,7 +36,7 @@ type PublicVerb =
   | 'get'
   | 'ofKey'
   | 'list'
-  | 'load'
+  | 'countOpen'
   | 'requestCancel'
   | 'endQueued'
 
@@ -85,8 +85,8 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
       )
       return found ? { ...found, turn: parts.turn(found.turn) } : null
     },
-    async load(owner, { session, idempotency_key }, most) {
-      const load = await value<number>(
+    async countOpen(owner, { session, idempotency_key }, most) {
+      const count = await value<number>(
         db,
         `select count(*)::float8 from (
            select from turn where owner = $1 and state in ('queued', 'running')
@@ -95,7 +95,7 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
          ) unended`,
         [owner, session, idempotency_key, most],
       )
-      return load ?? 0
+      return count ?? 0
     },
     async list(scope, session, page) {
       const rows = await values<StoredTurn | null>(
@@ -134,7 +134,7 @@ type EngineVerb =
   | 'heartbeat'
   | 'handOver'
   | 'breakLease'
-  | 'announced'
+  | 'forgetAnnouncements'
   | 'unannounced'
 
 function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
@@ -188,7 +188,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
       )
       return broken.length > 0
     },
-    async announced(turns) {
+    async forgetAnnouncements(turns) {
       // Not those that run (again): a commit may have left them new ones meanwhile.
       await db.query(`update turn set announce = null where id = any($1::text[]) and state <> 'running'`, [
         turns,

@@ -75,7 +75,7 @@ export function createEngine(deps: EngineDeps): Engine {
   const announced = gathering(
     (turns) =>
       store.turns
-        .announced(turns)
+        .forgetAnnouncements(turns)
         .catch((err: unknown) => log.warn({ err, turns: turns.length }, 'announcements were not noted')),
     GATHER_MS,
   )

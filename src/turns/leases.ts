@@ -215,7 +215,7 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
       log.warn({ err, turn_id }, 'announcements of a turn could not be said')
       return null
     })
-    if (isSaid) await store.turns.announced([turn_id])
+    if (isSaid) await store.turns.forgetAnnouncements([turn_id])
   })
 }
 
@@ -226,4 +226,4 @@ const isReady = (bus: EngineState['deps']['bus']): Promise<boolean> =>
   )
 
 /** A replica's name as a lease owner: new for each process, since a restarted one owns nothing. */
-export const replicaName = (): string => newId('req').replace('req_', 'replica_')
+export const replicaName = (): string => newId('replica')

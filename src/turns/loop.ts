@@ -201,7 +201,6 @@ async function steps(run: Run): Promise<void> {
     if (calls === null) return
     if (!(await runCalls(run, calls))) return
     run.index++
-    if (run.index >= active.turn.max_steps) return
     if (active.leaveAtBorder) return requestStop(active, DRAINING)
   }
 }

@@ -45,7 +45,7 @@ export function createOpening(
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
   async function assertRoom({ id, owner }: Session, { idempotency_key }: StartTurn): Promise<void> {
     const most = settings.turnsPerOwner
-    if (most === null || (await store.turns.load(owner, { session: id, idempotency_key }, most)) < most)
+    if (most === null || (await store.turns.countOpen(owner, { session: id, idempotency_key }, most)) < most)
       return
     throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
   }

@@ -128,7 +128,7 @@ export async function commit(
     .then(async () => {
       if (rest.end) deps.noteAnnounced(active.turn.id)
       // At once: the turn may go on and end, and a note of before must not stand for what it says then.
-      else if (isLeft) await deps.store.turns.announced([active.turn.id])
+      else if (isLeft) await deps.store.turns.forgetAnnouncements([active.turn.id])
     })
     .catch((err: unknown) =>
       deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),

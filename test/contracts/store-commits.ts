@@ -164,7 +164,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED, announce: [one, two] })
     t.strictSame(await unsaid(), { session_id: session.id, turn_id: turn.id, events: [one, two] })
-    await store.turns.announced([turn.id])
+    await store.turns.forgetAnnouncements([turn.id])
     t.equal(await unsaid(), null)
   })
 }

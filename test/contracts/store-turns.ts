@@ -190,13 +190,13 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const keyed = openRequest(session.id, { on_busy: 'enqueue', turn: { idempotency_key: 'once' } })
     t.equal((await store.turns.open(scope, keyed))?.kind, 'queued')
     const load = (session_id: string, idempotency_key: string | null, most = 10) =>
-      store.turns.load(scope.owner, { session: session_id, idempotency_key }, most)
+      store.turns.countOpen(scope.owner, { session: session_id, idempotency_key }, most)
     t.equal(await load(session.id, null), 2)
     t.equal(await load(session.id, 'another'), 2)
     t.equal(await load(session.id, 'once'), 0)
     t.equal(await load('ses_another', 'once'), 2, 'keys belong to a session')
     t.equal(await load(session.id, null, 1), 1)
-    t.equal(await store.turns.load(owner().owner, { session: session.id, idempotency_key: null }, 10), 0)
+    t.equal(await store.turns.countOpen(owner().owner, { session: session.id, idempotency_key: null }, 10), 0)
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     t.equal(await load(session.id, null), 1)
   })
@@ -284,7 +284,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       turn_id: queued.turn.id,
       events: [word],
     })
-    await store.turns.announced([queued.turn.id])
+    await store.turns.forgetAnnouncements([queued.turn.id])
     t.equal(await unsaidOf(store, queued.turn.id), null)
     t.match(await store.turns.get(scope, queued.turn.id), {
       state: 'cancelled',

@@ -225,7 +225,7 @@ t.test('that a turn waits is noted at once, its end with those of others', async
     store: {
       turns: {
         commit: async () => ({ messages: [], has_queued: false }),
-        announced: async (turns: string[]) => void noted.push(`now ${turns}`),
+        forgetAnnouncements: async (turns: string[]) => void noted.push(`now ${turns}`),
       },
     },
     noteAnnounced: (id: string) => noted.push(`later ${id}`),

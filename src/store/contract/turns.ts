@@ -125,7 +125,7 @@ export interface TurnEnd {
 }
 /**
  * One atomic write of the engine; absent members are not touched. `announce` are the events that follow
- * from it: kept with the turn until they are known to be in the stream (see Turns.announced).
+ * from it: kept with the turn until they are known to be in the stream (see Turns.forgetAnnouncements).
  */
 export interface Commit {
   turn_id: string
@@ -192,7 +192,7 @@ export interface Turns {
    * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a
    * repeat adds none.
    */
-  load(
+  countOpen(
     owner: string,
     repeat: { session: string; idempotency_key: string | null },
     most: number,
@@ -250,8 +250,8 @@ export interface Turns {
    * epoch has it no more.
    */
   breakLease(turn: string, epoch: number): Promise<boolean>
-  /** Events of this turn are in the stream: forget them. */
-  announced(turns: string[]): Promise<void>
+  /** What these turns announced is in the stream. */
+  forgetAnnouncements(turns: string[]): Promise<void>
   /**
    * Events that a crash left unannounced, of turns that ended or wait (those of a running one come with `recover`).
    * Opened one by one: `events` throws Unreadable where they cannot be read.
