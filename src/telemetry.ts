@@ -144,6 +144,7 @@ export interface Metrics {
   streamClosed(): void
   turnStarted(): void
   turnEnded(state: string, ms: number): void
+  /** It got its slot after `ms`. */
   turnQueued(ms: number): void
   turnRecovered(reason: 'handed_over' | 'lost'): void
   stepEnded(provider: string, finish: string): void

@@ -23,7 +23,7 @@ export interface ChosenCredential {
   origin: 'api' | 'env'
   /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
   secret(): Promise<CredentialSecret>
-  /** Logins: after a 401, whether there is another token to try with */
+  /** Logins: after a refusal that `renewOn` names, whether there is another token to try with */
   onUnauthorized?(): Promise<boolean>
   /** Logins: the facts with what the login's first use finds; it may ask the vendor. */
   complete?(): Promise<CredentialFacts>

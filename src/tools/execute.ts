@@ -76,7 +76,24 @@ const PROGRESS_STRETCH = 10
 /** Of one call, and its words: a server that reports without end would push everything else out of the event logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
-export function createExecutor(deps: ExecutorDeps) {
+export interface Executor {
+  /** Never throws: whatever goes wrong is a truthful result for the model. */
+  run(call: ExecutorCall): Promise<Settled>
+  /** A result without running anything: cancelled, denied, lost with its owner. */
+  settleUnrun(
+    call: ToolCallPart,
+    execId: string,
+    outcome: Exclude<Outcome, 'ok'>,
+    text: string,
+  ): Promise<Settled>
+  /** Why these arguments do not fit the tool, in the names that the model was given; null where they do. */
+  misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null>
+  /** What may be written to the ledger of these arguments. */
+  redactArguments(args: Record<string, unknown>): Promise<Record<string, unknown>>
+  close(): Promise<void>
+}
+
+export function createExecutor(deps: ExecutorDeps): Executor {
   const validator = createValidator()
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
   const canInspect = builtins.has('inspect_tool_output')
@@ -186,7 +203,7 @@ export function createExecutor(deps: ExecutorDeps) {
   }
 
   return {
-    async run(call: ExecutorCall): Promise<Settled> {
+    async run(call) {
       const started = performance.now()
       const duration = () => Math.round(performance.now() - started)
       try {
@@ -198,15 +215,9 @@ export function createExecutor(deps: ExecutorDeps) {
         return settle(call.call, call.exec_id, broken, duration(), canInspect)
       }
     },
-    settleUnrun: (
-      call: ToolCallPart,
-      execId: string,
-      outcome: Exclude<Outcome, 'ok'>,
-      text: string,
-    ): Promise<Settled> => settle(call, execId, said(outcome, text), 0, canInspect),
-    misfits: (declared: DeclaredTool, args: Record<string, unknown>) =>
-      misfits(declared, renameBack(args, declared.rename)),
-    redactArguments: async (args: Record<string, unknown>) => (await redactJson(args)).value,
+    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, canInspect),
+    misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
+    redactArguments: async (args) => (await redactJson(args)).value,
     close: () => validator.close(),
   }
 }

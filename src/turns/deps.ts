@@ -1,34 +1,23 @@
 /** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
-import type { Message, ToolCallPart } from '../chat/message.ts'
+import type { Message } from '../chat/message.ts'
 import type { Llm } from '../llm.ts'
-import type { ChosenCredential } from '../ports.ts'
+import type { ChooseCredential, ChosenCredential } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
-import type { Connector, CredentialCandidates, RegistryTool, Store } from '../store/store.ts'
-import type { DeclaredTool, ExecutorCall, Settled } from '../tools/execute.ts'
+import type { Store } from '../store/store.ts'
+import type { Metrics } from '../telemetry.ts'
+import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
+import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
 export type { Overlay } from '../tools/overlay.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export interface ResolvedCredential
-  extends Pick<ChosenCredential, 'facts' | 'kind' | 'path' | 'secret' | 'complete'> {
-  /** After a refusal that `renewOn` names: true when another token is there to try with */
-  onUnauthorized?(): Promise<boolean>
-}
-
-export interface Credentials {
-  /** Providers whose keys the environment holds */
-  readonly environment: readonly string[]
-  /** Throws `no_credential` or `credential_needs_reauth`. */
-  resolve(
-    owner: string,
-    credential: string | null,
-    provider: string,
-    known?: CredentialCandidates,
-  ): Promise<ResolvedCredential>
-}
+export type ResolvedCredential = Pick<
+  ChosenCredential,
+  'facts' | 'kind' | 'path' | 'secret' | 'complete' | 'onUnauthorized'
+>
 
 export type TurnTools = Pick<
   EngineTools,
@@ -42,48 +31,14 @@ export type TurnTools = Pick<
   | 'noteRevision'
 >
 
-interface Policy {
-  /** Milliseconds that one call of this tool may take */
-  timeoutMs(tool: RegistryTool, connector: Connector | null): number
-  needsApproval(tool: RegistryTool, connector: Connector | null): boolean
-  /** Trusted readOnlyHint or idempotentHint: may run again after a crash */
-  isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
-}
-
-interface Executor {
-  /** Never throws: whatever goes wrong is a truthful result for the model. */
-  run(call: ExecutorCall): Promise<Settled>
-  /** A result without running anything: cancelled, denied, lost with its owner. */
-  settleUnrun(
-    call: ToolCallPart,
-    execId: string,
-    outcome: 'cancelled' | 'denied' | 'outcome_unknown' | 'error',
-    text: string,
-  ): Promise<Settled>
-  /** Why these arguments do not fit the tool, in the names that the model was given; null where they do. */
-  misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null>
-  /** What may be written to the ledger of these arguments. */
-  redactArguments(args: Record<string, unknown>): Promise<Record<string, unknown>>
-}
-
-export interface Metrics {
-  turnStarted(): void
-  turnEnded(state: string, ms: number): void
-  /** It got its slot after this many ms */
-  turnQueued(ms: number): void
-  turnRecovered(reason: 'handed_over' | 'lost'): void
-  stepEnded(provider: string, finish: string): void
-  toolEnded(tool: string, outcome: string, ms: number): void
-}
-
 export interface EngineDeps {
   store: Store
   bus: Bus
   llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
-  credentials: Credentials
+  credentials: ChooseCredential
   tools: TurnTools
-  policy: Policy
-  executor: Executor
+  policy: Pick<ToolboxPolicy, 'timeoutMs' | 'needsApproval' | 'isRepeatable'>
+  executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential */
   deploymentFor(provider: string, credential: Pick<ResolvedCredential, 'kind' | 'path'>): Deployment
   optionsFor(deployment: Deployment): DeploymentOptions
@@ -92,7 +47,10 @@ export interface EngineDeps {
     seal(args: Record<string, unknown>, execution: string): Uint8Array
     open(sealed: Uint8Array, execution: string): Record<string, unknown>
   }
-  metrics: Metrics
+  metrics: Pick<
+    Metrics,
+    'turnStarted' | 'turnEnded' | 'turnQueued' | 'turnRecovered' | 'stepEnded' | 'toolEnded'
+  >
   log: Logger
   settings: {
     /** Identifies this process as a lease owner */
