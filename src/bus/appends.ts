@@ -28,6 +28,7 @@ export interface Appends {
   mend(): void
 }
 
+/** One for each `scripts`: Redis tells a repeated call by the writer's name and its number. */
 export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDeps['metrics']): Appends {
   const waiting = new Map<string, Job[]>()
   const broken = new Set<string>()

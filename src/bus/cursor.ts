@@ -22,6 +22,7 @@ const DIGITS = 6
 const tags = new Map<string, string>()
 const MOST_TAGS = 10_000
 
+/** Six digits that name the session in its cursors. */
 export function sessionTag(session: string): string {
   const known = tags.get(session)
   if (known !== undefined) return known
@@ -31,6 +32,7 @@ export function sessionTag(session: string): string {
   return tag
 }
 
+/** Names a log until it is lost. */
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 
 export const formatCursor = (tag: string, { generation, ms, n }: Place): string =>

@@ -22,6 +22,7 @@ const SILENCE_MS = 2000
 const PING_MS = 5000
 const CHANNELS_AT_ONCE = 500
 
+/** Sent by its hash, in full where Redis does not know it yet. */
 export interface Script {
   lua: string
   sha: string
@@ -40,6 +41,7 @@ export interface LinkDeps {
 
 export type Link = ReturnType<typeof createLink>
 
+/** Connects with `open`, and again whenever it must; a command in between fails at once. */
 export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps) {
   const commands = new Redis(url, OPTIONS)
   const listener = new Redis(url, OPTIONS)

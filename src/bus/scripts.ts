@@ -240,6 +240,7 @@ export interface Said {
   events: LoggedEvent[]
 }
 
+/** Less than 0 where `a` comes before `b`. By their numbers: as texts, 10 comes before 9. */
 export const compareIds = (a: string, b: string): number => {
   const [ams, an] = a.split('-')
   const [bms, bn] = b.split('-')
@@ -254,6 +255,7 @@ const keysOf = (session: string) => [`baton:{${session}}:log`, `baton:{${session
 
 export type Scripts = ReturnType<typeof createScripts>
 
+/** `writer` names this replica: with its number an append is known when it comes again. */
 export function createScripts(link: Link, writer: string, limits: LogLimits) {
   const channel = (session: string) => `baton:${link.database}:log:${session}`
   return {

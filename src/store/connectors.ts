@@ -1,3 +1,4 @@
+/** Connectors, what sessions bind of them, and what is remembered of their tools. */
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
 import { bytesOf, document, record } from './json.ts'

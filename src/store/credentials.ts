@@ -1,3 +1,4 @@
+/** Credentials: rows for their owners, refreshes under a claim, secrets sealed anew by version. */
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'

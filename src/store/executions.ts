@@ -1,3 +1,4 @@
+/** The ledger of tool calls: written under the fence of the turn's owner, decided and read by people. */
 import type { ToolResultPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, value, values } from './db.ts'

@@ -24,10 +24,12 @@ const UNSTORABLE_ESCAPE = /\\u(?:0000|d[89a-f])/i
 export const plain = (text: string): string =>
   text.replaceAll('\0', '\ufffd').replace(/\p{Surrogate}/gu, '\ufffd')
 
+/** Lone surrogates need no care here: on their way as UTF-8 they become U+FFFD anyhow. */
 export const plainParam = (param: Param): Param => {
   if (typeof param === 'string') return param.includes('\0') ? plain(param) : param
   return Array.isArray(param) ? param.map(plain) : param
 }
 
+/** Bytes come out of SQL's JSON as base64. */
 export const bytesOf = (base64: string | null): Uint8Array | null =>
   base64 === null ? null : new Uint8Array(Buffer.from(base64, 'base64'))

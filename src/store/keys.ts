@@ -1,3 +1,4 @@
+/** The gateway's own keys, found by their hash. */
 import { type Db, value, values } from './db.ts'
 import { document } from './json.ts'
 import { readCursor, toPage } from './page.ts'

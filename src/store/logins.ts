@@ -1,3 +1,4 @@
+/** Logins on their way to a credential. Their times are the database's, as those of leases. */
 import { type Db, value, values } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { OAuthLogin, OAuthLogins } from './store.ts'

@@ -1,3 +1,4 @@
+/** What was said in a session. Rewriting it is counted, so that whoever keeps a history knows that it is old. */
 import type { Message, Part } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { record } from './json.ts'

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { BatonError } from '../errors.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 
+/** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
 export interface Migration {
   name: string
   sha256: string

@@ -47,6 +47,7 @@ export const toGround = ({ session, named, preferred }: StoredGround): TurnGroun
   credentials: { named: named && toCredential(named), preferred: preferred && toCredential(preferred) },
 })
 
+/** With `environment` it opens only where a credential is sure (Turns.openSurely). */
 export function openRecord(request: OpenTurn, parts: Parts, environment?: readonly string[]): string {
   const { turn, message, on_busy, queue_limit, lease, known_revision, known_history } = request
   const { id, session_id, max_steps, provider, model, idempotency_key, body_hash } = turn
@@ -73,6 +74,7 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: readon
   })
 }
 
+/** The statement answers only what the request does not say already. */
 export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
   if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.turn(answer.turn) }

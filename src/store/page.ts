@@ -24,6 +24,7 @@ export function readCursor(list: string, page: PageRequest, keys = ID): string |
 }
 
 const ID = /^[\w-]{1,200}$/
+/** `keys` of a list that is ordered by a number. */
 export const SEQ = /^\d{1,15}$/
 
 /** Of one row more than the page holds: the page, and whether there is a next one. */

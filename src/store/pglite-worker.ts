@@ -23,6 +23,7 @@ export type Question =
 export type Answer =
   | { id: number; rows: Record<string, unknown>[]; json: string[] }
   | { id: number; failure: { message: string; code: string; constraint: string | null } }
+/** The first says whether the database is open; all others answer a question, in the order asked. */
 export type Report = { ready: true } | { ready: false; why: string } | Answer
 
 // PGlite's own list, with small shared buffers in place of 128 MB (RSS 180 against 290 MB).

@@ -11,6 +11,7 @@ const PATIENCE = {
 }
 const NO_LIMIT_MS = 2 ** 31 - 1
 
+/** Connects with the first query: until then nobody knows whether the server is there. */
 export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
   const pool = new pg.Pool({
     connectionString: url,

@@ -1,3 +1,4 @@
+/** The tools of sessions, compared and swapped by revision, for many sessions in one statement. */
 import { BatonError } from '../errors.ts'
 import { type StoredBindings, toBindings } from './connectors.ts'
 import { type Db, value } from './db.ts'

@@ -1,3 +1,4 @@
+/** What conversations hold sealed, wherever it stands: for re-encryption alone. */
 import { type Db, value } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { Sealed, SealedPlace } from './store.ts'

@@ -1,3 +1,4 @@
+/** Sessions. A turn asks for its own, and gets it as it was when the turn began. */
 import { type Db, type Param, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'

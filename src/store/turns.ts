@@ -1,3 +1,7 @@
+/**
+ * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
+ * there, under its locks.
+ */
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, asStored, type Placed } from './messages.ts'

@@ -82,6 +82,7 @@ export function requestRestart(active: ActiveTurn, revision = Number.POSITIVE_IN
   return 'restarting'
 }
 
+/** The first reason counts; it reaches the model call and all tool calls in flight. */
 export function requestStop(active: ActiveTurn, reason: symbol): void {
   if (active.stop.signal.aborted) return
   active.stop.abort(reason)

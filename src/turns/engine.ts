@@ -70,6 +70,7 @@ export type Control =
   /** A turn was given away: whoever hears this first may have it */
   | { op: 'handed_over'; session_id: string }
 
+/** Until `begin` it runs what it is asked for, and hears of nothing else. */
 export function createEngine(deps: EngineDeps): Engine {
   const { store, bus, settings, log } = deps
   const announced = gathering(

@@ -35,6 +35,7 @@ interface Watch {
   unreadable: { turns: Set<string>; ends: Set<string> }
 }
 
+/** Looks at once; beats and looks again until `stop`. What fails is logged, and tried the next time. */
 export function startLeases(state: EngineState): Leases {
   const { leaseSeconds } = state.deps.settings
   const every = (leaseSeconds * 1000) / 3

@@ -14,6 +14,7 @@ export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch
 /** Throws what refuses it: session_not_found, no_credential, turn_in_progress, … */
 type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
 
+/** `lease`: what a turn that begins at once is owned under. */
 export function createOpening(
   deps: Pick<EngineDeps, 'store' | 'settings' | 'credentials' | 'tools'>,
   histories: Histories,

@@ -46,6 +46,7 @@ export function prepareStep(run: Run, registry: RegistryRow, followUp: boolean):
   })
 }
 
+/** Throws invalid_request where no deployment serves the credential. */
 export function prepare(
   deps: Pick<EngineDeps, 'deploymentFor' | 'optionsFor' | 'tools' | 'llm'>,
   from: Preparation,

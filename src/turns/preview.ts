@@ -6,6 +6,7 @@ import type { Caller, Rendered, RenderRequest } from '../ports.ts'
 import type { EngineDeps } from './deps.ts'
 import { prepare } from './prepare.ts'
 
+/** Throws session_not_found, no_credential, credential_needs_reauth, and what applyEdits throws. */
 export async function renderPreview(
   deps: EngineDeps,
   caller: Caller,

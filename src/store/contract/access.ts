@@ -66,6 +66,7 @@ export interface Credentials {
   reseal(table: 'credential' | 'connector', id: string, version: number, secret: Uint8Array): Promise<boolean>
 }
 
+/** A login that a person was sent to the vendor for. */
 export interface NewOAuthLogin {
   /** SHA-256 of the state, in hex: the state itself is nowhere stored */
   state_hash: string
@@ -102,6 +103,7 @@ export interface OAuthLogins {
   due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
 }
 
+/** What is shown of a key of the gateway; of the key itself only a hash is stored. */
 export interface ApiKey {
   id: string
   owner: string

@@ -3,6 +3,7 @@ import type { ToolsDelta } from '../../chat/event.ts'
 import type { JsonSchema } from '../../provider.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 
+/** An MCP server as its owner, or the configuration, named it. */
 export interface Connector {
   id: string
   owner: string
@@ -29,6 +30,7 @@ export interface Connector {
   updated_at: string
 }
 export type NewConnector = Omit<Connector, 'config_revision' | 'created_at' | 'updated_at'>
+/** A connector in a session; `alias` stands in for its name there. */
 export interface Binding {
   connector: Connector
   alias: string | null
@@ -65,6 +67,7 @@ export interface RegistryTool {
   /** Place in the declarations; grows only */
   order: number
 }
+/** A session's tools; each change of them is one `revision` more. */
 export interface RegistryRow {
   session_id: string
   revision: number
@@ -78,6 +81,7 @@ export interface RegistryGrounds {
   /** Accepted definitions of the connectors that they bind */
   pins: { connector_id: string; tool: string; hash: string }[]
 }
+/** A registry's next revision, and what the session's readers are told of it. */
 export interface RegistryChange {
   session_id: string
   /** The revision that it follows */
@@ -86,6 +90,7 @@ export interface RegistryChange {
   delta: ToolsDelta
 }
 export interface Registry {
+  /** Throws session_not_found. */
   get(session: string): Promise<RegistryRow>
   /** `revision`: the one that the caller has; -1: none. */
   grounds(known: readonly { session_id: string; revision: number }[]): Promise<RegistryGrounds>

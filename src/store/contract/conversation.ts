@@ -42,6 +42,7 @@ export interface NewMessage extends MessageInput {
   turn_id: string | null
   incomplete?: true
 }
+/** Null: the session or message is not there, or not to be seen; `busy`: a turn has not ended. */
 export interface Messages {
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */

@@ -3,6 +3,7 @@ import type { Outcome, ToolResultPart } from '../../chat/message.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 import type { Fence } from './turns.ts'
 
+/** `started` may have had its effect; `settled` has its result. */
 export type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
 /** A ledger row. Arguments, error and output are redacted before they get here. */
 export interface NewExecution {
@@ -20,6 +21,7 @@ export interface NewExecution {
   /** When an approval lapses */
   expires_at?: string
 }
+/** How a call ended, redacted but for `result`. */
 export interface Settlement {
   id: string
   outcome: Outcome
@@ -55,6 +57,7 @@ export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | '
     sealed_arguments: Uint8Array | null
   } | null
 }
+/** Times are a caller's words: who reads with them throws invalid_request for what is none. */
 export interface ExecutionFilter {
   session_id?: string
   turn_id?: string

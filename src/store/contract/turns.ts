@@ -9,8 +9,10 @@ import type { NewMessage, Session } from './conversation.ts'
 import type { NewExecution, Settlement } from './ledger.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 
+/** `queued` and `awaiting_input` have no owner; all but the last three keep their session busy. */
 export type TurnState = 'queued' | 'running' | 'awaiting_input' | 'completed' | 'failed' | 'cancelled'
 
+/** One attempt at a step; one that was discarded left no message, and its usage counts all the same. */
 export interface Step {
   index: number
   attempt: number
@@ -118,6 +120,7 @@ export type Opened =
   | { kind: 'replayed'; turn: Turn }
   | { kind: 'mismatch' }
 
+/** `finish_reason` is a completed turn's, `error` a failed one's. */
 export interface TurnEnd {
   state: 'completed' | 'failed' | 'cancelled'
   finish_reason: TurnFinish | null
@@ -197,7 +200,7 @@ export interface Turns {
     repeat: { session: string; idempotency_key: string | null },
     most: number,
   ): Promise<number>
-  /** Marks it; the owner acts on it. The epoch of its session's lease; null for one that has ended, or is not to be seen. */
+  /** Marks it; the owner acts on it. Answers with its lease's epoch; null where it has ended, or is not to be seen. */
   requestCancel(scope: Scope, id: string): Promise<number | null>
   /** A queued turn that is cancelled ends here; what follows from it is kept as with a commit. */
   endQueued(turn: Pick<Turn, 'id' | 'session_id'>, end: TurnEnd, announce: AnnouncedEvent[]): Promise<boolean>
