@@ -16,7 +16,10 @@ import type { Caller, LoginStatus, SessionTools } from './ports.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 
-/** Without secrets: of headers and variables the names alone (null: they cannot be opened any more). */
+/**
+ * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Who is no
+ * admin sees of the configuration's neither the command line nor the query, which may hold some.
+ */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null
   env_names: string[] | null
@@ -126,7 +129,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     )
     const connector = free(input.name, written)
     await audit(caller, 'connector.create', connector)
-    return view(connector)
+    return view(caller, connector)
   }
 
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
@@ -143,7 +146,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     await audit(caller, 'connector.update', connector)
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
     deps.mcp.release(connectorKey(before))
-    return view(connector)
+    return view(caller, connector)
   }
 
   async function remove(caller: Caller, id: string): Promise<void> {
@@ -160,8 +163,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       owner: caller.owner,
       act,
       subject: id,
-      // Some servers take their key in the query.
-      details: { name, transport, url: url === null ? null : url.replace(/[?#].*/s, '') },
+      details: { name, transport, url: withoutQuery(url) },
     })
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {
@@ -192,8 +194,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   }
 
   /** Without secrets, and with what is known of the connection; none is made for it. */
-  function view(connector: Connector): ConnectorView {
-    const { secret, config_revision, ...shown } = connector
+  function view({ admin }: Scope, connector: Connector): ConnectorView {
+    const { secret, config_revision, ...whole } = connector
+    const isShared = connector.origin === 'config' && !admin
+    const shown = isShared ? { ...whole, command: null, args: [], url: withoutQuery(whole.url) } : whole
     const { has_token, ...names } = namesIn(vault, connector)
     const { state, error } = deps.mcp.status(connectorKey(connector))
     const status = { state, ...(error === undefined ? {} : { error }) }
@@ -212,7 +216,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     ])
     return bindings.map(({ connector, alias }) => {
       const { id, name, origin, transport } = connector
-      const { state, error } = view(connector).status
+      const { state, error } = view({ owner: session.owner, admin: false }, connector).status
       // Of a server that has shown its tools the registry knows more than this replica's connection.
       const own = known.tools.filter((tool) => tool.connector_id === id)
       const isUp = own.length > 0 ? own.some(isLive) : state === 'ready' && error === undefined
@@ -231,10 +235,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     delete: remove,
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
     loginPage: (query) => finish(query).then(pageOf, errorPageOf),
-    get: async (scope, id) => view(await row(scope, id)),
+    get: async (scope, id) => view(scope, await row(scope, id)),
     async list(scope, page) {
       const { data, next_cursor } = await store.connectors.list(scope, page)
-      return { data: data.map(view), next_cursor }
+      return { data: data.map((connector) => view(scope, connector)), next_cursor }
     },
     async accept(caller, id, tool) {
       const connector = await row(caller, id)
@@ -249,6 +253,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     },
   }
 }
+
+/** Some servers take their key in the query. */
+const withoutQuery = (url: string | null): string | null => url?.replace(/[?#].*/s, '') ?? null
 
 const isLive = ({ status }: { status: string }) => status !== 'unavailable'
 

@@ -1,0 +1,72 @@
+/** What a connector shows, by who asks. */
+import t from 'tap'
+import type { McpSetting } from '../src/config/config.ts'
+import { configConnectors } from '../src/connector-input.ts'
+import { openStore } from '../src/store/open.ts'
+import { gateway, vault } from './routes/gateway.ts'
+
+const ADMIN = 'a-long-enough-admin-key'
+const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+const g = await gateway(store, { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN })
+t.teardown(async () => {
+  await g.close()
+  await store.close()
+})
+
+const as =
+  (key: string) =>
+  (method: string, url: string, body?: unknown): ReturnType<typeof g.call> =>
+    g.call(method, url, body, { authorization: `Bearer ${key}` })
+const admin = as(ADMIN)
+const ownerOf = async (owner: string) =>
+  as((await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key)
+
+const SETTING: McpSetting = {
+  name: 'notes',
+  transport: 'stdio',
+  url: null,
+  command: '/srv/operator/notes-server',
+  args: ['--database', 'postgres://notes:hunter2@db/notes'],
+  env: {},
+  headers: {},
+  mode: 'dynamic',
+  defaultToolConfig: {},
+  prompts: [],
+  bind: 'auto',
+  allowTools: [],
+  denyTools: [],
+  requireApproval: 'never',
+  trustAnnotations: true,
+  pin: 'warn',
+}
+const HTTP = { transport: 'streamable_http' as const, command: null, args: [] }
+
+t.test('of a configured server an owner sees neither the command line nor the query', async (t) => {
+  const url = 'https://mcp.test/v1/mcp?api_key=hunter2#frag'
+  await store.connectors.syncConfig(
+    configConnectors([SETTING, { ...SETTING, ...HTTP, name: 'search', url }], vault),
+  )
+  const ann = await ownerOf('ann')
+  for (const path of ['/v1/connectors/con_config_notes', '/v1/connectors/con_config_search', '/v1/connectors']) {
+    const seen = await ann('GET', path)
+    t.equal(seen.status, 200)
+    t.notMatch(seen.text, /hunter2|srv/, path)
+  }
+  t.match((await ann('GET', '/v1/connectors/con_config_notes')).body, {
+    name: 'notes',
+    origin: 'config',
+    command: null,
+    args: [],
+  })
+  t.equal((await ann('GET', '/v1/connectors/con_config_search')).body.url, 'https://mcp.test/v1/mcp')
+  const whole = { command: SETTING.command, args: SETTING.args }
+  t.match((await admin('GET', '/v1/connectors/con_config_notes')).body, whole, 'the operator sees all')
+  t.equal((await admin('GET', '/v1/connectors/con_config_search')).body.url, url)
+})
+
+t.test('an owner sees all of a connector of his own', async (t) => {
+  const bob = await ownerOf('bob')
+  const url = 'https://mcp.test/mcp?tenant=1'
+  const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
+  t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
+})
