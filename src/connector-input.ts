@@ -1,7 +1,7 @@
 /** What a connector may be asked to be: the shape that holds, and the row that it becomes, secrets sealed. */
 import type { McpSetting } from './config/config.ts'
 import { isHeader } from './config/toolbox.ts'
-import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
+import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { assertStdioEnv } from './mcp/child-env.ts'
@@ -127,8 +127,7 @@ export function stored(
 }
 
 /** The way back, so that a patch is checked as a whole. */
-export function inputOf(vault: Pick<Vault, 'open'>, row: Connector): ConnectorInput {
-  const { headers, env, bearer } = openConnector(vault, row)
+export function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): ConnectorInput {
   const isStdio = row.transport === 'stdio'
   return {
     name: row.name,

@@ -6,7 +6,7 @@ import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, stored } from './connector-input.ts'
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
-import { connectorKey, openConnector } from './credentials/connector-secret.ts'
+import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
@@ -134,9 +134,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
 
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
     const before = await writable(caller, id)
-    const merged = { ...inputOf(vault, before), ...patch }
+    const secret = opened(vault, before) ?? givenAnew(before, patch)
+    const merged = { ...inputOf(before, secret), ...patch }
     await check(merged)
-    const { oauth: login } = openConnector(vault, before)
+    const { oauth: login } = secret
     const isSameServer = merged.url === before.url && patch.auth === undefined
     const kept = isSameServer ? login : undefined
     const written = await store.connectors.update(caller, before, stored(vault, before, merged, kept))
@@ -282,14 +283,30 @@ function namesIn(
   vault: Pick<Vault, 'open'>,
   row: Connector,
 ): Pick<ConnectorView, 'header_names' | 'env_names'> & { has_token: boolean } {
+  const secret = opened(vault, row)
+  if (!secret) return { header_names: null, env_names: null, has_token: false }
+  const { headers, env, oauth } = secret
+  const has_token = oauth?.tokens !== undefined
+  return { header_names: Object.keys(headers), env_names: Object.keys(env), has_token }
+}
+
+/** Null: its encryption key is gone. It can still be seen, changed and deleted. */
+function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | null {
   try {
-    const { headers, env, oauth } = openConnector(vault, row)
-    const has_token = oauth?.tokens !== undefined
-    return { header_names: Object.keys(headers), env_names: Object.keys(env), has_token }
+    return openConnector(vault, row)
   } catch {
-    // The encryption key is gone: the connector can still be seen, changed and deleted.
-    return { header_names: null, env_names: null, has_token: false }
+    return null
   }
+}
+
+/** Nothing of what cannot be opened is dropped unseen: the patch must say what stands in its place. */
+function givenAnew({ transport, auth }: Connector, patch: ConnectorPatch): ConnectorSecret {
+  const login = auth.type === 'none' ? [] : (['auth'] as const)
+  const sealed = transport === 'stdio' ? (['env'] as const) : (['headers', ...login] as const)
+  const lacking = sealed.find((field) => patch[field] === undefined)
+  if (lacking === undefined) return { headers: {}, env: {} }
+  const words = `${lacking} must be given anew: what is stored cannot be opened, since its encryption key is gone.`
+  throw new BatonError('invalid_request', words, { param: lacking })
 }
 
 const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)

@@ -1,7 +1,8 @@
-/** What a connector shows, by who asks. */
+/** What a connector shows and takes, by who asks and by what of it can still be opened. */
 import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
 import { configConnectors } from '../src/connector-input.ts'
+import { createVault } from '../src/credentials/vault.ts'
 import { openStore } from '../src/store/open.ts'
 import { gateway, vault } from './routes/gateway.ts'
 
@@ -47,7 +48,11 @@ t.test('of a configured server an owner sees neither the command line nor the qu
     configConnectors([SETTING, { ...SETTING, ...HTTP, name: 'search', url }], vault),
   )
   const ann = await ownerOf('ann')
-  for (const path of ['/v1/connectors/con_config_notes', '/v1/connectors/con_config_search', '/v1/connectors']) {
+  for (const path of [
+    '/v1/connectors/con_config_notes',
+    '/v1/connectors/con_config_search',
+    '/v1/connectors',
+  ]) {
     const seen = await ann('GET', path)
     t.equal(seen.status, 200)
     t.notMatch(seen.text, /hunter2|srv/, path)
@@ -69,4 +74,39 @@ t.test('an owner sees all of a connector of his own', async (t) => {
   const url = 'https://mcp.test/mcp?tenant=1'
   const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
   t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
+})
+
+t.test('a connector whose key is gone is changed once its secrets are given anew', async (t) => {
+  const eve = await ownerOf('eve')
+  const made = await eve('POST', '/v1/connectors', {
+    name: 'files',
+    transport: 'streamable_http',
+    url: 'https://files.test/mcp',
+    headers: { 'x-tenant': 'told' },
+    auth: { type: 'bearer', token: 'told' },
+  })
+  const url = `/v1/connectors/${made.body.id}`
+  const scope = { owner: 'eve', admin: false }
+  const before = await store.connectors.get(scope, made.body.id)
+  if (!before) throw new Error('it was not kept')
+  const lost = createVault([{ id: 'lost', key: new Uint8Array(32).fill(9) }])
+  const secret = lost.seal('{}', 'elsewhere')
+  await store.connectors.update(scope, before, { ...before, secret })
+  t.match((await eve('GET', url)).body, { header_names: null })
+
+  for (const [patch, param] of [
+    [{ allow_tools: ['read_*'] }, 'headers'],
+    [{ headers: {} }, 'auth'],
+  ] as const) {
+    t.match(await eve('PATCH', url, patch), {
+      status: 400,
+      body: { error: { code: 'invalid_request', param, message: /anew/ } },
+    })
+  }
+  const anew = { headers: { 'x-tenant': 'again' }, auth: { type: 'bearer', token: 'again' } }
+  t.match(await eve('PATCH', url, { ...anew, allow_tools: ['read_*'] }), {
+    status: 200,
+    body: { header_names: ['x-tenant'], allow_tools: ['read_*'], auth: { type: 'bearer' } },
+  })
+  t.match(await eve('PATCH', url, { allow_tools: [] }), { status: 200 }, 'and can be opened again')
 })
