@@ -100,7 +100,13 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     const llm = owned(
       createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }),
     )
-    const mcp = owned(createMcp({ version: VERSION, sandbox: await sandboxOf(config) }))
+    const mcp = owned(
+      createMcp({
+        version: VERSION,
+        sandbox: await sandboxOf(config),
+        onLastWords: (server, words) => log.warn({ server, words }, 'what a server process said last'),
+      }),
+    )
     const mcpOauth = owned(createMcpOAuth())
     const connectorLogins = createConnectorLogins({
       store,

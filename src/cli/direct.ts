@@ -13,7 +13,7 @@ import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
-import { createMcp } from '../mcp/mcp.ts'
+import { createMcp, McpError } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
 import type { Access } from './access.ts'
@@ -104,6 +104,7 @@ async function attempt(work: () => Promise<unknown>): Promise<string | null> {
     await work()
     return null
   } catch (failure) {
+    if (failure instanceof McpError) return failure.forOperator
     return failure instanceof Error ? failure.message : String(failure)
   }
 }

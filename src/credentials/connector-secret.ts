@@ -70,7 +70,7 @@ export function connectorSpec(
     transport: connector.transport,
     ...(connector.url === null ? {} : { url: connector.url, headers }),
     ...(connector.command === null ? {} : { command: connector.command, args: connector.args, env }),
-    allowPrivate: connector.origin === 'config' ? true : allowPrivate,
+    ...(connector.origin === 'config' ? { allowPrivate: true, isConfigured: true } : { allowPrivate }),
     ...(auth ? { auth } : {}),
   }
 }

@@ -72,10 +72,12 @@ export async function openConnection(
     wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
-    const { kind, message, retryAfterMs, rpcCode, cause } = scrubbed(toMcpError(error, spec.name), spec)
+    const failure = scrubbed(toMcpError(error, spec.name), spec)
+    const { kind, message, retryAfterMs, rpcCode, lastWords, cause } = failure
+    if (lastWords) context.onLastWords?.(spec.name, lastWords)
     // Nothing can have been run before a connection stood.
     const failed = kind === 'disconnected' ? 'unavailable' : kind
-    throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, cause })
+    throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, lastWords, cause })
   }
 }
 
@@ -108,7 +110,8 @@ function createConnection(
     } catch (error) {
       own.abort()
       const told = toMcpError(exchange.failure ?? error, spec.name, exchange)
-      const failure = scrubbed(explain(told, wire), spec)
+      const failure = scrubbed(explain(told, wire, spec), spec)
+      if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
       throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure
     }
   }

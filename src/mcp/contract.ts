@@ -29,6 +29,8 @@ export interface McpServerSpec {
   env?: Record<string, string>
   /** Private addresses are open for this connector (operator's or config's), all or these CIDRs and hosts */
   allowPrivate: boolean | readonly string[]
+  /** The operator's own, which all owners use: what its process says is for the log, not for them */
+  isConfigured?: boolean
   /** Bearer token of the connector; `onUnauthorized` runs once after a 401, then the request is repeated. */
   auth?: McpAuth
 }
@@ -128,6 +130,8 @@ export class McpError extends Error {
   readonly retryAfterMs: number | undefined
   /** The JSON-RPC error code of the server, where it sent one */
   readonly rpcCode: number | undefined
+  /** What a configured server's process said last: for the operator alone */
+  readonly lastWords: string | undefined
 
   constructor(
     kind: McpErrorKind,
@@ -136,6 +140,7 @@ export class McpError extends Error {
       sent: boolean
       retryAfterMs?: number | undefined
       rpcCode?: number | undefined
+      lastWords?: string | undefined
       cause?: unknown
     },
   ) {
@@ -145,6 +150,12 @@ export class McpError extends Error {
     this.sent = facts.sent
     this.retryAfterMs = facts.retryAfterMs
     this.rpcCode = facts.rpcCode
+    this.lastWords = facts.lastWords
+  }
+
+  /** The message and the last words */
+  get forOperator(): string {
+    return this.lastWords ? `${this.message} stderr: ${this.lastWords}` : this.message
   }
 }
 

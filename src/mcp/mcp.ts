@@ -29,6 +29,8 @@ export interface McpOptions {
   sandbox?: Sandbox | null
   /** Answers what servers ask the user for; without it, elicitation is not declared. */
   elicit?: ElicitHandler
+  /** What the process of a configured server said last: the one place where it is told */
+  onLastWords?: (server: string, words: string) => void
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
@@ -85,6 +87,7 @@ export function createMcp(options: McpOptions): Mcp {
       watchdog,
       sandbox: options.sandbox ?? null,
       elicit: options.elicit,
+      onLastWords: options.onLastWords,
     }),
     admit,
     onListChanged: () => announcer.announce(key),

@@ -13,11 +13,12 @@ export function scrubbed(
   const secrets = [...Object.values(headers), ...Object.values(env), auth?.held?.() ?? ''].filter(
     (value) => value.length >= SHORTEST_SECRET,
   )
-  const message = secrets
-    .reduce((rest, secret) => rest.replaceAll(secret, '***'), failure.message)
-    .replace(BEARER, '$1 ***')
-  if (message === failure.message) return failure
+  const clean = (text: string): string =>
+    secrets.reduce((rest, secret) => rest.replaceAll(secret, '***'), text).replace(BEARER, '$1 ***')
+  const message = clean(failure.message)
+  const lastWords = failure.lastWords && clean(failure.lastWords)
+  if (message === failure.message && lastWords === failure.lastWords) return failure
   // Without its cause, which holds the same words.
   const { kind, sent, retryAfterMs, rpcCode } = failure
-  return new McpError(kind, message, { sent, retryAfterMs, rpcCode })
+  return new McpError(kind, message, { sent, retryAfterMs, rpcCode, lastWords })
 }

@@ -27,8 +27,8 @@ export interface StdioOptions {
 export interface StdioTransport extends Transport {
   /** Ends the process: EOF, SIGTERM, SIGKILL, the latter two to the whole group. */
   close(): Promise<void>
-  /** How it ended and the last lines that it wrote to stderr; empty while it runs quietly. */
-  obituary(): string
+  /** How it ended and the last lines that it wrote to stderr; both empty while it runs quietly. */
+  obituary(): { ending: string; words: string }
   /** Called with the id of a request whose answer was larger than the cap. */
   onoversize?: (id: number) => void
   readonly pid: number | null
@@ -59,7 +59,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
       })
       started.stdin.on('error', (error) => transport.onerror?.(error))
-      await spawned(started, spec.name)
+      await spawned(started, spec)
       const group = started.pid as number
       options.watchdog.add(group)
       ended = exit(started).then(async (how) => {
@@ -96,27 +96,22 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       killGroup(group, 'SIGKILL')
       await ended
     },
-    obituary() {
-      const lines = stderr.toString('utf8').trim().slice(-SHOWN_STDERR)
-      return [ending, lines].filter((text) => text !== '').join('; stderr: ')
-    },
+    obituary: () => ({ ending, words: stderr.toString('utf8').trim().slice(-SHOWN_STDERR) }),
   }
   return transport
 }
 
 /** Resolves once the program runs; a missing or forbidden command rejects. */
-function spawned(child: Child, server: string): Promise<void> {
+function spawned(child: Child, { name, isConfigured }: McpServerSpec): Promise<void> {
   return new Promise((resolve, reject) => {
     child.once('spawn', resolve)
     // Stays on: a later failure to signal the process must not be an uncaught error.
-    child.on('error', (error) =>
-      reject(
-        new McpError('unavailable', `${server} cannot be started: ${error.message}`, {
-          sent: false,
-          cause: error,
-        }),
-      ),
-    )
+    child.on('error', (error: NodeJS.ErrnoException) => {
+      // Its words name the program.
+      const why = isConfigured ? ` (${error.code})` : `: ${error.message}`
+      const facts = { sent: false, lastWords: isConfigured ? error.message : undefined, cause: error }
+      reject(new McpError('unavailable', `${name} cannot be started${why}`, facts))
+    })
   })
 }
 

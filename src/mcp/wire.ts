@@ -40,6 +40,8 @@ export interface ConnectionContext {
   onClose(): void
   /** A close that goes on after its caller has left */
   closing(work: Promise<void>): void
+  /** What the process of a configured server said last, for the operator's log */
+  onLastWords?: ((server: string, words: string) => void) | undefined
 }
 
 export interface Wire {
@@ -122,7 +124,7 @@ async function openWire(
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
-    throw explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire)
+    throw explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire, spec)
   } finally {
     clearTimeout(timer)
   }
@@ -133,12 +135,26 @@ function isUnclearProbe(error: unknown, exchange: Exchange): boolean {
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
 }
 
-/** Adds how a stdio server's process ended and what it said last. */
-export function explain(failure: McpError, { stdio }: Pick<Wire, 'stdio'>): McpError {
-  const facts = ['unavailable', 'timeout', 'disconnected'].includes(failure.kind) ? stdio?.obituary() : ''
-  if (!facts) return failure
+/**
+ * Adds how a stdio server's process ended and what it said last: to the message where the connector is its
+ * owner's, beside it where all owners read it.
+ */
+export function explain(
+  failure: McpError,
+  { stdio }: Pick<Wire, 'stdio'>,
+  { isConfigured = false }: Pick<McpServerSpec, 'isConfigured'>,
+): McpError {
+  if (!stdio || !['unavailable', 'timeout', 'disconnected'].includes(failure.kind)) return failure
+  const { ending, words } = stdio.obituary()
+  const told = [ending, !isConfigured && words ? `stderr: ${words}` : ''].filter((text) => text !== '')
   const { kind, message, sent, retryAfterMs, rpcCode, cause } = failure
-  return new McpError(kind, `${message} [${facts}]`, { sent, retryAfterMs, rpcCode, cause })
+  return new McpError(kind, told.length === 0 ? message : `${message} [${told.join('; ')}]`, {
+    sent,
+    retryAfterMs,
+    rpcCode,
+    lastWords: isConfigured && words ? words : failure.lastWords,
+    cause,
+  })
 }
 
 function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {

@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
-import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec } from '../mcp/mcp.ts'
 import type { Connector } from '../store/store.ts'
 import { connectBudgetMs } from './discovery.ts'
 import { isOffered } from './registry.ts'
@@ -60,7 +60,8 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       const tools = list.tools.map(({ name }) => name).filter((name) => isOffered(connector, name))
       return { setting, connector, tools }
     } catch (thrown) {
-      return { setting, connector, cause: thrown instanceof Error ? thrown.message : String(thrown) }
+      const words = thrown instanceof McpError ? thrown.forOperator : thrown
+      return { setting, connector, cause: words instanceof Error ? words.message : String(words) }
     }
   }
 

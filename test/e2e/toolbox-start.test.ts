@@ -152,6 +152,19 @@ toolbox:
   t.notMatch(stderr, /hunter2/)
 })
 
+t.test('a program that ends tells the operator why, in its own words', async (t) => {
+  const { code, stderr } = await start(
+    t,
+    `
+toolbox:
+  mcps:
+    - {name: notes, transport: stdio, command: /bin/sh, args: [-c, "echo no licence in /srv >&2; exit 7"], mode: strict}
+`,
+  )
+  t.equal(code, 69)
+  t.match(stderr.trim().split('\n')[1], /^Error: .*exited with code 7.*no licence in \/srv/)
+})
+
 t.test('a dynamic server without defaults stops the start before anything is reached', async (t) => {
   const { code, stderr } = await start(t, `toolbox:\n  mcps:${MEMORY}\n      mode: dynamic\n`)
   t.equal(code, 78)

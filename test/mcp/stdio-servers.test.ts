@@ -119,6 +119,20 @@ t.test('a server is one process for all callers, and ends when nobody uses it', 
   t.not(await told<number>(call(mcp, child('good'), 'pid')), pids[0], 'started again when needed')
 })
 
+t.test('a process that comes up after its callers have left ends when nobody uses it', async (t) => {
+  const scratch = mkdtempSync(join(tmpdir(), 'baton-child-'))
+  t.teardown(() => rmSync(scratch, { recursive: true }))
+  const file = join(scratch, 'pid')
+  const slow = `echo $$ > '${file}'; sleep 1; exec '${process.execPath}' '${CHILD}' good`
+  const spec = child('late', { command: '/bin/sh', args: ['-c', slow] })
+  const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
+  const limits = { timeoutMs: 500, maxTotalMs: 500, signal: new AbortController().signal }
+  await fails(t, mcp.call(spec, 'pid', {}, limits), { kind: 'timeout', sent: false })
+  t.equal(mcp.status('late').state, 'connecting', 'it is waited for behind them')
+  await ended(Number(readFileSync(file, 'utf8')))
+  t.equal(mcp.status('late').state, 'idle', 'it had come up')
+})
+
 t.test('interest keeps a process beyond its idle time', async (t) => {
   const mcp = door(t, { idleMs: { http: 50, stdio: 50 } })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
@@ -170,7 +184,7 @@ t.test('a server that ends before it reads is told of by its end, not by the pip
   const watchdog = { add() {}, remove() {}, stop() {} }
   const transport = createStdioTransport(spec, { maxBytes: 1024, watchdog, sandbox: null })
   t.teardown(() => transport.close())
-  let obituary = ''
+  let obituary = {}
   transport.onclose = () => {
     obituary = transport.obituary()
   }
@@ -178,7 +192,7 @@ t.test('a server that ends before it reads is told of by its end, not by the pip
   // It has closed its end by then.
   await sleep(150)
   await t.rejects(transport.send({ jsonrpc: '2.0', id: 1, method: 'ping' }), { code: 'EPIPE' })
-  t.equal(obituary, 'exited with code 7; stderr: no licence', 'which was said before')
+  t.same(obituary, { ending: 'exited with code 7', words: 'no licence' }, 'which was said before')
 })
 
 t.test('a crash fails the call at once, and the next call starts a new process', async (t) => {
