@@ -5,11 +5,19 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createDecoder } from '../sse.ts'
+import { retryAfterMs } from './http.ts'
 
 const FIRST_PAUSE_MS = 1_000
 const LONGEST_PAUSE_MS = 30_000
 /** A channel that lived so long was no failure: the next one starts with the first pause again. */
 const HEALTHY_MS = 60_000
+
+/**
+ * Asking again is in vain on this connection: 405 is the specification's word for no channel, 404 (400 with
+ * some servers) says that the session is gone, which the next request finds out. Anything else may pass: a
+ * token that has just ended, a rate limit.
+ */
+const NO_CHANNEL = new Set([204, 400, 404, 405, 410, 501])
 
 /** How a channel ended. `retryMs` is the server's wish, `lastEventId` where to resume. */
 export interface ChannelEnd {
@@ -96,7 +104,9 @@ export async function readGetStream(
   const response = await options.fetch(options.url, { headers, signal, redirect: 'manual' })
   if (!response.ok || !response.body) {
     await response.body?.cancel()
-    return response.status >= 500 ? end : { isUnsupported: true }
+    if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }
+    const retryMs = retryAfterMs(response.headers.get('retry-after'))
+    return retryMs === undefined ? end : { ...end, retryMs }
   }
   const decoder = createDecoder(
     (frame) => {
