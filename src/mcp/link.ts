@@ -123,6 +123,8 @@ export class Link {
       this.#verdict = { value: held.connection.verdict, until: Date.now() + VERDICT_MS }
       this.succeeded()
       this.#watch()
+      // Whoever asked for it may have left meanwhile.
+      this.#armIdle()
       return held
     } catch (error) {
       this.#verdict = null
