@@ -1,4 +1,5 @@
 /** The toolbox of the YAML file: its own rules beyond the schema, and its defaults (api.md section 1). */
+import { envProblem } from '../mcp/child-env.ts'
 import type { Problem } from '../validation.ts'
 import type { McpSetting, Toolbox, ToolSetting } from './config.ts'
 import { durationMs } from './duration.ts'
@@ -65,8 +66,9 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
   for (const [name, value] of Object.entries(mcp.headers ?? {})) {
     if (!isHeader(name, String(value))) say(`headers.${name}`, 'is not a legal HTTP header')
   }
-  for (const name of Object.keys(mcp.env ?? {})) {
-    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) say(`env.${name}`, 'is not a legal variable name')
+  for (const [name, value] of Object.entries(mcp.env ?? {})) {
+    const problem = envProblem(name, String(value))
+    if (problem) say(`env.${name}`, problem)
   }
   return problems
 }

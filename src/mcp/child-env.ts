@@ -6,18 +6,19 @@ import { BatonError } from '../errors.ts'
 /** Variables that change what a program executes rather than how it is configured. */
 const REFUSED_NAMES = /^(NODE_OPTIONS|LD_.*|DYLD_.*|PYTHON.*|BASH_ENV|ENV|IFS)$/i
 
-/** Throws invalid_request for a variable that must not be handed to a server process, or is no variable. */
+/** Why a variable must not be handed to a server process, or is none; null where it may. */
+export function envProblem(name: string, value: string): string | null {
+  if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
+    return 'is not a legal variable name: an environment variable has letters, digits and _ alone'
+  if (REFUSED_NAMES.test(name)) return 'can make the server run other code and is refused'
+  return value.includes('\0') ? 'has a value with a NUL byte' : null
+}
+
+/** Throws invalid_request at the first variable that has such a problem. */
 export function assertStdioEnv(env: Readonly<Record<string, string>>): void {
   for (const [name, value] of Object.entries(env)) {
-    const param = `env.${name}`
-    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
-      throw new BatonError('invalid_request', `"${name}" is no name of an environment variable.`, { param })
-    if (REFUSED_NAMES.test(name))
-      throw new BatonError('invalid_request', `${name} can make the server run other code and is refused.`, {
-        param,
-      })
-    if (value.includes('\0'))
-      throw new BatonError('invalid_request', `The value of ${name} holds a NUL byte.`, { param })
+    const problem = envProblem(name, value)
+    if (problem) throw new BatonError('invalid_request', `"${name}" ${problem}.`, { param: `env.${name}` })
   }
 }
 
