@@ -4,6 +4,7 @@
  * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
  */
 import { isIP } from 'node:net'
+import { isOpening } from '../mcp/addresses.ts'
 import { parseDuration } from './duration.ts'
 
 /** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
@@ -137,32 +138,29 @@ const origins = (value: string): string[] =>
     throw new UnfitValue(`holds '${item}', which is no origin`, 'An origin is scheme://host[:port], no path')
   })
 
-/** `true`, `false`, or the CIDRs, addresses and host names that are opened. */
+/** `true`, `false`, or what the guard of addresses reads. */
 const openNetworks = (value: string): boolean | string[] => {
   if (/^(true|false)$/i.test(value)) return value.toLowerCase() === 'true'
-  return list(value).map((item) => {
-    const [address = '', bits, ...rest] = item.split('/')
-    const family = isIP(address)
-    const fits =
-      bits === undefined
-        ? family > 0 || /^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$/.test(item)
-        : family > 0 &&
-          rest.length === 0 &&
-          /^\d{1,3}$/.test(bits) &&
-          Number(bits) <= (family === 4 ? 32 : 128)
-    if (fits) return item
-    throw new UnfitValue(`holds '${item}', which is no CIDR, address or host name`, 'Or set it to true')
-  })
+  const entries = list(value)
+  const unfit = entries.find((entry) => !isOpening(entry))
+  if (unfit === undefined) return entries
+  throw new UnfitValue(
+    `holds '${unfit}', which is no CIDR, address, host name or *.suffix`,
+    'Or set it to true',
+  )
 }
 
 const providers = (value: string): ProviderId[] => [...new Set(list(value).map(oneOf(...PROVIDER_IDS)))]
+
+/** The id of an encryption key; it stands in all that is sealed under it. */
+export const KEY_ID = /^[\w.-]{1,64}$/
 
 const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
   const remedy = 'Write id:base64[,id:base64…], 32 random bytes each; make one with: openssl rand -base64 32'
   const keys = list(value).map((item, i) => {
     const [, id = '', base64 = ''] = /^([^:]*):(.*)$/.exec(item) ?? []
-    if (!/^[A-Za-z0-9_-]{1,32}$/.test(id)) {
-      throw new UnfitValue(`key ${i + 1} has no id of 1 to 32 letters, digits, - or _`, remedy)
+    if (!KEY_ID.test(id)) {
+      throw new UnfitValue(`key ${i + 1} has no id of 1 to 64 letters, digits, ., - or _`, remedy)
     }
     const key = Buffer.from(base64, 'base64')
     const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
@@ -263,7 +261,7 @@ export const SETTINGS = {
   connectors_allow_private: optional(
     'BATON_CONNECTORS_ALLOW_PRIVATE',
     openNetworks,
-    'Opens private addresses to connectors: `true`, or CIDRs and hosts. Default: `true` while auth is off.',
+    'Opens private addresses to connectors: `true`, or CIDRs, hosts and `*.suffix`. Default: `true` while auth is off.',
   ),
   allow_stdio_connectors: required(
     'BATON_ALLOW_STDIO_CONNECTORS',

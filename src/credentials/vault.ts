@@ -7,6 +7,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { makeDataDir } from '../config/data-dir.ts'
+import { KEY_ID } from '../config/settings.ts'
 import { BatonError } from '../errors.ts'
 
 export interface VaultKey {
@@ -83,8 +84,6 @@ export function createVault(keys: readonly VaultKey[]): Vault {
     },
   }
 }
-
-const KEY_ID = /^[\w.-]{1,64}$/
 
 function readHeader(sealed: Uint8Array): { id: string; header: Buffer; rest: Buffer } {
   const bytes = Buffer.from(sealed.buffer, sealed.byteOffset, sealed.byteLength)

@@ -88,8 +88,8 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
   for (const entry of allow) {
     const text = entry.trim().toLowerCase()
     if (addRange(ranges, text)) continue
-    if (/^\*\.[a-z0-9.-]+$/.test(text)) suffixes.push(text.slice(1))
-    else if (/^[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?$/.test(text)) names.add(text)
+    if (SUFFIX.test(text)) suffixes.push(text.slice(1))
+    else if (NAME.test(text)) names.add(text)
     else
       throw new BatonError('invalid_request', `"${entry}" is no CIDR, address, host name or *.suffix.`, {
         param: 'allow_private',
@@ -103,6 +103,15 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
     },
   }
 }
+
+/** Whether `parseOpenings` takes it. */
+export function isOpening(entry: string): boolean {
+  const text = entry.trim().toLowerCase()
+  return addRange(new BlockList(), text) || SUFFIX.test(text) || NAME.test(text)
+}
+
+const SUFFIX = /^\*\.[a-z0-9.-]+$/
+const NAME = /^[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?$/
 
 function addRange(list: BlockList, text: string): boolean {
   const [address = '', prefix, ...rest] = text.split('/')

@@ -4,6 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
+import { createVault } from '../../src/credentials/vault.ts'
+import { parseOpenings } from '../../src/mcp/addresses.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'baton-rules-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -27,4 +29,41 @@ t.test('variables that no server is started with are refused before anything sta
     [...env, 'NUL'].map((name) => `toolbox.mcps[0].env.${name}`),
   )
   t.match(problems[0], { problem: /other code/ })
+})
+
+t.test('private openings are what the guard reads', async (t) => {
+  const fit = [
+    '10.0.0.0/8',
+    'fd00::/8',
+    '127.0.0.1',
+    'Tools.internal',
+    '*.corp.test',
+    '_sip.corp.test',
+    'a_b',
+  ]
+  t.same(load({ BATON_CONNECTORS_ALLOW_PRIVATE: fit.join(',') }).config?.connectorsAllowPrivate, fit)
+  t.doesNotThrow(() => parseOpenings(fit))
+  for (const unfit of ['10.0.0.0/33', 'fd00::/129', '*', '*.', 'a b', 'http://a.test', '-a']) {
+    t.match(load({ BATON_CONNECTORS_ALLOW_PRIVATE: unfit }).problems, [
+      { path: 'BATON_CONNECTORS_ALLOW_PRIVATE', problem: `holds '${unfit}'` },
+    ])
+    t.throws(() => parseOpenings([unfit]), { code: 'invalid_request' })
+  }
+})
+
+t.test('an encryption key has an id that the vault takes', async (t) => {
+  const key = Buffer.alloc(32, 7)
+  for (const [id, fits] of [
+    ['k1', true],
+    ['2026-11.b_C', true],
+    ['k'.repeat(64), true],
+    ['k'.repeat(65), false],
+    ['a b', false],
+  ] as const) {
+    const { problems } = load({ BATON_ENCRYPTION_KEYS: `${id}:${key.toString('base64')}` })
+    t.equal(problems.length === 0, fits, id)
+    const open = () => createVault([{ id, key }])
+    if (fits) t.doesNotThrow(open)
+    else t.throws(open)
+  }
 })
