@@ -76,7 +76,7 @@ export type ApprovalPolicy = 'never' | 'always' | 'destructive'
 
 /** Durations are milliseconds here, ISO 8601 in the file. */
 export interface Toolbox {
-  /** True when the file has a `toolbox` at all: then tools and built-ins are limited to what it names */
+  /** The file has a `toolbox`: only then `maxConcurrent` limits anything */
   configured: boolean
   maxConcurrent: number
   tools: readonly ToolSetting[]
