@@ -154,7 +154,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         specFor,
         place: (tool, connector, signal) =>
           gate.enter(
-            `${connector?.id}/${tool.mcp_tool_name ?? tool.canonical_name}`,
+            `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
             policy.limits(tool, connector).maxInstances,
             signal,
             tool.canonical_name,

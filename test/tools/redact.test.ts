@@ -84,6 +84,14 @@ t.test('a secret across a slice of a long text is found', async (t) => {
   }
 })
 
+t.test('the longest token that a rule knows is found whole across a slice', async (t) => {
+  const token = `eyJ${'h'.repeat(8_192)}.eyJ${'p'.repeat(16_384)}.${'s'.repeat(2_048)}`
+  for (const before of [170_001, 173_400, 174_999]) {
+    const { value } = await redactText(`${' '.repeat(before)}${token} end`)
+    t.equal(value.trim(), `${MASK} end`, `at ${before}`)
+  }
+})
+
 t.test('texts made to be slow are not', async (t) => {
   const tokens = [
     '-----BEGIN PRIVATE KEY-----',
