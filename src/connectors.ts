@@ -15,6 +15,7 @@ import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } f
 import type { Caller, LoginStatus, SessionTools } from './ports.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
+import { FOLLOWERS } from './tools/session-tools.ts'
 
 /**
  * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Who is no
@@ -78,8 +79,6 @@ export interface ConnectorDeps {
 }
 
 const LOGIN = 'it waits for a login of its owner'
-/** Sessions that follow a changed connector at once; the others see it at their next turn. */
-const FOLLOWERS = 1000
 
 export function createConnectors(deps: ConnectorDeps): Connectors {
   const { store, vault, tools } = deps

@@ -4,7 +4,7 @@
  */
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'
-import { isRecord } from './tools.ts'
+import { isRecord } from './json.ts'
 
 type Block = Record<string, unknown>
 

@@ -3,7 +3,7 @@
  * revision, backs off from a server that is down, lets go of what nobody uses. How a connection works is
  * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
  */
-import { createBreaker } from './breaker.ts'
+import { createBackoff } from './backoff.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus, StaleConnectionError } from './contract.ts'
@@ -35,7 +35,7 @@ export class Link {
   onListChanged: () => void = () => {}
   lastUsed = Date.now()
   readonly #options: LinkOptions
-  readonly #breaker = createBreaker()
+  readonly #backoff = createBackoff()
   readonly #open = new Set<Held>()
   readonly #closings = new Set<Promise<void>>()
   #held: Held | null = null
@@ -110,7 +110,7 @@ export class Link {
   }
 
   async #connect(spec: McpServerSpec): Promise<Held> {
-    const waitMs = this.#breaker.waitMs()
+    const waitMs = this.#backoff.waitMs()
     if (waitMs > 0) {
       const why = this.#lastError ? `: ${this.#lastError.message}` : '.'
       throw new McpError('unavailable', `${spec.name} is down${why}`, { sent: false, retryAfterMs: waitMs })
@@ -176,7 +176,7 @@ export class Link {
   }
 
   succeeded(): void {
-    this.#breaker.succeeded()
+    this.#backoff.succeeded()
     this.#timeouts = 0
     this.#lastError = null
   }
@@ -185,13 +185,13 @@ export class Link {
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
-    if (what === 'attempt' && error.kind !== 'auth_required') this.#breaker.failed()
+    if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
   }
 
   status(): McpStatus {
     const error = this.#lastError
-    const waitMs = this.#breaker.waitMs()
+    const waitMs = this.#backoff.waitMs()
     return {
       state: this.#state(),
       ...(error && { error: error.message }),

@@ -8,6 +8,7 @@ import type { Readable, Writable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
+import { within } from './deadline.ts'
 import type { Sandbox } from './sandbox.ts'
 import type { Watchdog } from './watchdog.ts'
 
@@ -137,15 +138,11 @@ function killGroup(group: number, signal: NodeJS.Signals): void {
   }
 }
 
-async function settles(promise: Promise<unknown>, ms: number): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<false>((resolve) => {
-    timer = setTimeout(resolve, ms, false)
-  })
-  const done = await Promise.race([promise.then(() => true), late])
-  clearTimeout(timer)
-  return done
-}
+const settles = async (promise: Promise<unknown>, ms: number): Promise<boolean> =>
+  (await within(
+    ms,
+    promise.then(() => true),
+  )) !== null
 
 /** Newline-delimited JSON. What is no JSON is a program's chatter and skipped; a line above the cap too. */
 function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number): void {

@@ -4,6 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import type { JsonSchema, McpAnnotations, McpTool, ToolProblem } from './contract.ts'
+import { canonicalJson, isRecord } from './json.ts'
 
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
@@ -174,12 +175,6 @@ export function hashTools(tools: readonly McpTool[], leftOut: readonly ToolProbl
 export const leftOutOf = ({ repaired }: Pick<MendedTools, 'repaired'>): ToolProblem[] =>
   repaired.filter(({ left_out }) => left_out)
 
-function canonicalJson(value: unknown): string {
-  return JSON.stringify(value, (_key, inner: unknown) =>
-    isRecord(inner) ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1))) : inner,
-  )
-}
-
 /** Nesting depth, counted no further than needed: a hostile definition must not exhaust the stack. */
 function depthOf(value: unknown, limit = MAX_DEPTH): number {
   if (typeof value !== 'object' || value === null) return 0
@@ -188,6 +183,3 @@ function depthOf(value: unknown, limit = MAX_DEPTH): number {
   for (const inner of Object.values(value)) deepest = Math.max(deepest, depthOf(inner, limit - 1))
   return deepest + 1
 }
-
-export const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)

@@ -19,10 +19,11 @@ import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
+import { isRecord } from './json.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
-import { isRecord, MAX_ENTRIES, mendTools } from './tools.ts'
+import { MAX_ENTRIES, mendTools } from './tools.ts'
 import type { Watchdog } from './watchdog.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */

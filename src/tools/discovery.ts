@@ -4,6 +4,7 @@
  * `onArrival` says when it is there.
  */
 import type { Logger } from 'pino'
+import { within } from '../mcp/deadline.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
 import type { KnownServer } from './registry.ts'
@@ -122,8 +123,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
     const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: isNewer }).then(
-      (list) => came(watch, list),
-      (thrown: unknown) => failed(watch, thrown),
+      (list) => noteList(watch, list),
+      (thrown: unknown) => noteFailure(watch, thrown),
     )
     watch.asking = asking
     void asking.finally(() => {
@@ -132,7 +133,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     return asking
   }
 
-  async function came(watch: Watch, list: ToolList): Promise<Answer> {
+  async function noteList(watch: Watch, list: ToolList): Promise<Answer> {
     const { list: before, connector, failure } = watch
     Object.assign(watch, { failure: null, failures: 0, list })
     const isNew = before?.hash !== list.hash && (await remember(watch, before, list))
@@ -141,7 +142,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     return { list }
   }
 
-  function failed(watch: Watch, thrown: unknown): Answer {
+  function noteFailure(watch: Watch, thrown: unknown): Answer {
     const failure = inWords(watch.connector, thrown)
     const isNews = watch.failure === null && watch.list !== null
     watch.failure = failure
@@ -150,7 +151,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     // Forgotten meanwhile: its connector was changed or deleted.
     const isWatched = watches.get(watch.spec.key) === watch
     if (isWatched && !isClosed && !watch.retry) {
-      watch.retry = setTimeout(() => again(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
+      watch.retry = setTimeout(() => askAgain(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
     if (isNews) for (const tell of listeners) tell(watch.connector)
@@ -158,12 +159,12 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** Only while a session has use for it: a server that nobody wants is left alone. */
-  function again(watch: Watch): void {
+  function askAgain(watch: Watch): void {
     watch.retry = null
     if (Date.now() < watch.wantedUntil) void ask(watch, false)
   }
 
-  async function one(
+  async function lookUpOne(
     { connector, alias }: Binding,
     { deadlineMs, refresh }: { deadlineMs: number; refresh: boolean },
   ): Promise<ListedServer> {
@@ -203,7 +204,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (!list) return null
     if (!isRecent(list)) void ask(watch, true)
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
-    if (watch.list?.hash !== list.hash) void came(watch, list)
+    if (watch.list?.hash !== list.hash) void noteList(watch, list)
     return Promise.resolve({ list })
   }
 
@@ -242,9 +243,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
-  async function safely(binding: Binding, options: Parameters<typeof one>[1]): Promise<ListedServer> {
+  async function safely(binding: Binding, options: Parameters<typeof lookUpOne>[1]): Promise<ListedServer> {
     try {
-      return await one(binding, options)
+      return await lookUpOne(binding, options)
     } catch (thrown) {
       const { connector, alias } = binding
       log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
@@ -276,15 +277,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 }
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
-
-/** The answer, or null when it takes longer; leaves no timer behind. */
-export async function within<T>(ms: number, answer: Promise<T>): Promise<T | null> {
-  let timer: NodeJS.Timeout | undefined
-  const over = new Promise<null>((resolve) => {
-    timer = setTimeout(() => resolve(null), ms)
-  })
-  return Promise.race([answer, over]).finally(() => clearTimeout(timer))
-}
 
 function inWords(connector: Connector, thrown: unknown): string {
   const why = thrown instanceof Error ? thrown.message : String(thrown)

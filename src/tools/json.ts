@@ -1,8 +1,7 @@
-/** JSON values from outside: told apart, measured without recursion, written in one canonical form. */
+/** JSON values from outside: told apart, written in one canonical form, measured without recursion. */
 import { createHash } from 'node:crypto'
 
-export const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
+export { canonicalJson, isRecord } from '../mcp/json.ts'
 
 /**
  * Whether a value stays within both limits. Walks with its own stack: a value nested a hundred thousand
@@ -25,17 +24,6 @@ export function isWithin(value: unknown, limits: { depth: number; bytes: number 
     if (bytes + open.length > limits.bytes) return false
   }
   return true
-}
-
-/** JSON with sorted keys and no undefined: equal values have equal texts. For values of bounded depth. */
-export function canonicalJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item ?? null)).join(',')}]`
-  if (!isRecord(value)) return JSON.stringify(value) ?? 'null'
-  const members = Object.keys(value)
-    .filter((key) => value[key] !== undefined)
-    .sort()
-    .map((key) => `${JSON.stringify(key)}:${canonicalJson(value[key])}`)
-  return `{${members.join(',')}}`
 }
 
 export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')

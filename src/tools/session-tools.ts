@@ -4,13 +4,14 @@
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
+import { within } from '../mcp/deadline.ts'
 import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery, within } from './discovery.ts'
+import { connectBudgetMs, createDiscovery } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -65,8 +66,8 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-/** Sessions that follow one server's announcement at once; the others see it at their next turn. */
-const FOLLOWERS = 1_000
+/** Sessions that follow a server's announcement or a changed connector at once; the others see it at their next turn. */
+export const FOLLOWERS = 1_000
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps

@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
-import { createBreaker } from '../../src/mcp/breaker.ts'
+import { createBackoff } from '../../src/mcp/backoff.ts'
 import { keepChannel } from '../../src/mcp/channel.ts'
 import { assertStdioEnv } from '../../src/mcp/child-env.ts'
 import { readResult } from '../../src/mcp/content.ts'
@@ -254,21 +254,21 @@ t.test('odd shapes of a result are read for what they hold', (t) => {
 
 t.test('after three failures in a row the pauses grow at random up to a minute', (t) => {
   let clock = 0
-  const breaker = createBreaker(
+  const backoff = createBackoff(
     () => 1,
     () => clock,
   )
-  breaker.failed()
-  breaker.failed()
-  t.equal(breaker.waitMs(), 0, 'two failures cost nothing')
-  breaker.failed()
-  t.equal(breaker.waitMs(), 4_000)
+  backoff.failed()
+  backoff.failed()
+  t.equal(backoff.waitMs(), 0, 'two failures cost nothing')
+  backoff.failed()
+  t.equal(backoff.waitMs(), 4_000)
   clock += 4_000
-  t.equal(breaker.waitMs(), 0, 'one attempt is allowed after the pause')
-  for (let i = 0; i < 30; i++) breaker.failed()
-  t.equal(breaker.waitMs(), 60_000)
-  breaker.succeeded()
-  t.equal(breaker.waitMs(), 0)
+  t.equal(backoff.waitMs(), 0, 'one attempt is allowed after the pause')
+  for (let i = 0; i < 30; i++) backoff.failed()
+  t.equal(backoff.waitMs(), 60_000)
+  backoff.succeeded()
+  t.equal(backoff.waitMs(), 0)
   t.end()
 })
 

@@ -4,7 +4,7 @@ const TOLERATED = 3
 const FIRST_MS = 500
 const LONGEST_MS = 60_000
 
-export interface Breaker {
+export interface Backoff {
   /** Milliseconds until the next attempt is allowed; 0: now */
   waitMs(): number
   succeeded(): void
@@ -12,7 +12,7 @@ export interface Breaker {
 }
 
 /** Full jitter (0 to 0.5 s · 2ⁿ, at most 60 s), so that many gateways do not come back at the same moment. */
-export function createBreaker(random: () => number = Math.random, now: () => number = Date.now): Breaker {
+export function createBackoff(random: () => number = Math.random, now: () => number = Date.now): Backoff {
   let failures = 0
   let openUntil = 0
   return {
