@@ -5,6 +5,7 @@ import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { parse, parseAllDocuments } from 'yaml'
+import { FileSchema } from '../src/config/file.ts'
 import { SETTINGS } from '../src/config/settings.ts'
 import { METRICS } from '../src/telemetry.ts'
 
@@ -33,6 +34,19 @@ t.test('the settings page is made from the settings', async (t) => {
     encoding: 'utf8',
   })
   t.equal(status, 0, stderr)
+})
+
+t.test('the toolbox page tells every key, and none that is not', async (t) => {
+  const { properties } = FileSchema.properties.toolbox
+  const { tools, mcps } = properties
+  const tables = read('docs/toolbox.md')
+    .split('| key | type |')
+    .slice(1)
+    .map((table) => [...table.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, key]) => key).sort())
+  t.same(
+    tables,
+    [properties, tools.items.properties, mcps.items.properties].map((keys) => Object.keys(keys).sort()),
+  )
 })
 
 t.test('every metric that a document names exists', async (t) => {
