@@ -8,6 +8,7 @@ import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
+/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `stored`. */
 export interface ConnectorInput {
   name: string
   transport: Connector['transport']

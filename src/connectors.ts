@@ -35,6 +35,7 @@ export interface BoundConnector extends Pick<Connector, 'id' | 'name' | 'origin'
   reason?: string
 }
 
+/** What came of connecting and listing now; where it failed, `error` says why and the rest is empty. */
 export interface ConnectorTest {
   ok: boolean
   latency_ms: number

@@ -2,4 +2,5 @@
 import type { Builtin } from '../tools/builtin.ts'
 import { inspectToolOutput } from './inspect_tool_output.ts'
 
+/** The built-in tools that a toolbox may name. */
 export const BUILTINS: readonly Builtin[] = [inspectToolOutput]

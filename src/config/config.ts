@@ -1,5 +1,6 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
 
+/** What everything else works from: whole, checked and frozen. */
 export interface Config {
   host: string
   port: number
@@ -72,6 +73,7 @@ export interface Config {
   }
 }
 
+/** Which calls wait for a person; `destructive`: those that are not known to be harmless. */
 export type ApprovalPolicy = 'never' | 'always' | 'destructive'
 
 /** Durations are milliseconds here, ISO 8601 in the file. */
@@ -83,12 +85,17 @@ export interface Toolbox {
   mcps: readonly McpSetting[]
   inspect: boolean
 }
+/**
+ * What `toolbox.tools` says of one tool. A field that is left out has its default from its server
+ * (tools/toolbox.ts).
+ */
 export interface ToolSetting {
   name: string
   maxInstances?: number
   timeoutMs?: number
   requireApproval?: ApprovalPolicy
 }
+/** One server of `toolbox.mcps`, defaults filled in. */
 export interface McpSetting {
   name: string
   transport: 'streamable_http' | 'sse' | 'stdio'

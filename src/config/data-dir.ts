@@ -14,6 +14,7 @@ export function makeDataDir(folder: string): void {
   }
 }
 
+/** The error of a data folder that cannot be used, with the remedy. */
 export function unusable(folder: string, failure: unknown): ConfigError {
   const why = failure instanceof Error ? failure.message : String(failure)
   const problem = `Baton cannot keep its data in ${folder} (${why})`

@@ -99,6 +99,7 @@ const SettingValue = Type.Unsafe<string | number | boolean | (string | number | 
   items: Scalar,
 })
 
+/** The whole file: every setting of the table, and what stands in the file alone. */
 export const FileSchema = Type.Object(
   {
     ...fields(Object.keys(SETTINGS), () => Type.Optional(SettingValue)),

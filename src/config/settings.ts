@@ -11,6 +11,7 @@ import { parseDuration } from './duration.ts'
 export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
 export type ProviderId = (typeof PROVIDER_IDS)[number]
 
+/** How one setting is given and read. `read` throws UnfitValue. */
 export interface Setting<T> {
   /** The environment variable */
   name: string
@@ -386,4 +387,5 @@ export const ENV_KEYS = {
 /** Where the YAML file is. */
 export const CONFIG_FILE = optional('BATON_CONFIG', text, 'The YAML file. Default: ./baton.yaml where it is.')
 
+/** What the readers of SETTINGS answer with, by key. */
 export type SettingValues = { [K in keyof typeof SETTINGS]: ReturnType<(typeof SETTINGS)[K]['read']> }

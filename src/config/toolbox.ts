@@ -122,5 +122,6 @@ const mcpSetting = (file: McpFile): McpSetting => ({
   pin: file.pin ?? 'warn',
 })
 
+/** Pairs as texts: YAML reads 12345 and true as something else. */
 export const textValues = (pairs: Record<string, string | number | boolean> = {}): Record<string, string> =>
   Object.fromEntries(Object.entries(pairs).map(([key, value]) => [key, String(value)]))

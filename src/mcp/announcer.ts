@@ -1,5 +1,6 @@
 /** Thins out announcements: the first at once, then at most one per interval and key, the last never lost. */
 
+/** Tells many listeners what one key announced; `stop` drops what still waits. */
 export interface Announcer {
   announce(key: string): void
   /** Returns the unsubscriber. */
@@ -7,6 +8,7 @@ export interface Announcer {
   stop(): void
 }
 
+/** One that tells of a key at most once in `intervalMs`. */
 export function createAnnouncer(intervalMs: number): Announcer {
   const listeners = new Set<(key: string) => void>()
   const pauses = new Map<string, { timer: NodeJS.Timeout; isDue: boolean }>()

@@ -4,6 +4,7 @@ const TOLERATED = 3
 const FIRST_MS = 500
 const LONGEST_MS = 60_000
 
+/** Whether a server may be asked now. Who asks reports what came of it. */
 export interface Backoff {
   /** Milliseconds until the next attempt is allowed; 0: now */
   waitMs(): number

@@ -27,6 +27,7 @@ export interface ChannelEnd {
   lastEventId?: string
 }
 
+/** A channel that is being kept, whether or not it is open at this moment. */
 export interface Channel {
   /**
    * Open until this time, milliseconds since the epoch; an earlier time than before has no effect. False

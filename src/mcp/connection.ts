@@ -38,11 +38,13 @@ export interface CallRequest {
   onProgress?: ((progress: McpProgress) => void) | undefined
 }
 
+/** A tool list as it was read, over all pages. */
 export interface ListedTools extends MendedTools {
   /** How long the server says that the list holds (2026-07-28) */
   ttlMs?: number
 }
 
+/** A server that is connected, until its context hears `onClose`. */
 export interface Connection {
   readonly server: McpServerInfo
   readonly verdict: Verdict

@@ -4,6 +4,7 @@
  */
 import type { ContentPart } from '../chat/message.ts'
 
+/** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
 export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
 /** A JSON Schema of whatever draft the server wrote; not validated here. */
@@ -35,6 +36,7 @@ export interface McpServerSpec {
   auth?: McpAuth
 }
 
+/** Where a connection takes its bearer token from, and what it tells of refusals. Verbs may throw McpError. */
 export interface McpAuth {
   token(): Promise<string | undefined>
   /** The token as it is, never renewed for it: what must stand in no error */
@@ -60,6 +62,7 @@ export interface McpAnnotations {
   openWorldHint?: boolean
 }
 
+/** A tool as its server defines it, mended where it was malformed. */
 export interface McpTool {
   name: string
   title?: string
@@ -70,6 +73,7 @@ export interface McpTool {
   annotations?: McpAnnotations
 }
 
+/** What the server says of itself, and the revision that was agreed on. */
 export interface McpServerInfo {
   name: string
   version: string
@@ -84,6 +88,7 @@ export interface ToolProblem {
   left_out?: true
 }
 
+/** All that a server offers at one time. */
 export interface ToolList {
   server: McpServerInfo
   /** In the server's order, names unique */
@@ -95,6 +100,7 @@ export interface ToolList {
   fetched_at: number
 }
 
+/** A progress notification of a running call; the numbers are the server's own. */
 export interface McpProgress {
   progress: number
   total?: number
@@ -171,7 +177,9 @@ export class StaleConnectionError extends McpError {
   }
 }
 
+/** Of the connection; `quarantined`: its list changes too often and is held still. */
 export type McpState = 'idle' | 'connecting' | 'ready' | 'down' | 'auth_required' | 'quarantined'
+/** What is known of a key without asking its server. */
 export interface McpStatus {
   state: McpState
   /** The last failure's text; gone after the next success */
@@ -203,6 +211,7 @@ export interface CallOptions {
   onProgress?: (progress: McpProgress) => void
 }
 
+/** The door to MCP servers: connects when needed, and shares what equal keys may share. */
 export interface Mcp {
   /**
    * The server's tools; connects first if needed. One request at a time per key: callers that come

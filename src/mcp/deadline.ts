@@ -10,6 +10,7 @@ export async function within<T>(ms: number, answer: Promise<T>): Promise<T | nul
   return Promise.race([answer, over]).finally(() => clearTimeout(timer))
 }
 
+/** Whoever makes one clears it. */
 export interface Deadline {
   /** Aborts at the time limit and when the caller leaves */
   signal: AbortSignal
@@ -22,6 +23,10 @@ export interface Deadline {
   clear(): void
 }
 
+/**
+ * The patience of a caller who waits `ms` at most; what it rejects with is an McpError of kind timeout or
+ * cancelled.
+ */
 export function createDeadline(server: string, ms: number, caller?: AbortSignal): Deadline {
   const controller = new AbortController()
   let failure: McpError | null = null

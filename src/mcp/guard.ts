@@ -10,6 +10,7 @@ import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
 import { BatonError } from '../errors.ts'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
 
+/** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
 const DEFAULT_TIMEOUT_MS = 30_000
 const CONNECT_TIMEOUT_MS = 5_000
@@ -33,6 +34,7 @@ export interface GuardOptions {
   resolve?: Resolve
 }
 
+/** A fetch, and the check of an address before anything is kept. */
 export interface Guard {
   /**
    * Like fetch. Redirects are followed within the origin only (`redirect: 'manual'` hands them out).
@@ -45,10 +47,12 @@ export interface Guard {
   close(): Promise<void>
 }
 
+/** A body, or one event of a stream, was larger than the cap; the rest is not read. */
 export class BodyTooLargeError extends Error {
   override name = 'BodyTooLargeError'
 }
 
+/** A guard with connections of its own. Throws invalid_request for an opening that is none. */
 export function createGuard(options: GuardOptions): Guard {
   const openings = parseOpenings(options.allowPrivate)
   const resolve: Resolve = options.resolve ?? ((hostname) => dnsLookup(hostname, { all: true }))

@@ -51,6 +51,7 @@ export interface McpFetchOptions {
   keepsGetStream: boolean
 }
 
+/** A fetch for one transport; it rejects with whatever the fetch below it does, and notes the facts in the exchange. */
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
     const exchange = exchanges.getStore()

@@ -1,5 +1,6 @@
 /** JSON values from outside: told apart, and written in the one form that decides whether definitions are equal. */
 
+/** A JSON object, neither null nor a list. */
 export const isRecord = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 

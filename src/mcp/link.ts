@@ -30,6 +30,7 @@ const VERDICT_MS = 24 * 3_600_000
 /** After so many calls without an answer, none answered in between, the server is taken for stuck. */
 const MAX_TIMEOUTS = 3
 
+/** One connection at a time for all who use a key, with those that its former users still run on. */
 export class Link {
   /** Set by the owner: the server announced a changed tool list. */
   onListChanged: () => void = () => {}

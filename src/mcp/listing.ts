@@ -10,6 +10,7 @@ const MINUTE_MS = 60_000
 const MAX_CHANGES = 10
 const QUARANTINE_MS = 10 * MINUTE_MS
 
+/** The list of one server. `get` rejects with what the server did. */
 export interface Listing {
   /** The kept list while it is fresh (unless `refresh`), else one from the server. */
   get(spec: McpServerSpec, refresh: boolean): Promise<ToolList>
@@ -23,6 +24,7 @@ export interface Listing {
 
 type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerInfo }>
 
+/** A listing that asks by `fetch`, one request at a time. */
 export function createListing(fetch: Fetch, now: () => number = Date.now): Listing {
   let kept: ToolList | null = null
   let freshUntil = 0

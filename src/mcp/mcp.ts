@@ -38,6 +38,7 @@ export interface McpOptions {
 /** Beyond this many keys, those that hold no connection are forgotten, the oldest first. */
 const MAX_SERVERS = 1_000
 
+/** The door to MCP servers; nothing is connected before it is asked for. */
 export function createMcp(options: McpOptions): Mcp {
   const { connectMs = { http: 5_000, stdio: 15_000 }, idleMs = { http: 600_000, stdio: 300_000 } } = options
   const { maxProcesses = 32, maxBytes = DEFAULT_MAX_BYTES } = options

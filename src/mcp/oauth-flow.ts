@@ -27,6 +27,7 @@ interface Desk {
   authorization_url: URL | null
 }
 
+/** The first step, as McpOAuth promises it: throws the BatonErrors that it names. */
 export async function begin(
   target: McpLoginTarget,
   { login, challenge, redirect_url, state }: BeginLogin,
@@ -62,6 +63,7 @@ export async function begin(
   }
 }
 
+/** The second step. Throws BatonError where the answer is not of this login, or the server refuses it. */
 export async function finish(
   target: McpLoginTarget,
   pending: McpPending,

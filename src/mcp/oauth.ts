@@ -17,11 +17,13 @@ export interface McpLogin {
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
 }
+/** Who we are to one login server: registered, or made there by hand. */
 export interface McpClient {
   client_id: string
   client_secret?: string
   [field: string]: unknown
 }
+/** What a token endpoint answered. Secret. */
 export interface McpTokens {
   access_token: string
   token_type: string
@@ -37,8 +39,10 @@ export interface McpPending {
   redirect_url: string
   challenge: McpChallenge | null
 }
+/** The server that a login is for. */
 export type McpLoginTarget = Pick<McpServerSpec, 'name' | 'allowPrivate'> & { url: string }
 
+/** Logins at MCP servers, a step at a time: what a step needs of the one before is data that the caller keeps. */
 export interface McpOAuth {
   /**
    * Where a browser logs in. `login`: what is known of an earlier one. Throws BatonError `address_not_allowed`,
@@ -81,6 +85,7 @@ export interface McpOAuthOptions {
 const TIMEOUT_MS = 15_000
 const MAX_BYTES = 1 << 20
 
+/** Makes the steps; the flow itself is loaded with the first of them. */
 export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
   const guards = new Map<string, Guard>()
   const guardFor = (allowPrivate: McpServerSpec['allowPrivate'], requireHttps: boolean): Guard => {

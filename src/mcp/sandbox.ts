@@ -9,6 +9,7 @@ import { existsSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { childEnv } from './child-env.ts'
 
+/** As in BATON_STDIO_ISOLATION. */
 export type Isolation = 'none' | 'bubblewrap' | 'bubblewrap-network'
 
 export interface Sandbox {

@@ -19,6 +19,7 @@ export interface ServerOptions extends LinkOptions {
   onListChanged(): void
 }
 
+/** The verbs of Mcp for one key; they throw McpError alike. */
 export interface Server {
   readonly link: Link
   list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
@@ -36,6 +37,7 @@ export interface Server {
 /** MCP 2026-07-28: arguments were mirrored into headers by an outdated schema. */
 const HEADER_MISMATCH = -32020
 
+/** A server that connects with its first list or call. */
 export function createServer(options: ServerOptions): Server {
   const link = new Link(options)
   const listing = createListing(async (spec) => {

@@ -25,6 +25,7 @@ export interface StdioOptions {
   sandbox: Sandbox | null
 }
 
+/** A transport with the facts that explain how its process ended. */
 export interface StdioTransport extends Transport {
   /** Ends the process: EOF, SIGTERM, SIGKILL, the latter two to the whole group. */
   close(): Promise<void>
@@ -39,6 +40,7 @@ export interface StdioTransport extends Transport {
 
 type Child = ChildProcessByStdio<Writable, Readable, Readable>
 
+/** Not started yet. `start` rejects with an McpError where the program cannot be run. */
 export function createStdioTransport(spec: McpServerSpec, options: StdioOptions): StdioTransport {
   const env = childEnv(spec.env ?? {})
   const plain = { command: spec.command ?? '', args: spec.args ?? [] }

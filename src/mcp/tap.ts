@@ -38,6 +38,7 @@ export interface TapOptions {
   answersInResponse: boolean
 }
 
+/** Puts itself between the transport and whoever sets its `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
   const pending = new Map<string | number, JSONRPCRequest>()
   let handler: Deliver | undefined

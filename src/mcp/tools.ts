@@ -15,6 +15,7 @@ const MAX_NAME = 400
 const MAX_TOOL_BYTES = 256 * 1024
 const MAX_DEPTH = 64
 
+/** The tools that can be offered, and all that was mended or left out. */
 export interface MendedTools {
   tools: McpTool[]
   repaired: ToolProblem[]
@@ -172,6 +173,7 @@ export function hashTools(tools: readonly McpTool[], leftOut: readonly ToolProbl
     .digest('hex')
 }
 
+/** The problems that cost a tool its place. */
 export const leftOutOf = ({ repaired }: Pick<MendedTools, 'repaired'>): ToolProblem[] =>
   repaired.filter(({ left_out }) => left_out)
 

@@ -6,6 +6,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 
+/** Keeps the process groups that must not outlive the gateway. */
 export interface Watchdog {
   add(group: number): void
   remove(group: number): void

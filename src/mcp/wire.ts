@@ -29,6 +29,7 @@ import type { Watchdog } from './watchdog.ts'
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
 export type Verdict = PriorDiscovery
 
+/** What a connection attempt is given, and whom it tells. */
 export interface ConnectionContext {
   client: { name: string; version: string }
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
@@ -45,6 +46,7 @@ export interface ConnectionContext {
   onLastWords?: ((server: string, words: string) => void) | undefined
 }
 
+/** A client that is connected, with the parts of its transport that it hides. */
 export interface Wire {
   client: Client
   transport: Transport

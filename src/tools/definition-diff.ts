@@ -26,6 +26,7 @@ const compared = (tool: McpTool) => ({
   annotations: tool.annotations ?? {},
 })
 
+/** The first hundred places that differ, in the definitions' own order. */
 export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
   const changes: DefinitionChange[] = []
   compare('', compared(before), compared(after), changes)

@@ -30,6 +30,7 @@ export interface Bound {
   alias: string | null
 }
 
+/** What is known of servers. No verb rejects because a server does. */
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
   lookUp(
@@ -80,6 +81,7 @@ interface Watch {
 }
 type Answer = { list: ToolList } | { failure: string }
 
+/** Knows nothing at first: a server is asked when a session's binding is looked up. */
 export function createDiscovery({ store, mcp, specFor, onMoved, log }: DiscoveryDeps): Discovery {
   const watches = new Map<string, Watch>()
   /** The newest watch of each connector */

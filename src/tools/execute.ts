@@ -14,18 +14,21 @@ import { renameBack } from './schema-adapt.ts'
 import { cutUtf8 } from './text.ts'
 import { createValidator, type Problem } from './validate.ts'
 
+/** A tool as the model was told of it. */
 export interface DeclaredTool {
   tool: RegistryTool
   /** Property names that the target could not take: sent name → the server's */
   rename: ReadonlyMap<string, string> | null
 }
 
+/** How far a running call is, in its server's own numbers. */
 export interface ToolProgress {
   progress: number
   total?: number
   message?: string
 }
 
+/** One call that the ledger has a row for. */
 export interface ExecutorCall {
   scope: Scope
   session_id: string
@@ -39,6 +42,7 @@ export interface ExecutorCall {
   onProgress(progress: ToolProgress): void
 }
 
+/** What the model is told, and what the ledger keeps. */
 export interface Settled {
   result: ToolResultPart
   settlement: Settlement
@@ -93,6 +97,7 @@ export interface Executor {
   close(): Promise<void>
 }
 
+/** `close` ends the validator's thread. */
 export function createExecutor(deps: ExecutorDeps): Executor {
   const validator = createValidator()
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))

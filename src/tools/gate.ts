@@ -6,6 +6,7 @@ import { createMemoryPlaces, type Places, type Ticket } from '../bus/places.ts'
 import type { Metrics } from '../telemetry.ts'
 import { ToolBusy } from './execute.ts'
 
+/** Places for calls, of each tool and of all together. */
 export interface Gate {
   /**
    * Resolves with the function that gives the place back. Throws ToolBusy, or the signal's reason. `tool`
@@ -26,6 +27,7 @@ export interface GateOptions {
   metrics?: Pick<Metrics, 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
+/** Without places of a bus it counts for this process alone. */
 export function createGate(options: GateOptions): Gate {
   const { places = createMemoryPlaces(), maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
   /** Who waits for a place, by ticket */

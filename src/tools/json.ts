@@ -26,4 +26,5 @@ export function isWithin(value: unknown, limits: { depth: number; bytes: number 
   return true
 }
 
+/** In hexadecimal. */
 export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')

@@ -7,6 +7,7 @@ import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
 import { type Adapted, adapt } from './schema-adapt.ts'
 
+/** What one request declares, and how a called name leads back. */
 export interface Overlay {
   revision: number
   tools: ToolDeclaration[]
@@ -21,6 +22,7 @@ const overlays = new WeakMap<RegistryRow, Map<string, Overlay>>()
 const adapted = new WeakMap<SchemaProfile, Map<string, Adapted>>()
 const MOST_ADAPTED = 5_000
 
+/** A row, deployment and limit have one overlay: the same object each time. */
 export function overlayOf(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay {
   const key = `${deployment.id}:${toolLimit}`
   const made = overlays.get(row) ?? new Map<string, Overlay>()

@@ -15,8 +15,10 @@ export interface Ground {
   /** Accepted definition hashes by tool, by connector */
   pins: Pins
 }
+/** Accepted definition hashes: connector → tool → hash. */
 export type Pins = ReadonlyMap<string, ReadonlyMap<string, string>>
 
+/** A registry before and after; equal revisions where nothing moved. */
 export interface Change {
   row: RegistryRow
   before: RegistryRow

@@ -32,6 +32,7 @@ export interface KnownServer {
   pins: ReadonlyMap<string, string>
 }
 
+/** A session's tools after a change, and what that change was, by canonical name. */
 export interface NextRegistry extends Pick<ToolsDelta, 'added' | 'removed' | 'changed'> {
   tools: RegistryTool[]
 }

@@ -27,6 +27,7 @@ const IMAGES: readonly (readonly [type: string, start: RegExp])[] = [
   ['image/webp', /^52494646.{8}57454250/],
 ]
 
+/** A result as its tool gave it, neither redacted nor cut. */
 export interface RawResult {
   content: ContentPart[]
   structured?: unknown

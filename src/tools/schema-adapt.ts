@@ -12,6 +12,7 @@ import { bytesOf, shrink } from './schema-size.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
 export type Rename = ReadonlyMap<string, string>
+/** A schema that the target takes, or why there can be none. */
 export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclarable: string }
 
 /** How often one definition is written out inside itself, most first; the innermost is only its kind. */
@@ -22,6 +23,7 @@ const MAX_WRITTEN = 5_000
 /** Values named in a description in place of an enum. */
 const MAX_NAMED = 20
 
+/** Equal schemas and profiles give equal bytes. */
 export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const rename = new Map<string, string>()
   const plain = profile.refs ? schema : inlined(schema)

@@ -64,6 +64,7 @@ const KEYWORDS: readonly (readonly [string, Check, Place?])[] = [
   ['else', isSchema, 'schema'],
   ['$defs', isRecord, 'map'],
 ]
+/** All keywords of a clean schema, in the order in which it has them. */
 export const KEYWORD_ORDER: readonly string[] = KEYWORDS.map(([keyword]) => keyword)
 const CHECKS: ReadonlyMap<string, Check> = new Map(KEYWORDS.map(([keyword, check]) => [keyword, check]))
 const PLACES: ReadonlyMap<string, Place> = new Map(
@@ -216,6 +217,7 @@ function refsIn(schema: JsonSchema): Set<string> {
   return names
 }
 
+/** What every reference of a clean schema begins with. */
 export const DEFINITION = '#/$defs/'
 
 /** The schema with those of the definitions, sorted by name, that something in it still refers to. */

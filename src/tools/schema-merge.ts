@@ -72,6 +72,7 @@ function mergeMaps(a: JsonSchema, b: JsonSchema, spend: Spend): JsonSchema {
   return Object.fromEntries(merged)
 }
 
+/** Its types as a list; null: any. */
 export const typesOf = (schema: JsonSchema): string[] | null =>
   schema.type === undefined ? null : ([schema.type].flat() as string[])
 

@@ -23,6 +23,7 @@ import { shrink } from './schema-size.ts'
 import { knownTypes, tidyValues } from './schema-types.ts'
 import { visibleText } from './text.ts'
 
+/** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
 
 /** Subschema levels; what lies deeper is accepted as anything. */
@@ -48,6 +49,7 @@ const VALUE_LIMITS = { depth: 8, bytes: 4_096 }
 
 class Undeclarable extends Error {}
 
+/** Reads a schema of any draft, hostile ones too, within bounds of work. */
 export function normalise(inputSchema: unknown): Normalised {
   try {
     const schema = new Cleaner(inputSchema).root()

@@ -44,6 +44,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   /** A server's list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
+/** For whom tools are declared: a deployment, with the operator's options for it. */
 export interface View {
   deployment: Deployment
   options: DeploymentOptions

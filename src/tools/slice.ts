@@ -2,6 +2,7 @@
 import { BatonError } from '../errors.ts'
 import { characterStart } from './text.ts'
 
+/** One part, and where it stands in the whole; offsets are bytes. */
 export interface Slice {
   path: string
   offset: number

@@ -47,6 +47,7 @@ export interface ToolboxRulesDeps {
 
 type Reached = { setting: McpSetting; connector: Connector } & ({ tools: string[] } | { cause: string })
 
+/** Makes the rules; nothing is reached before `check`. */
 export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
   const { toolbox, policy, log } = deps
   /** What was told at start, by connector */

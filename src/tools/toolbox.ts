@@ -14,6 +14,7 @@ interface ToolLimits {
 
 type Admission = { ok: true; configured: boolean } | { ok: false; reason: string }
 
+/** The toolbox's rules, asked one at a time. */
 export interface ToolboxPolicy {
   /** Whether a server's tool may be registered (api.md section 1, strict and dynamic). */
   admit(connector: Pick<Connector, 'name' | 'mode'>, tool: string): Admission

@@ -32,6 +32,7 @@ interface Waiting {
   settle(problems: Problem[]): void
 }
 
+/** The thread starts with the first question and ends with `close`, or with one that takes longer than `budgetMs`. */
 export function createValidator(budgetMs = BUDGET_MS): Validator {
   let worker: Worker | null = null
   let isReady = false
