@@ -40,15 +40,14 @@ export function createPendingLogins<Kept>(
       JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept,
     /** Writes down what came of a login that was taken: the id of what it was for, or why it failed. */
     async ending<T extends { id: string }>({ state_hash }: OAuthLogin, work: () => Promise<T>): Promise<T> {
-      try {
-        const made = await work()
-        await logins.finish(state_hash, { credential_id: made.id })
-        return made
-      } catch (thrown) {
+      const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
         await logins.finish(state_hash, { error: error.slice(0, 1000) })
         throw thrown
-      }
+      })
+      // It is stored: if this is not written down, only whoever asks for the status does not hear of it.
+      await logins.finish(state_hash, { credential_id: made.id }).catch(() => {})
+      return made
     },
   }
 }

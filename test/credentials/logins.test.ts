@@ -1,6 +1,7 @@
 /** Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. */
 import t from 'tap'
 import { readPasted } from '../../src/credentials/pasted.ts'
+import { BatonError } from '../../src/errors.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
@@ -153,6 +154,27 @@ t.test('what the vendor refuses is said in words, on the page too', async (t) =>
     await refusal(one.logins.exchange(ME, 'anthropic', { state: fourth.state, pasted: fourth.at.href })),
     { code: 'upstream_rejected' },
   )
+})
+
+t.test('a login whose outcome cannot be written down is one all the same', async (t) => {
+  const outcomes: object[] = []
+  const shaky = world.replica({
+    store: {
+      ...store,
+      logins: {
+        ...store.logins,
+        async finish(_, outcome) {
+          outcomes.push(outcome)
+          throw new BatonError('unavailable', 'The database is not available.')
+        },
+      },
+    },
+  })
+  const { state, at } = await begun(shaky, 'openai')
+  const view = await shaky.logins.exchange(ME, 'openai', { state, pasted: at.href })
+  t.match(view, { state: 'active' })
+  t.same(outcomes, [{ credential_id: view.id }], 'and it is not called a failure')
+  await store.credentials.delete(ME, view.id)
 })
 
 t.test('logins are off until the operator names the vendor, and need a client', async (t) => {
