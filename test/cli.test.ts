@@ -11,6 +11,7 @@ import t, { type Test } from 'tap'
 import { createApp } from '../src/app.ts'
 import type { TurnEvent } from '../src/chat/event.ts'
 import { runCli } from '../src/cli/main.ts'
+import { openRemote } from '../src/cli/remote.ts'
 import { loadConfig } from '../src/config/load.ts'
 import { rotateKeys } from '../src/credentials/rotation.ts'
 import { sealParts } from '../src/credentials/sealed-parts.ts'
@@ -258,6 +259,25 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   )
   t.match(await run(at, 'import anthropic claude missing.json'), { code: 1, err: /cannot be read/ })
   t.match(await run(at, 'import anthropic codex login.json'), { code: 1, err: /format must be one of/ })
+})
+
+t.test('a login may take its gateway minutes', async (t) => {
+  const waits: number[] = []
+  const { timeout } = AbortSignal
+  t.teardown(() => {
+    AbortSignal.timeout = timeout
+  })
+  AbortSignal.timeout = (ms) => {
+    waits.push(ms)
+    return timeout.call(AbortSignal, ms)
+  }
+  const access = openRemote({ url: 'http://127.0.0.1:1', key: null })
+  await t.rejects(access.exchange('gemini', 's', 'code'), /does not answer/)
+  await t.rejects(access.importFile('gemini', 'gemini-cli', '{}'), /does not answer/)
+  t.ok(
+    waits.length === 2 && waits.every((ms) => ms > 24 * 5000),
+    'as long as the vendor is asked whether it is done',
+  )
 })
 
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {

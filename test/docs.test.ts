@@ -94,6 +94,24 @@ t.test('deployment files set settings that exist, and scale on a metric that doe
   }
 })
 
+t.test('the proxy waits for what is silent for long', async (t) => {
+  const [, location = '', block = ''] =
+    /location ~ (\S+) \{([^}]*)\}/.exec(read('deploy/nginx/baton.conf')) ?? []
+  t.match(block, 'proxy_read_timeout 620s')
+  for (const path of [
+    'sessions/ses_1/turns',
+    'turns/turn_1',
+    'turns/turn_1/cancel',
+    'keys/rotate-encryption',
+    'oauth/gemini/exchange',
+    'oauth/callback/gemini',
+    'credentials/import',
+  ]) {
+    t.match(`/v1/${path}`, new RegExp(location), path)
+  }
+  t.notMatch('/v1/turns/turn_1/events', new RegExp(location), 'streams ping')
+})
+
 t.test('a Service named baton sets no setting of its pods', async (t) => {
   // It would set BATON_PORT to a URL.
   const pods = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec

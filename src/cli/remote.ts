@@ -17,8 +17,8 @@ export class RemoteError extends Error {
 }
 
 const TIMEOUT_MS = 60_000
-/** Everything that is sealed is read and written. */
-const ROTATION_TIMEOUT_MS = 290_000
+/** A rotation reads and writes everything that is sealed; a login may wait until its vendor has set up the account. */
+const LONG_TIMEOUT_MS = 290_000
 
 /** Where the gateway of this configuration is reached from this machine. */
 export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
@@ -66,15 +66,15 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
     createKey: (input) => call('POST', '/v1/keys', input),
     keys: (page) => list('/v1/keys', page),
     revokeKey: (id) => call('DELETE', `/v1/keys/${at(id)}`),
-    rotateEncryption: () => call('POST', '/v1/keys/rotate-encryption', undefined, ROTATION_TIMEOUT_MS),
+    rotateEncryption: () => call('POST', '/v1/keys/rotate-encryption', undefined, LONG_TIMEOUT_MS),
     credentials: (page) => list('/v1/credentials', page),
     deleteCredential: (id) => call('DELETE', `/v1/credentials/${at(id)}`),
     authorize: (provider, mode) => call('POST', `/v1/oauth/${at(provider)}/authorize`, mode ? { mode } : {}),
     status: (provider, state) => call('GET', `/v1/oauth/${at(provider)}/status?state=${at(state)}`),
     exchange: (provider, state, pasted) =>
-      call('POST', `/v1/oauth/${at(provider)}/exchange`, { state, pasted }),
+      call('POST', `/v1/oauth/${at(provider)}/exchange`, { state, pasted }, LONG_TIMEOUT_MS),
     importFile: (provider, format, content) =>
-      call('POST', '/v1/credentials/import', { provider, format, content }),
+      call('POST', '/v1/credentials/import', { provider, format, content }, LONG_TIMEOUT_MS),
     async problems() {
       try {
         await call('GET', '/readyz')
