@@ -66,6 +66,13 @@ export interface TokenFailure {
   message: string
 }
 
+/** A refusal as it is kept: what a vendor says has no end, and it goes into errors, events and log lines. */
+export const shortened = ({ code, message, ...failure }: TokenFailure): TokenFailure => ({
+  ...failure,
+  code: code.slice(0, 100),
+  message: message.slice(0, 1000),
+})
+
 /** What tokens say of themselves. */
 export interface LoginIdentity {
   /** What requests may show: `account_id`, … */

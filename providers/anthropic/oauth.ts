@@ -4,14 +4,15 @@
  * every fact is wire/anthropic.md section 1, and section 10 says what the vendor permits.
  */
 import { BatonError } from '../../src/errors.ts'
-import type {
-  ImportedLogin,
-  OAuthAnswer,
-  OAuthCall,
-  OAuthSettings,
-  OAuthVendor,
-  TokenAnswer,
-  TokenFailure,
+import {
+  type ImportedLogin,
+  type OAuthAnswer,
+  type OAuthCall,
+  type OAuthSettings,
+  type OAuthVendor,
+  shortened,
+  type TokenAnswer,
+  type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { instantOf } from '../jwt.ts'
 import { type Json, number, object, parseObject, string } from './json.ts'
@@ -131,13 +132,13 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const code = string(answer.error) ?? string(error.type) ?? `http_${status}`
   const words = string(answer.error_description) ?? string(error.message) ?? ''
   const isClient = code === 'invalid_client' || code === 'unauthorized_client'
-  return {
+  return shortened({
     isLasting: !isClient && (code === 'invalid_grant' || status === 401),
     // Rotated elsewhere and revoked are one answer.
     ...(code === 'invalid_grant' ? { wasSpent: true } : {}),
     code,
     message: words,
-  }
+  })
 }
 
 /** `.credentials.json` of Claude Code (1.8): its refresh token is left there, so that it stays logged in. */

@@ -3,16 +3,17 @@
  * login file. Pure; wire/gemini.md 1 is the source of every fact here, and 11 says what the vendor permits.
  */
 import { BatonError } from '../../src/errors.ts'
-import type {
-  ImportedLogin,
-  LoginIdentity,
-  LoginSecret,
-  LoginWish,
-  OAuthAnswer,
-  OAuthSettings,
-  OAuthVendor,
-  TokenAnswer,
-  TokenFailure,
+import {
+  type ImportedLogin,
+  type LoginIdentity,
+  type LoginSecret,
+  type LoginWish,
+  type OAuthAnswer,
+  type OAuthSettings,
+  type OAuthVendor,
+  shortened,
+  type TokenAnswer,
+  type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { claimsOf, instantOf } from '../jwt.ts'
 import { count, type Fields, record, text } from './json.ts'
@@ -119,11 +120,11 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const code = text(answer.error) ?? `http_${status}`
   const words = text(answer.error_description) ?? ''
   const isRapt = answer.error_subtype === 'invalid_rapt'
-  return {
+  return shortened({
     isLasting: code === 'invalid_grant',
     code: isRapt ? 'invalid_rapt' : code,
     message: isRapt ? 'The organisation asks for a new sign-in from time to time.' : words,
-  }
+  })
 }
 
 /** Access tokens are opaque; the id token names the account and ends with the access token's own hour. */

@@ -79,7 +79,7 @@ function readAccount(answer: OAuthAnswer): Account {
     return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
   }
   const body = parse(answer)
-  const ineligible = list(body.ineligibleTiers).map(record)
+  const ineligible = list(body.ineligibleTiers).slice(0, 10).map(record)
   const isMember = text(record(body.currentTier).id) !== undefined
   if (!isMember) {
     for (const tier of ineligible) {
@@ -112,16 +112,19 @@ function readOperation(answer: OAuthAnswer): {
   }
 }
 
+/** Its words, which have no end of their own. */
+const said = (tier: Fields): string => (text(tier.reasonMessage) ?? '').slice(0, 1000)
+
 const upstream = (tier: Fields): Record<string, unknown> => ({
   reason: tier.reasonCode,
-  message: text(tier.reasonMessage) ?? '',
+  message: said(tier),
 })
 
 /** Terminal: no retry, no other client, no disguise (0.4). */
 const retired = (tier: Fields) =>
   new BatonError(
     'upstream_auth',
-    `Google does not serve this account through Code Assist with this client. Use a Gemini API key instead. It said: ${text(tier.reasonMessage) ?? 'UNSUPPORTED_CLIENT'}`,
+    `Google does not serve this account through Code Assist with this client. Use a Gemini API key instead. It said: ${said(tier) || 'UNSUPPORTED_CLIENT'}`,
     { details: { upstream: upstream(tier) } },
   )
 
@@ -142,7 +145,7 @@ const unverified = (tier: Fields) =>
   )
 
 function refuse(ineligible: readonly Fields[]): never {
-  const reasons = ineligible.flatMap(({ reasonMessage }) => text(reasonMessage) ?? [])
+  const reasons = ineligible.map(said).filter((words) => words !== '')
   if (ineligible.length > 0) {
     throw new BatonError(
       'upstream_auth',

@@ -3,16 +3,17 @@
  * section 1 is the source of every fact here.
  */
 import { BatonError } from '../../src/errors.ts'
-import type {
-  DeviceFlow,
-  ImportedLogin,
-  LoginIdentity,
-  LoginSecret,
-  OAuthAnswer,
-  OAuthSettings,
-  OAuthVendor,
-  TokenAnswer,
-  TokenFailure,
+import {
+  type DeviceFlow,
+  type ImportedLogin,
+  type LoginIdentity,
+  type LoginSecret,
+  type OAuthAnswer,
+  type OAuthSettings,
+  type OAuthVendor,
+  shortened,
+  type TokenAnswer,
+  type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { claimsOf, expiryOf } from '../jwt.ts'
 import { ORIGINATOR } from './render.ts'
@@ -132,12 +133,12 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const error = wireObject(answer.error)
   const code = wireText(error.code) || wireText(answer.error) || wireText(answer.code)
   const words = wireText(error.message) || wireText(answer.error_description) || wireText(answer.message)
-  return {
+  return shortened({
     isLasting: LASTING.has(code) || status === 401,
     ...(code === 'refresh_token_reused' ? { wasSpent: true } : {}),
     code: code || `http_${status}`,
     message: words,
-  }
+  })
 }
 
 /** A device login that nobody can grant any more (RFC 8628 3.5), whatever the status says. */

@@ -1,5 +1,6 @@
 /** Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. */
 import t from 'tap'
+import { LOGINS } from '../../providers/index.ts'
 import { readPasted } from '../../src/credentials/pasted.ts'
 import { BatonError } from '../../src/errors.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
@@ -175,6 +176,24 @@ t.test('a login whose outcome cannot be written down is one all the same', async
   t.match(view, { state: 'active' })
   t.same(outcomes, [{ credential_id: view.id }], 'and it is not called a failure')
   await store.credentials.delete(ME, view.id)
+})
+
+t.test('of what a vendor says of a login, only the beginning is kept', async (t) => {
+  const much = 'x'.repeat(100_000)
+  const bodies = {
+    openai: { error: { code: much, message: much } },
+    anthropic: { error: much, error_description: much },
+    gemini: { error: much, error_description: much },
+  }
+  for (const { vendor } of LOGINS) {
+    const body = JSON.stringify(bodies[vendor.provider as keyof typeof bodies])
+    const { code, message } = vendor.readFailure({ status: 400, headers: {}, body })
+    t.match({ code, message }, { code: /^x{100}$/, message: /^x{1000}$/ }, vendor.provider)
+  }
+  anthropic.answer({ status: 400, body: bodies.anthropic })
+  const { state, at } = await begun(one, 'anthropic')
+  const refused = await refusal(one.logins.exchange(ME, 'anthropic', { state, pasted: at.href }))
+  t.ok(JSON.stringify(refused.toBody()).length < 2000)
 })
 
 t.test('logins are off until the operator names the vendor, and need a client', async (t) => {
