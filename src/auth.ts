@@ -137,10 +137,13 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
     create: (caller, input) => createKey(store, caller.owner, input),
     list: (scope, page) => store.keys.list(scope, page),
     async revoke(caller, id) {
-      await revokeKey(store, caller.owner, caller, id)
-      forget(id)
-      // Lost messages are made up for by the cache's short life.
-      await bus.publish('keys', id).catch(() => {})
+      try {
+        await revokeKey(store, caller.owner, caller, id)
+      } finally {
+        forget(id)
+        // Even if only the audit failed. Lost messages are made up for by the cache's short life.
+        await bus.publish('keys', id).catch(() => {})
+      }
     },
     async close() {
       clearInterval(timer)

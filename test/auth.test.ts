@@ -123,6 +123,20 @@ t.test('a revoked key is refused at once, here and on every replica that hears o
   )
 })
 
+t.test('other replicas hear of a revocation even if it cannot be written into the audit trail', async (t) => {
+  const { id } = await keyFor('ada')
+  const bus = fakeBus()
+  const audit = { ...store.audit, write: () => Promise.reject(new Error('away')) }
+  const auth = createAuth({
+    config: { auth: 'keys', adminKey: ADMIN, corsOrigins: [] },
+    store: { keys: store.keys, audit },
+    bus: bus.bus,
+  })
+  t.teardown(() => auth.close())
+  await t.rejects(auth.revoke({ owner: 'admin', admin: true, key_id: null }, id), /away/)
+  t.same(bus.published, [['keys', id]])
+})
+
 t.test('a revocation holds here even while the bus is away', async (t) => {
   const { id, key } = await keyFor('ada')
   t.match(await as(key)('GET', '/v1/sessions'), { status: 200 })
