@@ -147,9 +147,14 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const renewed = await renewals.ask(login, row.id, secret, call)
     const saved = await save(row, renewed)
     if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
-    if (isRefused) forced.set(row.id, { version: saved.version, at: now() })
+    if (isRefused) noteForced(saved)
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved
+  }
+
+  function noteForced({ id, version }: Credential): void {
+    for (const [known, { at }] of forced) if (now() - at >= FORCED_MS) forced.delete(known)
+    forced.set(id, { version, at: now() })
   }
 
   async function save(row: Credential, renewed: Renewed): Promise<Credential> {
