@@ -9,8 +9,8 @@ import { BatonError } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, CredentialCandidates, Page, PageRequest, Scope, Store } from '../store/store.ts'
-import type { LoginTable } from './login-table.ts'
-import type { Refresher } from './refresh.ts'
+import { type LoginTable, oauthOff } from './login-table.ts'
+import { needsReauth, type Refresher } from './refresh.ts'
 import { hintOf, secretContext, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
@@ -118,11 +118,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     config.envCredentials.find((known) => known.provider === provider)?.apiKey
 
   function assertOauth(provider: string): void {
-    if (config.enableOauth.includes(provider)) return
-    throw new BatonError(
-      'oauth_not_enabled',
-      `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
-    )
+    if (!config.enableOauth.includes(provider)) throw oauthOff(provider)
   }
 
   /** Which of a provider's APIs a login is for, where it has several. */
@@ -296,13 +292,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   }
 
   function chosen(row: Credential): ChosenCredential {
-    if (row.state === 'needs_reauth') {
-      throw new BatonError(
-        'credential_needs_reauth',
-        `Credential ${row.id} needs a new login${row.reason ? ` (${row.reason})` : ''}.`,
-        { details: { credential_id: row.id } },
-      )
-    }
+    if (row.state === 'needs_reauth') throw needsReauth(row)
     const { path, ...facts } = row.facts
     const login = row.kind === 'oauth' && logins ? logins.refresher.open(row) : null
     return {

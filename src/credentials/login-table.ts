@@ -52,10 +52,13 @@ export function createLoginTable(
         throw new BatonError('invalid_request', `provider must be one of: ${known}.`, { param: 'provider' })
       }
       if (isEnabled(provider)) return row
-      throw new BatonError(
-        'oauth_not_enabled',
-        `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
-      )
+      throw oauthOff(provider)
     },
   }
 }
+
+export const oauthOff = (provider: string): BatonError =>
+  new BatonError(
+    'oauth_not_enabled',
+    `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
+  )

@@ -5,6 +5,7 @@
  */
 import { Agent, type Dispatcher, request } from 'undici'
 import { BatonError } from '../errors.ts'
+import { withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 
 export interface OAuthHttp {
@@ -47,7 +48,7 @@ export function createOAuthHttp({ version, dispatcher, timeoutMs = 15_000 }: OAu
         return {
           status: statusCode,
           headers: flat(headers),
-          body: statusCode < 400 ? text : withoutSecrets(text, call),
+          body: statusCode < 400 ? text : withoutSecrets(text, secretsOf(call)),
         }
       } catch (thrown) {
         throw broken(thrown, timeoutMs)
@@ -87,18 +88,12 @@ const flat = (headers: Readonly<Record<string, string | string[] | undefined>>):
   )
 
 const PUBLIC_FIELDS = new Set(['grant_type', 'client_id', 'redirect_uri', 'tierId'])
-/** Shorter values stand in many an innocent text. */
-const SHORTEST_SECRET = 8
 
-function withoutSecrets(text: string, { form, json, headers }: OAuthCall): string {
+function secretsOf({ form, json, headers }: OAuthCall): string[] {
   const sent = Object.entries({ ...form, ...json }).flatMap(([name, value]) =>
     typeof value === 'string' && !PUBLIC_FIELDS.has(name) ? [value] : [],
   )
-  const token = headers?.authorization?.replace(/^Bearer /, '')
-  const secrets = [...sent, ...(token ? [token] : [])].filter((value) => value.length >= SHORTEST_SECRET)
-  // Some quote the form as it came: Google's tokens hold slashes.
-  const quoted = secrets.flatMap((secret) => [secret, encodeURIComponent(secret)])
-  return quoted.reduce((rest, secret) => rest.replaceAll(secret, '***'), text)
+  return headers?.authorization === undefined ? sent : [...sent, headers.authorization]
 }
 
 /** The cause may hold the request's address, never its body. */

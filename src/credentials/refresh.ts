@@ -264,16 +264,17 @@ function reasonOf({ code, message, wasSpent }: TokenFailure): string {
   return `${code}: ${words}.${cause}`
 }
 
-/** The credential, if a turn may use it. */
+export const needsReauth = ({ id, reason }: Pick<Credential, 'id' | 'reason'>): BatonError =>
+  new BatonError(
+    'credential_needs_reauth',
+    `Credential ${id} needs a new login${reason ? ` (${reason})` : ''}.`,
+    { details: { credential_id: id } },
+  )
+
+/** The credential, if a turn may use it. Throws credential_needs_reauth, no_credential. */
 export function usable(row: Credential | null, id: string): Credential {
   if (row?.state === 'active') return row
-  if (row?.state === 'needs_reauth') {
-    throw new BatonError(
-      'credential_needs_reauth',
-      `Credential ${id} needs a new login${row.reason ? ` (${row.reason})` : ''}.`,
-      { details: { credential_id: id } },
-    )
-  }
+  if (row?.state === 'needs_reauth') throw needsReauth(row)
   throw new BatonError(
     'no_credential',
     `Credential ${id} ${row ? 'is disabled' : 'does not exist any more'}.`,

@@ -3,6 +3,7 @@
  * a pause for the login that failed, a circuit breaker for the vendor. It stores nothing.
  */
 import { BatonError, type ErrorCode } from '../errors.ts'
+import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenAnswer, TokenFailure } from '../oauth-vendor.ts'
 import { type Breaker, createBreaker } from './breaker.ts'
 import type { LoginRow } from './login-table.ts'
@@ -75,7 +76,7 @@ export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }
       breaker.succeeded()
       return new LoginRefused(failure)
     }
-    const retryMs = retryAfterMs(answer, now())
+    const retryMs = wantedPauseMs(answer, now())
     const error = passing(answer.status, failure, retryMs)
     breaker.failed(retryMs)
     pause(id, error, retryMs)
@@ -155,10 +156,8 @@ const passing = (status: number, { code, message }: TokenFailure, retryMs: numbe
     retryAfter: Math.ceil(Math.max(retryMs, SHORTEST_PAUSE_MS) / 1000),
   })
 
-/** Retry-After in seconds or as a date; 0 where there is none. */
-function retryAfterMs({ headers }: OAuthAnswer, now: number): number {
-  const told = headers['retry-after']
-  if (told === undefined) return 0
-  const ms = /^\d+$/.test(told) ? Number(told) * 1000 : Date.parse(told) - now
-  return Number.isFinite(ms) ? Math.min(Math.max(ms, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS) : 0
+/** What Retry-After asks for, within bounds; 0 where there is none. */
+function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
+  const told = retryAfterMs(headers['retry-after'], now)
+  return told === undefined ? 0 : Math.min(Math.max(told, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
 }

@@ -1,5 +1,6 @@
 /** Keeps a call's own secret out of its errors: vendors quote keys and tokens in theirs. */
 import { BatonError } from '../errors.ts'
+import { withoutSecrets } from '../foreign.ts'
 import type { CredentialSecret, Deployment, UpstreamFailure } from '../provider.ts'
 
 export interface Scrub {
@@ -7,12 +8,8 @@ export interface Scrub {
   error(error: BatonError): BatonError
 }
 
-/** Shorter ones stand in many an innocent text; no vendor issues them. */
-const SHORTEST_SECRET = 8
-
 export function scrubber(secret: CredentialSecret): Scrub {
-  const secrets = Object.values(secret).filter((value) => value.length >= SHORTEST_SECRET)
-  const text = (words: string) => secrets.reduce((rest, value) => rest.replaceAll(value, '***'), words)
+  const text = (words: string) => withoutSecrets(words, Object.values(secret))
   return {
     text,
     error(error) {

@@ -5,6 +5,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
+import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody } from './guard.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
@@ -60,7 +61,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     const response = await options.fetch(url, { ...init, signal })
     exchange.status = response.status
     exchange.isStreaming = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
-    const retryAfter = retryAfterMs(response.headers.get('retry-after'))
+    const retryAfter = patienceOf(response)
     if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
     return capBody(response, options.maxBytes, () => {
       exchange.failure = new BodyTooLargeError(
@@ -81,7 +82,7 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     const request = { ...init, headers }
     const response = await send(url, request)
     if (response.status === 401) refusedAuthorization.set(response, headers.get('authorization'))
-    const patience = response.status === 429 ? retryAfterMs(response.headers.get('retry-after')) : undefined
+    const patience = response.status === 429 ? patienceOf(response) : undefined
     if (patience === undefined || patience > LONGEST_PATIENCE_MS) return response
     // A request that was refused by a rate limit has not been run.
     await response.body?.cancel()
@@ -90,10 +91,5 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
   }
 }
 
-/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from now. */
-export function retryAfterMs(header: string | null): number | undefined {
-  if (header === null) return undefined
-  if (/^\d+$/.test(header.trim())) return Number(header) * 1000
-  const date = Date.parse(header)
-  return Number.isNaN(date) ? undefined : Math.max(0, date - Date.now())
-}
+const patienceOf = ({ headers }: Response): number | undefined =>
+  retryAfterMs(headers.get('retry-after'), Date.now())

@@ -7,7 +7,6 @@ import { keepChannel } from '../../src/mcp/channel.ts'
 import { assertStdioEnv } from '../../src/mcp/child-env.ts'
 import { readResult } from '../../src/mcp/content.ts'
 import type { McpServerSpec } from '../../src/mcp/contract.ts'
-import { retryAfterMs } from '../../src/mcp/http.ts'
 import { createListing } from '../../src/mcp/listing.ts'
 import { hashTools, leftOutOf, mendTools } from '../../src/mcp/tools.ts'
 
@@ -371,17 +370,6 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   await new Promise(setImmediate)
   t.ok(unsupported.extend(Date.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
-})
-
-t.test('Retry-After is read as seconds and as a date', (t) => {
-  t.equal(retryAfterMs('2'), 2_000)
-  t.equal(retryAfterMs('0'), 0)
-  t.equal(retryAfterMs(null), undefined)
-  t.equal(retryAfterMs('soon'), undefined)
-  const inAMinute = retryAfterMs(new Date(Date.now() + 60_000).toUTCString())
-  t.ok(inAMinute !== undefined && inAMinute > 50_000 && inAMinute <= 60_000)
-  t.equal(retryAfterMs(new Date(0).toUTCString()), 0)
-  t.end()
 })
 
 t.test('variables that make a program run other code are refused by name', (t) => {

@@ -1,0 +1,26 @@
+/** What every door does with the answers of services that are not ours: no secret in their words, their Retry-After. */
+import { wellFormed } from './chat/well-formed.ts'
+
+/** Shorter values stand in many an innocent text; nobody issues secrets so short. */
+const SHORTEST_SECRET = 8
+
+/**
+ * The text with `***` for each of the secrets that were sent: as it is, as a form or URL holds it (Google's tokens
+ * have slashes), as a JSON text does, and without the scheme of an Authorization header.
+ */
+export function withoutSecrets(text: string, sent: readonly string[]): string {
+  const forms = sent
+    .flatMap((value) => [value, value.replace(/^(Bearer|Basic|DPoP) +/i, '')])
+    .filter((value) => value.length >= SHORTEST_SECRET)
+    .flatMap((value) => [value, encodeURIComponent(wellFormed(value)), JSON.stringify(value).slice(1, -1)])
+  // The longest first: one may be the beginning of another.
+  return forms.sort((a, b) => b.length - a.length).reduce((rest, form) => rest.replaceAll(form, '***'), text)
+}
+
+/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`. */
+export function retryAfterMs(header: string | null | undefined, now: number): number | undefined {
+  if (header === null || header === undefined) return undefined
+  if (/^\d+$/.test(header.trim())) return Number(header) * 1000
+  const date = Date.parse(header)
+  return Number.isNaN(date) ? undefined : Math.max(0, date - now)
+}

@@ -1,0 +1,31 @@
+import t from 'tap'
+import { retryAfterMs, withoutSecrets } from '../src/foreign.ts'
+
+t.test('a secret that was sent is hidden in whatever form it comes back', async (t) => {
+  const key = '1//0a/b+"c"'
+  const hidden = (text: string, ...sent: string[]) => withoutSecrets(text, sent)
+  t.equal(hidden(`bad key ${key}.`, key), 'bad key ***.')
+  t.equal(hidden(`?key=${encodeURIComponent(key)}&x`, key), '?key=***&x', 'as a form holds it')
+  t.equal(hidden(JSON.stringify({ key }), key), '{"key":"***"}', 'as a JSON text does')
+  t.equal(
+    hidden('token sk-12345678 refused', 'Bearer sk-12345678'),
+    'token *** refused',
+    'without its scheme',
+  )
+  t.equal(
+    hidden('sk-12345678-long', 'sk-12345678', 'sk-12345678-long'),
+    '***',
+    'nothing is left of the longer one',
+  )
+  t.equal(hidden('half a character: \ud800', 'abcdefgh\ud800'), 'half a character: \ud800')
+  t.equal(hidden('an id of a b', 'a', 'id', ''), 'an id of a b', 'what is short stands in innocent texts')
+})
+
+t.test('Retry-After is seconds or a date', async (t) => {
+  const now = Date.parse('2026-01-01T00:00:00Z')
+  t.equal(retryAfterMs(' 7 ', now), 7000)
+  t.equal(retryAfterMs('0', now), 0)
+  t.equal(retryAfterMs('Thu, 01 Jan 2026 00:00:10 GMT', now), 10_000)
+  t.equal(retryAfterMs('Wed, 31 Dec 2025 00:00:00 GMT', now), 0)
+  for (const none of [null, undefined, '', 'soon']) t.equal(retryAfterMs(none, now), undefined, String(none))
+})
