@@ -1,6 +1,6 @@
 /**
- * The table of deployments, and the only list of vendors outside of their folders' own: a provider that
- * speaks a known protocol is one more row.
+ * The table of deployments. A provider that speaks a known protocol is one more row here, beside its id, key and root
+ * in `src/config/` (CONTRIBUTING.md, "Add a provider").
  */
 import type { OAuthVendor } from '../src/oauth-vendor.ts'
 import type { Deployment } from '../src/provider.ts'

@@ -1,5 +1,5 @@
 /**
- * OpenAI's failures as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
+ * Failures of the Responses API as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
  * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
  */
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
@@ -23,7 +23,7 @@ interface Facts {
 interface Rule {
   when(facts: Facts): boolean
   code: ErrorCode
-  /** Said before the vendor's own words. */
+  /** Said before the vendor's own words; `{vendor}` is whoever serves this API. */
   says: string
 }
 
@@ -43,7 +43,7 @@ const RULES: readonly Rule[] = [
     // Of a page, too, these two say what they mean.
     when: ({ html, status }) => html && (status === null || status < 500) && status !== 413 && status !== 429,
     code: 'upstream_rejected',
-    says: "OpenAI's network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
+    says: "{vendor}'s network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",
   },
   {
     when: (facts) =>
@@ -59,7 +59,7 @@ const RULES: readonly Rule[] = [
   {
     when: named('insufficient_quota', 'billing_hard_limit_reached', 'billing_not_active'),
     code: 'upstream_rejected',
-    says: 'The OpenAI account has no quota left; check its plan and billing.',
+    says: 'The {vendor} account has no quota left; check its plan and billing.',
   },
   {
     when: named('usage_not_included'),
@@ -74,27 +74,27 @@ const RULES: readonly Rule[] = [
   {
     when: named('unsupported_country_region_territory'),
     code: 'upstream_rejected',
-    says: 'OpenAI does not serve the region of this server.',
+    says: '{vendor} does not serve the region of this server.',
   },
   {
     when: named('server_is_overloaded', 'slow_down', 'service_unavailable_error'),
     code: 'upstream_overloaded',
-    says: 'OpenAI is overloaded.',
+    says: '{vendor} is overloaded.',
   },
   {
     when: named('rate_limit_exceeded', 'requests', 'tokens'),
     code: 'upstream_rate_limited',
-    says: 'OpenAI limits the rate of requests.',
+    says: '{vendor} limits the rate of requests.',
   },
   {
     when: named('cyber_policy', 'bio_policy', 'misalignment_policy_violation', 'invalid_prompt'),
     code: 'upstream_rejected',
-    says: 'OpenAI refused the conversation by its policy.',
+    says: '{vendor} refused the conversation by its policy.',
   },
   {
     when: ({ code }) => code.includes('image'),
     code: 'upstream_rejected',
-    says: 'OpenAI could not use an image of the conversation.',
+    says: '{vendor} could not use an image of the conversation.',
   },
   {
     when: ({ status, code, message }) =>
@@ -104,50 +104,46 @@ const RULES: readonly Rule[] = [
     code: 'upstream_rejected',
     says: 'The credential cannot use this model; a newer one may need the header `version` in the options.',
   },
-  { when: named('vector_store_timeout'), code: 'upstream_timeout', says: 'OpenAI timed out.' },
-  { when: status(401), code: 'upstream_auth', says: 'OpenAI refused the credential.' },
+  { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
+  { when: status(401), code: 'upstream_auth', says: '{vendor} refused the credential.' },
   {
     // The API's own word; without one it is the network's edge, whatever the credential.
     when: (facts) => facts.status === 403 && facts.isApi,
     code: 'upstream_auth',
-    says: 'OpenAI does not permit this credential to do this.',
+    says: '{vendor} does not permit this credential to do this.',
   },
-  { when: status(408, 504), code: 'upstream_timeout', says: 'OpenAI timed out.' },
+  { when: status(408, 504), code: 'upstream_timeout', says: '{vendor} timed out.' },
   {
     when: status(413),
     code: 'context_too_long',
-    says: 'The request is too large for OpenAI. Shorten the conversation or its attachments.',
+    says: 'The request is too large for {vendor}. Shorten the conversation or its attachments.',
   },
-  { when: status(429), code: 'upstream_rate_limited', says: 'OpenAI limits the rate of requests.' },
+  { when: status(429), code: 'upstream_rate_limited', says: '{vendor} limits the rate of requests.' },
   {
     when: (facts) => facts.status !== null && facts.status >= 500,
     code: 'upstream_overloaded',
-    says: 'OpenAI could not serve the request.',
+    says: '{vendor} could not serve the request.',
   },
   {
     when: (facts) => facts.status === null && facts.type !== 'invalid_request_error',
     code: 'upstream_overloaded',
-    says: 'OpenAI failed while it answered.',
+    says: '{vendor} failed while it answered.',
   },
 ]
 
-const LAST_RULE: Rule = { when: () => true, code: 'upstream_rejected', says: 'OpenAI refused the request.' }
+const LAST_RULE: Rule = { when: () => true, code: 'upstream_rejected', says: '{vendor} refused the request.' }
 
 /** A response that is no stream: an HTTP error, or a body of another kind under a good status. */
-export function classifyFailure(failure: UpstreamFailure): BatonError {
-  return toError(factsOf(failure))
+export function classifyFailure(failure: UpstreamFailure, vendor: string): BatonError {
+  return toError(factsOf(failure), vendor)
 }
 
 /** An event that ends a stream, with its `error` inside; relays may add `status` and `headers`. */
-export function classifyEvent(event: Wire): BatonError {
+export function classifyEvent(event: Wire, vendor: string): BatonError {
   const headers = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
-  return toError({
-    ...wordsOf(wireObject(event.error)),
-    status: wireNumber(event.status) ?? null,
-    headers: Object.fromEntries(headers),
-    html: false,
-    isApi: true,
-  })
+  const status = wireNumber(event.status) ?? null
+  const words = wordsOf(wireObject(event.error))
+  return toError({ ...words, status, headers: Object.fromEntries(headers), html: false, isApi: true }, vendor)
 }
 
 /**
@@ -187,11 +183,12 @@ function withoutReasoning(request: ModelRequest): ModelRequest | null {
   return after < before ? { ...request, messages } : null
 }
 
-function toError(facts: Facts): BatonError {
+function toError(facts: Facts, vendor: string): BatonError {
   const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
   const retryAfter = retryAfterOf(facts, rule.code)
   const { status, code, type, message } = facts
-  return new BatonError(rule.code, message === '' ? rule.says : `${rule.says} It said: ${message}`, {
+  const says = rule.says.replaceAll('{vendor}', vendor)
+  return new BatonError(rule.code, message === '' ? says : `${says} It said: ${message}`, {
     details: { upstream: { status, code: code || null, type: type || null, message } },
     ...(retryAfter === undefined ? {} : { retryAfter }),
   })

@@ -15,38 +15,40 @@ import { classifyFailure, repairRequest } from './classify.ts'
 import { createParser } from './parse.ts'
 import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
-const shared = {
-  provider: 'openai',
-  schema: schemaProfile,
-  declare: declareTools,
-  parser: createParser,
-  classify: classifyFailure,
-  repair: repairRequest,
-} satisfies Partial<Deployment>
-
-export const openai: Deployment = {
-  ...shared,
-  id: 'openai',
+/**
+ * The Responses API with a key, of whoever serves it: the provider's id, and its name in errors. Where it serves
+ * other models than OpenAI's, it needs capabilities of its own.
+ */
+export const responsesApi = (provider: string, vendor: string): Deployment => ({
+  id: provider,
+  provider,
   credential: { kind: 'api_key' },
+  schema: schemaProfile,
   capabilities: publicCapabilities,
+  declare: declareTools,
   render: renderPublic,
-  authorize: ({ api_key }) => bearer(api_key),
+  parser: (context) => createParser(context, vendor),
+  classify: (failure) => classifyFailure(failure, vendor),
+  repair: repairRequest,
+  authorize: ({ api_key }) => bearer(api_key, vendor),
   models: { path: '/models', parse: parsePublicModels },
-}
+})
+
+export const openai: Deployment = responsesApi('openai', 'OpenAI')
 
 export const chatgpt: Deployment = {
-  ...shared,
+  ...openai,
   id: 'chatgpt',
   credential: { kind: 'oauth' },
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
   // The account's header too: the list of models needs it as much as a response does.
-  authorize: ({ access_token }, facts) => ({ ...bearer(access_token), ...accountHeader(facts) }),
+  authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeader(facts) }),
   // The list is filtered by the protocol level that the client names; this is the one written against.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }
 
-function bearer(token: string | undefined): Record<string, string> {
+function bearer(token: string | undefined, vendor: string): Record<string, string> {
   if (token) return { authorization: `Bearer ${token}` }
-  throw new BatonError('no_credential', 'The OpenAI credential holds no secret; store it again.')
+  throw new BatonError('no_credential', `The ${vendor} credential holds no secret; store it again.`)
 }

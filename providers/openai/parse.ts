@@ -27,6 +27,7 @@ interface Item {
 
 interface State {
   context: ParseContext
+  vendor: string
   items: Map<number, Item>
   /** `item_id` → index: some relays lose `output_index` */
   places: Map<string, number>
@@ -37,9 +38,11 @@ interface State {
 
 type Handler = (state: State, event: Wire) => ModelEvent[]
 
-export function createParser(context: ParseContext): ModelParser {
+/** `vendor` is who serves the API, as errors call it. */
+export function createParser(context: ParseContext, vendor: string): ModelParser {
   const state: State = {
     context,
+    vendor,
     items: new Map(),
     places: new Map(),
     called: false,
@@ -49,7 +52,7 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       if (state.finished) return []
-      const event = decoded(frame)
+      const event = decoded(frame, vendor)
       if (event === null) return []
       const type = wireText(event.type) || (frame.event ?? '')
       return (HANDLERS.get(type) ?? passOver)(state, event)
@@ -58,18 +61,18 @@ export function createParser(context: ParseContext): ModelParser {
       if (state.finished) return []
       throw new BatonError(
         'upstream_disconnected',
-        'OpenAI closed the stream before the response was complete.',
+        `${vendor} closed the stream before the response was complete.`,
       )
     },
   }
 }
 
 /** `[DONE]` is no part of this protocol, but relays add it. */
-function decoded({ data }: SseFrame): Wire | null {
+function decoded({ data }: SseFrame, vendor: string): Wire | null {
   if (data === '' || data === '[DONE]') return null
   const event = wireJson(data)
   if (event) return event
-  throw new BatonError('upstream_disconnected', 'OpenAI sent a frame that is no JSON object.')
+  throw new BatonError('upstream_disconnected', `${vendor} sent a frame that is no JSON object.`)
 }
 
 const passOver: Handler = () => []
@@ -158,8 +161,8 @@ const incomplete: Handler = (state, response) => {
   return finish(state, rest, response, why === 'content_filter' ? 'refusal' : 'length')
 }
 
-const failed: Handler = (_state, response) => {
-  throw classifyEvent(response)
+const failed: Handler = ({ vendor }, response) => {
+  throw classifyEvent(response, vendor)
 }
 
 const ENDS: ReadonlyMap<string, Handler> = new Map([
@@ -169,8 +172,8 @@ const ENDS: ReadonlyMap<string, Handler> = new Map([
 ])
 
 /** Nested under `error`, or flat (wire/openai.md 6.2). */
-const errorEvent: Handler = (_state, event) => {
-  throw classifyEvent(event.error ? event : { ...event, error: { ...event, type: undefined } })
+const errorEvent: Handler = ({ vendor }, event) => {
+  throw classifyEvent(event.error ? event : { ...event, error: { ...event, type: undefined } }, vendor)
 }
 
 /** Every other type is passed over: keepalives, limits, hosted tools, whatever is to come. */

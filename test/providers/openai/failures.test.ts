@@ -1,11 +1,26 @@
 /** OpenAI's failures as errors of the catalogue, and what is sent again after one. */
 import t from 'tap'
-import { chatgpt, openai } from '../../../providers/openai/index.ts'
+import { chatgpt, openai, responsesApi } from '../../../providers/openai/index.ts'
 import { publicBody } from '../../../providers/openai/render.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { UpstreamFailure } from '../../../src/provider.ts'
 import { framed, thrownBy } from '../streams.ts'
-import { fixture, origin, parse, requestFor } from './exchange.ts'
+import { fixture, newParser, origin, parse, requestFor } from './exchange.ts'
+
+t.test('another vendor of the same API is called by its own name', async (t) => {
+  const acme = responsesApi('acme', 'Acme')
+  const parser = newParser(acme)
+  const event = { type: 'error', code: 'server_is_overloaded', message: '' }
+  const said = [
+    acme.classify({ status: 401, headers: {}, body: '' }),
+    thrownBy(() => framed(event).flatMap((frame) => parser.push(frame))),
+    thrownBy(() => newParser(acme).push({ event: undefined, data: 'x', id: undefined })),
+    thrownBy(() => newParser(acme).end()),
+    thrownBy(() => acme.authorize({}, { id: null })),
+  ]
+  for (const error of said) t.match(error?.message, /Acme/)
+  t.match(acme, { id: 'acme', provider: 'acme' })
+})
 
 t.test('failures become codes of the catalogue', async (t) => {
   const limit = JSON.parse(fixture('04-usage-limit-429.headers.json')) as { headers: Record<string, string> }
