@@ -89,7 +89,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     t.equal(guarded.passed.length, 0)
   })
 
-  await t.test('it is for the owner alone to begin, in his own browser', async (t) => {
+  await t.test('it is for the owner alone to begin, in their own browser', async (t) => {
     t.equal((await bob('POST', `${path}/login`)).status, 404)
     t.match(await admin('POST', `${path}/login`), { status: 403, body: { error: { code: 'forbidden' } } })
     const open = { name: 'open', transport: 'streamable_http', url: guarded.url }

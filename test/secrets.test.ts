@@ -177,7 +177,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
       told(`${method} ${path.replace(/[a-z]+_\w{20,}/g, '…')} ${response.status}`, headers + shown)
     return response.headers.get('content-type')?.startsWith('application/json') ? JSON.parse(text) : text
   }
-  // Who calls has a key of his own, told once by design.
+  // Who calls has a key of their own, told once by design.
   const made = await call('POST', '/v1/keys', { owner: 'ann', scopes: ['admin'] }, true)
   const secrets: Record<string, string> = { ...PLANTED, 'gateway key': made.key }
   key = made.key

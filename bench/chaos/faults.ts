@@ -39,7 +39,7 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     await kill(world, victim)
     return async () => {}
   },
-  /** Longer than a lease: it wakes as an owner who does not know that he is none any more. */
+  /** Longer than a lease: it wakes as an owner that does not know that it is none any more. */
   async freeze({ world, victim, random }) {
     const replica = world.replicas[victim]
     replica?.signal('SIGSTOP')

@@ -34,7 +34,7 @@ export const gemini: Deployment = {
   authorize: ({ api_key = '' }) => ({ 'x-goog-api-key': api_key }),
 }
 
-/** The public API by a token of the operator's own OAuth client, billed to his project. */
+/** The public API by a token of the operator's own OAuth client, billed to their project. */
 export const geminiOauth: Deployment = {
   ...publicApi,
   id: 'gemini-oauth',

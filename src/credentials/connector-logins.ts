@@ -138,7 +138,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return seen !== null && seen.config_revision !== read.config_revision && keep(seen, by, before, login)
   }
 
-  /** Waits for whoever refreshes it now; what he stored is looked at then. */
+  /** Waits for whoever refreshes it now; what that one stored is looked at then. */
   async function claimed(connector: Connector, by: string, refused: string | null): Promise<Connector> {
     const until = now() + CLAIM_SECONDS * 1000
     for (;;) {

@@ -39,7 +39,7 @@ type Column = keyof typeof COLUMNS
 
 /** The sort key of the list */
 const PLACE = /^(api|config)-([\w-]{1,200})$/
-/** An owner sees his own and the configuration's. */
+/** An owner sees their own and the configuration's. */
 const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
 
 export function createConnectors(db: Db): Connectors {

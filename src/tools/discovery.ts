@@ -116,7 +116,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
   const isRecent = (list: ToolList): boolean => Date.now() - list.fetched_at < FRESH_MS
 
-  /** One attempt at a time for a server; who comes meanwhile shares it, unless he wants it newer. */
+  /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
   function ask(watch: Watch, refresh: boolean): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch

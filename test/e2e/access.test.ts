@@ -181,7 +181,7 @@ const bob = await propertyOf('bob')
 
 /** What is of the moment and of the process, not of the owner. */
 const PASSING = /"latency_ms":[\d.]+|"request_id":"\w+"|"last_seen_at":"[^"]*"|"status":\{"state":"\w+"\}/g
-/** All that an owner can see of what is his, by path. */
+/** All that an owner can see of what is theirs, by path. */
 async function everythingOf({ call, ids }: Property): Promise<Record<string, string>> {
   const reads = guarded
     .filter(({ method, path }) => method === 'GET' && !/events$|^\/v1\/(keys|audit|oauth)/.test(path))
@@ -198,7 +198,7 @@ t.test('another owner’s id is as unknown as none, whatever is asked of it', as
     const answer = await bob.call(operation.method, filled(operation.path, ann.ids), exampleOf(operation))
     t.match(answer, { status: 404, body: { error: { code: `${noun}_not_found` } } }, operation.name)
   }
-  t.comment('and below what is his own:')
+  t.comment('and below what is their own:')
   for (const operation of withIds.filter(({ path }) => /\{(message|connector|call_id)\}/.test(path))) {
     const own = { ...ann.ids, sessions: bob.ids.sessions ?? '', turns: bob.ids.turns ?? '' }
     const answer = await bob.call(operation.method, filled(operation.path, own), exampleOf(operation))

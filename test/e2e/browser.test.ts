@@ -98,7 +98,7 @@ async function connectorLogin(t: Test, world: World, page: Page) {
   })
 }
 
-/** What a page that a person happens to open may try on a gateway on his machine that wants no key. */
+/** What a page that a person happens to open may try on a gateway on their machine that wants no key. */
 const DRIVE_BY = (api: string) => `Promise.all([
   fetch('${api}/v1/sessions').then(() => 'read', () => 'refused'),
   fetch('${api}/v1/sessions', {

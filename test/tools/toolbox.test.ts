@@ -33,7 +33,7 @@ t.test('a gate lets in as many calls as there are places, in the order in which 
   await (await gate.enter('a', 1, signal))()
 })
 
-t.test('who waits at a gate leaves when he is told to, or when it takes too long', async (t) => {
+t.test('who waits at a gate leaves when told to, or when it takes too long', async (t) => {
   const gate = createGate({ maxConcurrent: 10, queueMs: 20 })
   const leave = await gate.enter('a', 1, new AbortController().signal)
   await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no place came free/ })

@@ -99,7 +99,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     })
   })
 
-  await t.test("the operator's blocks lead, and his headers overrule", async (t) => {
+  await t.test("the operator's blocks lead, and their headers overrule", async (t) => {
     const options = {
       system_blocks: ['First.'],
       headers: { Version: '0.169.0', Originator: 'mine' },
