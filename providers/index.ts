@@ -17,6 +17,7 @@ export interface Row {
   base: 'openai' | 'chatgpt' | 'anthropic' | 'gemini' | 'code_assist'
 }
 
+/** One row for each wire protocol and kind of credential; the first that fits a credential serves it. */
 export const DEPLOYMENTS: readonly Row[] = [
   { deployment: openai, base: 'openai' },
   { deployment: chatgpt, base: 'chatgpt' },

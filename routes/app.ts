@@ -21,6 +21,7 @@ interface SchemaTypes extends FastifyTypeProvider {
   serializer: unknown
 }
 
+/** Fastify with request types taken from the TypeBox schemas. */
 export type App = FastifyInstance<
   RawServerDefault,
   IncomingMessage,
@@ -42,6 +43,7 @@ declare module 'fastify' {
   }
 }
 
+/** What routes call; each takes the parts that it needs. */
 export interface RouteDeps {
   config: Config
   version: string

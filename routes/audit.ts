@@ -1,3 +1,4 @@
+/** The audit trail, for admins. */
 import { Type } from 'typebox'
 import type { App, RouteDeps } from './app.ts'
 import { Id, Instant, Json, listOf, Paging, pageOf } from './schemas.ts'

@@ -1,3 +1,4 @@
+/** Connectors: MCP servers that callers register, test and log in to, and whose changes they accept. */
 import { Type } from 'typebox'
 import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
 import type { App, RouteDeps } from './app.ts'

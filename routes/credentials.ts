@@ -1,3 +1,4 @@
+/** Keys and logins of providers. Their secrets come in and never go out. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'

@@ -1,3 +1,4 @@
+/** The events of a turn and of a session, as streams that can be resumed. */
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'

@@ -53,6 +53,7 @@ export async function givenMessage(
   return { role, parts: await givenParts(check, role, parts, path === '' ? 'parts' : `${path}.parts`) }
 }
 
+/** Throws invalid_request at the part that its role may not hold, and whatever a part itself is refused for. */
 export async function givenParts(
   check: Check,
   role: Role,
@@ -70,6 +71,7 @@ export async function givenParts(
   return ready
 }
 
+/** Edits of the context with their messages checked; throws as `givenMessage`. */
 export async function givenEdits(check: Check, edits: readonly GivenEdit[] = []): Promise<ContextEdit[]> {
   const ready: ContextEdit[] = []
   for (const [i, edit] of edits.entries()) {

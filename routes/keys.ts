@@ -1,3 +1,4 @@
+/** Gateway keys and the rotation of encryption keys, for admins. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'

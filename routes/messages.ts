@@ -1,3 +1,4 @@
+/** A session's messages: read, and appended, replaced or deleted without a turn. */
 import { Type } from 'typebox'
 import { newId } from '../src/chat/ids.ts'
 import { BatonError } from '../src/errors.ts'

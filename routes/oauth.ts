@@ -1,3 +1,4 @@
+/** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
 import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
 import { BatonError } from '../src/errors.ts'

@@ -1,3 +1,4 @@
+/** Health, readiness and metrics. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'

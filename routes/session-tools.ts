@@ -1,3 +1,4 @@
+/** A session's tools and connectors, and their changes in mid-chat. */
 import { Type } from 'typebox'
 import type { App, RouteDeps } from './app.ts'
 import {

@@ -1,3 +1,4 @@
+/** Sessions: the settings of a conversation, and the preview of its next request. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'

@@ -1,3 +1,4 @@
+/** The ledger of tool calls. */
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { Execution, ExecutionFilter } from '../src/store/store.ts'

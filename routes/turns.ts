@@ -1,3 +1,4 @@
+/** Turns: begun, waited for, cancelled, restarted; and what people decide about their tool calls. */
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'

@@ -48,6 +48,7 @@ import { createToolboxPolicy } from './tools/toolbox.ts'
 import { type Control, createEngine, type Engine } from './turns/engine.ts'
 import { replicaName } from './turns/leases.ts'
 
+/** A gateway in this process. It listens once `http` is told to. */
 export interface App {
   http: Awaited<ReturnType<typeof buildHttp>>
   engine: Engine
@@ -73,6 +74,7 @@ interface Given {
   pingMs?: number
 }
 
+/** Builds every part and opens the store and the bus. Throws what keeps one from starting, after closing those that were open. */
 export async function createApp(config: Config, given: Given = {}): Promise<App> {
   const log = given.log ?? createLog(config.logLevel)
   const metrics = createMetrics()

@@ -12,6 +12,7 @@ import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
 import type { ApiKey, Page, PageRequest, Scope, Store } from './store/store.ts'
 
+/** A key to be made; without `expires_at` it holds until it is revoked. */
 export interface NewKey {
   owner: string
   scopes: ApiKey['scopes']
@@ -84,6 +85,7 @@ const CACHE_MS = 1000
 const CACHE_SIZE = 10_000
 const USES_EVERY_MS = 10_000
 
+/** Hears of revocations on the bus until it is closed. */
 export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Auth {
   const known = new Map<string, { key: ApiKey; until: number }>()
   const uses = new Set<string>()

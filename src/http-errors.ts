@@ -20,6 +20,7 @@ export function requestId(headers: Readonly<Record<string, string | string[] | u
 /** Seconds to wait where the error itself knows none. */
 const WAIT_SECONDS = 5
 
+/** Answers with the failure in the one shape; a fault of Baton's own is logged, and goes out as `internal` without its words. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
   if (error.code === 'internal') {

@@ -4,6 +4,7 @@ import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
 
+/** Asked once for each request. */
 export interface RateLimit {
   /** Throws rate_limited. The bootstrap admin is never refused: somebody must be able to look. */
   admit(caller: Caller): Promise<void>

@@ -42,6 +42,7 @@ export interface ModelCall {
   onUnauthorized?(): Promise<boolean>
 }
 
+/** A request as it would be sent. */
 export interface Preview {
   method: string
   url: string

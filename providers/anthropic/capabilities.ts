@@ -26,6 +26,7 @@ export interface Family {
   maxImages: number
 }
 
+/** From least to most. */
 export const EFFORTS: readonly WireEffort[] = ['low', 'medium', 'high', 'xhigh', 'max']
 
 const GENERATION_4_5: Family = {

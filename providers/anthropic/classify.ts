@@ -19,6 +19,7 @@ interface Report {
   request_id: string | null
 }
 
+/** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export function classify(failure: UpstreamFailure): BatonError {
   return errorOf(reportOf(failure))
 }

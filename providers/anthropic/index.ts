@@ -35,6 +35,7 @@ const common = {
   repair: withoutThinking,
 } satisfies Partial<Deployment>
 
+/** The Messages API by key. */
 export const anthropic: Deployment = {
   ...common,
   id: 'anthropic',
@@ -44,6 +45,7 @@ export const anthropic: Deployment = {
   models: { path: MODELS_PATH, headers: VERSION_HEADER, parse: parseModels },
 }
 
+/** The same by a bearer token, after the operator's own blocks and headers. */
 export const anthropicOauth: Deployment = {
   ...common,
   id: 'anthropic-oauth',

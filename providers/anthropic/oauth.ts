@@ -33,6 +33,7 @@ function client({ clientId }: OAuthSettings): { id: string } {
   )
 }
 
+/** Anthropic's logins, by the operator's client: none is brought. */
 export const anthropicLogins: OAuthVendor = {
   provider: 'anthropic',
   modes: ['loopback', 'paste'],

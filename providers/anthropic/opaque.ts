@@ -9,6 +9,7 @@ import type { RedactedThinkingBlock, ThinkingBlock } from './wire.ts'
 const SIGNED = 'signed:'
 const REDACTED = 'redacted:'
 
+/** The token of a readable thinking block; `redacted`: of one that is encrypted whole. */
 export const signed = (signature: string): string => SIGNED + signature
 export const redacted = (data: string): string => REDACTED + data
 

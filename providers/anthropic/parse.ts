@@ -137,6 +137,7 @@ const HANDLERS = new Map<string, Handler>([
   ],
 ])
 
+/** Throws the vendor's `error` event as a BatonError, and `upstream_disconnected` for a stream without its end. */
 export function createParser(context: ParseContext): ModelParser {
   const state: State = {
     context,

@@ -20,6 +20,7 @@ export interface Thinking {
 
 type Note = (note: string) => void
 
+/** The form nearest to the wished effort that the family takes, with a note where it is another. */
 export function planThinking(request: ModelRequest, family: Family, maxTokens: number, note: Note): Thinking {
   const effort = request.settings.reasoning?.effort
   const accepts = (type: string) => family.thinking.includes(type)

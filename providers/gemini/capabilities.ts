@@ -16,6 +16,7 @@ type Thinking =
   | { form: 'budget'; min: number; max: number; canStop: boolean; offByDefault?: true }
   | { form: 'level'; levels: readonly Level[] }
 
+/** What differs between families of models. */
 export interface Family {
   thinking: Thinking
   /** temperature and topP are read. From 3.6 on they are ignored, and some requests refused (8.2). */
@@ -60,6 +61,7 @@ const NEWEST = recent(FROM_LOW)
 /** The bare id: the public API lists models as `models/<id>`. */
 export const bareModel = (model: string): string => model.replace(/^models\//, '')
 
+/** The first row that matches; an unknown model is taken for one of the newest family. */
 export const familyOf = (model: string): Family =>
   FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
 
@@ -87,6 +89,7 @@ export function mostOutput(model: string, reported?: ReportedModel): number | un
   return reported?.max_output_tokens ?? (/^gemini-(1|2\.0)/.test(name) ? 8192 : known)
 }
 
+/** Budget or level, never both. */
 export interface ThinkingConfig {
   includeThoughts: boolean
   thinkingBudget?: number

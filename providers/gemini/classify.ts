@@ -6,6 +6,7 @@ import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { count, type Fields, isRecord, list, record, text } from './json.ts'
 
+/** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
   toError(readFailure(failure.body, failure.status), failure.headers)
 

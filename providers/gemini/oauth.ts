@@ -43,6 +43,7 @@ const clientFields = (settings: OAuthSettings) => {
   return { client_id: id, client_secret: secret }
 }
 
+/** Google's logins, for Code Assist and for the public API; the operator's client, with its secret. */
 export const googleLogins: OAuthVendor = {
   provider: 'gemini',
   modes: ['loopback', 'paste'],

@@ -11,6 +11,7 @@ import type { SseFrame } from '../../src/sse.ts'
 import { errorFromStream } from './classify.ts'
 import { count, type Fields, isRecord, list, record, text } from './json.ts'
 
+/** Throws an error that the stream holds as a BatonError, and `upstream_disconnected` where no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }

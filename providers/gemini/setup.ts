@@ -9,6 +9,7 @@ import { type Fields, list, record, text } from './json.ts'
 
 type Facts = Readonly<Record<string, string>>
 
+/** Code Assist wants a project in each request. */
 export const isSetupNeeded = ({ path, project_id }: Facts): boolean =>
   path === 'code_assist' && project_id === undefined
 

@@ -36,6 +36,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
 
 export const openai: Deployment = responsesApi('openai', 'OpenAI')
 
+/** By a ChatGPT login, on another root: it takes fewer fields and wants the account's header. */
 export const chatgpt: Deployment = {
   ...openai,
   id: 'chatgpt',

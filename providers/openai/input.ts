@@ -17,6 +17,7 @@ import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
+/** A message that was rendered before gives the same items, bytes and all. */
 export function inputItems(messages: readonly MessageInput[]): InputItem[] {
   const items: InputItem[] = []
   for (const message of messages) items.push(...itemsOf(message))

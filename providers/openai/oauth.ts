@@ -28,6 +28,7 @@ const LOOPBACK = { host: 'localhost', ports: [1455, 1457], path: '/auth/callback
 const endpoint = (settings: OAuthSettings, path: string): string => `${settings.issuer ?? ''}${path}`
 const client = ({ clientId }: OAuthSettings) => ({ id: clientId ?? PUBLIC_CLIENT })
 
+/** ChatGPT logins, with the vendor's public client unless the operator names another. */
 export const openaiLogins: OAuthVendor = {
   provider: 'openai',
   modes: ['loopback', 'paste', 'device'],

@@ -48,11 +48,14 @@ export function segmentsOf(item: unknown): string[] {
   return segments.length > 0 ? segments : wireList(content).map(({ text }) => wireText(text))
 }
 
+/** A text's phase as the token that it is kept in. */
 export const packPhase = (phase: Phase): string => JSON.stringify({ phase })
 
+/** The phase that a text came with; undefined where it had none. */
 export function phaseOf({ provenance }: TextPart): Phase | undefined {
   return provenance?.opaque === undefined ? undefined : phase(wireJson(provenance.opaque)?.phase)
 }
 
+/** Undefined for a phase that this code does not know. */
 export const phase = (value: unknown): Phase | undefined =>
   value === 'commentary' || value === 'final_answer' ? value : undefined

@@ -36,6 +36,7 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
   ),
 )
 
+/** For the public API; the operator's headers overrule. */
 export function renderPublic(request: ModelRequest): RenderedRequest {
   return rendered(publicBody(request), { ...accept, ...operatorHeaders(request) })
 }
@@ -58,6 +59,7 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
   })
 }
 
+/** Baton under its own name. */
 export const ORIGINATOR = { originator: 'baton' }
 
 /** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5). */

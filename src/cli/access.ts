@@ -11,6 +11,7 @@ import { FolderInUse } from '../store/lock.ts'
 import type { ApiKey, Page, PageRequest } from '../store/store.ts'
 import { openRemote, urlOf } from './remote.ts'
 
+/** The verbs of an installation. Directly they throw BatonErrors, over HTTP RemoteErrors. */
 export interface Access {
   /** In words: where it works */
   readonly place: string
@@ -31,6 +32,7 @@ export interface Access {
   close(): Promise<void>
 }
 
+/** What the options of the command line say about where to work. */
 export interface Target {
   /** The gateway to ask, whatever the configuration says */
   url?: string

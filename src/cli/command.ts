@@ -16,6 +16,7 @@ export interface Command {
   run(given: Given): Promise<number>
 }
 
+/** What a command is given: its arguments, and doors to the world that tests replace. */
 export interface Given {
   args: readonly string[]
   text(option: string): string | undefined

@@ -1,3 +1,4 @@
+/** Commands about logins and credentials. */
 import { PROVIDER_IDS, type ProviderId } from '../config/settings.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login, LoginMode } from '../credentials/logins.ts'

@@ -1,3 +1,4 @@
+/** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
 import { isDay } from '../validation.ts'
 import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'

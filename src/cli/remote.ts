@@ -27,6 +27,7 @@ export function urlOf({ host, port }: Pick<Config, 'host' | 'port'>): string {
   return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
 }
 
+/** Throws RemoteError at once for a URL that a key must not go to, and from every verb what the gateway refused. */
 export function openRemote({ url, key, owner }: RemoteOptions): Access {
   const root = rootOf(url, key)
   if (owner !== undefined) {

@@ -17,6 +17,7 @@ export interface BreakerOptions {
   coolMs?: number
 }
 
+/** After `failures` in a row nobody asks for `coolMs`, or for longer where the endpoint wants it. */
 export function createBreaker({ now, failures = 5, coolMs = 30_000 }: BreakerOptions): Breaker {
   let inARow = 0
   let openUntil = 0

@@ -13,6 +13,7 @@ import { insist } from './insist.ts'
 import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import type { Vault } from './vault.ts'
 
+/** A login that was begun: where to send the browser, and until when. */
 export interface ConnectorLogin {
   authorization_url: string
   state: string
@@ -264,6 +265,7 @@ interface Kept {
 /** The words end up in the registry's reason, and in what a model is told. */
 export const needed = ({ name, id }: Pick<Connector, 'name' | 'id'>): McpError =>
   new McpError('auth_required', `${name} needs a login: POST ${loginPath(id)}`, { sent: false })
+/** Where a login is begun over HTTP. */
 export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`
 
 const placeOf = (connector: string): string => `connector:${connector}`

@@ -30,6 +30,7 @@ export function sealConnector(
   return isEmpty ? null : vault.seal(JSON.stringify(secret), secretContext(owner, id))
 }
 
+/** Empty for one without secrets. Throws as `vault.open`. */
 export function openConnector(
   vault: Pick<Vault, 'open'>,
   connector: Pick<Connector, 'owner' | 'id' | 'secret'>,

@@ -52,6 +52,7 @@ export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default
 type Facts = Partial<Record<(typeof FACTS)[number], string>>
 const FACTS = ['account_id', 'project_id', 'path', 'quota_project', 'workspace_id'] as const
 
+/** A login whose tokens the caller has already. */
 export interface NewLogin {
   kind: 'oauth'
   /** Only a federated login may come without one */
@@ -79,12 +80,14 @@ export interface AddLogin {
   name: string | null
   default: boolean
 }
+/** What is absent stays as it is. */
 export interface PatchCredential {
   name?: string | null
   state?: 'active' | 'disabled'
   default?: boolean
 }
 
+/** Credentials as callers make and see them. What is written is on record in the audit trail. */
 export interface Credentials extends ChooseCredential {
   /** Throws oauth_not_enabled, invalid_request. */
   create(owner: string, input: CreateCredential): Promise<CredentialView>
@@ -336,6 +339,7 @@ function envViews(keys: Config['envCredentials']): CredentialView[] {
   }))
 }
 
+/** Without its secret. */
 export function credentialView(row: Credential): CredentialView {
   const { secret, version, is_default, facts, ...shown } = row
   return { ...shown, default: is_default, origin: 'api', ...picked(facts) }

@@ -36,6 +36,7 @@ const plain = (text: string): string =>
     .trim()
     .slice(0, 300)
 
+/** A vendor's refusal of a code or file, by its status: `invalid_request` where another one would help, else `upstream_…`. */
 export function codeRefused(
   { vendor }: LoginRow,
   status: number,

@@ -3,6 +3,7 @@ import { BatonError } from '../errors.ts'
 import type { LoginStatus } from './logins.ts'
 import type { LoginPage } from './loopback.ts'
 
+/** 200 for a login that is done, 400 with the reason for every other. */
 export function pageOf(status: LoginStatus): LoginPage {
   if (status.state === 'done') return page(200, 'You are logged in', 'This page can be closed.')
   return page(400, 'The login did not succeed', status.error ?? 'It has expired. Start it again.')

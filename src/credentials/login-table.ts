@@ -3,6 +3,7 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { OAuthSettings, OAuthVendor } from '../oauth-vendor.ts'
 
+/** A vendor's description and the operator's settings for it. */
 export interface LoginRow {
   vendor: OAuthVendor
   settings: OAuthSettings
@@ -57,6 +58,7 @@ export function createLoginTable(
   }
 }
 
+/** What every call about a login is refused with until the operator switches it on. */
 export const oauthOff = (provider: string): BatonError =>
   new BatonError(
     'oauth_not_enabled',

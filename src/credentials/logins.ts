@@ -33,6 +33,7 @@ export interface Login {
   mode: LoginMode
   user_code?: string
 }
+/** What became of a login; `credential_id` once it is done, `error` once it has failed. */
 export interface LoginStatus {
   state: 'pending' | 'done' | 'failed' | 'expired'
   credential_id?: string

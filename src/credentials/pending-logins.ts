@@ -58,4 +58,5 @@ const contextOf = (owner: string, hash: string): string => `${owner}/login/${has
 
 export const USED = 'This login was used already; begin a new one.'
 export const LATE = 'This login took too long; begin a new one.'
+/** invalid_request for a `state` that opens nothing. */
 export const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })

@@ -27,6 +27,7 @@ export interface OpenLogin {
   /** After a 401: whether there is another token to try with. Throws as `secret`. */
   onUnauthorized(): Promise<boolean>
 }
+/** Renews logins: for turns that use them, and on its own for those that nobody uses. */
 export interface Refresher {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin
@@ -264,6 +265,7 @@ function reasonOf({ code, message, wasSpent }: TokenFailure): string {
   return `${code}: ${words}.${cause}`
 }
 
+/** With the reason in its words, where there is one. */
 export const needsReauth = ({ id, reason }: Pick<Credential, 'id' | 'reason'>): BatonError =>
   new BatonError(
     'credential_needs_reauth',

@@ -19,6 +19,7 @@ export class LoginRefused extends Error {
   }
 }
 
+/** What a renewal brought, to be stored. */
 export interface Renewed {
   secret: LoginSecret
   /** RFC 3339; null: the vendor does not say */
@@ -117,6 +118,7 @@ const NO_TOKENS: TokenFailure = {
   message: 'Its answer held no access token.',
 }
 
+/** Null for a refusal, and for a body that holds no tokens. */
 export function readTokens({ vendor }: LoginRow, { status, body }: OAuthAnswer): TokenAnswer | null {
   return status >= 200 && status < 300 ? vendor.readTokens(body) : null
 }

@@ -5,6 +5,7 @@
 import type { SealedPlace, Store } from '../store/store.ts'
 import { confirmKeys, secretContext, type Vault } from './vault.ts'
 
+/** How far a re-encryption came. */
 export interface Rotation {
   /** Secrets and documents that were sealed anew */
   resealed: number

@@ -10,6 +10,7 @@ import { makeDataDir } from '../config/data-dir.ts'
 import { KEY_ID } from '../config/settings.ts'
 import { BatonError } from '../errors.ts'
 
+/** A key by its name, which is stored with what it seals. */
 export interface VaultKey {
   /** 1 to 64 of A–Z a–z 0–9 . _ - */
   id: string

@@ -7,6 +7,7 @@ import { createDecoder } from '../sse.ts'
 import type { Exchange, ResponseHead } from './exchange.ts'
 import type { Scrub } from './scrub.ts'
 
+/** How an answer is read: by the adapter's parser and its view of failures, without the secret. */
 export interface Reading {
   parser: ModelParser
   classify(failure: UpstreamFailure): BatonError

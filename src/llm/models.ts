@@ -26,6 +26,7 @@ interface Entry {
   until: number
 }
 
+/** One ask at a time for each deployment and credential; what it found is kept for a while, a failure shorter. */
 export function createModels(
   fetchList: (deployment: Deployment, caller: ModelsCaller) => Promise<ReportedModel[]>,
   now: () => number,

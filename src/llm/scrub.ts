@@ -3,6 +3,7 @@ import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
 import type { CredentialSecret, Deployment, UpstreamFailure } from '../provider.ts'
 
+/** Texts and errors with `***` for the secret. */
 export interface Scrub {
   text(text: string): string
   error(error: BatonError): BatonError
