@@ -106,9 +106,11 @@ const ConnectorView = Type.Object(
     name: Type.String(),
     origin: Type.Enum(['api', 'config']),
     transport: Type.String(),
-    url: nullable(Type.String()),
+    url: nullable(
+      Type.String({ description: "Without its query for the configuration's; admins see that too" }),
+    ),
     header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
-    command: nullable(Type.String()),
+    command: nullable(Type.String({ description: "The configuration's are shown to admins alone" })),
     args: Type.Array(Type.String()),
     env_names: nullable(Type.Array(Type.String())),
     auth: Type.Object({ type: Type.String() }),
