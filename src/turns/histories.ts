@@ -18,8 +18,11 @@ export interface Histories {
   keep(session: string, rewrites: number, messages: readonly Message[]): void
 }
 
-/** Characters of JSON, all sessions together: about twice as many bytes of memory. */
-const MOST_KEPT = 16 << 20
+/**
+ * Characters of JSON, all sessions together. Five times as many bytes of memory: with a message goes what was rendered
+ * of it for each provider that it was sent to, and that as bytes.
+ */
+const MOST_KEPT = 8 << 20
 
 export function createHistories(most = MOST_KEPT): Histories {
   /** Least recently used first */
