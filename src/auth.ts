@@ -42,16 +42,15 @@ export async function createKey(
   return { ...row, key }
 }
 
-/** Takes a key back. One that was taken back before stays as it is, and nothing is written down. */
+/** Takes a key back; one that was taken back before stays as it is. */
 export async function revokeKey(
-  store: Pick<Store, 'keys' | 'audit'>,
+  store: Pick<Store, 'keys'>,
   by: string,
   scope: Scope,
   id: string,
 ): Promise<void> {
-  const isNew = await store.keys.revoke(scope, id)
-  if (isNew === null) throw new BatonError('key_not_found', `No key ${id} exists.`)
-  if (isNew) await store.audit.write({ owner: by, act: 'key.revoke', subject: id, details: {} })
+  if ((await store.keys.revoke(scope, id, by)) === null)
+    throw new BatonError('key_not_found', `No key ${id} exists.`)
 }
 
 const hashOf = (key: string): string => createHash('sha256').update(key).digest('hex')
@@ -143,7 +142,7 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
         await revokeKey(store, caller.owner, caller, id)
       } finally {
         forget(id)
-        // Even if only the audit failed. Lost messages are made up for by the cache's short life.
+        // Even if only the answer was lost. Lost messages are made up for by the cache's short life.
         await bus.publish('keys', id).catch(() => {})
       }
     },

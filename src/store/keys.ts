@@ -28,7 +28,7 @@ export function createKeys(db: Db): Keys {
       )
       return toPage('keys', page, found, (key) => key.id)
     },
-    revoke: (scope, id) =>
+    revoke: (scope, id, by) =>
       value<boolean>(
         db,
         `with seen as (
@@ -37,9 +37,11 @@ export function createKeys(db: Db): Keys {
            update api_key set revoked_at = clock_timestamp()
             where id in (select id from seen) and revoked_at is null
            returning id
+         ), noted as (
+           insert into audit (owner, act, subject, details) select $3, 'key.revoke', id, '{}' from revoked
          )
          select exists (select from revoked) from seen`,
-        [id, visibleTo(scope)],
+        [id, visibleTo(scope), by],
       ),
     async used(ids) {
       await db.query('update api_key set last_used_at = clock_timestamp() where id = any($1::text[])', [ids])

@@ -278,12 +278,15 @@ async function keyContract(t: Test, store: Store): Promise<void> {
       [given.id],
     )
     t.strictSame((await store.keys.list(STRANGER, { limit: 5 })).data, [])
-    t.equal(await store.keys.revoke(STRANGER, given.id), null)
-    t.equal(await store.keys.revoke(scope, given.id), true)
+    t.equal(await store.keys.revoke(STRANGER, given.id, 'eve'), null)
+    t.equal(await store.keys.revoke(scope, given.id, 'ann'), true)
+    const entry = { owner: 'ann', act: 'key.revoke', subject: given.id, details: {} }
+    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'written down with it')
     const revoked = await store.keys.byHash(`hash of ${given.id}`)
     t.match(revoked, { revoked_at: /Z$/ }, 'it is still found, whatever its state')
-    t.equal(await store.keys.revoke(ADMIN, given.id), false)
+    t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), false)
     t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first time counts')
+    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'and is written down alone')
   })
 
   await t.test('an act is written down', async (t) => {

@@ -120,8 +120,8 @@ export interface Keys {
   /** By SHA-256 of the key, whatever its state. */
   byHash(hash: string): Promise<ApiKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
-  /** False when it was revoked before. */
-  revoke(scope: Scope, id: string): Promise<boolean | null>
+  /** With the audit's entry, whose owner is `by`. False, and no entry, when it was revoked before. */
+  revoke(scope: Scope, id: string, by: string): Promise<boolean | null>
   used(ids: string[]): Promise<void>
 }
 
