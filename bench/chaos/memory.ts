@@ -7,7 +7,7 @@ import type { Replica } from './replica.ts'
 export interface MemoryLife {
   replica: string
   seconds: number
-  /** Floors of the used heap in MiB, in the first and the last third of what was watched */
+  /** Floors of the used heap in MiB, in the second and the last third of what was watched: in the first caches fill */
   early: number
   late: number
   /** Resident MiB: the mean of the same thirds */
@@ -28,11 +28,11 @@ interface Sample {
 }
 
 const EVERY_MS = 2_000
-/** Code is compiled and caches fill at first: that is no leak. */
+/** Code is compiled at first: that is no leak. */
 const WARM_UP_MS = 30_000
 /** A shorter watch says nothing. */
 const LEAST_MS = 60_000
-/** What may come on top from the first third to the last. */
+/** What may come on top from the second third to the last. */
 const SLACK_MIB = 16
 const SLACK_SHARE = 1.25
 
@@ -77,17 +77,17 @@ export function judged(replica: string, samples: readonly Sample[]): MemoryLife[
   const ms = (warm.at(-1)?.at ?? 0) - (warm[0]?.at ?? 0)
   if (ms < LEAST_MS) return []
   const third = Math.floor(warm.length / 3)
-  const [first, last] = [warm.slice(0, third), warm.slice(-third)]
+  const [before, last] = [warm.slice(third, -third), warm.slice(-third)]
   const floor = (part: readonly Sample[]) => Math.min(...part.map(({ heap }) => heap))
   const mean = (part: readonly Sample[]) => part.reduce((sum, { rss }) => sum + rss, 0) / part.length
-  const [early, late] = [floor(first), floor(last)]
+  const [early, late] = [floor(before), floor(last)]
   return [
     {
       replica,
       seconds: Math.round(ms / 1000),
       early: Math.round(early),
       late: Math.round(late),
-      rssEarly: Math.round(mean(first)),
+      rssEarly: Math.round(mean(before)),
       rssLate: Math.round(mean(last)),
       grew: late > early * SLACK_SHARE + SLACK_MIB,
     },
