@@ -111,7 +111,7 @@ const ConnectorView = Type.Object(
     ),
     header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
     command: nullable(Type.String({ description: "The configuration's are shown to admins alone" })),
-    args: Type.Array(Type.String()),
+    args: Type.Array(Type.String(), { description: 'As `command`: empty for whoever may not see them' }),
     env_names: nullable(Type.Array(Type.String())),
     auth: Type.Object({ type: Type.String() }),
     mode: Type.String(),

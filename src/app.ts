@@ -36,11 +36,11 @@ import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
-import type { Connector, Session } from './store/store.ts'
+import { type Connector, type Session, Unreadable } from './store/store.ts'
 import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
-import { hasSecret } from './tools/redact.ts'
+import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
@@ -106,7 +106,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       createMcp({
         version: VERSION,
         sandbox: await sandboxOf(config),
-        onLastWords: (server, words) => log.warn({ server, words }, 'what a server process said last'),
+        onLastWords: (server, words) => void logLastWords(log, server, words),
       }),
     )
     const mcpOauth = owned(createMcpOAuth())
@@ -354,8 +354,19 @@ function optionsIn(config: Config): (deployment: Deployment) => DeploymentOption
   }
 }
 
+/** It may have printed what it was given, or what a caller asked it. */
+async function logLastWords(log: Logger, server: string, words: string): Promise<void> {
+  const said = await redactText(words).catch(() => null)
+  log.warn({ server, words: said?.value ?? null }, 'what a server process said last')
+}
+
 const sealedArguments = (vault: Vault) => ({
   seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
-  open: (sealed: Uint8Array, execution: string) =>
-    JSON.parse(vault.open(sealed, execution)) as Record<string, unknown>,
+  open(sealed: Uint8Array, execution: string): Record<string, unknown> {
+    try {
+      return JSON.parse(vault.open(sealed, execution))
+    } catch (cause) {
+      throw new Unreadable(cause)
+    }
+  },
 })

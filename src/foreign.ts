@@ -1,4 +1,4 @@
-/** What every door does with the answers of services that are not ours: no secret in their words, their Retry-After. */
+/** What doors do with the answers of services that are not ours: no secret in their words, and their Retry-After. */
 import { wellFormed } from './chat/well-formed.ts'
 
 /** Shorter values stand in many an innocent text; nobody issues secrets so short. */

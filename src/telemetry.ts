@@ -340,10 +340,11 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
       log.warn({ reason: inFull(thrown) }, `${name} is away`)
     },
     back() {
-      if (saidAt !== null) calm ??= setTimeout(sayBack, calmMs).unref()
+      if (saidAt !== null && !isClosed) calm ??= setTimeout(sayBack, calmMs).unref()
     },
     close() {
       isClosed = true
+      if (calm) clearTimeout(calm)
     },
   }
 }

@@ -26,7 +26,8 @@ export async function rotateEncryption(
 
 type RotationStore = Pick<Store, 'credentials' | 'sealed' | 'settings'>
 
-const PAGE = 100
+/** Rows that are looked at together; few hold anything sealed. */
+const PAGE = 500
 /** What was written while a pass went by is found by the next. */
 const MOST_PASSES = 5
 

@@ -151,10 +151,11 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
     }
     if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   }
-  await store.executions.begin(run.active.fence, row.id)
-  // Of one that was started, too: what runs again is what was approved.
+  // Of one that was started, too: what runs again is what was approved. Opened first: a call that is begun counts as run.
   const edit = row.approval?.sealed_arguments
-  return edit ? { ...known, edited: sealed.open(edit, row.id) } : known
+  const edited = edit ? sealed.open(edit, row.id) : null
+  await store.executions.begin(run.active.fence, row.id)
+  return edited ? { ...known, edited } : known
 }
 
 const settledBefore = ({ duration_ms }: Execution, result: ToolResultPart) => ({

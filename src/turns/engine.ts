@@ -237,7 +237,10 @@ export function createEngine(deps: EngineDeps): Engine {
     if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
     if (control.op === 'handed_over') return void leases?.look()
     const mine = active.get(control.session_id)
-    if (!mine) return
+    if (!mine) {
+      if (control.op === 'cancel') leases?.retry(control.turn_id)
+      return
+    }
     if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed, control.revision)
     if (mine.turn.id !== control.turn_id) return
     if (control.op === 'cancel') requestStop(mine, CANCELLED)

@@ -23,6 +23,8 @@ export interface Leases {
   look(): Promise<void>
   /** A turn turned out to be unreadable while it ran here: it is said once, and not taken again */
   leave(turn: string, why: Unreadable): void
+  /** It need not be read any more, for it is to be cancelled */
+  retry(turn: string): void
   stop(): void
 }
 
@@ -52,6 +54,9 @@ export function startLeases(state: EngineState): Leases {
   return {
     look,
     leave: (turn, why) => leave(state, watch.unreadable.turns, turn, why),
+    retry(turn) {
+      if (watch.unreadable.turns.delete(turn)) void look()
+    },
     stop() {
       for (const timer of timers) clearInterval(timer)
     },

@@ -76,14 +76,17 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   try {
     run = await load(deps, active, writer, entry)
   } catch (thrown) {
-    if (isLeft(entry, thrown)) throw thrown
-    return fail(await unloaded(deps, active, writer), thrown)
+    if (isLeft(active, entry, thrown)) throw thrown
+    const ending = await unloaded(deps, active, writer)
+    // A message that cannot be read cannot be said.
+    if (entry.kind === 'recovered' && !(thrown instanceof Unreadable)) await sayLeft(ending, entry.announce)
+    return fail(ending, thrown)
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
     if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
   } catch (thrown) {
-    if (isLeft(entry, thrown)) throw thrown
+    if (isLeft(active, entry, thrown)) throw thrown
     // What a step has streamed goes with it; the next owner cannot know whether there was one.
     if (run.active.stop.signal.reason === DRAINING) await discard(run, 'owner_lost')
     await fail(run, thrown)
@@ -94,16 +97,20 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * Not for this process to end: it is another's now, or whoever has its key goes on with what it has done. One that begins
- * has done nothing: it fails, and says why.
+ * Not for this process to end: it is another's now, or whoever has its key goes on with what it has done. One that began
+ * here fails, and says why; one that is to be cancelled needs no key for that.
  */
-const isLeft = (entry: Entry, thrown: unknown): boolean =>
-  thrown instanceof StaleOwner || (thrown instanceof Unreadable && entry.kind !== 'fresh')
+const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
+  thrown instanceof StaleOwner ||
+  (thrown instanceof Unreadable && entry.kind !== 'fresh' && stop.signal.reason !== CANCELLED)
 
 /** What the end of a turn needs that could not be loaded: it may have waited, or been lost, with calls open. */
 async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Promise<Ending> {
   const { turn } = active
-  const history = await deps.store.messages.after(turn.session_id, turn.base_seq)
+  const history = await deps.store.messages.after(turn.session_id, turn.base_seq).catch((thrown: unknown) => {
+    if (thrown instanceof Unreadable) return []
+    throw thrown
+  })
   return { deps, active, writer, history, index: committedSteps(turn), open: null }
 }
 
@@ -127,9 +134,11 @@ function announce(
 async function completed(credential: ResolvedCredential, stop: AbortSignal): Promise<ResolvedCredential> {
   if (!credential.complete) return credential
   const stopped = new Promise<never>((_, reject) => {
-    stop.addEventListener('abort', () => reject(stop.reason), { once: true })
+    // Not before what is set up already has answered: a turn that is taken over to be cancelled is to be loaded.
+    const leave = () => void setImmediate(() => reject(stop.reason))
+    if (stop.aborted) leave()
+    else stop.addEventListener('abort', leave, { once: true })
   })
-  stop.throwIfAborted()
   return { ...credential, facts: await Promise.race([credential.complete(), stopped]) }
 }
 
@@ -209,9 +218,7 @@ async function steps(run: Run): Promise<void> {
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
   const { active } = run
   if (entry.kind === 'recovered') {
-    await sayAll(run, entry.announce, run.history).catch((err: unknown) =>
-      run.deps.log.warn({ err, turn_id: active.turn.id }, 'announcements are left to the next commit'),
-    )
+    await sayLeft(run, entry.announce)
     if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
   }
   const goesOn = await resumeCalls(run)
@@ -221,6 +228,13 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   const { recoveries, cancel_requested } = active.turn
   if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
+}
+
+/** What its last owner committed and may not have said. */
+async function sayLeft(run: Ending, announce: AnnouncedEvent[]): Promise<void> {
+  await sayAll(run, announce, run.history).catch((err: unknown) =>
+    run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'announcements are left to the next commit'),
+  )
 }
 
 async function giveUp(run: Run): Promise<void> {

@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import type { BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
-import type { Part, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import { NO_USAGE, type Part, type ToolCallPart, type ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
@@ -483,11 +483,17 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
     if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
     return opened
   }
+  const lostWithin = async () => {
+    const opened = await lost((await newSession(own, CALLER)).id)
+    const turn_id = opened.turn.id
+    const messages = [message('broken', { turn_id, role: 'assistant' })]
+    await own.turns.commit(opened.fence, { turn_id, messages })
+    return opened
+  }
   const before = await lost(await broken())
-  const within = await lost((await newSession(own, CALLER)).id)
+  const within = await lostWithin()
   const turn_id = within.turn.id
-  const messages = [message('broken', { turn_id, role: 'assistant' })]
-  await own.turns.commit(within.fence, { turn_id, messages })
+  const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
   const fresh = await broken()
   isBroken = true
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
@@ -500,13 +506,18 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const lines: { level: number; msg: string; turn_id?: string; reason?: string }[] = []
   const log = createLog('error', { write: (line) => void lines.push(JSON.parse(line)) })
   const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
-  await until(() => lines.length >= 2)
+  const left = [before.turn.id, turn_id]
+  const all = [...left, ...given.map(({ id }) => id)]
+  await until(() => lines.length >= all.length)
   const seen = scans
   await until(() => scans > seen + 3)
-  const left = [before.turn.id, turn_id]
-  t.same(lines.map((line) => line.turn_id).sort(), left.sort(), 'each is told once')
+  t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
+  for (const { id, session_id } of given) {
+    t.match(await one.cancel(CALLER, id, true), { state: 'cancelled' }, 'a cancel needs no key')
+    t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
+  }
   const { turn } = await one.start(CALLER, fresh, asked())
   const failed = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
   t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
@@ -518,6 +529,30 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   for (const id of left) await until(async () => (await state(id)) === 'completed')
   await until(() => types.includes('turn.completed'))
   t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
+})
+
+t.test('whoever takes a turn over to cancel it says what its last owner had left to say', async (t) => {
+  const { id } = await newSession(store, CALLER)
+  const opened = await store.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+  if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+  const turn_id = opened.turn.id
+  const event = { type: 'usage' as const, session_id: id, turn_id, step: 0, at: '', ...NO_USAGE }
+  await store.turns.commit(opened.fence, { turn_id, announce: [{ key: `${turn_id}:usage`, event }] })
+  await store.turns.requestCancel(CALLER, turn_id)
+  const { bus, replica } = world(t)
+  const types = follow(t, bus, id, turn_id)
+  // As every login: asked whether its vendor has to set it up first.
+  const login = {
+    facts: { id: 'cred_1' },
+    kind: 'oauth',
+    secret: async () => ({}),
+    complete: () => Promise.resolve({}).then((facts) => facts),
+  }
+  replica({
+    credentials: { environment: [], resolve: async () => login } as unknown as EngineDeps['credentials'],
+  })
+  await until(() => types.includes('turn.cancelled'))
+  t.same(types.slice(types.indexOf('usage')), ['usage', 'step.discarded', 'turn.cancelled'])
 })
 
 t.test('a cancel reaches a turn that another replica starts meanwhile', async (t) => {
