@@ -1,3 +1,4 @@
+/** No secret in the words of services that are not ours, and their Retry-After. */
 import t from 'tap'
 import { retryAfterMs, withoutSecrets } from '../src/foreign.ts'
 

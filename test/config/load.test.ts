@@ -1,3 +1,4 @@
+/** Environment and file become one frozen configuration, or a list of every problem. */
 import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'

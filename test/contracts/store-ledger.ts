@@ -1,3 +1,4 @@
+/** What every store does with tool calls. */
 import type { Test } from 'tap'
 import type { ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'

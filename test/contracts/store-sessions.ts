@@ -1,3 +1,4 @@
+/** What every store does with sessions and their messages. */
 import type { Test } from 'tap'
 import type { Message, Part } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'

@@ -1,3 +1,4 @@
+/** Bad input is refused everywhere, by its field. */
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'

@@ -1,0 +1,154 @@
+/** Replicas without HTTP, for a test: engines over one store and one bus, with a model that the test holds in its hand. */
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { createMemoryBus } from '../../src/bus/memory.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { ToolResultPart } from '../../src/chat/message.ts'
+import type { ModelCall } from '../../src/llm.ts'
+import type { StartTurn } from '../../src/ports.ts'
+import type { Deployment } from '../../src/provider.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Session, Store } from '../../src/store/store.ts'
+import { createMetrics } from '../../src/telemetry.ts'
+import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { createEngine } from '../../src/turns/engine.ts'
+import { newSession } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
+
+export const CALLER = { owner: 'local', admin: true, key_id: null }
+
+export const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+t.teardown(() => store.close())
+
+const deployment = { capabilities: () => ({ toolLimit: null }) } as unknown as Deployment
+
+export const HELLO: ModelEvent[] = [
+  { type: 'text.delta', index: 0, text: 'hello' },
+  { type: 'finish', reason: 'stop' },
+]
+
+/** What an engine needs beside its store and bus; the model answers once `said` has come. */
+export function pieces(
+  said: Promise<void>,
+  answer: ModelEvent[],
+): Omit<EngineDeps, 'store' | 'bus' | 'settings'> {
+  const registry = { session_id: '', revision: 0, updated_at: '', tools: [] }
+  const credential = { facts: { id: 'cred_1' }, kind: 'api_key', secret: async () => ({}) }
+  return {
+    llm: {
+      async stream({ signal, beforeSend }: ModelCall, take: (event: ModelEvent) => void) {
+        beforeSend?.()
+        const stopped = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
+        await Promise.race([said, stopped])
+        signal.throwIfAborted()
+        answer.forEach(take)
+      },
+      reported: () => undefined,
+    },
+    credentials: { environment: ['acme'], resolve: async () => credential },
+    tools: {
+      bringUpToDate: async () => 0,
+      isBehind: () => false,
+      current: async () => registry,
+      keep: (row: unknown) => row,
+      keptRevision: () => undefined,
+      latestRevision: () => 0,
+      overlay: () => ({ tools: [], byExposed: new Map(), revision: 0 }),
+      noteRevision() {},
+    },
+    deploymentFor: () => deployment,
+    optionsFor: () => ({}),
+    metrics: createMetrics({ defaults: false }),
+    log: pino({ level: 'silent' }),
+  } as unknown as Omit<EngineDeps, 'store' | 'bus' | 'settings'>
+}
+
+const settings = {
+  leaseSeconds: 60,
+  concurrentTurns: 10,
+  waitingTurns: 10,
+  overloadMs: 1e9,
+  turnsPerOwner: null,
+  queueLimit: 16,
+  flushMs: 0,
+  approvalSeconds: 60,
+}
+
+export type Seen = 'store' | 'log' | 'metrics' | 'policy' | 'executor' | 'tools' | 'credentials'
+let replicas = 0
+/** Each replica may see the store, and say what it has to, in its own way. */
+export function world(t: Test, own: Partial<EngineDeps['settings']> = {}, answer = HELLO) {
+  const bus = createMemoryBus()
+  const { opened: said, open: say } = gate()
+  t.teardown(() => bus.close())
+  return {
+    bus,
+    say,
+    replica(seen: { bus?: typeof bus } & Partial<Pick<EngineDeps, Seen>> = {}) {
+      const replica = `replica-${++replicas}`
+      const engine = createEngine({
+        ...pieces(said, answer),
+        store,
+        bus,
+        ...seen,
+        settings: { ...settings, ...own, replica },
+      })
+      engine.begin()
+      t.teardown(() => engine.drain(0))
+      return engine
+    },
+  }
+}
+
+export const asked = (rest: Partial<StartTurn> = {}): StartTurn => ({
+  input: [{ type: 'text', text: 'hi' }],
+  context: [],
+  on_busy: 'reject',
+  max_steps: 4,
+  provider: null,
+  model: null,
+  idempotency_key: null,
+  body_hash: '',
+  ...rest,
+})
+export const session = (): Promise<Session> => newSession(store, { owner: 'local', admin: false })
+export const withTurns = (turns: Partial<Store['turns']>): Store => ({
+  ...store,
+  turns: { ...store.turns, ...turns },
+})
+export const until = async (holds: () => boolean | Promise<boolean>) => {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5))
+}
+
+/** Tools that answer nothing, once what they wait for has come. */
+export function toolsThat(wait: (call: string) => Promise<void> | null) {
+  const policy = { needsApproval: () => false, isRepeatable: () => false, timeoutMs: () => 0 }
+  const executor = {
+    redactArguments: async (given: unknown) => given,
+    async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
+      await wait(call.call_id)
+      const { call_id, name } = call
+      const ended = { outcome: 'ok', is_error: false } as const
+      const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+      const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
+      return { result, settlement: { id: exec_id, ...ended, ...left, result } }
+    },
+  }
+  return { policy, executor } as unknown as Pick<EngineDeps, 'policy' | 'executor'>
+}
+
+/** Types of a turn's events, as they come. */
+export function follow(t: Test, bus: ReturnType<typeof createMemoryBus>, id: string, turn: string): string[] {
+  const types: string[] = []
+  const leave = new AbortController()
+  t.teardown(() => leave.abort())
+  void (async () => {
+    for await (const item of bus.read(id, { turn, after: 'start', begun: true, signal: leave.signal })) {
+      types.push(
+        ...('events' in item ? item.events.map(({ type }) => type) : ['gap' in item ? 'gap' : 'lagged']),
+      )
+    }
+  })()
+  return types
+}

@@ -1,0 +1,276 @@
+/** Turns that change their owner: given away by a drain, lost, taken over to be cancelled, unreadable to whoever takes them. */
+import t from 'tap'
+import { NO_USAGE, type Part } from '../../src/chat/message.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Store } from '../../src/store/store.ts'
+import { createLog, createMetrics } from '../../src/telemetry.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
+import { asked, CALLER, follow, session, store, toolsThat, until, withTurns, world } from './engines.ts'
+
+t.test('a drain is over when its turns have been given away', async (t) => {
+  const { bus, replica } = world(t)
+  const given: string[] = []
+  const handOver: Store['turns']['handOver'] = async (fence) => {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    await store.turns.handOver(fence)
+    given.push(fence.session_id)
+  }
+  bus.subscribe('control', (message) => given.push(JSON.parse(message).op))
+  const { id } = await session()
+  const leaving = replica({ store: withTurns({ handOver }) })
+  await leaving.start(CALLER, id, asked())
+  await leaving.drain(0)
+  await new Promise(setImmediate)
+  t.strictSame(given, [id, 'handed_over'])
+})
+
+t.test('a turn handed over between two steps discards none', async (t) => {
+  const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+  const { bus, say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: call },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const { opened: answered, open: answer } = gate()
+  const tools = toolsThat(() => answered)
+  const leaving = replica(tools)
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
+  const types = follow(t, bus, id, turn.id)
+  say()
+  await until(() => types.includes('tool_execution.started'))
+  const left = leaving.drain(5000)
+  answer()
+  await left
+  replica(tools)
+  await until(() => types.includes('turn.completed'))
+  const steps = types.filter((type) => type.startsWith('step.'))
+  t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
+})
+
+t.test('a turn handed over within a step takes back what that streamed, and keeps its record', async (t) => {
+  const { bus, say, replica } = world(t)
+  const leaving = replica()
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  await leaving.drain(0)
+  say()
+  replica()
+  await until(() => types.includes('turn.completed'))
+  const steps = types.filter((type) => type.startsWith('step.'))
+  t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
+  t.match((await store.turns.get(CALLER, turn.id))?.steps, [
+    { index: 0, attempt: 1, discarded: true, finish_reason: null },
+    { index: 0, attempt: 2, finish_reason: 'stop' },
+  ])
+})
+
+t.test('a drain waits for a turn that was being opened', async (t) => {
+  const { say, replica } = world(t)
+  const { opened: reached, open: goOn } = gate()
+  const openSurely: Store['turns']['openSurely'] = async (...request) => {
+    await reached
+    return store.turns.openSurely(...request)
+  }
+  const { id } = await session()
+  const leaving = replica({ store: withTurns({ openSurely }) })
+  const started = leaving.start(CALLER, id, asked())
+  let isOver = false
+  const drained = leaving.drain(1000).then(() => {
+    isOver = true
+  })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  t.notOk(isOver)
+  goOn()
+  const { turn } = await started
+  await drained
+  const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+  t.match(
+    taken.find((one) => one.turn.id === turn.id),
+    { turn: { recoveries: 0 } },
+    'nobody has it any more',
+  )
+  say()
+})
+
+t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
+  let isBroken = false
+  let unread = 0
+  const open = (stored: unknown): Part[] => {
+    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    unread++
+    throw new Error('it cannot be opened')
+  }
+  const own = await openStore({
+    databaseUrl: null,
+    dataDir: null,
+    poolSize: 1,
+    codec: { seal: (parts) => parts, open },
+  })
+  t.teardown(() => own.close())
+  const scope = { owner: 'local', admin: false }
+  const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
+    const { id } = await newSession(own, scope)
+    const opened = await own.turns.open(scope, openRequest(id, { ...rest, turn: { input: text(words) } }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return { id, ...opened }
+  }
+  const ended = async (words: string) => {
+    const { id, turn, fence } = await said(words, {})
+    // An event of this type has no other words by which `open` could know it.
+    const event = { type: 'turn.cancelled' as const, session_id: id, turn_id: turn.id, step: null, at: words }
+    const end = { state: 'cancelled' as const, finish_reason: null, error: null }
+    await own.turns.commit(fence, { turn_id: turn.id, end, announce: [{ key: `${turn.id}:end`, event }] })
+    return { id, turn }
+  }
+  const waiting = async (words: string) => {
+    const { id, turn, fence } = await said('first', {})
+    const queued = openRequest(id, { on_busy: 'enqueue', turn: { input: text(words) } })
+    await own.turns.open(scope, queued)
+    await own.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    return queued.turn
+  }
+  const leave = async (words: string) => ({
+    lost: await said(words, { lease: LAPSED }),
+    queued: await waiting(words),
+    silent: await ended(words),
+  })
+  const broken = [await leave('broken')]
+  // As many as one scan takes.
+  const silenced = await Promise.all(Array.from({ length: 20 }, () => ended('broken')))
+  const { lost, queued, silent } = await leave('whole')
+  // Whichever comes first, one that cannot be read is ahead.
+  broken.push(await leave('broken'))
+  isBroken = true
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; turn_id?: string; reason?: string }[] = []
+  const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
+  const first = createMetrics({ defaults: false })
+  replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log, metrics: first })
+  const state = async (id: string) => (await own.turns.get(scope, id))?.state
+  await until(async () => (await state(lost.turn.id)) === 'completed')
+  await until(async () => (await state(queued.id)) === 'completed')
+  const types = follow(t, bus, silent.id, silent.turn.id)
+  await until(() => types.includes('turn.cancelled'))
+  const [tried, seen] = [unread, scans]
+  const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
+  const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
+  await until(() => scans > seen + 1)
+  t.equal(unread, tried, 'those that cannot be read are not tried again')
+  const told = lines.filter(({ level }) => level === 50)
+  t.same(
+    told.map(({ turn_id }) => turn_id).sort(),
+    [...stuck, ...waits, ...unsaid].sort(),
+    'each is told once',
+  )
+  for (const { reason } of told) t.match(reason, /it cannot be opened$/)
+  t.match(await first.text(), 'baton_turns_recovered_total{reason="lost"} 1\n')
+
+  isBroken = false
+  const second = createMetrics({ defaults: false })
+  replica({ store: own, metrics: second })
+  for (const id of [...stuck, ...waits]) await until(async () => (await state(id)) === 'completed')
+  const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
+  t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
+  t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
+})
+
+t.test('a turn whose conversation cannot be read waits for its key, and a new one says so', async (t) => {
+  let isBroken = false
+  const open = (stored: unknown): Part[] => {
+    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    throw new Error('it cannot be opened')
+  }
+  const codec = { seal: (parts: Part[]) => parts, open }
+  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
+  t.teardown(() => own.close())
+  const broken = async () => {
+    const { id } = await newSession(own, CALLER)
+    await own.messages.append(CALLER, id, [message('broken')])
+    return id
+  }
+  const lost = async (id: string) => {
+    const opened = await own.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return opened
+  }
+  const lostWithin = async () => {
+    const opened = await lost((await newSession(own, CALLER)).id)
+    const turn_id = opened.turn.id
+    const messages = [message('broken', { turn_id, role: 'assistant' })]
+    await own.turns.commit(opened.fence, { turn_id, messages })
+    return opened
+  }
+  const before = await lost(await broken())
+  const within = await lostWithin()
+  const turn_id = within.turn.id
+  const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
+  const fresh = await broken()
+  isBroken = true
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; msg: string; turn_id?: string; reason?: string }[] = []
+  const log = createLog('error', { write: (line) => void lines.push(JSON.parse(line)) })
+  const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
+  const left = [before.turn.id, turn_id]
+  const all = [...left, ...given.map(({ id }) => id)]
+  await until(() => lines.length >= all.length)
+  const seen = scans
+  await until(() => scans > seen + 3)
+  t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
+  for (const line of lines)
+    t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
+  for (const { id, session_id } of given) {
+    t.match(await one.cancel(CALLER, id, true), { state: 'cancelled' }, 'a cancel needs no key')
+    t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
+  }
+  const { turn } = await one.start(CALLER, fresh, asked())
+  const failed = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
+
+  const types = follow(t, bus, within.fence.session_id, turn_id)
+  isBroken = false
+  replica({ store: own })
+  const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
+  for (const id of left) await until(async () => (await state(id)) === 'completed')
+  await until(() => types.includes('turn.completed'))
+  t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
+})
+
+t.test('whoever takes a turn over to cancel it says what its last owner had left to say', async (t) => {
+  const { id } = await newSession(store, CALLER)
+  const opened = await store.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+  if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+  const turn_id = opened.turn.id
+  const event = { type: 'usage' as const, session_id: id, turn_id, step: 0, at: '', ...NO_USAGE }
+  await store.turns.commit(opened.fence, { turn_id, announce: [{ key: `${turn_id}:usage`, event }] })
+  await store.turns.requestCancel(CALLER, turn_id)
+  const { bus, replica } = world(t)
+  const types = follow(t, bus, id, turn_id)
+  // As every login: asked whether its vendor has to set it up first.
+  const login = {
+    facts: { id: 'cred_1' },
+    kind: 'oauth',
+    secret: async () => ({}),
+    complete: () => Promise.resolve({}).then((facts) => facts),
+  }
+  replica({
+    credentials: { environment: [], resolve: async () => login } as unknown as EngineDeps['credentials'],
+  })
+  await until(() => types.includes('turn.cancelled'))
+  t.same(types.slice(types.indexOf('usage')), ['usage', 'step.discarded', 'turn.cancelled'])
+})
