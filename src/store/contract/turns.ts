@@ -74,7 +74,10 @@ export class StaleOwner extends Error {
   }
 }
 
-/** What is stored does not open: its key is not among this process's. */
+/**
+ * What is stored does not open: its key is not among this process's. Its words are the cause's, which name the key: a turn
+ * that fails of it shows them to its owner, who can do nothing else but ask for that key.
+ */
 export class Unreadable extends BatonError {
   /** The turn that was taken, and is handed back */
   readonly turn: string | null
