@@ -197,17 +197,17 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   /** Without secrets, and with what is known of the connection; none is made for it. */
   function view({ admin }: Scope, connector: Connector): ConnectorView {
     const { secret, config_revision, ...whole } = connector
-    const isShared = connector.origin === 'config' && !admin
-    const shown = isShared ? { ...whole, command: null, args: [], url: withoutQuery(whole.url) } : whole
+    const isHidden = connector.origin === 'config' && !admin
+    const shown = isHidden ? { ...whole, command: null, args: [], url: withoutQuery(whole.url) } : whole
     const { has_token, ...names } = namesIn(vault, connector)
+    return { ...shown, ...names, status: statusOf(connector, has_token) }
+  }
+
+  function statusOf(connector: Connector, hasToken: boolean): ConnectorView['status'] {
     const { state, error } = deps.mcp.status(connectorKey(connector))
     const status = { state, ...(error === undefined ? {} : { error }) }
-    if (connector.auth.type !== 'oauth') return { ...shown, ...names, status }
-    const login = {
-      login_url: loginPath(connector.id),
-      ...(has_token ? {} : { state: 'auth_required' as const }),
-    }
-    return { ...shown, ...names, status: { ...status, ...login } }
+    if (connector.auth.type !== 'oauth') return status
+    return { ...status, login_url: loginPath(connector.id), ...(hasToken ? {} : { state: 'auth_required' }) }
   }
 
   async function boundTo(session: Session): Promise<BoundConnector[]> {
@@ -217,7 +217,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     ])
     return bindings.map(({ connector, alias }) => {
       const { id, name, origin, transport } = connector
-      const { state, error } = view({ owner: session.owner, admin: false }, connector).status
+      const { state, error } = statusOf(connector, namesIn(vault, connector).has_token)
       // Of a server that has shown its tools the registry knows more than this replica's connection.
       const own = known.tools.filter((tool) => tool.connector_id === id)
       const isUp = own.length > 0 ? own.some(isLive) : state === 'ready' && error === undefined
@@ -303,10 +303,11 @@ function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | n
 function givenAnew({ transport, auth }: Connector, patch: ConnectorPatch): ConnectorSecret {
   const login = auth.type === 'none' ? [] : (['auth'] as const)
   const sealed = transport === 'stdio' ? (['env'] as const) : (['headers', ...login] as const)
-  const lacking = sealed.find((field) => patch[field] === undefined)
-  if (lacking === undefined) return { headers: {}, env: {} }
-  const words = `${lacking} must be given anew: what is stored cannot be opened, since its encryption key is gone.`
-  throw new BatonError('invalid_request', words, { param: lacking })
+  const lacking = sealed.filter((field) => patch[field] === undefined)
+  const [param] = lacking
+  if (param === undefined) return { headers: {}, env: {} }
+  const words = `${lacking.join(' and ')} must be given anew: what is stored cannot be opened, since its encryption key is gone.`
+  throw new BatonError('invalid_request', words, { param })
 }
 
 const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)

@@ -4,8 +4,8 @@
  * minute and not a hundred times a second.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { retryAfterMs } from '../foreign.ts'
 import { createDecoder } from '../sse.ts'
+import { patienceOf } from './http.ts'
 
 const FIRST_PAUSE_MS = 1_000
 const LONGEST_PAUSE_MS = 30_000
@@ -106,7 +106,7 @@ export async function readGetStream(
   if (!response.ok || !response.body) {
     await response.body?.cancel()
     if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }
-    const retryMs = retryAfterMs(response.headers.get('retry-after'), Date.now())
+    const retryMs = patienceOf(response)
     return retryMs === undefined ? end : { ...end, retryMs }
   }
   const decoder = createDecoder(

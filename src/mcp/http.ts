@@ -91,5 +91,6 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
   }
 }
 
-const patienceOf = ({ headers }: Response): number | undefined =>
+/** What the server's Retry-After asks for, in milliseconds. */
+export const patienceOf = ({ headers }: Response): number | undefined =>
   retryAfterMs(headers.get('retry-after'), Date.now())
