@@ -2,9 +2,10 @@
  * What became of a tool's definition since it was accepted, for the person who decides on it. Characters
  * that a reader would not see are written out, since they may be the whole change.
  */
+
+import { canonicalJson, isRecord } from '../mcp/json.ts'
 import type { Mcp, McpServerSpec, McpTool, ToolList } from '../mcp/mcp.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'
-import { canonicalJson, isRecord } from './json.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */

@@ -1,7 +1,5 @@
-/** JSON values from outside: told apart, written in one canonical form, measured without recursion. */
+/** JSON values from outside: measured without recursion, and their hash. */
 import { createHash } from 'node:crypto'
-
-export { canonicalJson, isRecord } from '../mcp/json.ts'
 
 /**
  * Whether a value stays within both limits. Walks with its own stack: a value nested a hundred thousand

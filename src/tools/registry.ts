@@ -4,10 +4,11 @@
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { exposedName } from '../chat/names.ts'
+import { canonicalJson } from '../mcp/json.ts'
 import type { McpTool, ToolProblem } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { canonicalJson, sha256 } from './json.ts'
+import { sha256 } from './json.ts'
 import { type Normalised, normalise } from './schema.ts'
 import { visibleText } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'

@@ -3,7 +3,8 @@
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
 import { type ContentPart, type MediaPart, mediaType, type TextPart } from '../chat/message.ts'
-import { canonicalJson, isWithin } from './json.ts'
+import { canonicalJson } from '../mcp/json.ts'
+import { isWithin } from './json.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
 

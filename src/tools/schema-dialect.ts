@@ -3,8 +3,9 @@
  * older draft's form means in 2020-12, and where a local reference leads. A property may be named like a
  * keyword, so every walk goes by position, never by key name.
  */
+
+import { isRecord } from '../mcp/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { isRecord } from './json.ts'
 
 /** A keyword that holds subschemas holds one, a list, or a map of them. */
 type Place = 'schema' | 'list' | 'map'

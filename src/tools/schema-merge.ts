@@ -1,6 +1,7 @@
 /** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
+
+import { canonicalJson, isRecord } from '../mcp/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { canonicalJson, isRecord } from './json.ts'
 import { KEYWORD_ORDER } from './schema-dialect.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
