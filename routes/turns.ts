@@ -2,7 +2,6 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import { onceClosed } from '../src/http-sse.ts'
 import { canonicalJson } from '../src/mcp/json.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
@@ -108,7 +107,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
 
   /** Until the turn is over, the client is, or the server. */
   async function finished(caller: Caller, turn: Turn, reply: FastifyReply) {
-    const now = await turns.wait(caller, turn.id, null, leaving(reply, streams.closing))
+    const now = await turns.wait(caller, turn.id, null, streams.leaving(reply))
     if (now.state === 'failed' && now.error) throw failure(now, now.error)
     if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(now)
     throw new BatonError('draining', 'Baton is shutting down; the turn goes on.', {
@@ -182,7 +181,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const signal = leaving(reply, streams.closing)
+      const signal = streams.leaving(reply)
       return fullView(await turns.wait(request.caller, request.params.id, request.query.wait ?? 0, signal))
     },
   )
@@ -266,18 +265,4 @@ function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
     ...(typeof retryAfter === 'number' ? { retryAfter } : {}),
     details: { ...details, turn_id: turn.id },
   })
-}
-
-/** Fires when the client leaves or the server closes. */
-function leaving({ raw }: FastifyReply, closing: AbortSignal): AbortSignal {
-  const gone = new AbortController()
-  const leave = () => gone.abort()
-  // By hand: a signal made of both would be remembered by the server's for as long as that lives.
-  closing.addEventListener('abort', leave)
-  onceClosed(raw, () => {
-    closing.removeEventListener('abort', leave)
-    leave()
-  })
-  if (closing.aborted) leave()
-  return gone.signal
 }

@@ -27,7 +27,9 @@ type Beginning = Pick<Turn, 'id' | 'started_at' | 'ended_at'>
 export interface Streams {
   /** Sends the stream as the reply. */
   send(reply: FastifyReply, source: EventSource): FastifyReply
-  /** Fires when the server closes: for whatever else makes a client wait. */
+  /** Fires when the client has left or the server closes: for whatever else makes a client wait. */
+  leaving(reply: FastifyReply): AbortSignal
+  /** Fires when the server closes. */
   readonly closing: AbortSignal
   /** Ends every stream; for `preClose`. */
   close(): void
@@ -52,13 +54,24 @@ const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  /** Ends an open stream each; a set, since a signal walks through its listeners for each that comes or goes. */
+  /** Lets one client go each; a set, since a signal walks through its listeners for each that comes or goes. */
   const open = new Set<() => void>()
   return {
     closing: shutdown.signal,
     close() {
       shutdown.abort()
       for (const leave of open) leave()
+    },
+    leaving({ raw }) {
+      const gone = new AbortController()
+      const leave = () => gone.abort()
+      open.add(leave)
+      if (shutdown.signal.aborted) leave()
+      onceClosed(raw, () => {
+        open.delete(leave)
+        leave()
+      })
+      return gone.signal
     },
     send(reply, source) {
       const stop = new AbortController()
@@ -107,7 +120,7 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
 }
 
 /** A client may have left before anybody listens: then nothing is emitted any more. */
-export function onceClosed(raw: ServerResponse, done: () => void): void {
+function onceClosed(raw: ServerResponse, done: () => void): void {
   if (raw.destroyed) done()
   else raw.once('close', done)
 }

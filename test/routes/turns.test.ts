@@ -50,6 +50,11 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
   })
   t.match(await call('DELETE', `/v1/sessions/${id}`), { status: 409 })
 
+  const warnings: Error[] = []
+  const onWarning = (warning: Error) => void warnings.push(warning)
+  process.on('warning', onWarning)
+  // More than Node holds for usual at one signal.
+  const others = Array.from({ length: 11 }, () => call('GET', `/v1/turns/${turn.id}?wait=30`))
   const waiting = call('GET', `/v1/turns/${turn.id}?wait=30`)
   const message = { id: 'msg_answer', turn_id: turn.id, role: 'assistant' as const }
   const messages = [
@@ -58,6 +63,9 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
   ]
   await end((await store.turns.get({ owner: '', admin: true }, turn.id)) as Turn, { epoch: 1 }, { messages })
   const waited = await waiting
+  for (const other of others) t.match(await other, { body: { state: 'completed' } })
+  process.off('warning', onWarning)
+  t.same(warnings, [])
   t.match(waited, {
     status: 200,
     body: {
