@@ -277,7 +277,8 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     })
     closers.unshift(() => http.close())
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
-    engine.begin()
+    // A process whose port is taken must not take turns over only to drop them: some lost owners more, and they fail.
+    http.server.once('listening', () => engine.begin())
     return { http, engine, log, close: () => closeAll(closers, log) }
   } catch (failure) {
     await closeAll(closers, log)

@@ -144,9 +144,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!written) return update(caller, id, patch)
     const connector = free(merged.name, written)
-    await audit(caller, 'connector.update', connector)
-    tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
     deps.mcp.release(connectorKey(before))
+    tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
+    await audit(caller, 'connector.update', connector)
     return view(caller, connector)
   }
 
@@ -154,9 +154,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const connector = await writable(caller, id)
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
     if (!(await store.connectors.delete(caller, id))) throw notFound(id)
-    await audit(caller, 'connector.delete', connector)
-    tools.connectorChanged(connector, sessions)
     deps.mcp.release(connectorKey(connector))
+    tools.connectorChanged(connector, sessions)
+    await audit(caller, 'connector.delete', connector)
   }
 
   const audit = (caller: Caller, act: string, { id, name, transport, url }: Connector) =>

@@ -29,7 +29,12 @@ const [{ createApp }, { StartupError }, { loadRules }] = await Promise.all([
 try {
   const app = await createApp(config, { database })
   for (const warning of warnings) app.log.warn(warning)
-  const url = await app.http.listen({ host: config.host, port: config.port })
+  const url = await app.http
+    .listen({ host: config.host, port: config.port })
+    .catch(async (failure: unknown) => {
+      await app.close()
+      throw failure
+    })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
   // Every call would fail until somebody starts it anew: whoever watches over the process does, once it has ended.
   void (await database).lost?.then((err) => {

@@ -51,7 +51,7 @@ export const METRICS = {
   },
   baton_turns_recovered_total: {
     kind: 'counter',
-    help: 'Turns that this process took over: `lost` by an owner that fell silent, or `handed_over` by one that drained.',
+    help: 'Turns that this process took over: `lost` by an owner that fell silent, or `handed_over`: given away by a drain or for want of a key, or taken for a cancel.',
     labels: ['reason'],
   },
   baton_steps_total: {

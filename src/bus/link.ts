@@ -85,7 +85,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
         if (isClosed || isDoubtful || isOver) {
           isDoubtful = true
           presence.away(cause)
-          throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
+          return away(cause)
         }
         await sleep(wait)
       }
@@ -106,10 +106,9 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     },
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
     async tally(key: string, seconds: number): Promise<number> {
-      const answers = await commands.multi().incr(key).expire(key, seconds).exec()
+      const answers = await commands.multi().incr(key).expire(key, seconds).exec().catch(away)
       const [failure, count] = answers?.[0] ?? []
-      if (typeof count === 'number') return count
-      throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause: failure })
+      return typeof count === 'number' ? count : away(failure)
     },
     publish: (channel: string, message: string) => commands.publish(channel, message),
     /** Remembered until `unsubscribe`, over every reconnection. */
@@ -130,9 +129,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     },
     async ready(): Promise<void> {
       if (listener.status !== 'ready') throw new BatonError('unavailable', 'The event bus does not listen.')
-      await commands.ping().catch((cause: unknown) => {
-        throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
-      })
+      await commands.ping().catch(away)
     },
     async close(): Promise<void> {
       isClosed = true
@@ -142,6 +139,10 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
       listener.disconnect()
     },
   }
+}
+
+const away = (cause: unknown): never => {
+  throw new BatonError('unavailable', 'The event bus is away.', { retryAfter: 1, cause })
 }
 
 const OPTIONS = {

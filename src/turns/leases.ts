@@ -212,9 +212,9 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
     watch.unsaidSince.set(last, since)
     if (now - since < OWNERS_WORD_MS) return
     const messages = await store.messages.ofTurn(turn_id)
-    const said = opened.map(({ key, event }) => {
+    const said = opened.flatMap(({ key, event }) => {
       const whole = hydrate(event, messages)
-      return { type: whole.type, turn_id, data: JSON.stringify(whole), once: key }
+      return whole ? [{ type: whole.type, turn_id, data: JSON.stringify(whole), once: key }] : []
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session_id, said).catch((err: unknown) => {

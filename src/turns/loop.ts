@@ -205,13 +205,13 @@ async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): P
 
 async function steps(run: Run): Promise<void> {
   const { active } = run
-  while (true) {
+  while (!active.leaveAtBorder) {
     const calls = await modelStep(run)
     if (calls === null) return
     if (!(await runCalls(run, calls))) return
     run.index++
-    if (active.leaveAtBorder) return requestStop(active, DRAINING)
   }
+  requestStop(active, DRAINING)
 }
 
 /** A turn that was interrupted or waited goes on where its ledger says. */

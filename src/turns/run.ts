@@ -145,7 +145,8 @@ export async function sayAll(
   const { unsaid } = run.active
   unsaid.push(...announce)
   const said = announce.map(async (one) => {
-    await run.writer.emit(hydrate(one.event, stored), one.key)
+    const event = hydrate(one.event, stored)
+    if (event) await run.writer.emit(event, one.key)
     // Those before it are in the stream too, or their loss shows there as a gap.
     unsaid.splice(0, unsaid.indexOf(one) + 1)
   })
@@ -175,11 +176,11 @@ function announcedEnd(run: Pick<Run, 'active'>, end: TurnEnd): AnnouncedEvent {
   return { key: `${turn.id}:end`, event: event(run.active, null, terminalEvent(end, turn.usage)) }
 }
 
-/** Puts the stored message into an announcement that named it. */
-export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent {
+/** Puts the stored message into an announcement that named it; null where it has been deleted since. */
+export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {
   if (said.type !== 'message') return said
   const message = stored.find((candidate) => candidate.id === said.message.id)
-  return message ? { ...said, message } : said
+  return message ? { ...said, message } : null
 }
 
 let lastSecond = 0

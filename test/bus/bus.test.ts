@@ -351,6 +351,7 @@ t.test(
         await t.rejects(bus.append(SESSION, [delta('lost')]), { code: 'unavailable' })
       t.ok(performance.now() - began < 2000, 'not each after the full time')
       await t.rejects(bus.ready(), { code: 'unavailable' })
+      await t.rejects(bus.tally('count', 60), { code: 'unavailable' })
       await t.rejects(start(t, bus).ended, { code: 'unavailable' })
       await bus.publish('control', 'to itself at least')
       t.same(heard, ['to itself at least'])

@@ -1,5 +1,6 @@
 /** Turns that change their owner: given away by a drain, lost, taken over to be cancelled, unreadable to whoever takes them. */
 import t from 'tap'
+import type { ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE, type Part } from '../../src/chat/message.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -7,7 +8,18 @@ import { createLog, createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
-import { asked, CALLER, follow, session, store, toolsThat, until, withTurns, world } from './engines.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  pieces,
+  session,
+  store,
+  toolsThat,
+  until,
+  withTurns,
+  world,
+} from './engines.ts'
 
 t.test('a drain is over when its turns have been given away', async (t) => {
   const { bus, replica } = world(t)
@@ -47,6 +59,45 @@ t.test('a turn handed over between two steps discards none', async (t) => {
   await until(() => types.includes('turn.completed'))
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
+})
+
+t.test('a turn that waited for a person leaves a drain behind its calls', async (t) => {
+  const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+  const answer: ModelEvent[] = [
+    { type: 'part', index: 0, part: call },
+    { type: 'finish', reason: 'tool_calls' },
+  ]
+  const { bus, say, replica } = world(t, {}, answer)
+  const { opened: worked, open: work } = gate()
+  const { executor, policy } = toolsThat(() => worked)
+  const tool = { canonical_name: 'a.b', enabled: true, connector_id: null }
+  const { tools } = pieces(worked, answer)
+  const overlay = { tools: [], byExposed: new Map([['a__b', { tool }]]), revision: 0 }
+  const leaving = replica({
+    executor,
+    policy: { ...policy, needsApproval: () => true },
+    tools: {
+      ...tools,
+      current: async (id: string) => ({ ...(await tools.current(id)), tools: [tool] }),
+      overlay: () => overlay,
+    } as unknown as EngineDeps['tools'],
+  })
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  say()
+  await until(() => types.includes('turn.awaiting_input'))
+  await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
+  await until(() => types.includes('tool_execution.started'))
+  const left = leaving.drain(5000)
+  work()
+  await left
+  t.equal(types.filter((type) => type === 'step.started').length, 1, 'no other request was made')
+  const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+  t.match(
+    taken.find((one) => one.turn.id === turn.id),
+    { turn: { recoveries: 0 } },
+  )
 })
 
 t.test('a turn handed over within a step takes back what that streamed, and keeps its record', async (t) => {
@@ -123,7 +174,12 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
     // An event of this type has no other words by which `open` could know it.
     const event = { type: 'turn.cancelled' as const, session_id: id, turn_id: turn.id, step: null, at: words }
     const end = { state: 'cancelled' as const, finish_reason: null, error: null }
-    await own.turns.commit(fence, { turn_id: turn.id, end, announce: [{ key: `${turn.id}:end`, event }] })
+    const deleted = { ...message(''), session_id: id, seq: 0, turn_id: turn.id, created_at: '' }
+    const announce = [
+      { key: `${turn.id}:${deleted.id}`, event: { ...event, type: 'message' as const, message: deleted } },
+      { key: `${turn.id}:end`, event },
+    ]
+    await own.turns.commit(fence, { turn_id: turn.id, end, announce })
     return { id, turn }
   }
   const waiting = async (words: string) => {
@@ -161,6 +217,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   await until(async () => (await state(queued.id)) === 'completed')
   const types = follow(t, bus, silent.id, silent.turn.id)
   await until(() => types.includes('turn.cancelled'))
+  t.notOk(types.includes('message'), 'nothing is said of a message that is gone')
   const [tried, seen] = [unread, scans]
   const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
   const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)

@@ -188,7 +188,7 @@ t.test('what is announced of a message is said with the stored one', async (t) =
   } as const
   const stored = message(3, 'whole')
   t.match(hydrate(said, [stored]), { message: stored })
-  t.equal(hydrate(said, []), said)
+  t.equal(hydrate(said, []), null, 'of one that has been deleted since nothing is said')
   const other = {
     type: 'turn.cancelled',
     session_id: 'ses_1',
