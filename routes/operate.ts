@@ -53,7 +53,7 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
 }
 
 const notReady = (code: 'draining' | 'unavailable', reason: string) =>
-  new BatonError(code, `Not ready: ${reason}.`, { retryAfter: 1, details: { reason } })
+  new BatonError(code, `Not ready: ${reason.replace(/\.$/, '')}.`, { retryAfter: 1, details: { reason } })
 
 async function failure(name: string, ready: Promise<void>): Promise<string | null> {
   let timer: NodeJS.Timeout | undefined

@@ -30,6 +30,8 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   const wait = retryAfter(error)
   if (wait !== null) reply.header('retry-after', String(wait))
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
+  // Closed at once, as Fastify would have it, the connection breaks under a client that still sends, and the answer with it.
+  if (error.code === 'body_too_large') reply.removeHeader('connection')
   return reply
     .code(error.status)
     .header('x-request-id', request.id)

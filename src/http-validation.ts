@@ -116,17 +116,23 @@ function useBodies(app: App): void {
     if (body.length === 0) return done(null, undefined)
     done(new BatonError('unsupported_media_type', 'Send the body as content-type: application/json.'))
   })
-  app.addHook('onRequest', dropEmptyContentType)
+  app.addHook('onRequest', plainContentType)
   app.addHook('onRoute', acceptAbsentBody)
 }
 
-/** A content type without content means nothing, be it one that nobody reads. */
-function dropEmptyContentType(request: FastifyRequest, _: unknown, done: () => void): void {
+/**
+ * A content type without content means nothing, be it one that nobody reads. Where only the parser will see whether
+ * there is content, one that is no type at all must not be refused before.
+ */
+function plainContentType(request: FastifyRequest, _: unknown, done: () => void): void {
   const { headers } = request.raw
   const isEmpty = (headers['content-length'] ?? '0') === '0' && headers['transfer-encoding'] === undefined
   if (isEmpty) delete headers['content-type']
+  else if (!MEDIA_TYPE.test(headers['content-type'] ?? ''))
+    headers['content-type'] = 'application/octet-stream'
   done()
 }
+const MEDIA_TYPE = /^\s*[\w!#$%&'*+.^`|~-]+\/[\w!#$%&'*+.^`|~-]+\s*(;|$)/
 
 function acceptAbsentBody(route: RouteOptions): void {
   const body = route.schema?.body as { type?: unknown; required?: unknown[] } | undefined

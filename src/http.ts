@@ -80,6 +80,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     done(null, payload)
   })
   closeUnused(app, streams.closing)
+  // An expectation that nobody knows is none: Node's own refusal (417) would have no body and no id.
+  app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
   await harden(app, deps)
   await useOpenApi(app, deps.version)

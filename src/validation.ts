@@ -19,8 +19,11 @@ const INSTANT =
 /** What JavaScript and PostgreSQL both hold: the one takes a 30 February, the other no zone of 16 hours. */
 function isInstant(text: string): boolean {
   const [, day] = INSTANT.exec(text) ?? []
-  return day !== undefined && isDay(day)
+  return day !== undefined && isDay(day) && Date.parse(text) <= LAST_INSTANT
 }
+
+/** In UTC: the last one that RFC 3339 can write. */
+export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 
 /** Whether the calendar has this `YYYY-MM-DD`. */
 export const isDay = (text: string): boolean =>

@@ -95,6 +95,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['keys create', /needs --owner/],
     ['keys create --owner a --scope root', /--scope must be chat or admin/],
     ['keys create --owner a --expires tomorrow', /--expires must be a date or time/],
+    ['keys create --owner a --expires 9999-12-31T23:59:59-12:00', /--expires must be a date or time/],
+    [`keys create --owner a --name ${'x'.repeat(201)}`, /--name must have 1 to 200 characters/],
     ['keys create --owner a --expires 2031-02-29', /--expires must be a date or time/],
     ['keys create --owner a --expires 2001-01-01', /--expires is in the past/],
     ['keys revoke', /Usage: baton keys revoke <id>/],

@@ -1,6 +1,6 @@
 /** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
-import { isDay } from '../validation.ts'
+import { isDay, LAST_INSTANT } from '../validation.ts'
 import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
 export const KEY_COMMANDS: readonly Command[] = [
@@ -87,6 +87,9 @@ function newKey(given: Given): NewKey {
   const scope = given.text('scope') ?? 'chat'
   if (scope !== 'chat' && scope !== 'admin') throw new UsageError('--scope must be chat or admin.')
   const name = given.text('name')
+  if (name !== undefined && (name === '' || name.length > 200)) {
+    throw new UsageError('--name must have 1 to 200 characters.')
+  }
   const expires = given.text('expires')
   return {
     owner,
@@ -99,7 +102,7 @@ function newKey(given: Given): NewKey {
 function timeOf(text: string): string {
   const [, day = ''] = /^(\d{4}-\d\d-\d\d)(T.+)?$/.exec(text) ?? []
   const time = isDay(day) ? Date.parse(text) : Number.NaN
-  if (Number.isNaN(time)) {
+  if (Number.isNaN(time) || time > LAST_INSTANT) {
     throw new UsageError('--expires must be a date or time, such as 2027-01-31 or 2027-01-31T12:00:00Z.')
   }
   if (time <= Date.now()) throw new UsageError('--expires is in the past.')

@@ -70,9 +70,13 @@ const oneOf =
     throw new UnfitValue(`must be one of: ${values.join(', ')}`)
   }
 
+const FLAGS = new Map([
+  ...['true', '1', 'yes', 'on'].map((word) => [word, true] as const),
+  ...['false', '0', 'no', 'off'].map((word) => [word, false] as const),
+])
 const flag = (value: string): boolean => {
-  if (/^(true|1|yes|on)$/i.test(value)) return true
-  if (/^(false|0|no|off)$/i.test(value)) return false
+  const read = FLAGS.get(value.toLowerCase())
+  if (read !== undefined) return read
   throw new UnfitValue('must be true or false')
 }
 
@@ -87,8 +91,8 @@ const bytes = (value: string): number => {
   const unit = { K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[match?.[2]?.[0]?.toUpperCase() ?? ''] ?? 1
   const size = match ? Number(match[1]) * unit : 0
   // Strings of the engine end near 512 MiB; a body must stay well below.
-  if (size >= 1024 && size <= 256 * 2 ** 20) return size
-  throw new UnfitValue('must be a size from 1 KiB to 256 MiB, such as 33554432 or 32MiB')
+  if (size >= 1 && size <= 256 * 2 ** 20) return size
+  throw new UnfitValue('must be a size from 1 B to 256 MiB, such as 33554432 or 32MiB')
 }
 
 /** Milliseconds; null for ever. No timer runs so long, so it may be longer than one. */
@@ -135,13 +139,16 @@ const origins = (value: string): string[] =>
   list(value).map((item) => {
     if (item === '*') return item
     const url = URL.canParse(item) ? new URL(item) : null
-    if (url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()) return url.origin
-    throw new UnfitValue(`holds '${item}', which is no origin`, 'An origin is scheme://host[:port], no path')
+    const isOrigin = url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()
+    if (isOrigin && !url.host.includes('*')) return url.origin
+    const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
+    throw new UnfitValue(`holds '${item}', which is no origin`, remedy)
   })
 
-/** `true`, `false`, or what the guard of addresses reads. */
+/** A flag, or what the guard of addresses reads. */
 const openNetworks = (value: string): boolean | string[] => {
-  if (/^(true|false)$/i.test(value)) return value.toLowerCase() === 'true'
+  const isOpen = FLAGS.get(value.toLowerCase())
+  if (isOpen !== undefined) return isOpen
   const entries = list(value)
   const unfit = entries.find((entry) => !isOpening(entry))
   if (unfit === undefined) return entries

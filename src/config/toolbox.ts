@@ -43,7 +43,7 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
   if (mcp.mode === 'dynamic' && !mcp.default_tool_config) {
     say(
       'default_tool_config',
-      `MCP server '${mcp.name}' is configured with mode='dynamic' but missing required field 'default_tool_config'`,
+      `MCP server '${mcp.name ?? '?'}' is configured with mode='dynamic' but missing required field 'default_tool_config'`,
       "Add default_tool_config: {max_instances: 5, timeout: PT30S}, or set mode: 'strict'",
     )
   }

@@ -42,6 +42,8 @@ t.test('private openings are what the guard reads', async (t) => {
     'a_b',
   ]
   t.same(load({ BATON_CONNECTORS_ALLOW_PRIVATE: fit.join(',') }).config?.connectorsAllowPrivate, fit)
+  t.equal(load({ BATON_CONNECTORS_ALLOW_PRIVATE: 'Yes' }).config?.connectorsAllowPrivate, true)
+  t.equal(load({ BATON_CONNECTORS_ALLOW_PRIVATE: '0' }).config?.connectorsAllowPrivate, false)
   t.doesNotThrow(() => parseOpenings(fit))
   for (const unfit of ['10.0.0.0/33', 'fd00::/129', '*', '*.', 'a b', 'http://a.test', '-a']) {
     t.match(load({ BATON_CONNECTORS_ALLOW_PRIVATE: unfit }).problems, [

@@ -75,6 +75,7 @@ t.test('times that no calendar or no clock has', async (t) => {
     '2026-13-01T00:00:00Z',
     '2026-01-01T24:00:00Z',
     '2026-01-01T00:00:00+16:00',
+    '9999-12-31T23:59:59-00:01',
     '2026-01-01T00:00:00+01:60',
   ]) {
     const answer = await call('POST', '/v1/credentials', { ...login, expires_at: time })
@@ -140,19 +141,49 @@ t.test('a body whose fields are all optional may be absent, whatever the content
   t.match(await raw('DELETE', `/v1/sessions/${session.id}`, '', json), { status: 204 })
 })
 
+await g.app.listen({ host: '127.0.0.1', port: 0 })
+const { port } = g.app.server.address() as AddressInfo
+
+/** All that is answered to these bytes until the connection closes. */
+async function say(text: string): Promise<string> {
+  const socket = connect(port, '127.0.0.1')
+  let answer = ''
+  socket.setEncoding('utf8').on('data', (chunk) => {
+    answer += chunk
+  })
+  socket.end(text)
+  await once(socket, 'close')
+  return answer
+}
+
+t.test('a body that is too large is refused in words, however much of it is still to come', async (t) => {
+  const head = `POST /v1/sessions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
+  const body = 'x'.repeat(8 * 2 ** 20)
+  const answer = await say(
+    `${head}content-length: ${body.length}\r\n\r\n${body}GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`,
+  )
+  t.match(answer, /^HTTP\/1.1 413 .*body_too_large.*HTTP\/1.1 200 OK/s)
+})
+
+t.test('a body that turns out to be empty is absent, whatever stands for its type', async (t) => {
+  const { body: session } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
+  for (const type of ['garbage', '', 'a/', 'text/plain;;', 'application/json'])
+    for (const chunks of ['0\r\n\r\n', '1\r\nx\r\n0\r\n\r\n']) {
+      const head = `POST /v1/sessions/${session.id}/render HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n`
+      const answer = await say(`${head}content-type: ${type}\r\ntransfer-encoding: chunked\r\n\r\n${chunks}`)
+      const refused = type === 'application/json' ? 400 : 415
+      t.ok(answer.startsWith(`HTTP/1.1 ${chunks.startsWith('0') ? 200 : refused} `), `${type}: ${answer}`)
+    }
+})
+
+t.test('an expectation that nobody knows is none', async (t) => {
+  const answer = await say(
+    'GET /healthz HTTP/1.1\r\nhost: localhost\r\nexpect: foo\r\nconnection: close\r\n\r\n',
+  )
+  t.match(answer, /^HTTP\/1.1 200 .*x-request-id: /is)
+})
+
 t.test('what is no HTTP is answered in the same shape', async (t) => {
-  await g.app.listen({ host: '127.0.0.1', port: 0 })
-  const { port } = g.app.server.address() as AddressInfo
-  const say = async (text: string): Promise<string> => {
-    const socket = connect(port, '127.0.0.1')
-    let answer = ''
-    socket.setEncoding('utf8').on('data', (chunk) => {
-      answer += chunk
-    })
-    socket.end(text)
-    await once(socket, 'close')
-    return answer
-  }
   for (const [text, status] of [
     ['NONSENSE\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
     ['GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n', 'HTTP/1.1 400 Bad Request'],
