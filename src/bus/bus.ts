@@ -14,8 +14,9 @@ export interface BusEvent {
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
   once?: string
   /**
-   * The lease under which a turn's owner says it. Dropped once a later owner has spoken in the session, or
-   * the turn's end is in the log: a process that was frozen does not know that it owns nothing any more.
+   * The lease under which a turn's owner says it. Dropped once a later owner has spoken in the turn, or the turn's
+   * end is in the log: a process that was frozen does not know that it owns nothing any more. Of a turn that the log
+   * knows nothing of, unless it begins: once a later owner has spoken in the session.
    */
   epoch?: number
 }

@@ -22,6 +22,8 @@ interface Reader {
 interface TurnMarks {
   first: number | null
   end: number | null
+  /** Of the newest owner that spoke in it */
+  epoch: number
 }
 
 /** All logs together; the least used ones go first. */
@@ -83,26 +85,29 @@ class Log {
     // A clock that goes back does not: cursors stay ordered.
     this.lastMs = Math.max(this.lastMs, this.now())
     const n = this.last + 1
-    const { type, turn_id, data } = event
+    const { type, turn_id, data, epoch = 0 } = event
     const place: Place = { generation: this.generation, ms: this.lastMs, n }
     const logged: LoggedEvent = { cursor: formatCursor(this.tag, place), type, turn_id, data }
     this.total += weight(logged)
     this.events.push(logged)
     this.ends.push(this.total)
     if (event.once !== undefined) this.once.set(event.once, { n, cursor: logged.cursor })
-    if (turn_id !== null) this.#mark(turn_id, type, n)
+    if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
     return logged.cursor
   }
 
-  #isStale({ epoch, turn_id }: BusEvent): boolean {
+  #isStale({ epoch, turn_id, type }: BusEvent): boolean {
     if (epoch === undefined) return false
-    this.epoch = Math.max(this.epoch, epoch)
-    return epoch < this.epoch || (this.turns.get(turn_id ?? '')?.end ?? null) !== null
+    const marks = this.turns.get(turn_id ?? '')
+    const newest = marks?.epoch ?? (type === FIRST_EVENT ? 0 : this.epoch)
+    return epoch < newest || (marks?.end ?? null) !== null
   }
 
-  #mark(turn: string, type: string, n: number): void {
+  #mark(turn: string, type: string, n: number, epoch: number): void {
     const known = this.turns.get(turn)
-    const marks: TurnMarks = known ?? { first: type === FIRST_EVENT ? n : null, end: null }
+    const marks: TurnMarks = known ?? { first: type === FIRST_EVENT ? n : null, end: null, epoch }
+    marks.epoch = Math.max(marks.epoch, epoch)
+    this.epoch = Math.max(this.epoch, epoch)
     if (isTerminal(type)) marks.end = n
     if (!known) this.turns.set(turn, marks)
   }

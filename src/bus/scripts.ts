@@ -4,9 +4,9 @@
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `f:<turn>` id of the turn's first event
- * (`?`: lost) · `e:<turn>` id of its terminal event · `o:<key>` id behind a once key · `w:<writer>` number
- * and answer of the writer's last append · `epoch` of the newest owner that spoke · `ended` the turn that
- * ended last.
+ * (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch of the newest owner that spoke in it ·
+ * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
+ * newest owner that spoke.
  */
 import type { BusEvent, LoggedEvent } from './bus.ts'
 import { type Place, sessionTag } from './cursor.ts'
@@ -29,10 +29,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function open(log, meta, writer)
   local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
-    'ended', writer)
+    writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), ended = m[9], repeated = m[10] }
+    epoch = tonumber(m[8] or '0'), repeated = m[9] }
   s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
@@ -40,7 +40,7 @@ local function begin(s)
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
   s.last, s.floor, s.added, s.kept, s.bytes = join(now - 1, 0), '0-0', 0, 0, 0
-  s.touched, s.epoch, s.ended = nil, 0, false
+  s.touched, s.epoch = nil, 0
   redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
 end
 `
@@ -61,8 +61,7 @@ local function mark(s, id, kind, turn, once)
   if turn == '' then return end
   redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
   if kind == 'turn.completed' or kind == 'turn.failed' or kind == 'turn.cancelled' then
-    s.ended = turn
-    redis.call('HSET', s.meta, 'e:' .. turn, id, 'ended', turn)
+    redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
 end
 
@@ -88,12 +87,27 @@ local function trim(s)
     if gone(i, 'e:') or gone(i, 'o:') then redis.call('HDEL', s.meta, all[i]) end
   end
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 2) == 'f:' and ended[string.sub(all[i], 3)] then
+    local prefix = string.sub(all[i], 1, 2)
+    if (prefix == 'f:' or prefix == 'p:') and ended[string.sub(all[i], 3)] then
       redis.call('HDEL', s.meta, all[i])
     elseif gone(i, 'f:') then
       redis.call('HSET', s.meta, all[i], '?')
     end
   end
+end
+
+-- Of a turn that ends here the next one's owner, another replica, may speak first.
+local function isStale(s, kind, turn, epoch)
+  local m = redis.call('HMGET', s.meta, 'p:' .. turn, 'e:' .. turn, 'f:' .. turn)
+  local newest = tonumber(m[1] or '0')
+  if not m[3] and kind ~= 'turn.created' then newest = s.epoch end
+  if m[2] or epoch < newest then return true end
+  if epoch > newest or not m[1] then redis.call('HSET', s.meta, 'p:' .. turn, epoch) end
+  if epoch > s.epoch then
+    s.epoch = epoch
+    redis.call('HSET', s.meta, 'epoch', epoch)
+  end
+  return false
 end
 
 local function append(log, meta, at)
@@ -113,12 +127,7 @@ local function append(log, meta, at)
     local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     local epoch = tonumber(ARGV[i + 4])
     local id = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
-    if epoch and epoch > s.epoch then
-      s.epoch = epoch
-      redis.call('HSET', meta, 'epoch', epoch)
-    end
-    -- Its owner is no owner any more, or the turn is over.
-    if not id and epoch and (epoch < s.epoch or turn == s.ended) then id = s.last end
+    if not id and epoch and isStale(s, kind, turn, epoch) then id = s.last end
     if not id then
       if now > ms then ms, n = now, 0 else n = n + 1 end
       id = join(ms, n)

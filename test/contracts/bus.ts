@@ -246,6 +246,34 @@ export function busContract(t: Test, bed: BusBed): void {
     t.same(textsOf(await reading.events(6)), ['', 'first', 'second', 'of nobody', 'end', 'next'])
   })
 
+  t.test('a turn’s last words are heard, however early the next one’s owner speaks', async (t) => {
+    const bus = await bed.open(t)
+    const said = (epoch: number, turn: string, type: string): BusEvent => ({
+      ...event(type, type, turn),
+      epoch,
+    })
+    await bus.append(SESSION, [said(1, 'turn_1', 'turn.created')])
+    await bus.append(SESSION, [said(3, 'turn_3', 'turn.created'), said(3, 'turn_3', 'turn.started')])
+    await bus.append(SESSION, [said(1, 'turn_1', 'step.completed'), said(1, 'turn_1', 'turn.completed')])
+    // As fast a turn, of whose beginning nothing had come yet.
+    await bus.append(SESSION, [said(2, 'turn_2', 'turn.created'), said(2, 'turn_2', 'turn.completed')])
+    const types = (reading: ReturnType<typeof start>, count: number) =>
+      reading.events(count).then((events) => events.map(({ type }) => type))
+    const first = start(t, bus, { turn: 'turn_1', after: 'start' })
+    t.same(await types(first, 3), ['turn.created', 'step.completed', 'turn.completed'])
+    t.same(await types(start(t, bus, { turn: 'turn_2', after: 'start' }), 2), [
+      'turn.created',
+      'turn.completed',
+    ])
+    await bus.append(SESSION, [said(1, 'turn_1', 'usage'), said(2, 'turn_0', 'usage')])
+    await bus.append(SESSION, [said(3, 'turn_3', 'usage')])
+    t.same(
+      (await types(start(t, bus), 8)).slice(3),
+      ['step.completed', 'turn.completed', 'turn.created', 'turn.completed', 'usage'],
+      'nothing of a turn that is over, or of whose beginning nobody knows',
+    )
+  })
+
   t.test('a repeat under a known key is dropped and answered with the first one’s cursor', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
