@@ -55,7 +55,10 @@ function sessionEvents(
     endsWithTurn: false,
     read: (signal) => bus.read(session, { after: after ?? 'now', signal }),
     async gap(cursor) {
-      const turn = (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
+      // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
+      const active = (await store.sessions.get(scope, session))?.active_turn_id ?? null
+      const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
+      const turn = active === null ? await newest() : await store.turns.get(scope, active)
       const messages = await store.messages.after(session, 0)
       return { id: cursor, data: gapData(session, turn, messages), turn, last: false }
     },

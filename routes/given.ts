@@ -1,12 +1,10 @@
 /**
- * What a schema cannot say about what a caller gives: which parts a role may hold, their media, and whose model
- * a turn asks for.
+ * What a schema cannot say about what a caller gives: which parts a role may hold, and their media.
  */
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import type { ContentPart, MediaPart, MessageInput, Part, Role } from '../src/chat/message.ts'
 import { BatonError } from '../src/errors.ts'
-import type { Caller } from '../src/ports.ts'
 import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
 
@@ -22,18 +20,6 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
 }
 
 const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
-
-/** A provider other than the session's needs a model of its own: the session's is none of its models. */
-export async function assertModel(
-  { sessions }: Pick<RouteDeps, 'sessions'>,
-  caller: Caller,
-  session: string,
-  { provider, model }: { provider?: string; model?: string },
-): Promise<void> {
-  if (provider === undefined || model !== undefined) return
-  if ((await sessions.get(caller, session)).provider === provider) return
-  throw invalid('model', 'A turn with a provider of its own needs its own model.')
-}
 
 /** Text as one part; throws invalid_request, address_not_allowed with `param`. */
 export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {

@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { assertModel, givenEdits, givenInput } from './given.ts'
+import { givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
   Count,
@@ -175,7 +175,6 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     },
     async (request) => {
       const { provider, model, context, input } = request.body
-      await assertModel({ sessions }, request.caller, request.params.id, request.body)
       return turns.render(request.caller, request.params.id, {
         ...(provider === undefined ? {} : { provider }),
         ...(model === undefined ? {} : { model }),

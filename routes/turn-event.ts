@@ -70,7 +70,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'turn.cancelled': [{}, 'The last event of its turn'],
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
-    'What came after your cursor is no longer kept: start from the snapshot',
+    'What came after your cursor is no longer kept: start from the snapshot. Which calls of a turn in `awaiting_input` wait, ' +
+      '`GET /v1/tool-executions?turn_id=` tells (`state: awaiting_approval`)',
   ],
 }
 

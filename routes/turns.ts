@@ -8,7 +8,7 @@ import type { Turn } from '../src/store/store.ts'
 import { sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
 import { EventStream, hasBegun, turnEvents } from './events.ts'
-import { assertModel, givenEdits, givenInput } from './given.ts'
+import { givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
   closed,
@@ -138,7 +138,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const { caller, body } = request
-      await assertModel(deps, caller, request.params.id, body)
       const given = await startRequest(body, request.headers['idempotency-key'])
       const { turn, outcome } = await turns.start(caller, request.params.id, given)
       reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)

@@ -297,9 +297,9 @@ export function createEngine(deps: EngineDeps): Engine {
         if (answer === 'restarting') return find(caller, id)
         throw refusal(answer === 'limit')
       }
-      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
       const isCalling = (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
       if (turn.state !== 'running' || isCalling) throw refusal(false)
+      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
       await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
       return turn
     },

@@ -23,7 +23,8 @@ export function createOpening(
   const { store, settings, credentials, tools } = deps
 
   async function open(caller: Caller, id: string, request: StartTurn, row: OpenTurn): Promise<Opened | null> {
-    if (request.context.length === 0 && settings.turnsPerOwner === null) {
+    const isPlain = request.context.length === 0 && (request.provider === null || request.model !== null)
+    if (isPlain && settings.turnsPerOwner === null) {
       // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
       const opened = await store.turns.openSurely(caller, row, credentials.environment)
       if (opened?.kind !== 'unsure') return opened
@@ -51,8 +52,9 @@ export function createOpening(
     throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
   }
 
-  /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
+  /** What must be refused before a turn exists: no model, no credential, edits that do not fit the history. */
   async function check({ session, credentials: known }: TurnGround, request: StartTurn): Promise<void> {
+    assertModel(session, request)
     const provider = request.provider ?? session.provider
     const own = provider === session.provider ? session.credential_id : null
     await credentials.resolve(session.owner, own, provider, known)
@@ -72,6 +74,16 @@ export function createOpening(
     if (opened?.kind === 'running' && opened.start) opened.start.history = wholeHistory(opened.start, kept)
     return assertAccepted(opened, id)
   }
+}
+
+/** A provider other than the session's needs a model of its own: the session's is none of its models. */
+export function assertModel(
+  session: Session,
+  { provider, model }: { provider?: string | null; model?: string | null },
+): void {
+  if ((provider ?? session.provider) === session.provider || (model ?? null) !== null) return
+  const words = 'A turn with a provider of its own needs its own model.'
+  throw new BatonError('invalid_request', words, { param: 'model' })
 }
 
 function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {

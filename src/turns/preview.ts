@@ -4,6 +4,7 @@ import type { MessageInput } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, Rendered, RenderRequest } from '../ports.ts'
 import type { EngineDeps } from './deps.ts'
+import { assertModel } from './opening.ts'
 import { prepare } from './prepare.ts'
 
 /** Throws session_not_found, no_credential, credential_needs_reauth, and what applyEdits throws. */
@@ -15,6 +16,7 @@ export async function renderPreview(
 ): Promise<Rendered> {
   const session = await deps.store.sessions.get(caller, id)
   if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
+  assertModel(session, request)
   const provider = request.provider ?? session.provider
   const own = provider === session.provider ? session.credential_id : null
   const [credential, messages, registry] = await Promise.all([

@@ -179,6 +179,16 @@ async function idempotency(t: Test, world: World) {
     await api.patch(path, { state: 'active', default: true })
     t.match(two, { status: 200, body: { id: one.body.id } })
     t.equal(two.headers.get('idempotent-replayed'), 'true')
+
+    const own = { input: 'own', provider: 'gemini' }
+    const before = await start(own, 'p', fresh)
+    const { provider, model } = await api.get(`/v1/sessions/${session}`)
+    await api.patch(`/v1/sessions/${fresh}`, { provider, model })
+    t.match(await start(own, 'p', fresh), { status: 200, body: { id: before.body.id } })
+    t.match(await start(own, 'q', fresh), {
+      status: 400,
+      body: { error: { param: 'model', message: /needs its own model/ } },
+    })
   })
   await t.test('another body under the same key is refused', async (t) => {
     const { status, body } = await start({ input: 'twice' }, 'a')

@@ -203,6 +203,8 @@ async function restarting(t: Test, world: World) {
     const during = await api.call('POST', `/v1/turns/${id}/restart`)
     t.equal(during.status, 409)
     await api.call('POST', `/v1/turns/${id}/cancel?wait=true`)
+    const after = await api.call('POST', `/v1/turns/${id}/restart`)
+    t.match([after.status, after.body.error.code], [409, 'not_restartable'])
     t.equal((await api.get(`/v1/turns/${id}`)).attempt, 9)
     world.script(null)
   })

@@ -258,7 +258,10 @@ async function answers(t: Test, world: World) {
     t.strictSame(await refusal({ input: '' }), [400, 'invalid_request', 'input'])
     t.strictSame(await refusal({}), [400, 'invalid_request', 'input'])
     t.strictSame(await refusal({ input: 'x', max_steps: 65 }), [400, 'invalid_request', 'max_steps'])
-    t.strictSame(await refusal({ input: 'x', provider: 'gemini' }), [400, 'invalid_request', 'model'])
+    for (const verb of ['turns', 'render']) {
+      const path = `/v1/sessions/${session}/${verb}`
+      t.strictSame(await refusal({ input: 'x', provider: 'gemini' }, path), [400, 'invalid_request', 'model'])
+    }
     t.strictSame(await refusal({ input: 'x' }, '/v1/sessions/ses_unknown/turns'), [
       404,
       'session_not_found',

@@ -37,15 +37,15 @@ export const turnRow = (fields: Partial<Turn> = {}): Turn => ({
   ...fields,
 })
 
-/** The little of a store that a stream reads. */
-function rows(turn: Turn): Store {
-  const session = { id: SESSION, owner: 'local', active_turn_id: turn.id } as Session
+/** The little of a store that a stream reads: the session's newest turn, and the one that goes on. */
+function rows(turn: Turn, active: Turn): Store {
+  const session = { id: SESSION, owner: 'local', active_turn_id: active.id } as Session
   const message = { id: 'msg_1', session_id: SESSION, turn_id: turn.id, seq: 1, role: 'user', parts: [] }
   return {
     kind: 'embedded',
     sessions: { get: async (_: unknown, id: string) => (id === SESSION ? session : null) },
     turns: {
-      get: async (_: unknown, id: string) => (id === turn.id ? turn : null),
+      get: async (_: unknown, id: string) => [turn, active].find((one) => one.id === id) ?? null,
       list: async () => ({ data: [turn], next_cursor: null }),
     },
     messages: { ofTurn: async () => [message], after: async () => [message] },
@@ -54,9 +54,9 @@ function rows(turn: Turn): Store {
 }
 
 /** A listening gateway, its bus, and a client that reads as events come. */
-export async function serve(t: Test, turn: Turn, extra: Partial<HttpDeps> = {}) {
+export async function serve(t: Test, turn: Turn, extra: Partial<HttpDeps> = {}, active = turn) {
   const metrics = createMetrics({ defaults: false })
-  const g = await gateway(rows(turn), {}, { metrics, ...extra })
+  const g = await gateway(rows(turn, active), {}, { metrics, ...extra })
   await g.app.listen({ host: '127.0.0.1', port: 0 })
   const { port } = g.app.server.address() as AddressInfo
   t.teardown(() => g.close())

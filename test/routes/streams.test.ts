@@ -195,16 +195,29 @@ t.test('a turn that ended in the queue, and whose log is gone, is told by a snap
   t.match(text, /event: gap\ndata: .*"state":"cancelled"/)
 })
 
-t.test("a session's snapshot holds its latest turn and all messages", async (t) => {
-  const s = await serve(t, turnRow())
-  scripted(async function* () {
-    yield { gap: true, cursor: 'ses_1:50' }
-  })(s)
-  const text = await all(await s.open('/v1/sessions/ses_1/events?after=ses_1:3'))
-  t.match(JSON.parse(/data: (.*)/.exec(text)?.[1] ?? '{}'), {
-    snapshot: { turn: { id: 'turn_1' }, messages: [{ id: 'msg_1' }] },
-  })
-})
+t.test(
+  "a session's snapshot holds the turn that goes on, else the latest one, and all messages",
+  async (t) => {
+    const s = await serve(t, turnRow())
+    scripted(async function* () {
+      yield { gap: true, cursor: 'ses_1:50' }
+    })(s)
+    const text = await all(await s.open('/v1/sessions/ses_1/events?after=ses_1:3'))
+    t.match(JSON.parse(/data: (.*)/.exec(text)?.[1] ?? '{}'), {
+      snapshot: { turn: { id: 'turn_1' }, messages: [{ id: 'msg_1' }] },
+    })
+    const waits = await serve(
+      t,
+      turnRow({ id: 'turn_2', state: 'queued' }),
+      {},
+      turnRow({ state: 'awaiting_input' }),
+    )
+    scripted(async function* () {
+      yield { gap: true, cursor: 'ses_1:50' }
+    })(waits)
+    t.match(await all(await waits.open('/v1/sessions/ses_1/events?after=ses_1:3')), /"turn":{"id":"turn_1"/)
+  },
+)
 
 t.test('pings keep a silent stream alive', async (t) => {
   const { open } = await serve(t, turnRow(), { pingMs: 20 })
