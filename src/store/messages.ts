@@ -1,5 +1,5 @@
 /** What was said in a session. Rewriting it is counted, so that whoever keeps a history knows that it is old. */
-import type { Message, Part } from '../chat/message.ts'
+import { type Message, type Part, toolCalls } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 import { record } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
@@ -106,23 +106,29 @@ export const asStored = (session: string, message: NewMessage, placed: Placed, i
 export const allAsStored = (session: string, messages: readonly NewMessage[], placed: Placed): Message[] =>
   messages.map((message, i) => asStored(session, message, placed, i))
 
-/** Takes the calls' results out of the messages after theirs; ids of those messages that hold nothing else. */
+/**
+ * Takes the calls' results out of the messages after theirs, up to where another call has the same id; ids of those
+ * messages that hold nothing else.
+ */
 async function dropResults(
   queries: Queries,
   parts: Parts,
   session: string,
   target: { calls: string[]; seq: number },
 ): Promise<string[]> {
-  const answering = await values<StoredMessage>(
+  const later = await values<StoredMessage>(
     queries,
     `select body from message
-      where session_id = $1 and seq > $2 and results && $3::text[] order by seq`,
+      where session_id = $1 and seq > $2 and (results && $3::text[] or calls && $3::text[]) order by seq`,
     [session, target.seq, target.calls],
   )
   const empty: string[] = []
-  const isResult = (part: Part) => part.type === 'tool_result' && target.calls.includes(part.call_id)
-  for (const message of answering.map(parts.message)) {
+  const open = new Set(target.calls)
+  const isResult = (part: Part) => part.type === 'tool_result' && open.has(part.call_id)
+  for (const message of later.map(parts.message)) {
+    for (const { call_id } of toolCalls(message)) open.delete(call_id)
     const rest = message.parts.filter((part) => !isResult(part))
+    if (rest.length === message.parts.length) continue
     if (rest.length === 0) {
       empty.push(message.id)
       continue

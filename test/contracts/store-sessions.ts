@@ -272,6 +272,20 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(later?.seq, 6, 'a seq is never given twice')
   })
 
+  await t.test('of calls with one id each has the result that follows it', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const again = () => [
+      message('', { role: 'assistant', parts: [call('call_1')] }),
+      message('', { role: 'tool', parts: [result('call_1')] }),
+    ]
+    const said = [...again(), ...again()]
+    await store.messages.append(scope, session, said)
+    const [first = '', second, ...rest] = said.map(({ id }) => id)
+    t.strictSame(await store.messages.delete(scope, session, first), [first, second])
+    t.strictSame(ids(await store.messages.after(session, 0)), rest)
+  })
+
   await t.test('history is not edited while a turn has not ended', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
