@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import type { Kind } from './check.ts'
 import type { Random } from './random.ts'
-import { ask, type ChaosTurn, newSession, newTurn, planTurn, switchProvider } from './workload.ts'
+import { ask, type ChaosTurn, newSession, newTurn, planChat, planTurn, switchProvider } from './workload.ts'
 import { once, type Reply, request, type World } from './world.ts'
 
 export const FAULTS = [
@@ -19,6 +19,7 @@ export const FAULTS = [
   'tools',
   'switch',
   'twice',
+  'queue',
 ] as const
 export type Fault = (typeof FAULTS)[number]
 
@@ -156,7 +157,19 @@ export const HARM: Record<Fault, (harm: Harm) => Promise<() => Promise<unknown>>
     join(turn)
     return async () => {}
   },
+  /** Short turns wait behind the running ones, from elsewhere: one may begin while the end of the last is still to be said. */
+  async queue({ world, victim, turns, random, join }) {
+    for (const { session } of [...turns]) {
+      for (let i = 1; i <= QUEUED; i++) {
+        join(await newTurn(world, planChat(session, random), victim + i))
+      }
+    }
+    return async () => {}
+  },
 }
+
+/** Turns that wait in one session. */
+const QUEUED = 4
 
 /** It may come back during the next rounds: they begin when those that they need are there. */
 async function kill({ replicas }: World, victim: number): Promise<void> {

@@ -37,8 +37,8 @@ interface Soak extends SoakOptions {
 const TURNS_OF_A_SESSION = 12
 /** A turn with a fault or two on its way. */
 const TURN_MS = 180_000
-/** Switches are the clients' own: each knows whom its next turn has to ask. */
-const STRIKES = FAULTS.filter((fault) => fault !== 'switch')
+/** Switches and queues are the clients' own: each knows whom its next turn has to ask. */
+const STRIKES = FAULTS.filter((fault) => fault !== 'switch' && fault !== 'queue')
 
 export async function soak(world: World, options: SoakOptions): Promise<SoakReport> {
   const started = Date.now()

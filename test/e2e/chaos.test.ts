@@ -56,7 +56,7 @@ t.test('replicas that die, freeze and are replaced', { skip }, async (t) => {
   await t.test(
     'nor cancels, tool changes, switches of the provider and repeated requests across replicas',
     async (t) => {
-      for (const fault of ['cancel', 'tools', 'switch', 'twice'] as const) {
+      for (const fault of ['cancel', 'tools', 'switch', 'twice', 'queue'] as const) {
         nothingFound(t, (await play(1, 2, 13, fault)).findings)
       }
     },
