@@ -172,8 +172,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       const own = id === session.provider ? session.credential_id : null
       const chosen = await credentials.resolve(session.owner, own, id).catch(() => null)
       const deployment = chosen ? deploymentFor(id, chosen) : anyDeploymentOf(id)
-      const { toolLimit } = deployment.capabilities(session.model)
-      return { deployment, options: optionsFor(deployment), toolLimit }
+      return { deployment, options: optionsFor(deployment) }
     }
 
     /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */

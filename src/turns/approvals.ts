@@ -79,11 +79,5 @@ async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise
   const credential = await deps.credentials.resolve(session.owner, own, provider).catch(() => null)
   if (!credential) return { tool, rename: null }
   const deployment = deps.deploymentFor(provider, credential)
-  const { toolLimit } = deployment.capabilities(turn.model ?? session.model)
-  return (
-    deps.tools.overlay(registry, deployment, toolLimit).byExposed.get(exposedName(name)) ?? {
-      tool,
-      rename: null,
-    }
-  )
+  return deps.tools.overlay(registry, deployment).byExposed.get(exposedName(name)) ?? { tool, rename: null }
 }

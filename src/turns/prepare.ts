@@ -56,7 +56,7 @@ export function prepare(
   const options = deps.optionsFor(deployment)
   const reported = deps.llm.reported(deployment, credential, model)
   const capabilities = deployment.capabilities(model, reported)
-  const overlay = deps.tools.overlay(from.registry, deployment, capabilities.toolLimit)
+  const overlay = deps.tools.overlay(from.registry, deployment)
   const head = capabilities.boundThinking
     ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
     : ''
