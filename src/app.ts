@@ -169,8 +169,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
 
     async function viewOf(session: Session, provider: string | null): Promise<View> {
       const id = provider ?? session.provider
-      const own = id === session.provider ? session.credential_id : null
-      const chosen = await credentials.resolve(session.owner, own, id).catch(() => null)
+      const chosen = await credentials.resolve(session, id).catch(() => null)
       const deployment = chosen ? deploymentFor(id, chosen) : anyDeploymentOf(id)
       return { deployment, options: optionsFor(deployment) }
     }

@@ -75,8 +75,7 @@ async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise
   const tool = registry.tools.find((one) => one.canonical_name === name)
   if (!session || !tool) return undefined
   const provider = turn.provider ?? session.provider
-  const own = provider === session.provider ? session.credential_id : null
-  const credential = await deps.credentials.resolve(session.owner, own, provider).catch(() => null)
+  const credential = await deps.credentials.resolve(session, provider).catch(() => null)
   if (!credential) return { tool, rename: null }
   const deployment = deps.deploymentFor(provider, credential)
   return deps.tools.overlay(registry, deployment).byExposed.get(exposedName(name)) ?? { tool, rename: null }

@@ -147,8 +147,8 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const provider = turn.provider ?? session.provider
   const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
   const [credential, { history, ...tools }] = await Promise.all([
-    patiently(deps.log, () => credentialOf(deps, active, provider, start)).then((credential) =>
-      completed(credential, active.stop.signal),
+    patiently(deps.log, () => deps.credentials.resolve(session, provider, start?.credentials)).then(
+      (credential) => completed(credential, active.stop.signal),
     ),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
@@ -171,16 +171,6 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     hint: null,
     open: null,
   }
-}
-
-function credentialOf(
-  deps: LoopDeps,
-  { turn, session }: ActiveTurn,
-  provider: string,
-  start: TurnStart | undefined,
-): Promise<ResolvedCredential> {
-  const own = provider === session.provider ? session.credential_id : null
-  return deps.credentials.resolve(turn.owner, own, provider, start?.credentials)
 }
 
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>

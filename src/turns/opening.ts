@@ -54,8 +54,7 @@ export function createOpening(
   /** What must be refused before a turn exists: no credential, edits that do not fit the history. */
   async function check({ session, credentials: known }: TurnGround, request: StartTurn): Promise<void> {
     const provider = request.provider ?? session.provider
-    const own = provider === session.provider ? session.credential_id : null
-    await credentials.resolve(session.owner, own, provider, known)
+    await credentials.resolve(session, provider, known)
     if (request.context.length === 0) return
     applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
   }

@@ -16,9 +16,8 @@ export async function renderPreview(
   const session = await deps.store.sessions.get(caller, id)
   if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
   const provider = request.provider ?? session.provider
-  const own = provider === session.provider ? session.credential_id : null
   const [credential, messages, registry] = await Promise.all([
-    deps.credentials.resolve(session.owner, own, provider),
+    deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
     deps.tools.current(id),
   ])
