@@ -23,13 +23,23 @@ export function createOpening(
   const { store, settings, credentials, tools } = deps
 
   async function open(caller: Caller, id: string, request: StartTurn, row: OpenTurn): Promise<Opened | null> {
-    if (request.context.length === 0 && settings.turnsPerOwner === null) {
-      // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
-      const opened = await store.turns.openSurely(caller, row, credentials.environment)
-      if (opened?.kind !== 'unsure') return opened
+    if (request.context.length > 0 || settings.turnsPerOwner !== null) {
+      const ground = await store.turns.ground(caller, id, request.provider)
+      return ground && openOn(ground, caller, id, request, row)
     }
-    const ground = await store.turns.ground(caller, id, request.provider)
-    if (!ground) return null
+    // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
+    const opened = await store.turns.openSurely(caller, row, credentials.environment)
+    return opened?.kind === 'unsure' ? openOn(opened.ground, caller, id, request, row) : opened
+  }
+
+  /** Looks at all that may refuse it, and opens it. */
+  async function openOn(
+    ground: TurnGround,
+    caller: Caller,
+    id: string,
+    request: StartTurn,
+    row: OpenTurn,
+  ): Promise<Opened | null> {
     await assertRoom(ground.session, request)
     const refused = await check(ground, request).then(
       () => null,
