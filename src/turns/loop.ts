@@ -4,7 +4,6 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
-import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
@@ -20,7 +19,6 @@ import {
   committedSteps,
   connectorsIn,
   endedStep,
-  event,
   type Run,
   SERVER_WAIT_MS,
   say,
@@ -69,8 +67,9 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
   // what is left of it look whole to a reader that comes later, in place of a gap.
   if (committedSteps(turn) === 0) {
-    announce(deps, active, writer, { type: 'turn.created' }, 'created')
-    announce(deps, active, writer, { type: 'turn.started' }, 'started')
+    const whole = { deps, active, writer, index: null }
+    say(whole, { type: 'turn.created' }, 'created')
+    say(whole, { type: 'turn.started' }, 'started')
   }
   let run: Run
   try {
@@ -112,19 +111,6 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
     throw thrown
   })
   return { deps, active, writer, history, index: committedSteps(turn), open: null }
-}
-
-/** Once in the stream, however often a turn is entered. */
-function announce(
-  deps: LoopDeps,
-  active: ActiveTurn,
-  writer: Writer,
-  body: TurnEventBody,
-  key: string,
-): void {
-  writer.emit(event(active, null, body), `${active.turn.id}:${key}`).catch((err: unknown) => {
-    deps.log.warn({ err, turn_id: active.turn.id }, 'an event was lost')
-  })
 }
 
 /**

@@ -206,8 +206,11 @@ export function event(active: Pick<ActiveTurn, 'turn'>, step: number | null, bod
   }
 }
 
+/** `index` null: of the turn as a whole */
+type Speaking = Pick<Run, 'deps' | 'active' | 'writer'> & { index: number | null }
+
 /** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
-export function say(run: Run, body: TurnEventBody, key?: string): void {
+export function say(run: Speaking, body: TurnEventBody, key?: string): void {
   const once = key && `${run.active.turn.id}:${key}`
   run.writer.emit(event(run.active, run.index, body), once).catch((err: unknown) => {
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
