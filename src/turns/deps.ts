@@ -11,8 +11,6 @@ import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
-export type { Overlay } from '../tools/overlay.ts'
-
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export type ResolvedCredential = Pick<
   ChosenCredential,

@@ -4,10 +4,25 @@
  */
 import { newId } from '../chat/ids.ts'
 import { inFull, isUnavailable } from '../errors.ts'
-import { Unreadable } from '../store/store.ts'
-import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
+import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
+import type { EngineDeps } from './deps.ts'
+import type { Entry } from './loop.ts'
 import { hydrate } from './run.ts'
-import type { EngineState } from './state.ts'
+
+/** The turns that this process owns, and how it comes to own one more. */
+export interface EngineState {
+  deps: EngineDeps
+  /** By session: one turn runs in a session at a time */
+  active: Map<string, ActiveTurn>
+  /** Runs it here, in the background; never throws. `session` null: it is read. */
+  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  /** Launches the session's next queued turn, where there is one and none runs here. */
+  startNext(session: string): Promise<void>
+  /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
+  resume(turn: string): Promise<void>
+  isDraining(): boolean
+}
 
 /** Turns taken over in one scan: a replica that starts after a crash must not drown in them. */
 const SCAN_LIMIT = 20
