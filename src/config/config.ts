@@ -106,7 +106,6 @@ export interface McpSetting {
   headers: Readonly<Record<string, string>>
   mode: 'strict' | 'dynamic'
   defaultToolConfig: { maxInstances?: number; timeoutMs?: number } | null
-  prompts: readonly string[]
   bind: 'auto' | 'manual'
   allowTools: readonly string[]
   denyTools: readonly string[]

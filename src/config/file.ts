@@ -43,6 +43,7 @@ const McpSchema = Type.Object(
     default_tool_config: Type.Optional(
       Type.Object({ max_instances: Type.Optional(Instances), timeout: Type.Optional(Duration) }, closed),
     ),
+    // Taken and ignored: Baton offers no prompts.
     prompts: Type.Optional(Names),
     bind: Type.Optional(Type.Enum(['auto', 'manual'])),
     allow_tools: Type.Optional(Names),
