@@ -2,7 +2,7 @@
 import { exposedName } from '../chat/names.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
-import type { Execution, Turn } from '../store/store.ts'
+import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { TOOL_GONE } from './calls.ts'
@@ -51,7 +51,7 @@ export async function expireRemoved(
       sealed_arguments: null,
       by: 'removal',
     } as const
-    await store.executions.decide({ owner: '', admin: true }, turn, call_id, decision)
+    await store.executions.decide(EVERYONE, turn, call_id, decision)
   }
   return waiting.length > 0
 }

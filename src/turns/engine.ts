@@ -6,7 +6,7 @@ import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import { type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { EVERYONE, type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -33,7 +33,6 @@ import { createSlots } from './slots.ts'
 import { createUnderWay } from './under-way.ts'
 import { createWait } from './wait.ts'
 
-const ADMIN: Scope = { owner: '', admin: true }
 /** How long a waiting cancel gives the running turn to end. */
 const CANCEL_WAIT_SECONDS = 30
 /** How long turns that were told to leave may take to let go. */
@@ -323,8 +322,8 @@ export function createEngine(deps: EngineDeps): Engine {
           restarted_turn_id: from === 'restart' ? mine.turn.id : null,
         }
       }
-      const id = (await store.sessions.get(ADMIN, session.id))?.active_turn_id ?? null
-      const turn = id === null ? null : await store.turns.get(ADMIN, id)
+      const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
+      const turn = id === null ? null : await store.turns.get(EVERYONE, id)
       if (!turn || turn.state === 'queued') {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }

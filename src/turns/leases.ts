@@ -4,7 +4,7 @@
  */
 import { newId } from '../chat/ids.ts'
 import { inFull, isUnavailable } from '../errors.ts'
-import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { EVERYONE, type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import type { EngineDeps } from './deps.ts'
 import type { Entry } from './loop.ts'
@@ -200,7 +200,7 @@ async function expireApprovals(state: EngineState, { unreadable }: Watch): Promi
   const { store } = state.deps
   const lapsed = await store.turns.lapsedApprovals(SCAN_LIMIT)
   await each(state, unreadable.turns, lapsed, turnOf, async ({ turn_id, call_id }) => {
-    await store.executions.decide({ owner: '', admin: true }, turn_id, call_id, {
+    await store.executions.decide(EVERYONE, turn_id, call_id, {
       decision: 'expired',
       reason: null,
       sealed_arguments: null,
