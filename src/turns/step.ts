@@ -10,7 +10,7 @@ import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } 
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
-import { CANCELLED, RESTART } from './active.ts'
+import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { patiently } from './patience.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
@@ -63,7 +63,7 @@ async function readNew(run: Run): Promise<void> {
   const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
   run.history.push(...read.messages)
   if (read.registry) run.registry = deps.tools.keep(read.registry)
-  if (read.cancel_requested) active.stop.abort(CANCELLED)
+  if (read.cancel_requested) requestStop(active, CANCELLED)
 }
 
 function newStep(run: Run, prepared: Prepared): Step {
