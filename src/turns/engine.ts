@@ -277,6 +277,9 @@ export function createEngine(deps: EngineDeps): Engine {
     )
   }
 
+  const isCalling = async (turn: string): Promise<boolean> =>
+    (await store.executions.ofTurn(turn)).some((row) => row.state !== 'settled')
+
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
     if (apply !== 'now') return 'next_step'
     cancelRemoved(mine, new Set(removed))
@@ -296,8 +299,7 @@ export function createEngine(deps: EngineDeps): Engine {
         throw refusal(answer === 'limit')
       }
       if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
-      const isCalling = (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
-      if (turn.state !== 'running' || isCalling) throw refusal(false)
+      if (turn.state !== 'running' || (await isCalling(id))) throw refusal(false)
       await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
       return turn
     },
@@ -333,9 +335,8 @@ export function createEngine(deps: EngineDeps): Engine {
         const { removed, tools_revision: revision } = delta
         await tell({ op: 'tools', session_id: session.id, apply, removed, revision })
       }
-      const isCalling = (await store.executions.ofTurn(turn.id)).some((row) => row.state !== 'settled')
-      const restarts =
-        apply === 'now' && turn.state === 'running' && !isCalling && turn.restarts < RESTART_LIMIT
+      const mayRestart = apply === 'now' && turn.state === 'running' && turn.restarts < RESTART_LIMIT
+      const restarts = mayRestart && !(await isCalling(turn.id))
       return {
         effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
         restarted_turn_id: restarts ? turn.id : null,
