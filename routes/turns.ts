@@ -1,11 +1,10 @@
 /** Turns: begun, waited for, cancelled, restarted; and what people decide about their tool calls. */
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { canonicalJson, sha256 } from '../src/chat/json.ts'
 import { BatonError } from '../src/errors.ts'
-import { canonicalJson } from '../src/mcp/json.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
-import { sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
 import { EventStream, hasBegun, turnEvents } from './events.ts'
 import { assertModel, givenEdits, givenInput } from './given.ts'
