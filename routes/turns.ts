@@ -87,7 +87,7 @@ const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{
 const tags = ['turns']
 
 export function turnRoutes(app: App, deps: RouteDeps): void {
-  const { turns, store, sessions, streams } = deps
+  const { turns, store, streams } = deps
 
   const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
 
@@ -160,12 +160,9 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      const page = await store.turns.list(request.caller, session.id, pageOf(request.query))
-      return {
-        data: (page?.data ?? []).map((turn) => turnView(turn)),
-        next_cursor: page?.next_cursor ?? null,
-      }
+      const page = await store.turns.list(request.caller, request.params.id, pageOf(request.query))
+      if (page) return { ...page, data: page.data.map((turn) => turnView(turn)) }
+      throw new BatonError('session_not_found', `No session ${request.params.id} exists.`)
     },
   )
   app.get(
