@@ -5,7 +5,7 @@
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import type { ContentPart, MediaPart, MessageInput, Part, Role } from '../src/chat/message.ts'
-import { BatonError } from '../src/errors.ts'
+import { BatonError, invalid } from '../src/errors.ts'
 import type { Caller } from '../src/ports.ts'
 import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
@@ -20,8 +20,6 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
   tool: ['tool_result'],
   system: ['text', 'notice'],
 }
-
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
 
 /** A provider other than the session's needs a model of its own: the session's is none of its models. */
 export async function assertModel(

@@ -2,7 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
-import { BatonError } from '../src/errors.ts'
+import { BatonError, noSession } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -162,7 +162,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     async (request) => {
       const page = await store.turns.list(request.caller, request.params.id, pageOf(request.query))
       if (page) return { ...page, data: page.data.map((turn) => turnView(turn)) }
-      throw new BatonError('session_not_found', `No session ${request.params.id} exists.`)
+      throw noSession(request.params.id)
     },
   )
   app.get(

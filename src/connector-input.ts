@@ -3,7 +3,7 @@ import type { McpSetting } from './config/config.ts'
 import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError } from './errors.ts'
+import { invalid } from './errors.ts'
 import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
@@ -37,8 +37,6 @@ export interface ConnectorInput {
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
-
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
 
 /** Headers that the connection itself sets. */
 const OWN_HEADERS = new Set([

@@ -2,7 +2,7 @@
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
 import type { MessageInput } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, noSession } from '../errors.ts'
 import type { Caller, StartTurn } from '../ports.ts'
 import type { Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
@@ -104,7 +104,7 @@ function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | '
 }
 
 function assertAccepted(opened: Opened | null, session: string): Accepted {
-  if (!opened) throw new BatonError('session_not_found', `No session ${session} exists.`)
+  if (!opened) throw noSession(session)
   switch (opened.kind) {
     case 'busy':
       throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {
