@@ -262,7 +262,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         assertUrl: guard.assertUrl,
         mcp,
         logins: connectorLogins,
-        specOf: specFor,
+        specFor,
         tools,
       }),
       credentials,

@@ -75,7 +75,7 @@ export interface ConnectorDeps {
   assertUrl(url: string): Promise<void>
   mcp: Pick<Mcp, 'list' | 'status' | 'release'>
   logins: ConnectorLogins
-  specOf(connector: Connector): McpServerSpec
+  specFor(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
 }
 
@@ -172,7 +172,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const found = await deps.mcp.list(deps.specOf(connector), {
+      const found = await deps.mcp.list(deps.specFor(connector), {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
       })

@@ -343,7 +343,7 @@ export async function gateway(
     assertUrl,
     mcp: fakeMcp,
     logins,
-    specOf: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
+    specFor: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
     tools: tools.tools,
   })
   const app = await buildHttp({
