@@ -9,7 +9,7 @@ import type { Metrics } from '../telemetry.ts'
 import { createAppends } from './appends.ts'
 import type { Bus, Topic } from './bus.ts'
 import { parseCursor, placeOf } from './cursor.ts'
-import { DEFAULT_LIMITS, type LogLimits } from './limits.ts'
+import { LOG_LIMITS, type LogLimits } from './limits.ts'
 import { createLink } from './link.ts'
 import { createReaders } from './readers.ts'
 import { createScripts, positionOf } from './scripts.ts'
@@ -43,7 +43,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   })
   const replica = randomBytes(6).toString('hex')
   const rooms = new Map<string, SharedPlaces>()
-  const scripts = createScripts(link, replica, { ...DEFAULT_LIMITS, ...limits })
+  const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const readers = createReaders(link, scripts, lingerMs)
   const logs = scripts.channel('')
