@@ -8,7 +8,7 @@ import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
-/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `stored`. */
+/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `rowOf`. */
 export interface ConnectorInput {
   name: string
   transport: Connector['transport']
@@ -89,7 +89,7 @@ function assertHttpUrl(text: string | undefined, transport: string): void {
 }
 
 /** A row from what was asked for, defaults filled in. */
-export function stored(
+export function rowOf(
   vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
   input: ConnectorInput,
@@ -158,7 +158,7 @@ export function configConnectors(
   vault: Pick<Vault, 'seal'>,
 ): NewConnector[] {
   return settings.map((mcp) =>
-    stored(
+    rowOf(
       vault,
       { id: `con_config_${mcp.name}`, owner: 'config', origin: 'config' },
       {

@@ -4,7 +4,7 @@
  */
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, stored } from './connector-input.ts'
+import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, rowOf } from './connector-input.ts'
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
 import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
@@ -125,7 +125,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     await check(input)
     const { owner } = caller
     const written = await store.connectors.create(
-      stored(vault, { id: newId('con'), owner, origin: 'api' }, input),
+      rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input),
     )
     const connector = free(input.name, written)
     await audit(caller, 'connector.create', connector)
@@ -140,7 +140,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const { oauth: login } = secret
     const isSameServer = merged.url === before.url && patch.auth === undefined
     const kept = isSameServer ? login : undefined
-    const written = await store.connectors.update(caller, before, stored(vault, before, merged, kept))
+    const written = await store.connectors.update(caller, before, rowOf(vault, before, merged, kept))
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!written) return update(caller, id, patch)
     const connector = free(merged.name, written)
