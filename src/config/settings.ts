@@ -18,8 +18,6 @@ export interface Setting<T> {
   /** As one would write it; null: not set */
   fallback: string | null
   meaning: string
-  /** Its value is never shown */
-  secret: boolean
   read(text: string): T
 }
 
@@ -36,19 +34,13 @@ const required = <T>(name: string, fallback: string, read: (text: string) => T, 
   name,
   fallback,
   meaning,
-  secret: false,
   read,
 })
 const optional = <T>(name: string, read: (text: string) => T, meaning: string) => ({
   name,
   fallback: null,
   meaning,
-  secret: false,
   read: (text: string): T | null => read(text),
-})
-const secret = <T>(name: string, read: (text: string) => T, meaning: string) => ({
-  ...optional(name, read, meaning),
-  secret: true,
 })
 
 const text = (value: string): string => value
@@ -191,12 +183,12 @@ export const SETTINGS = {
     'Where browsers reach the gateway, for logins at MCP servers to come back to. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
-  database_url: secret(
+  database_url: optional(
     'DATABASE_URL',
     connection('postgres:', 'postgresql:'),
     'PostgreSQL server. Not set: the embedded database.',
   ),
-  redis_url: secret(
+  redis_url: optional(
     'REDIS_URL',
     connection('redis:', 'rediss:'),
     'Redis server. Not set: events stay in the process.',
@@ -212,7 +204,7 @@ export const SETTINGS = {
     oneOf('off', 'keys'),
     '`keys`: every call needs a key. Default: `off` on a loopback host, else `keys`.',
   ),
-  admin_key: secret('BATON_ADMIN_KEY', headerText, 'A bootstrap admin key, to make the first keys with.'),
+  admin_key: optional('BATON_ADMIN_KEY', headerText, 'A bootstrap admin key, to make the first keys with.'),
   cors_origins: required(
     'BATON_CORS_ORIGINS',
     '',
@@ -284,7 +276,7 @@ export const SETTINGS = {
     providers,
     'Providers whose OAuth logins may be used, separated by commas.',
   ),
-  encryption_keys: secret(
+  encryption_keys: optional(
     'BATON_ENCRYPTION_KEYS',
     encryptionKeys,
     '`id:base64[,id:base64…]`, 32 bytes each; the first encrypts, all decrypt. Required with DATABASE_URL; ' +
@@ -361,7 +353,7 @@ export const SETTINGS = {
     'Token endpoint of Google logins.',
   ),
   google_oauth_client_id: optional('BATON_GOOGLE_OAUTH_CLIENT_ID', text, 'OAuth client for Google logins.'),
-  google_oauth_client_secret: secret(
+  google_oauth_client_secret: optional(
     'BATON_GOOGLE_OAUTH_CLIENT_SECRET',
     text,
     'Secret of the OAuth client for Google logins.',
@@ -376,13 +368,13 @@ export const SETTINGS = {
 
 /** API keys that stand in the environment alone: credentials with origin `env`. */
 export const ENV_KEYS = {
-  openai: secret('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
-  anthropic: secret(
+  openai: optional('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
+  anthropic: optional(
     'ANTHROPIC_API_KEY',
     headerText,
     'Makes an Anthropic credential that every owner may use.',
   ),
-  gemini: secret('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
+  gemini: optional('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
 } as const satisfies Record<ProviderId, Setting<unknown>>
 
 /** Where the YAML file is. */
