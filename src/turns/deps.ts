@@ -59,7 +59,7 @@ export interface EngineDeps {
     waitingTurns: number
     /** Milliseconds that the event loop may be late for long before new turns are refused */
     overloadMs: number
-    /** Most turns of one owner that run or wait; null: no limit */
+    /** Most turns of one owner that run or are queued; null: no limit */
     turnsPerOwner: number | null
     /** Most turns waiting in one session */
     queueLimit: number

@@ -58,7 +58,9 @@ export function createOpening(
     const most = settings.turnsPerOwner
     if (most === null || (await store.turns.countOpen(owner, { session: id, idempotency_key }, most)) < most)
       return
-    throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
+    throw new BatonError('rate_limited', `${most} turns of ${owner} run or are queued already.`, {
+      retryAfter: 5,
+    })
   }
 
   /** What must be refused before a turn exists: no credential, edits that do not fit the history. */

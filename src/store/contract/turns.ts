@@ -195,7 +195,7 @@ export interface Turns {
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a
+   * The owner's turns that run or are queued, up to `most`; 0 where the session has a turn of this key already: a
    * repeat adds none.
    */
   countOpen(
