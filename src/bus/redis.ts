@@ -35,14 +35,14 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     log,
     onMessage(channel, message) {
       if (channel.startsWith(logs)) readers.hear(channel.slice(logs.length), message)
-      else if (rooms.has(channel)) rooms.get(channel)?.hear(message)
+      else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
     onUp: () => appends.mend(),
     onListening: () => readers.missed(),
   })
   const replica = randomBytes(6).toString('hex')
-  const rooms = new Map<string, SharedPlaces>()
+  const shared = new Map<string, SharedPlaces>()
   const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const readers = createReaders(link, scripts, lingerMs)
@@ -77,13 +77,13 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     },
     places(scope) {
       const made = createSharedPlaces({ link, scope, replica, log })
-      rooms.set(made.channel, made)
+      shared.set(made.channel, made)
       return made
     },
     tally: (name, seconds) => link.tally(`baton:tally:${name}`, seconds),
     ready: link.ready,
     async close() {
-      for (const room of rooms.values()) room.close()
+      for (const places of shared.values()) places.close()
       readers.close()
       await link.close()
     },
