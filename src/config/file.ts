@@ -7,6 +7,8 @@ import { createRequire } from 'node:module'
 import { type Static, type TSchema, Type } from 'typebox'
 import { isRecord } from '../chat/json.ts'
 import type { Problem } from '../validation.ts'
+import { Duration } from './duration.ts'
+import { LimitsSchema } from './limits.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 
 const closed = { additionalProperties: false } as const
@@ -14,7 +16,6 @@ const Name = Type.String({ minLength: 1, maxLength: 256 })
 const Names = Type.Array(Name)
 const Scalar = Type.Unsafe<string | number | boolean>({ type: ['string', 'number', 'boolean'] })
 const Pairs = Type.Record(Type.String(), Scalar)
-const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
 const Instances = Type.Integer({ minimum: 1, maximum: 10_000 })
 const Approval = Type.Enum(['never', 'always', 'destructive'])
 
@@ -77,20 +78,6 @@ const ProviderSchema = Type.Object(
         closed,
       ),
     ),
-  },
-  closed,
-)
-
-const LimitsSchema = Type.Object(
-  {
-    concurrent_turns: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
-    waiting_turns: Type.Optional(Type.Integer({ minimum: 0, maximum: 100_000 })),
-    overload_delay: Type.Optional(Duration),
-    database_pool: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
-    upstream_connections: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
-    connect_timeout: Type.Optional(Duration),
-    first_byte_timeout: Type.Optional(Duration),
-    idle_timeout: Type.Optional(Duration),
   },
   closed,
 )
