@@ -58,8 +58,7 @@ export interface RouteDeps {
   credentials: Credentials
   /** Seals everything at rest anew under the first encryption key. */
   rotateEncryption(by: string): Promise<Rotation>
-  /** Null: this build has no login flows */
-  logins: Logins | null
+  logins: Logins
   /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */
   assertUrl(url: string): Promise<void>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>

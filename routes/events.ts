@@ -2,7 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import { type EventSource, endedAt } from '../src/http-sse.ts'
+import { endedAt, type StreamSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { IdParam } from './schemas.ts'
@@ -27,7 +27,7 @@ export function turnEvents(
   turn: Turn,
   after: string | null,
   begun: boolean,
-): EventSource {
+): StreamSource {
   return {
     endsWithTurn: true,
     read: (signal) => bus.read(turn.session_id, { turn: turn.id, after: after ?? 'start', signal, begun }),
@@ -50,7 +50,7 @@ function sessionEvents(
   scope: Scope,
   session: string,
   after: string | null,
-): EventSource {
+): StreamSource {
   return {
     endsWithTurn: false,
     read: (signal) => bus.read(session, { after: after ?? 'now', signal }),

@@ -4,7 +4,7 @@
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
 import type { ContentPart, MediaPart, MessageInput, Part, Role } from '../src/chat/message.ts'
-import { BatonError } from '../src/errors.ts'
+import { BatonError, invalid } from '../src/errors.ts'
 import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
 
@@ -18,8 +18,6 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
   tool: ['tool_result'],
   system: ['text', 'notice'],
 }
-
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
 
 /** Text as one part; throws invalid_request, address_not_allowed with `param`. */
 export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {

@@ -1,7 +1,7 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
 import { Type } from 'typebox'
 import { newId } from '../src/chat/ids.ts'
-import { BatonError } from '../src/errors.ts'
+import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
 import { givenMessage, givenParts } from './given.ts'
@@ -43,8 +43,6 @@ const MessagePatch = Type.Object(
 )
 const tags = ['messages']
 
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
-
 export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDeps): void {
   app.get(
     '/sessions/:id/messages',
@@ -60,7 +58,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     async (request) => {
       const page = await store.messages.list(request.caller, request.params.id, pageOf(request.query))
       if (page) return page
-      throw new BatonError('session_not_found', `No session ${request.params.id} exists.`)
+      throw noSession(request.params.id)
     },
   )
   app.post(
@@ -89,7 +87,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       }
       const stored = await store.messages.append(request.caller, session.id, ready)
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)
-      if (!stored) throw new BatonError('session_not_found', `No session ${session.id} exists.`)
+      if (!stored) throw noSession(session.id)
       return reply.code(201).send(messages ? { data: stored } : stored[0])
     },
   )

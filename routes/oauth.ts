@@ -2,7 +2,6 @@
 import { type Static, Type } from 'typebox'
 import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
 import { BatonError } from '../src/errors.ts'
-import type { Logins } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
@@ -70,16 +69,6 @@ const Imported = Type.Object(
 const tags = ['logins']
 
 export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void {
-  /** The flows, for a provider that the operator has switched on. */
-  function flows(provider: string): Logins {
-    credentials.assertOauth(provider)
-    if (logins) return logins
-    throw new BatonError(
-      'not_available',
-      'This gateway runs without login flows; add the tokens with POST /v1/credentials.',
-    )
-  }
-
   app.post(
     '/oauth/:provider/authorize',
     {
@@ -94,7 +83,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     (request) => {
       const { provider } = request.params
       const { mode = null, ...wish } = request.body
-      return flows(provider).authorize(request.caller, provider, mode, wish)
+      credentials.assertOauth(provider)
+      return logins.authorize(request.caller, provider, mode, wish)
     },
   )
   app.get(
@@ -112,7 +102,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     async (request, reply) => {
       const { provider } = request.params
-      const { status, html } = await flows(provider).callbackPage(provider, request.query)
+      credentials.assertOauth(provider)
+      const { status, html } = await logins.callbackPage(provider, request.query)
       return reply.code(status).headers(PAGE_HEADERS).send(html)
     },
   )
@@ -129,7 +120,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     (request) => {
       const { provider } = request.params
-      return flows(provider).exchange(request.caller, provider, answerOf(request.body))
+      credentials.assertOauth(provider)
+      return logins.exchange(request.caller, provider, answerOf(request.body))
     },
   )
   app.get(
@@ -145,7 +137,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     (request) => {
       const { provider } = request.params
-      return flows(provider).status(request.caller, provider, request.query.state)
+      credentials.assertOauth(provider)
+      return logins.status(request.caller, provider, request.query.state)
     },
   )
   app.post(
@@ -159,7 +152,8 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
       },
     },
     async (request, reply) => {
-      const credential = await flows(request.body.provider).importFile(request.caller, request.body)
+      credentials.assertOauth(request.body.provider)
+      const credential = await logins.importFile(request.caller, request.body)
       return reply.code(201).header('location', `/v1/credentials/${credential.id}`).send(credential)
     },
   )

@@ -1,11 +1,10 @@
 /** Turns: begun, waited for, cancelled, restarted; and what people decide about their tool calls. */
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { BatonError } from '../src/errors.ts'
-import { canonicalJson } from '../src/mcp/json.ts'
+import { canonicalJson, sha256 } from '../src/chat/json.ts'
+import { BatonError, noSession } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
-import { sha256 } from '../src/tools/json.ts'
 import type { App, RouteDeps } from './app.ts'
 import { EventStream, hasBegun, turnEvents } from './events.ts'
 import { givenEdits, givenInput } from './given.ts'
@@ -88,7 +87,7 @@ const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{
 const tags = ['turns']
 
 export function turnRoutes(app: App, deps: RouteDeps): void {
-  const { turns, store, sessions, streams } = deps
+  const { turns, store, streams } = deps
 
   const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
 
@@ -160,12 +159,9 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      const page = await store.turns.list(request.caller, session.id, pageOf(request.query))
-      return {
-        data: (page?.data ?? []).map((turn) => turnView(turn)),
-        next_cursor: page?.next_cursor ?? null,
-      }
+      const page = await store.turns.list(request.caller, request.params.id, pageOf(request.query))
+      if (page) return { ...page, data: page.data.map((turn) => turnView(turn)) }
+      throw noSession(request.params.id)
     },
   )
   app.get(

@@ -26,14 +26,13 @@ import { createRefresher } from './credentials/refresh.ts'
 import { rotateEncryption } from './credentials/rotation.ts'
 import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
-import { BatonError } from './errors.ts'
+import { createDeployments } from './deployments.ts'
 import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
 import { createGuard } from './mcp/guard.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
-import type { Deployment, DeploymentOptions } from './provider.ts'
 import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
 import { type Connector, type Session, Unreadable } from './store/store.ts'
@@ -99,8 +98,9 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     )
     await verifyKeys(store.settings, vault)
     const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))
+    const deployments = createDeployments(DEPLOYMENTS, config)
     const llm = owned(
-      createLlm({ baseUrl: baseUrlIn(config), limits: config.limits, version: VERSION, metrics, log }),
+      createLlm({ baseUrl: deployments.baseUrl, limits: config.limits, version: VERSION, metrics, log }),
     )
     const mcp = owned(
       createMcp({
@@ -165,15 +165,9 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         isRepeatable: policy.isRepeatable,
       }),
     )
-    const optionsFor = optionsIn(config)
-
     async function viewOf(session: Session, provider: string | null): Promise<View> {
       const id = provider ?? session.provider
-      const own = id === session.provider ? session.credential_id : null
-      const chosen = await credentials.resolve(session.owner, own, id).catch(() => null)
-      const deployment = chosen ? deploymentFor(id, chosen) : anyDeploymentOf(id)
-      const { toolLimit } = deployment.capabilities(session.model)
-      return { deployment, options: optionsFor(deployment), toolLimit }
+      return deployments.viewFor(id, await credentials.resolve(session, id).catch(() => null))
     }
 
     /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */
@@ -212,7 +206,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         policy,
         autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
         viewOf,
-        providers: PROVIDERS,
+        providers: deployments.providers,
         emit,
         onMoved: rules.note,
         takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
@@ -227,8 +221,8 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       tools,
       policy,
       executor,
-      deploymentFor,
-      optionsFor,
+      deploymentFor: deployments.deploymentFor,
+      optionsFor: deployments.optionsFor,
       sealed: sealedArguments(vault),
       metrics,
       log,
@@ -264,7 +258,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         assertUrl: guard.assertUrl,
         mcp,
         logins: connectorLogins,
-        specOf: specFor,
+        specFor,
         tools,
       }),
       credentials,
@@ -293,32 +287,6 @@ async function closeAll(closers: (() => Promise<unknown>)[], log: Logger): Promi
   }
 }
 
-const PROVIDERS = [...new Set(DEPLOYMENTS.map(({ deployment }) => deployment.provider))]
-
-function deploymentFor(
-  provider: string,
-  credential: { kind: 'api_key' | 'oauth'; path?: 'code_assist' | 'public' },
-): Deployment {
-  const found = DEPLOYMENTS.find(
-    ({ deployment: { provider: id, credential: served } }) =>
-      id === provider &&
-      served.kind === credential.kind &&
-      (served.path === undefined || served.path === (credential.path ?? 'code_assist')),
-  )
-  if (found) return found.deployment
-  throw new BatonError('invalid_request', `No deployment of ${provider} serves this kind of credential.`, {
-    param: 'credential_id',
-  })
-}
-
-function anyDeploymentOf(provider: string): Deployment {
-  const found = DEPLOYMENTS.find(({ deployment }) => deployment.provider === provider)
-  if (found) return found.deployment
-  throw new BatonError('invalid_request', `Provider must be one of: ${PROVIDERS.join(', ')}.`, {
-    param: 'provider',
-  })
-}
-
 /** Around stdio servers. Throws StartupError where it is wanted and cannot be had. */
 export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sandbox | null> {
   return openSandbox({ isolation: stdioIsolation, hidden: [dataDir, file] }).catch((failure: Error) => {
@@ -330,29 +298,6 @@ export function sandboxOf({ stdioIsolation, dataDir, file }: Config): Promise<Sa
 function ownUrl(host: string, address: AddressInfo | string | null): string | null {
   if (!isLoopback(host) || typeof address === 'string') return null
   return address && `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`
-}
-
-const baseUrlIn = (config: Config) => (deployment: Deployment) => {
-  const row = DEPLOYMENTS.find((one) => one.deployment === deployment)
-  if (!row) throw new Error(`deployment ${deployment.id} is not in the table`)
-  return config.baseUrls[row.base]
-}
-
-/** The operator's extras are for logins only (ARCHITECTURE.md rule 11). */
-function optionsIn(config: Config): (deployment: Deployment) => DeploymentOptions {
-  const made = new Map<Deployment, DeploymentOptions>()
-  return (deployment) => {
-    const found = made.get(deployment)
-    if (found) return found
-    const extras = deployment.credential.kind === 'oauth' ? config.providers[deployment.provider] : undefined
-    const options = {
-      system_blocks: extras?.systemBlocks ?? [],
-      headers: extras?.headers ?? {},
-      dual_declarations: config.codeAssistDualDeclarations,
-    }
-    made.set(deployment, options)
-    return options
-  }
 }
 
 /** It may have printed what it was given, or what a caller asked it. */

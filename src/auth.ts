@@ -2,10 +2,11 @@
  * Who calls: gateway keys, the bootstrap admin key, and, with auth off, anyone on this machine. Keys are
  * stored as SHA-256: they are 256 random bits, so a slow hash would add nothing.
  */
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
+import { sha256 } from './chat/json.ts'
 import type { Config } from './config/config.ts'
 import { isLoopback } from './config/settings.ts'
 import { BatonError } from './errors.ts'
@@ -35,7 +36,7 @@ export async function createKey(
     scopes: input.scopes,
     hint: key.slice(-4),
     expires_at: input.expires_at ?? null,
-    hash: hashOf(key),
+    hash: sha256(key),
   })
   const details = { owner: row.owner, scopes: row.scopes }
   await store.audit.write({ owner: by, act: 'key.create', subject: row.id, details })
@@ -52,8 +53,6 @@ export async function revokeKey(
   if ((await store.keys.revoke(scope, id, by)) === null)
     throw new BatonError('key_not_found', `No key ${id} exists.`)
 }
-
-const hashOf = (key: string): string => createHash('sha256').update(key).digest('hex')
 
 export interface Auth {
   /** Throws unauthenticated; with auth off the caller is the admin `local`. */
@@ -88,7 +87,7 @@ const USES_EVERY_MS = 10_000
 export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Auth {
   const known = new Map<string, { key: ApiKey; until: number }>()
   const uses = new Set<string>()
-  const adminHash = config.adminKey === null ? null : Buffer.from(hashOf(config.adminKey), 'hex')
+  const adminHash = config.adminKey === null ? null : Buffer.from(sha256(config.adminKey), 'hex')
   const unsubscribe = bus.subscribe('keys', forget)
   const timer = setInterval(() => void flushUses(), USES_EVERY_MS)
   timer.unref()
@@ -117,7 +116,7 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
 
   async function authenticate(headers: IncomingHttpHeaders): Promise<Caller> {
     if (config.auth === 'off') return { owner: 'local', admin: true, key_id: null }
-    const hash = hashOf(presented(headers))
+    const hash = sha256(presented(headers))
     if (adminHash && timingSafeEqual(Buffer.from(hash, 'hex'), adminHash)) {
       return { owner: 'admin', admin: true, key_id: 'bootstrap' }
     }

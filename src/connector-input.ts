@@ -3,12 +3,12 @@ import type { McpSetting } from './config/config.ts'
 import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError } from './errors.ts'
+import { invalid } from './errors.ts'
 import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
-/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `stored`. */
+/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `rowOf`. */
 export interface ConnectorInput {
   name: string
   transport: Connector['transport']
@@ -37,8 +37,6 @@ export interface ConnectorInput {
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
-
-const invalid = (param: string, message: string) => new BatonError('invalid_request', message, { param })
 
 /** Headers that the connection itself sets. */
 const OWN_HEADERS = new Set([
@@ -91,7 +89,7 @@ function assertHttpUrl(text: string | undefined, transport: string): void {
 }
 
 /** A row from what was asked for, defaults filled in. */
-export function stored(
+export function rowOf(
   vault: Pick<Vault, 'seal'>,
   { id, owner, origin }: Pick<Connector, 'id' | 'owner' | 'origin'>,
   input: ConnectorInput,
@@ -160,7 +158,7 @@ export function configConnectors(
   vault: Pick<Vault, 'seal'>,
 ): NewConnector[] {
   return settings.map((mcp) =>
-    stored(
+    rowOf(
       vault,
       { id: `con_config_${mcp.name}`, owner: 'config', origin: 'config' },
       {

@@ -4,7 +4,7 @@
  */
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, stored } from './connector-input.ts'
+import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, rowOf } from './connector-input.ts'
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
 import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
@@ -75,7 +75,7 @@ export interface ConnectorDeps {
   assertUrl(url: string): Promise<void>
   mcp: Pick<Mcp, 'list' | 'status' | 'release'>
   logins: ConnectorLogins
-  specOf(connector: Connector): McpServerSpec
+  specFor(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
 }
 
@@ -99,17 +99,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     )
   }
 
-  /** A name that neither the configuration nor, in the same moment, another call has. */
-  function free<T>(name: string, written: T | 'name_taken'): T {
-    if (written !== 'name_taken') return written
-    throw new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
-  }
-  function assertNotConfigured(name: string): void {
-    free(name, deps.config.toolbox.mcps.some((mcp) => mcp.name === name) ? 'name_taken' : null)
-  }
-
   async function check(input: ConnectorInput): Promise<void> {
-    assertNotConfigured(input.name)
+    if (deps.config.toolbox.mcps.some(({ name }) => name === input.name)) throw taken(input.name)
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
       throw new BatonError(
@@ -124,10 +115,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
     await check(input)
     const { owner } = caller
-    const written = await store.connectors.create(
-      stored(vault, { id: newId('con'), owner, origin: 'api' }, input),
+    const connector = await store.connectors.create(
+      rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input),
     )
-    const connector = free(input.name, written)
+    if (connector === 'name_taken') throw taken(input.name)
     await audit(caller, 'connector.create', connector)
     return view(caller, connector)
   }
@@ -140,10 +131,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const { oauth: login } = secret
     const isSameServer = merged.url === before.url && patch.auth === undefined
     const kept = isSameServer ? login : undefined
-    const written = await store.connectors.update(caller, before, stored(vault, before, merged, kept))
+    const connector = await store.connectors.update(caller, before, rowOf(vault, before, merged, kept))
     // Another change or a refreshed login came between: this patch goes on top of it.
-    if (!written) return update(caller, id, patch)
-    const connector = free(merged.name, written)
+    if (!connector) return update(caller, id, patch)
+    if (connector === 'name_taken') throw taken(merged.name)
     deps.mcp.release(connectorKey(before))
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
     await audit(caller, 'connector.update', connector)
@@ -172,7 +163,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const found = await deps.mcp.list(deps.specOf(connector), {
+      const found = await deps.mcp.list(deps.specFor(connector), {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
       })
@@ -309,5 +300,8 @@ function givenAnew({ transport, auth }: Connector, patch: ConnectorPatch): Conne
   const words = `${lacking.join(' and ')} must be given anew: what is stored cannot be opened, since its encryption key is gone.`
   throw new BatonError('invalid_request', words, { param })
 }
+
+const taken = (name: string) =>
+  new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
 
 const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)

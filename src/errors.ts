@@ -111,6 +111,14 @@ export class BatonError extends Error {
   }
 }
 
+/** One field of the request is at fault. */
+export const invalid = (param: string, message: string): BatonError =>
+  new BatonError('invalid_request', message, { param })
+
+/** Of an unknown session, and of another owner's. */
+export const noSession = (id: string): BatonError =>
+  new BatonError('session_not_found', `No session ${id} exists.`)
+
 /** What it needs is away: the store, or the bus; it may come back. */
 export const isUnavailable = (thrown: unknown): boolean =>
   thrown instanceof BatonError && thrown.code === 'unavailable'

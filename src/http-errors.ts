@@ -24,7 +24,7 @@ const WAIT_SECONDS = 5
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   const error = toBatonError(thrown)
   if (error.code === 'internal') {
-    const line = { reqId: request.id, err: error.cause ?? error, code: error.code }
+    const line = { request_id: request.id, err: error.cause ?? error, code: error.code }
     request.log.error(line, 'a request failed')
   }
   const wait = retryAfter(error)

@@ -13,7 +13,7 @@ import { encodeComment, encodeEvent } from './sse.ts'
 import type { Turn } from './store/store.ts'
 import type { Metrics } from './telemetry.ts'
 
-export interface EventSource {
+export interface StreamSource {
   /** Ends when the signal fires. Throws invalid_cursor at once, before anything is sent */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept; `turn`: the one that it shows; `last`: nothing follows it */
@@ -26,7 +26,7 @@ type Beginning = Pick<Turn, 'id' | 'started_at' | 'ended_at'>
 
 export interface Streams {
   /** Sends the stream as the reply. */
-  send(reply: FastifyReply, source: EventSource): FastifyReply
+  send(reply: FastifyReply, source: StreamSource): FastifyReply
   /** Fires when the client has left or the server closes: for whatever else makes a client wait. */
   leaving(reply: FastifyReply): AbortSignal
   /** Fires when the server closes. */
@@ -127,7 +127,7 @@ function onceClosed(raw: ServerResponse, done: () => void): void {
 
 async function copy(
   items: AsyncIterable<ReadItem>,
-  source: EventSource,
+  source: StreamSource,
   { write }: Paced,
   signal: AbortSignal,
 ): Promise<void> {

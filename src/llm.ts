@@ -60,8 +60,6 @@ export interface Llm {
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send. */
   preview(deployment: Deployment, request: ModelRequest): Preview
-  /** The vendor's list, from the cache while it is fresh. Throws a BatonError; a failure is kept for a minute. */
-  models(deployment: Deployment, caller: ModelsCaller): Promise<ReportedModel[]>
   /** What is known of the model now; asked for in the background, so that no turn waits. */
   reported(deployment: Deployment, caller: ModelsCaller, model: string): ReportedModel | undefined
   /** Destroys every connection; calls in flight fail with `draining`. */
@@ -278,7 +276,10 @@ export function createLlm(deps: LlmDeps): Llm {
     })
   }
 
-  async function fetchModels(deployment: Deployment, { facts, secret }: ModelsCaller) {
+  async function fetchModels(
+    deployment: Deployment,
+    { facts, secret }: ModelsCaller,
+  ): Promise<ReportedModel[]> {
     const { models } = deployment
     if (!models) return []
     const opened = await secret()
@@ -296,11 +297,10 @@ export function createLlm(deps: LlmDeps): Llm {
     const head = await exchange.head()
     const body = await exchange.text(MAX_ANSWER)
     const json = head.status === 200 ? parsed(body) : undefined
-    if (json === undefined) throw classifier(deployment, opened)({ ...head, body })
+    // Nobody is told: without a list the adapter's own table counts.
+    if (json === undefined) throw new Error(`a list of models was answered with ${head.status}`)
     return models.parse(json)
   }
-  const models = createModels(fetchModels, now)
-
   return {
     stream,
     preview(deployment, request) {
@@ -310,8 +310,7 @@ export function createLlm(deps: LlmDeps): Llm {
       for (const name of Object.keys(shown)) if (added.has(name.toLowerCase())) shown[name] = '***'
       return { method, url: urlOf(deployment, path).href, headers: shown, body, notes }
     },
-    models: models.list,
-    reported: models.reported,
+    reported: createModels(fetchModels, now),
     close: async () => {
       if (!deps.dispatcher) await dispatcher.destroy()
     },

@@ -64,8 +64,6 @@ export interface Capabilities {
   resultMedia: ReadonlySet<MediaKind>
   /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
   systemMessages: boolean
-  /** Most tools that may be declared in one request; null: no known limit */
-  toolLimit: number | null
 }
 
 /** A model as the provider's own models endpoint reports it; absent fields are unknown. */
@@ -172,6 +170,8 @@ export interface Deployment {
   /** Which credentials it serves */
   credential: { kind: 'api_key' | 'oauth'; path?: 'code_assist' | 'public' }
   schema: SchemaProfile
+  /** Most tools that may be declared in one request; null: no known limit */
+  toolLimit: number | null
   capabilities(model: string, reported?: ReportedModel): Capabilities
   /** Tool declarations in the vendor's shape, exactly as `render` sends them. */
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]

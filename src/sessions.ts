@@ -2,7 +2,7 @@
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
 import type { Credentials } from './credentials/credentials.ts'
-import { BatonError } from './errors.ts'
+import { BatonError, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
 import type { ModelSettings } from './provider.ts'
 import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
@@ -43,7 +43,7 @@ export function createSessions({ store, bus, credentials, tools }: SessionDeps):
   async function get(scope: Scope, id: string): Promise<Session> {
     const session = await store.sessions.get(scope, id)
     if (session) return session
-    throw new BatonError('session_not_found', `No session ${id} exists.`)
+    throw noSession(id)
   }
 
   /** A credential is used for its owner's turns only, so an admin cannot lend one to another's session. */
@@ -112,7 +112,7 @@ export function createSessions({ store, bus, credentials, tools }: SessionDeps):
 
   async function remove(scope: Scope, id: string): Promise<void> {
     const done = await store.sessions.delete(scope, id)
-    if (done === null) throw new BatonError('session_not_found', `No session ${id} exists.`)
+    if (done === null) throw noSession(id)
     if (done === 'busy') throw await busyError(store, scope, id)
     // The log goes by itself in time; a bus that is away must not bring the session back.
     await bus.drop(id).catch(() => {})

@@ -1,7 +1,7 @@
 /**
  * What Baton tells its operators: metrics for Prometheus, and log lines as JSON. The metrics are data
  * (METRICS), so that the documentation can be checked against them; labels that callers can invent values
- * for are bounded. Nothing here knows a route, a turn or a vendor.
+ * for are bounded. This imports no route, engine or adapter.
  */
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'

@@ -12,7 +12,7 @@ const LAYERS: RegExp[] = [
   /^src\/app/,
   /^(routes\/|src\/(http|auth|openapi))/,
   /^src\/(turns|builtins|connector|sessions)/,
-  /^(src\/(tools|llm|ports)|providers\/index)/,
+  /^(src\/(tools|llm|ports|deployments)|providers\/index)/,
   /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|validation)|^providers\//,
   /^src\/(chat|errors|foreign)/,
 ]

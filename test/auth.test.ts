@@ -450,11 +450,11 @@ t.test(
     const add = async (provider: string, api_key: string, fields: object = {}) =>
       (await credentials.create(owner, { provider, kind: 'api_key', api_key, ...fields })).id
     const pick = async (provider: string, id: string | null = null) => {
-      const chosen = await credentials.resolve(owner, id, provider)
+      const chosen = await credentials.resolve({ owner, provider, credential_id: id }, provider)
       return { id: chosen.facts.id, secret: await chosen.secret() }
     }
     const refusal = async (provider: string, id: string | null = null) =>
-      credentials.resolve(owner, id, provider).then(
+      credentials.resolve({ owner, provider, credential_id: id }, provider).then(
         () => 'chosen',
         (error: BatonError) => error.code,
       )
@@ -488,15 +488,16 @@ t.test(
       refresh_token: 'rt',
       project_id: 'p',
     })
-    t.match(await credentials.resolve(owner, null, 'gemini'), {
+    t.match(await credentials.resolve({ owner, provider: 'gemini', credential_id: null }, 'gemini'), {
       facts: { id: login.id, project_id: 'p' },
       kind: 'oauth',
       path: 'code_assist',
     })
     t.same((await pick('gemini')).secret, { access_token: 'at' }, 'no more than a request needs')
-    t.equal(
-      await credentials.resolve('someone-else', login.id, 'gemini').catch((error) => error.code),
-      'no_credential',
-    )
+    const stranger = { owner: 'someone-else', provider: 'gemini', credential_id: login.id }
+    t.equal(await credentials.resolve(stranger, 'gemini').catch((error) => error.code), 'no_credential')
+    const elsewhere = { owner, provider: 'openai', credential_id: 'cred_gone' }
+    const switched = await credentials.resolve(elsewhere, 'gemini')
+    t.equal(switched.facts.id, login.id, 'for a turn of another provider the session’s does not count')
   },
 )

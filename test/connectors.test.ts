@@ -32,7 +32,6 @@ const SETTING: McpSetting = {
   headers: {},
   mode: 'dynamic',
   defaultToolConfig: {},
-  prompts: [],
   bind: 'auto',
   allowTools: [],
   denyTools: [],

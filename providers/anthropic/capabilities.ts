@@ -114,8 +114,6 @@ export function capabilitiesOf(model: string, reported?: ReportedModel): Capabil
     userMedia: MEDIA,
     resultMedia: MEDIA,
     systemMessages,
-    // No limit is published and more than 300 were seen to work (wire/anthropic.md 4.5).
-    toolLimit: null,
   }
 }
 

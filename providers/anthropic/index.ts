@@ -28,6 +28,8 @@ const MODELS_PATH = '/v1/models?limit=1000'
 const common = {
   provider: 'anthropic',
   schema: SCHEMA,
+  // No limit is published and more than 300 were seen to work (wire/anthropic.md 4.5).
+  toolLimit: null,
   capabilities: capabilitiesOf,
   declare: declareTools,
   parser: createParser,

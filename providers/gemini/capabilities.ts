@@ -77,8 +77,6 @@ export function capabilities(model: string): Capabilities {
     userMedia: kinds,
     resultMedia: kinds,
     systemMessages: false,
-    // "At most 512 function declarations can be specified." (5.2)
-    toolLimit: 512,
   }
 }
 

@@ -13,6 +13,8 @@ import { declareTools, renderBody, SCHEMA } from './render.ts'
 const shared = {
   provider: 'gemini',
   schema: SCHEMA,
+  // "At most 512 function declarations can be specified." (5.2)
+  toolLimit: 512,
   capabilities,
   parser: createParser,
   classify,

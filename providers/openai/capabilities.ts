@@ -80,26 +80,17 @@ export function effortFor(wish: Effort, { model, reported }: EffortTarget, refus
 
 const media = (...kinds: MediaKind[]): ReadonlySet<MediaKind> => new Set(kinds)
 
-/** Most tools of one request on the public API (wire/openai.md 5). */
-const PUBLIC_TOOL_LIMIT = 128
-
 /** Reasoning models refuse temperature and top_p (OpenHands/software-agent-sdk#1837). */
 export function publicCapabilities(model: string): Capabilities {
   const { reasoning, vision } = familyOf(model)
   const kinds = vision ? media('image', 'file') : media('file')
-  return {
-    ...COMMON,
-    sampling: !reasoning,
-    userMedia: kinds,
-    resultMedia: kinds,
-    toolLimit: PUBLIC_TOOL_LIMIT,
-  }
+  return { ...COMMON, sampling: !reasoning, userMedia: kinds, resultMedia: kinds }
 }
 
-/** No sampling fields at all (wire/openai.md 3.2); no files (vybestack/llxprt-code#2608); no known tool limit. */
+/** No sampling fields at all (wire/openai.md 3.2); no files (vybestack/llxprt-code#2608). */
 export function chatgptCapabilities(model: string): Capabilities {
   const kinds = familyOf(model).vision ? media('image') : media()
-  return { ...COMMON, sampling: false, userMedia: kinds, resultMedia: kinds, toolLimit: null }
+  return { ...COMMON, sampling: false, userMedia: kinds, resultMedia: kinds }
 }
 
 const COMMON = { forcedToolChoice: true, boundThinking: false, systemMessages: true } as const

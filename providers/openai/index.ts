@@ -24,6 +24,8 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   provider,
   credential: { kind: 'api_key' },
   schema: schemaProfile,
+  // Of the public API (wire/openai.md 5)
+  toolLimit: 128,
   capabilities: publicCapabilities,
   declare: declareTools,
   render: renderPublic,
@@ -41,6 +43,8 @@ export const chatgpt: Deployment = {
   ...openai,
   id: 'chatgpt',
   credential: { kind: 'oauth' },
+  // None is known.
+  toolLimit: null,
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
   // The account's header too: the list of models needs it as much as a response does.

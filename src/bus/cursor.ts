@@ -3,7 +3,8 @@
  * also over a restart; six hex digits name the session, six more the generation of its log. A log that was
  * lost begins a new generation, so that a cursor of the old one is a gap and never a wrong place.
  */
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
+import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 
 /**
@@ -27,7 +28,7 @@ export function sessionTag(session: string): string {
   const known = tags.get(session)
   if (known !== undefined) return known
   if (tags.size >= MOST_TAGS) tags.clear()
-  const tag = createHash('sha256').update(session).digest('hex').slice(0, DIGITS)
+  const tag = sha256(session).slice(0, DIGITS)
   tags.set(session, tag)
   return tag
 }

@@ -10,7 +10,7 @@ export interface LogLimits {
   /** A log nobody used for so long goes: reconnecting is a matter of minutes. */
   idleMs: number
 }
-export const DEFAULT_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }
+export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }
 
 /** Bytes of live events that may wait for one reader. */
 export const MAX_BUFFER = 1 << 20

@@ -6,7 +6,7 @@ import { isTerminal } from '../chat/event.ts'
 import type { Metrics } from '../telemetry.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions, Topic } from './bus.ts'
 import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionTag } from './cursor.ts'
-import { DEFAULT_LIMITS, FIRST_EVENT, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
+import { FIRST_EVENT, LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
 import { createMemoryPlaces } from './places.ts'
 
 export interface MemoryBusDeps {
@@ -219,7 +219,7 @@ class Following implements AsyncIterator<ReadItem>, Reader {
 }
 
 export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
-  const limits: LogLimits = { ...DEFAULT_LIMITS, ...deps.limits }
+  const limits: LogLimits = { ...LOG_LIMITS, ...deps.limits }
   const now = deps.now ?? Date.now
   const logs = new Map<string, Log>()
   const topics = new Map<Topic, Set<(message: string) => void>>()

@@ -9,7 +9,7 @@ import type { Metrics } from '../telemetry.ts'
 import { createAppends } from './appends.ts'
 import type { Bus, Topic } from './bus.ts'
 import { parseCursor, placeOf } from './cursor.ts'
-import { DEFAULT_LIMITS, type LogLimits } from './limits.ts'
+import { LOG_LIMITS, type LogLimits } from './limits.ts'
 import { createLink } from './link.ts'
 import { createReaders } from './readers.ts'
 import { createScripts, positionOf } from './scripts.ts'
@@ -35,15 +35,15 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     log,
     onMessage(channel, message) {
       if (channel.startsWith(logs)) readers.hear(channel.slice(logs.length), message)
-      else if (rooms.has(channel)) rooms.get(channel)?.hear(message)
+      else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
     onUp: () => appends.mend(),
     onListening: () => readers.missed(),
   })
   const replica = randomBytes(6).toString('hex')
-  const rooms = new Map<string, SharedPlaces>()
-  const scripts = createScripts(link, replica, { ...DEFAULT_LIMITS, ...limits })
+  const shared = new Map<string, SharedPlaces>()
+  const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const readers = createReaders(link, scripts, lingerMs)
   const logs = scripts.channel('')
@@ -77,13 +77,13 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     },
     places(scope) {
       const made = createSharedPlaces({ link, scope, replica, log })
-      rooms.set(made.channel, made)
+      shared.set(made.channel, made)
       return made
     },
     tally: (name, seconds) => link.tally(`baton:tally:${name}`, seconds),
     ready: link.ready,
     async close() {
-      for (const room of rooms.values()) room.close()
+      for (const places of shared.values()) places.close()
       readers.close()
       await link.close()
     },

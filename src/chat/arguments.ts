@@ -1,3 +1,5 @@
+import { isRecord } from './json.ts'
+
 /** Deeper than anybody writes; what nests without end could be neither stored, searched nor sent. */
 const MOST_LEVELS = 200
 
@@ -9,8 +11,7 @@ export function parseArguments(text: string): {
   if (text.trim() === '') return { arguments: {} }
   try {
     const value: unknown = JSON.parse(text)
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    if (isObject && !nestsBeyond(value, MOST_LEVELS)) return { arguments: value as Record<string, unknown> }
+    if (isRecord(value) && !nestsBeyond(value, MOST_LEVELS)) return { arguments: value }
   } catch {
     // Cut by the length limit, or simply wrong: kept as text, never run.
   }

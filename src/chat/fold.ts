@@ -70,10 +70,3 @@ export function createFold(): Fold {
     finish: () => finish,
   }
 }
-
-/** Folds a whole stream at once. */
-export function fold(events: Iterable<ModelEvent>): AssistantPart[] {
-  const folding = createFold()
-  for (const event of events) folding.add(event)
-  return folding.parts()
-}

@@ -1,5 +1,5 @@
 /** One exposed tool name for every provider (api.md "Names"): legal everywhere, never parsed back. */
-import { createHash } from 'node:crypto'
+import { sha256 } from './json.ts'
 
 /** Exposed name of a canonical one: `server.tool` → `server__tool`; the first dot ends the server. */
 export function exposedName(canonical: string): string {
@@ -8,7 +8,7 @@ export function exposedName(canonical: string): string {
   const legal = plain.replace(/[^A-Za-z0-9_-]/gu, '_')
   if (legal === plain && legal.length <= 63) return legal
   const cut = legal.length > 56 ? `${legal.slice(0, 28)}_${legal.slice(-27)}` : legal
-  return `${cut}_${createHash('sha256').update(canonical).digest('hex').slice(0, 6)}`
+  return `${cut}_${sha256(canonical).slice(0, 6)}`
 }
 
 /**
@@ -17,6 +17,6 @@ export function exposedName(canonical: string): string {
  */
 export function legalCallId(id: string): string {
   if (/^[A-Za-z0-9_-]{1,64}$/.test(id)) return id
-  const hash = createHash('sha256').update(id).digest('hex').slice(0, 12)
+  const hash = sha256(id).slice(0, 12)
   return `${id.replace(/[^A-Za-z0-9_-]/gu, '_').slice(0, 48)}_${hash}`
 }

@@ -15,11 +15,10 @@ import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials
 import { inFull } from '../errors.ts'
 import { createMcp, McpError } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
-import type { Store } from '../store/store.ts'
+import { EVERYONE, type Store } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { all } from './command.ts'
 
-const ALL = { owner: '', admin: true } as const
 const QUIET = pino({ level: 'silent' })
 const CONNECT_MS = 15_000
 
@@ -40,7 +39,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
   const http = createOAuthHttp({ version: VERSION })
   const logins = loginsOf(config, store, vault, http)
   const caller = { owner: owner ?? (config.auth === 'off' ? 'local' : 'admin'), admin: true }
-  const scope = owner === null ? ALL : { owner, admin: false }
+  const scope = owner === null ? EVERYONE : { owner, admin: false }
   return {
     place: config.databaseUrl === null ? `the store in ${config.dataDir}` : 'the PostgreSQL server',
     createKey: (input) => createKey(store, 'cli', input),
@@ -89,7 +88,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   const mcp = createMcp({ version: VERSION, sandbox: await sandboxOf(config) })
   try {
-    for (const connector of await all((page) => store.connectors.list(ALL, page))) {
+    for (const connector of await all((page) => store.connectors.list(EVERYONE, page))) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
       const error = await attempt(() => mcp.list(spec(), { timeoutMs: CONNECT_MS, refresh: true }))
       yield { name: connector.name, error }

@@ -19,7 +19,7 @@ export interface Config {
   bodyLimit: number
   /** Calls of one key; null: no limit */
   rateLimitPerMinute: number | null
-  /** Turns that run or wait; null: no limit */
+  /** Turns that run or are queued; null: no limit */
   turnsPerOwner: number | null
   drainSeconds: number
   leaseSeconds: number
@@ -106,7 +106,6 @@ export interface McpSetting {
   headers: Readonly<Record<string, string>>
   mode: 'strict' | 'dynamic'
   defaultToolConfig: { maxInstances?: number; timeoutMs?: number } | null
-  prompts: readonly string[]
   bind: 'auto' | 'manual'
   allowTools: readonly string[]
   denyTools: readonly string[]

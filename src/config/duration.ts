@@ -1,5 +1,10 @@
 /** ISO 8601 durations (`PT30S`, `P0DT0H0M30S`, `P2W`), as every timeout in the file and the API is written. */
 
+import { Type } from 'typebox'
+
+/** As the file's schema takes one; `durationMs` reads it. */
+export const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
+
 const SHAPE =
   /^P(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?$/
 const MS = [7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000]

@@ -5,7 +5,10 @@
 
 import { createRequire } from 'node:module'
 import { type Static, type TSchema, Type } from 'typebox'
+import { isRecord } from '../chat/json.ts'
 import type { Problem } from '../validation.ts'
+import { Duration } from './duration.ts'
+import { LimitsSchema } from './limits.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 
 const closed = { additionalProperties: false } as const
@@ -13,7 +16,6 @@ const Name = Type.String({ minLength: 1, maxLength: 256 })
 const Names = Type.Array(Name)
 const Scalar = Type.Unsafe<string | number | boolean>({ type: ['string', 'number', 'boolean'] })
 const Pairs = Type.Record(Type.String(), Scalar)
-const Duration = Type.String({ format: 'duration', description: 'Write it like PT30S or PT5M' })
 const Instances = Type.Integer({ minimum: 1, maximum: 10_000 })
 const Approval = Type.Enum(['never', 'always', 'destructive'])
 
@@ -43,6 +45,7 @@ const McpSchema = Type.Object(
     default_tool_config: Type.Optional(
       Type.Object({ max_instances: Type.Optional(Instances), timeout: Type.Optional(Duration) }, closed),
     ),
+    // Taken and ignored: Baton offers no prompts.
     prompts: Type.Optional(Names),
     bind: Type.Optional(Type.Enum(['auto', 'manual'])),
     allow_tools: Type.Optional(Names),
@@ -75,20 +78,6 @@ const ProviderSchema = Type.Object(
         closed,
       ),
     ),
-  },
-  closed,
-)
-
-const LimitsSchema = Type.Object(
-  {
-    concurrent_turns: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
-    waiting_turns: Type.Optional(Type.Integer({ minimum: 0, maximum: 100_000 })),
-    overload_delay: Type.Optional(Duration),
-    database_pool: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
-    upstream_connections: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
-    connect_timeout: Type.Optional(Duration),
-    first_byte_timeout: Type.Optional(Duration),
-    idle_timeout: Type.Optional(Duration),
   },
   closed,
 )
@@ -141,7 +130,7 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
   })
   if (problems.length > 0) return { value: {}, problems }
   const value = resolved(document)
-  if (isMap(value)) return { value, problems }
+  if (isRecord(value)) return { value, problems }
   const problem =
     value === undefined
       ? 'has an alias (*name) without its anchor, or one that stands for too much or for itself'
@@ -161,14 +150,12 @@ function resolved(document: { toJS(): unknown }): unknown {
 /** A key without a value (`tools:`) is as good as absent. */
 function withoutNulls(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutNulls)
-  if (!isMap(value)) return value
+  if (!isRecord(value)) return value
   const set = Object.entries(value).filter(([, item]) => item !== null)
   return Object.fromEntries(set.map(([key, item]) => [key, withoutNulls(item)]))
 }
 
 type Schema = Record<string, unknown>
-const isMap = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /**
  * Sets one value of the file from a variable such as `BATON__TOOLBOX__MCPS__0__MODE`: between levels `__`,
@@ -181,7 +168,7 @@ export function override(root: Record<string, unknown>, name: string, text: stri
   let at: unknown = root
   let path = ''
   for (const [i, step] of steps.entries()) {
-    const found = Array.isArray(at) ? item(schema, at, step) : isMap(at) ? member(schema, at, step) : null
+    const found = Array.isArray(at) ? item(schema, at, step) : isRecord(at) ? member(schema, at, step) : null
     if (!found) {
       const place = path === '' ? 'the file' : path
       return { path: name, problem: `names no setting: '${step}' does not fit in ${place}`, remedy: '' }
@@ -203,17 +190,17 @@ interface Found {
 
 function item(schema: Schema, list: unknown[], step: string): Found | null {
   const place = /^\d{1,4}$/.test(step) ? Number(step) : -1
-  return place >= 0 && place <= list.length && isMap(schema.items)
+  return place >= 0 && place <= list.length && isRecord(schema.items)
     ? { key: place, schema: schema.items }
     : null
 }
 
 function member(schema: Schema, map: Record<string, unknown>, step: string): Found | null {
-  const known = isMap(schema.properties) ? schema.properties[step.toLowerCase()] : undefined
-  if (isMap(known)) return { key: step.toLowerCase(), schema: known }
+  const known = isRecord(schema.properties) ? schema.properties[step.toLowerCase()] : undefined
+  if (isRecord(known)) return { key: step.toLowerCase(), schema: known }
   // A map of free names: one that the file has already (x-api-key as X_API_KEY), else as it is written.
-  const pattern = isMap(schema.patternProperties) ? Object.values(schema.patternProperties)[0] : undefined
-  if (!isMap(pattern) || step === '') return null
+  const pattern = isRecord(schema.patternProperties) ? Object.values(schema.patternProperties)[0] : undefined
+  if (!isRecord(pattern) || step === '') return null
   const plain = (key: string) => key.toUpperCase().replaceAll('-', '_')
   const key = Object.keys(map).find((existing) => plain(existing) === plain(step)) ?? step
   return { key, schema: pattern }

@@ -6,8 +6,8 @@ import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
-import { durationMs } from './duration.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
+import { limitsOf } from './limits.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
@@ -258,7 +258,7 @@ function assemble(
     providers: providersOf(content),
     codeAssistDualDeclarations: values.code_assist_dual_declarations,
     toolbox: toolboxOf(content.toolbox),
-    limits: limitsOf(content.limits ?? {}),
+    limits: limitsOf(content.limits),
   }
 }
 
@@ -284,32 +284,6 @@ const providersOf = (content: FileContent): Config['providers'] =>
       { systemBlocks: oauth?.system_blocks ?? [], headers: textValues(oauth?.headers) },
     ]),
   )
-
-/** Defaults of `limits`, for the documentation too. */
-export const DEFAULT_LIMITS = {
-  concurrent_turns: 1000,
-  waiting_turns: 1000,
-  overload_delay: 'PT0.015S',
-  database_pool: 10,
-  upstream_connections: 1024,
-  connect_timeout: 'PT10S',
-  first_byte_timeout: 'PT5M',
-  idle_timeout: 'PT5M',
-} as const
-
-function limitsOf(file: NonNullable<FileContent['limits']>): Config['limits'] {
-  const limits = { ...DEFAULT_LIMITS, ...file }
-  return {
-    concurrentTurns: limits.concurrent_turns,
-    waitingTurns: limits.waiting_turns,
-    overloadMs: durationMs(limits.overload_delay),
-    databasePool: limits.database_pool,
-    upstreamConnections: limits.upstream_connections,
-    connectTimeoutMs: durationMs(limits.connect_timeout),
-    firstByteTimeoutMs: durationMs(limits.first_byte_timeout),
-    idleTimeoutMs: durationMs(limits.idle_timeout),
-  }
-}
 
 function unknownVariables(env: Env): string[] {
   const known = new Set<string>([CONFIG_FILE.name, ...Object.values(SETTINGS).map(({ name }) => name)])

@@ -18,8 +18,6 @@ export interface Setting<T> {
   /** As one would write it; null: not set */
   fallback: string | null
   meaning: string
-  /** Its value is never shown */
-  secret: boolean
   read(text: string): T
 }
 
@@ -36,19 +34,13 @@ const required = <T>(name: string, fallback: string, read: (text: string) => T, 
   name,
   fallback,
   meaning,
-  secret: false,
   read,
 })
 const optional = <T>(name: string, read: (text: string) => T, meaning: string) => ({
   name,
   fallback: null,
   meaning,
-  secret: false,
   read: (text: string): T | null => read(text),
-})
-const secret = <T>(name: string, read: (text: string) => T, meaning: string) => ({
-  ...optional(name, read, meaning),
-  secret: true,
 })
 
 const text = (value: string): string => value
@@ -172,7 +164,8 @@ const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
     }
     const key = Buffer.from(base64, 'base64')
     const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
-    if (!whole) throw new UnfitValue(`key '${id}' is not base64 of exactly 32 bytes`, remedy)
+    // By its place: whoever writes the two the wrong way round has the key for an id.
+    if (!whole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
     return { id, key: new Uint8Array(key) }
   })
   const twice = keys.find(({ id }, i) => keys.findIndex((key) => key.id === id) !== i)
@@ -197,12 +190,12 @@ export const SETTINGS = {
     'Where browsers reach the gateway, for logins at MCP servers to come back to. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
-  database_url: secret(
+  database_url: optional(
     'DATABASE_URL',
     connection('postgres:', 'postgresql:'),
     'PostgreSQL server. Not set: the embedded database.',
   ),
-  redis_url: secret(
+  redis_url: optional(
     'REDIS_URL',
     connection('redis:', 'rediss:'),
     'Redis server. Not set: events stay in the process.',
@@ -218,7 +211,7 @@ export const SETTINGS = {
     oneOf('off', 'keys'),
     '`keys`: every call needs a key. Default: `off` on a loopback host, else `keys`.',
   ),
-  admin_key: secret('BATON_ADMIN_KEY', headerText, 'A bootstrap admin key, to make the first keys with.'),
+  admin_key: optional('BATON_ADMIN_KEY', headerText, 'A bootstrap admin key, to make the first keys with.'),
   cors_origins: required(
     'BATON_CORS_ORIGINS',
     '',
@@ -234,7 +227,7 @@ export const SETTINGS = {
   turns_per_owner: optional(
     'BATON_TURNS_PER_OWNER',
     whole(1, 1_000_000),
-    'Most turns of one owner that run or wait at once, over all replicas; beyond it is 429. Default: no limit.',
+    'Most turns of one owner that run or are queued, over all replicas; beyond it is 429. Default: no limit.',
   ),
   drain_seconds: required(
     'BATON_DRAIN_SECONDS',
@@ -290,7 +283,7 @@ export const SETTINGS = {
     providers,
     'Providers whose OAuth logins may be used, separated by commas.',
   ),
-  encryption_keys: secret(
+  encryption_keys: optional(
     'BATON_ENCRYPTION_KEYS',
     encryptionKeys,
     '`id:base64[,id:base64…]`, 32 bytes each; the first encrypts, all decrypt. Required with DATABASE_URL; ' +
@@ -367,7 +360,7 @@ export const SETTINGS = {
     'Token endpoint of Google logins.',
   ),
   google_oauth_client_id: optional('BATON_GOOGLE_OAUTH_CLIENT_ID', text, 'OAuth client for Google logins.'),
-  google_oauth_client_secret: secret(
+  google_oauth_client_secret: optional(
     'BATON_GOOGLE_OAUTH_CLIENT_SECRET',
     text,
     'Secret of the OAuth client for Google logins.',
@@ -382,13 +375,13 @@ export const SETTINGS = {
 
 /** API keys that stand in the environment alone: credentials with origin `env`. */
 export const ENV_KEYS = {
-  openai: secret('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
-  anthropic: secret(
+  openai: optional('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),
+  anthropic: optional(
     'ANTHROPIC_API_KEY',
     headerText,
     'Makes an Anthropic credential that every owner may use.',
   ),
-  gemini: secret('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
+  gemini: optional('GEMINI_API_KEY', headerText, 'Makes a Gemini credential that every owner may use.'),
 } as const satisfies Record<ProviderId, Setting<unknown>>
 
 /** Where the YAML file is. */

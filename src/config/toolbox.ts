@@ -113,7 +113,6 @@ const mcpSetting = (file: McpFile): McpSetting => ({
   headers: textValues(file.headers),
   mode: file.mode ?? 'strict',
   defaultToolConfig: file.default_tool_config ? limitsOf(file.default_tool_config) : null,
-  prompts: file.prompts ?? [],
   bind: file.bind ?? 'auto',
   allowTools: file.allow_tools ?? [],
   denyTools: file.deny_tools ?? [],

@@ -4,13 +4,14 @@
  */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
+import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
 import { insist } from './insist.ts'
-import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
+import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import type { Vault } from './vault.ts'
 
 /** A login that was begun: where to send the browser, and until when. */
@@ -215,7 +216,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   }
 
   async function finish(query: Readonly<Record<string, string>>): Promise<Connector> {
-    const state_hash = hashOf(query.state ?? '')
+    const state_hash = sha256(query.state ?? '')
     const found = await store.logins.get(state_hash)
     // Of a provider's login nothing is known here, and the other way round.
     const id = found && idIn(found.provider)

@@ -8,7 +8,15 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
-import type { Credential, CredentialCandidates, Page, PageRequest, Scope, Store } from '../store/store.ts'
+import type {
+  Credential,
+  CredentialCandidates,
+  Page,
+  PageRequest,
+  Scope,
+  Session,
+  Store,
+} from '../store/store.ts'
 import { type LoginTable, oauthOff } from './login-table.ts'
 import { needsReauth, type Refresher } from './refresh.ts'
 import { hintOf, secretContext, type Vault } from './vault.ts'
@@ -32,17 +40,14 @@ export interface ChooseCredential {
   /** Providers whose keys the environment holds */
   readonly environment: readonly string[]
   /**
-   * The session's credential where it is of the provider, else the owner's default, else the owner's only
-   * active one, else the environment's. `known`: the rows, where they were read a moment ago. Throws
-   * no_credential, credential_needs_reauth.
+   * The session's credential where the provider is the session's and it is of it, else the owner's default, else
+   * the owner's only active one, else the environment's. `known`: the rows, where they were read a moment ago.
+   * Throws no_credential, credential_needs_reauth.
    */
-  resolve(
-    owner: string,
-    credential: string | null,
-    provider: string,
-    known?: CredentialCandidates,
-  ): Promise<ChosenCredential>
+  resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
 }
+/** What a session says of its credential: `credential_id` holds for its own provider only. */
+type Choosing = Pick<Session, 'owner' | 'provider' | 'credential_id'>
 
 /** As the API shows it. */
 export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default' | 'facts'> & {
@@ -243,11 +248,12 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   }
 
   async function resolve(
-    owner: string,
-    id: string | null,
+    session: Choosing,
     provider: string,
     known?: CredentialCandidates,
   ): Promise<ChosenCredential> {
+    const { owner } = session
+    const id = provider === session.provider ? session.credential_id : null
     if (id !== null && env.some((view) => view.id === id && view.provider === provider))
       return fromEnv(provider)
     const named =

@@ -6,6 +6,7 @@
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import * as oauth from 'oauth4webapi'
 import type { Logger } from 'pino'
+import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import type { DeviceGrant, LoginMode, LoginWish, OAuthCall } from '../oauth-vendor.ts'
 import type { OAuthLogin, Scope, Store } from '../store/store.ts'
@@ -18,7 +19,7 @@ import type { LoginRow, LoginTable } from './login-table.ts'
 import { createLoopback, type LoginPage } from './loopback.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 import { readPasted } from './pasted.ts'
-import { createPendingLogins, hashOf, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
+import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
 import { endOf, merged, readTokens } from './renewal.ts'
 import { setUp } from './setup.ts'
 import type { Vault } from './vault.ts'
@@ -123,7 +124,7 @@ export function createLogins(deps: LoginsDeps): Logins {
   async function beginBrowser(begin: Begin): Promise<Login> {
     const { row, mode, wish, state } = begin
     const verifier = oauth.generateRandomCodeVerifier()
-    const hash = hashOf(state)
+    const hash = sha256(state)
     const redirect_uri = await redirectFor(row, mode, hash)
     try {
       const login = await keep(begin, { redirect_uri, kept: { verifier, wish }, seconds: LIFETIME_SECONDS })
@@ -304,7 +305,7 @@ export function createLogins(deps: LoginsDeps): Logins {
   // ---- looking
 
   const find = async (provider: string, state: string): Promise<OAuthLogin | null> => {
-    const login = await store.logins.get(hashOf(state))
+    const login = await store.logins.get(sha256(state))
     return login?.provider === provider ? login : null
   }
 

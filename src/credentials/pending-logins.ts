@@ -1,5 +1,5 @@
 /** Logins that a browser is away for. Those at providers and those at MCP servers share a table. */
-import { createHash } from 'node:crypto'
+import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import type { OAuthLogin, Store } from '../store/store.ts'
 import type { Vault } from './vault.ts'
@@ -27,7 +27,7 @@ export function createPendingLogins<Kept>(
     prune: () => logins.prune(KEPT_SECONDS),
     /** Throws rate_limited. */
     async begin({ state, kept, ...login }: NewPending<Kept>): Promise<OAuthLogin> {
-      const state_hash = hashOf(state)
+      const state_hash = sha256(state)
       const sealed = vault.seal(JSON.stringify(kept), contextOf(login.owner, state_hash))
       const made = await logins.create({ ...login, state_hash, sealed }, MOST_PENDING)
       if (made) return made
@@ -53,7 +53,6 @@ export function createPendingLogins<Kept>(
 }
 
 /** The table knows a login by this, so that reading the table gives nobody a state to answer with. */
-export const hashOf = (state: string): string => createHash('sha256').update(state).digest('hex')
 const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`
 
 export const USED = 'This login was used already; begin a new one.'

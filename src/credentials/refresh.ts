@@ -38,7 +38,7 @@ export interface Refresher {
 }
 
 export interface RefresherDeps {
-  store: Pick<Store, 'credentials' | 'logins'>
+  store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
   table: LoginTable
   http: OAuthHttp
@@ -230,7 +230,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const { providers, aheadSeconds } = table.keptAlive()
     if (providers.length === 0) return 0
     let count = 0
-    for (const { id, owner } of await store.logins.due(providers, aheadSeconds, MOST_PER_ROUND)) {
+    for (const { id, owner } of await store.credentials.due(providers, aheadSeconds, MOST_PER_ROUND)) {
       const row = await store.credentials.get({ owner, admin: false }, id)
       if (row?.state !== 'active' || renewals.isPaused(id)) continue
       // A failure is logged where it happens, and tried again once its pause is over.

@@ -12,17 +12,11 @@ export interface ModelsCaller {
   facts: CredentialFacts
   secret(): Promise<CredentialSecret>
 }
-interface Models {
-  /** Throws what the fetch threw, for as long as that failure is kept. Empty where the vendor has no list. */
-  list(deployment: Deployment, caller: ModelsCaller): Promise<ReportedModel[]>
-  /** From what is known now; asks in the background where that is nothing or too old. */
-  reported(deployment: Deployment, caller: ModelsCaller, model: string): ReportedModel | undefined
-}
+/** From what is known now; asks in the background where that is nothing or too old. */
+type Reported = (deployment: Deployment, caller: ModelsCaller, model: string) => ReportedModel | undefined
 
 interface Entry {
   known: readonly ReportedModel[] | null
-  /** The ask under way, or the last one's outcome */
-  asked: Promise<ReportedModel[]>
   until: number
 }
 
@@ -30,12 +24,11 @@ interface Entry {
 export function createModels(
   fetchList: (deployment: Deployment, caller: ModelsCaller) => Promise<ReportedModel[]>,
   now: () => number,
-): Models {
+): Reported {
   const lists = new Map<string, Entry>()
   const ask = (deployment: Deployment, caller: ModelsCaller, before: Entry | undefined): Entry => {
-    const asked = fetchList(deployment, caller)
-    const entry: Entry = { known: before?.known ?? null, asked, until: Number.POSITIVE_INFINITY }
-    asked.then(
+    const entry: Entry = { known: before?.known ?? null, until: Number.POSITIVE_INFINITY }
+    fetchList(deployment, caller).then(
       (models) => {
         entry.known = models
         entry.until = now() + FRESH_MS
@@ -57,11 +50,6 @@ export function createModels(
     if (lists.size > MOST_LISTS && oldest !== undefined) lists.delete(oldest)
     return entry
   }
-  return {
-    list: async (deployment, caller) => (deployment.models ? entryFor(deployment, caller).asked : []),
-    reported(deployment, caller, model) {
-      if (!deployment.models) return undefined
-      return entryFor(deployment, caller).known?.find(({ id }) => id === model)
-    },
-  }
+  return (deployment, caller, model) =>
+    deployment.models && entryFor(deployment, caller).known?.find(({ id }) => id === model)
 }

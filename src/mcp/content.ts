@@ -2,9 +2,10 @@
  * A server's `tools/call` result as canonical parts. Reads what is there: by the time a result arrives
  * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
  */
+
+import { isRecord } from '../chat/json.ts'
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'
-import { isRecord } from './json.ts'
 
 type Block = Record<string, unknown>
 

@@ -2,9 +2,9 @@
  * A server's tool list, tool by tool: what is malformed is mended or left out with a reason. The SDK
  * throws a whole list away for one bad entry (mend first, then let it look).
  */
-import { createHash } from 'node:crypto'
+
+import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, McpAnnotations, McpTool, ToolProblem } from './contract.ts'
-import { canonicalJson, isRecord } from './json.ts'
 
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
@@ -168,9 +168,7 @@ function mendAnnotations(raw: unknown, problems: string[]): McpAnnotations | und
 export function hashTools(tools: readonly McpTool[], leftOut: readonly ToolProblem[] = []): string {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
   const problems = [...leftOut].sort((a, b) => (a.tool < b.tool ? -1 : 1))
-  return createHash('sha256')
-    .update(canonicalJson([...sorted, ...problems]))
-    .digest('hex')
+  return sha256(canonicalJson([...sorted, ...problems]))
 }
 
 /** The problems that cost a tool its place. */

@@ -15,11 +15,11 @@ import {
   type StreamableHTTPClientTransportOptions,
   type Transport,
 } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
 import { toMcpError } from './failure.ts'
 import { createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
-import { isRecord } from './json.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'

@@ -119,10 +119,20 @@ async function clearDefault(queries: Queries, owner: string, provider: string): 
   )
 }
 
-type RefreshVerb = 'claim' | 'rotate' | 'release' | 'fail'
+type RefreshVerb = 'due' | 'claim' | 'rotate' | 'release' | 'fail'
 
 function refreshing(db: Db): Pick<Credentials, RefreshVerb> {
   return {
+    due: (providers, seconds, limit) =>
+      values<{ id: string; owner: string }>(
+        db,
+        `select json_build_object('id', id, 'owner', owner) from credential
+          where kind = 'oauth' and state = 'active' and provider = any($1)
+            and expires_at < seconds_from_now($2)
+            and (claimed_until is null or claimed_until <= clock_timestamp())
+          order by expires_at limit $3`,
+        [providers, seconds, limit],
+      ),
     claim: (id, owner, seconds) =>
       one(
         db,

@@ -6,14 +6,7 @@ import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import type { Parts } from './parts.ts'
 import { visibleTo } from './sql.ts'
-import {
-  type Execution,
-  type ExecutionFilter,
-  type Executions,
-  type Fence,
-  type Scope,
-  StaleOwner,
-} from './store.ts'
+import { type Execution, type ExecutionFilter, type Executions, type Scope, StaleOwner } from './store.ts'
 import { settlementRecord } from './turns.ts'
 
 /** As SQL gives it: execution_json in the schema. */
@@ -87,7 +80,10 @@ export function createExecutions(db: Db, parts: Parts): Executions {
     },
     begin: (fence, id) => fenced(db, 'select begin_execution($1, $2)', [record(fence), id]),
     settle: (fence, settlement) =>
-      fenced(db, 'select settle_execution($1, $2)', settleParams(fence, settlement, parts)),
+      fenced(db, 'select settle_execution($1, $2)', [
+        record(fence),
+        record(settlementRecord(settlement, fence.session_id, parts)),
+      ]),
     decide(scope, turn, call, { sealed_arguments, arguments: shown, ...decision }) {
       const sealed = sealed_arguments && Buffer.from(sealed_arguments).toString('base64')
       return value<'decided' | 'not_awaiting'>(db, 'select decide_execution($1, $2, $3, $4)', [
@@ -127,12 +123,6 @@ const GROUPS = {
   connector: `coalesce(connector, 'builtin')`,
   session: 'session_id::text',
 } as const
-
-const settleParams = (
-  fence: Fence,
-  settlement: Parameters<Executions['settle']>[1],
-  parts: Parts,
-): Param[] => [record(fence), record(settlementRecord(settlement, fence.session_id, parts))]
 
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
   if (!(await value<boolean>(db, text, params))) throw new StaleOwner()

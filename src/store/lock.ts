@@ -4,12 +4,13 @@
  * be fooled by pid 1 of every container. It holds between processes of one machine, not over a network
  * file system.
  */
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { mkdirSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { connect, createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { sha256 } from '../chat/json.ts'
 
 /** sun_path holds 108 bytes on Linux and 104 on macOS, the closing NUL included. */
 const LONGEST_PATH = 103
@@ -48,7 +49,7 @@ export class FolderInUse extends Error {
 /** The folder itself, or one of its own in the temporary folder where its path is too long for a socket. */
 function placeFor(folder: string): string {
   if (Buffer.byteLength(folder) + 1 + NAME_LENGTH <= LONGEST_PATH) return folder
-  const hash = createHash('sha256').update(realpathSync(folder)).digest('hex').slice(0, 16)
+  const hash = sha256(realpathSync(folder)).slice(0, 16)
   const place = join(tmpdir(), `baton-${hash}`)
   mkdirSync(place, { recursive: true, mode: 0o700 })
   return place

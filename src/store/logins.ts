@@ -58,15 +58,5 @@ export function createLoginRows(db: Db): OAuthLogins {
     async prune(seconds) {
       await db.query('delete from oauth_login where expires_at < seconds_from_now($1)', [-seconds])
     },
-    due: (providers, seconds, limit) =>
-      values<{ id: string; owner: string }>(
-        db,
-        `select json_build_object('id', id, 'owner', owner) from credential
-          where kind = 'oauth' and state = 'active' and provider = any($1)
-            and expires_at < seconds_from_now($2)
-            and (claimed_until is null or claimed_until <= clock_timestamp())
-          order by expires_at limit $3`,
-        [providers, seconds, limit],
-      ),
   }
 }

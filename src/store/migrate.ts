@@ -1,7 +1,7 @@
 /** Brings the schema up to the code: migrations/NNNN_verb_noun.sql, forward only, all in one transaction. */
-import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { type Db, type Queries, value, values } from './db.ts'
 
@@ -22,7 +22,7 @@ export const readMigrations = (folder = FOLDER): Migration[] =>
     .sort()
     .map((name) => {
       const sql = readFileSync(`${folder}/${name}`, 'utf8')
-      return { name, sha256: createHash('sha256').update(sql).digest('hex'), sql }
+      return { name, sha256: sha256(sql), sql }
     })
 
 /** An arbitrary number that means "Baton's schema is being changed" to every replica. */

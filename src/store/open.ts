@@ -50,7 +50,6 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
   }
   return {
     ...createVerbs(db, createParts(options.codec ?? PLAIN_PARTS)),
-    kind: db.kind,
     ready: () => assertCurrent(db, migrations),
     close: db.close,
   }
@@ -104,7 +103,7 @@ export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseO
   return openPostgres(databaseUrl, poolSize)
 }
 
-function createVerbs(db: Db, parts: Parts): Omit<Store, 'kind' | 'ready' | 'close'> {
+function createVerbs(db: Db, parts: Parts): Omit<Store, 'ready' | 'close'> {
   return {
     sessions: createSessions(db),
     messages: createMessages(db, parts),

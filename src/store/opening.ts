@@ -92,7 +92,7 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
     registry,
     bindings: toBindings(bindings),
   }
-  return { kind: 'running', turn, fence, message, start }
+  return { kind: 'running', turn, fence, start }
 }
 
 /** Null where they cannot be read: the turn is there already, and says so itself. */

@@ -20,7 +20,6 @@ export * from './contract/sealed.ts'
 export * from './contract/turns.ts'
 
 export interface Store {
-  readonly kind: 'postgres' | 'embedded'
   sessions: Sessions
   messages: Messages
   turns: Turns

@@ -4,7 +4,7 @@
  */
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
-import { allAsStored, asStored, type Placed } from './messages.ts'
+import { allAsStored, type Placed } from './messages.ts'
 import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './opening.ts'
 import { readCursor, toPage } from './page.ts'
 import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
@@ -259,15 +259,13 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
   }
   return {
     async startQueued(session, message, { owner, seconds }) {
-      const answer = await value<TakenAnswer & { message: Placed }>(
-        db,
-        'select start_queued($1, $2, $3, $4)',
-        [session, message.id, owner, seconds],
-      )
-      if (!answer) return null
-      const { turn, fence } = await taken(answer, owner)
-      const input = { id: message.id, turn_id: turn.id, role: 'user' as const, parts: turn.input }
-      return { turn, fence, message: asStored(session, input, answer.message) }
+      const answer = await value<TakenAnswer>(db, 'select start_queued($1, $2, $3, $4)', [
+        session,
+        message.id,
+        owner,
+        seconds,
+      ])
+      return answer && taken(answer, owner)
     },
     async resumeAwaiting(turn, { owner, seconds }) {
       const answer = await value<TakenAnswer>(db, 'select resume_awaiting($1, $2, $3)', [

@@ -3,7 +3,7 @@
  * that a reader would not see are written out, since they may be the whole change.
  */
 
-import { canonicalJson, isRecord } from '../mcp/json.ts'
+import { canonicalJson, isRecord } from '../chat/json.ts'
 import type { Mcp, McpServerSpec, McpTool, ToolList } from '../mcp/mcp.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'
 import { cutUtf8, spelledOut } from './text.ts'

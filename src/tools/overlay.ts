@@ -17,24 +17,24 @@ export interface Overlay {
 }
 
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
-const overlays = new WeakMap<RegistryRow, Map<string, Overlay>>()
+const overlays = new WeakMap<RegistryRow, Map<Deployment, Overlay>>()
 /** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
 const adapted = new WeakMap<SchemaProfile, Map<string, Adapted>>()
 const MOST_ADAPTED = 5_000
 
-/** A row, deployment and limit have one overlay: the same object each time. */
-export function overlayOf(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay {
-  const key = `${deployment.id}:${toolLimit}`
-  const made = overlays.get(row) ?? new Map<string, Overlay>()
+/** A row and deployment have one overlay: the same object each time. */
+export function overlayOf(row: RegistryRow, deployment: Deployment): Overlay {
+  const made = overlays.get(row) ?? new Map<Deployment, Overlay>()
   overlays.set(row, made)
-  const found = made.get(key)
+  const found = made.get(deployment)
   if (found) return found
-  const overlay = build(row, deployment, toolLimit ?? Number.POSITIVE_INFINITY)
-  made.set(key, overlay)
+  const overlay = build(row, deployment)
+  made.set(deployment, overlay)
   return overlay
 }
 
-function build(row: RegistryRow, deployment: Deployment, limit: number): Overlay {
+function build(row: RegistryRow, deployment: Deployment): Overlay {
+  const limit = deployment.toolLimit ?? Number.POSITIVE_INFINITY
   const tools: ToolDeclaration[] = []
   const byExposed = new Map<string, DeclaredTool>()
   const undeclared: Overlay['undeclared'] = []

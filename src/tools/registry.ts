@@ -3,12 +3,11 @@
  * the operator's rules, to what it is next. Effects are session-tools.ts.
  */
 import type { ToolsDelta } from '../chat/event.ts'
+import { canonicalJson, sha256 } from '../chat/json.ts'
 import { exposedName } from '../chat/names.ts'
-import { canonicalJson } from '../mcp/json.ts'
 import type { McpTool, ToolProblem } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { sha256 } from './json.ts'
 import { type Normalised, normalise } from './schema.ts'
 import { visibleText } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'

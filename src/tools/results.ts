@@ -2,9 +2,9 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
+
+import { canonicalJson, isWithin } from '../chat/json.ts'
 import { type ContentPart, type MediaPart, mediaType, type TextPart } from '../chat/message.ts'
-import { canonicalJson } from '../mcp/json.ts'
-import { isWithin } from './json.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
 

@@ -4,9 +4,8 @@
  * are replaced, and `renameBack` gives a call's arguments their own names again.
  */
 
-import { canonicalJson, isRecord } from '../mcp/json.ts'
+import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../provider.ts'
-import { sha256 } from './json.ts'
 import { MAX_SCHEMA_BYTES } from './schema.ts'
 import { DEFINITION, definitionsOf, KEYWORD_ORDER, mapSubschemas, withDefinitions } from './schema-dialect.ts'
 import { intersect, typesOf, unite } from './schema-merge.ts'

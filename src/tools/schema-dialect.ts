@@ -4,7 +4,7 @@
  * keyword, so every walk goes by position, never by key name.
  */
 
-import { isRecord } from '../mcp/json.ts'
+import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 
 /** A keyword that holds subschemas holds one, a list, or a map of them. */

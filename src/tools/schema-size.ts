@@ -1,6 +1,6 @@
 /** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
 
-import { isRecord } from '../mcp/json.ts'
+import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import { definitionsOf, mapSubschemas, withDefinitions } from './schema-dialect.ts'
 import { typesOf } from './schema-merge.ts'

@@ -8,9 +8,8 @@
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  */
 
-import { canonicalJson, isRecord } from '../mcp/json.ts'
+import { canonicalJson, isRecord, isWithin } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { isWithin } from './json.ts'
 import {
   ANNOTATIONS,
   createResolver,

@@ -32,7 +32,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
   /** Configuration servers that every new session gets */
   autoBound(): readonly string[]
-  /** The deployment and limit that the session's provider has with its present credential */
+  /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
   /** When it takes effect; restarts the step in flight for `now` */
@@ -48,7 +48,6 @@ export interface SessionToolsDeps extends RegistriesDeps {
 export interface View {
   deployment: Deployment
   options: DeploymentOptions
-  toolLimit: number | null
 }
 
 /** What the engine needs beside what routes call. */
@@ -61,7 +60,7 @@ export interface EngineTools
    * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
-  overlay(row: RegistryRow, deployment: Deployment, toolLimit: number | null): Overlay
+  overlay(row: RegistryRow, deployment: Deployment): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
   close(): Promise<void>
@@ -114,9 +113,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
-    const { deployment, options, toolLimit } = await deps.viewOf(session, null)
+    const { deployment, options } = await deps.viewOf(session, null)
     const bytes = (row: RegistryRow) =>
-      JSON.stringify(deployment.declare(overlayOf(row, deployment, toolLimit).tools, options))
+      JSON.stringify(deployment.declare(overlayOf(row, deployment).tools, options))
     return bytes(before) === bytes(after)
   }
 
@@ -266,7 +265,7 @@ function listing(
   withDeclarations: boolean,
   changes: ReadonlyMap<string, DefinitionChange[]>,
 ): SessionToolList {
-  const overlay = overlayOf(row, view.deployment, view.toolLimit)
+  const overlay = overlayOf(row, view.deployment)
   const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
   const tools = [...row.tools]
     .sort((a, b) => a.order - b.order)

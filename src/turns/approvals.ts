@@ -2,7 +2,7 @@
 import { exposedName } from '../chat/names.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
-import type { Execution, Turn } from '../store/store.ts'
+import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
 import { TOOL_GONE } from './calls.ts'
@@ -51,7 +51,7 @@ export async function expireRemoved(
       sealed_arguments: null,
       by: 'removal',
     } as const
-    await store.executions.decide({ owner: '', admin: true }, turn, call_id, decision)
+    await store.executions.decide(EVERYONE, turn, call_id, decision)
   }
   return waiting.length > 0
 }
@@ -75,15 +75,8 @@ async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise
   const tool = registry.tools.find((one) => one.canonical_name === name)
   if (!session || !tool) return undefined
   const provider = turn.provider ?? session.provider
-  const own = provider === session.provider ? session.credential_id : null
-  const credential = await deps.credentials.resolve(session.owner, own, provider).catch(() => null)
+  const credential = await deps.credentials.resolve(session, provider).catch(() => null)
   if (!credential) return { tool, rename: null }
   const deployment = deps.deploymentFor(provider, credential)
-  const { toolLimit } = deployment.capabilities(turn.model ?? session.model)
-  return (
-    deps.tools.overlay(registry, deployment, toolLimit).byExposed.get(exposedName(name)) ?? {
-      tool,
-      rename: null,
-    }
-  )
+  return deps.tools.overlay(registry, deployment).byExposed.get(exposedName(name)) ?? { tool, rename: null }
 }

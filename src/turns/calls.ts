@@ -62,7 +62,7 @@ export async function runCalls(run: Run, pending: PendingCalls): Promise<boolean
       exec_id: execution?.id ?? newId('exec'),
       declared,
       connector: connectorOf(declared, connectors),
-      state: execution?.state === 'awaiting_approval' ? 'waiting' : 'run',
+      waits: execution?.state === 'awaiting_approval',
     }
   })
   return settleAll(run, jobs)
@@ -91,7 +91,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
     calls.map(async (call) => {
       const declared = overlay.byExposed.get(exposedName(call.name))
       const connector = connectorOf(declared, connectors)
-      return resumeJob(run, { call, exec_id: '', declared, connector, state: 'run' }, rows.get(call.call_id))
+      return resumeJob(run, { call, exec_id: '', declared, connector, waits: false }, rows.get(call.call_id))
     }),
   )
   const goesOn = await settleAll(run, jobs)
@@ -113,7 +113,7 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   const jobs = calls.map(async (call): Promise<Job> => {
     const row = ledger.find((one) => one.call_id === call.call_id)
     const exec_id = row?.id ?? newId('exec')
-    const job: Job = { call, exec_id, declared: undefined, connector: null, state: 'settled' }
+    const job: Job = { call, exec_id, declared: undefined, connector: null, waits: false }
     if (row?.state === 'settled' && row.result) return { ...job, ...settledBefore(row, row.result) }
     const settled =
       row?.state === 'awaiting_approval'
@@ -131,7 +131,6 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   const known = { ...job, exec_id: row.id }
   const unrun = async (outcome: 'denied' | 'cancelled' | 'outcome_unknown', text: string): Promise<Job> => ({
     ...known,
-    state: 'settled',
     ...(await executor.settleUnrun(job.call, row.id, outcome, text)),
   })
   if (row.state === 'settled') {
@@ -142,7 +141,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
   }
   if (row.state === 'started' && !row.repeatable) return unrun('outcome_unknown', LOST)
   if (row.state === 'awaiting_approval') {
-    if (!row.approval) return { ...known, state: 'waiting' }
+    if (!row.approval) return { ...known, waits: true }
     const { decision, reason } = row.approval
     if (decision === 'expired') {
       return reason === TOOL_GONE
@@ -159,7 +158,6 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
 }
 
 const settledBefore = ({ duration_ms }: Execution, result: ToolResultPart) => ({
-  state: 'settled' as const,
   result,
   duration_ms: duration_ms ?? 0,
 })
@@ -175,12 +173,12 @@ const LOST =
 async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const { active } = run
   active.phase = 'tools'
-  const waiting = jobs.filter((job) => job.state === 'waiting')
+  const waiting = jobs.filter((job) => job.waits)
   for (const { call } of waiting) {
     const body = { call_id: call.call_id, name: call.name, arguments: call.arguments }
     say(run, { type: 'approval.required', ...body }, `approval:${call.call_id}`)
   }
-  const running = jobs.filter((job) => job.state === 'run')
+  const running = jobs.filter((job) => !job.waits && !job.result)
   let open = running.length
   // The last result travels with the message's commit: one write less for the common single call.
   const isLast = () => --open === 0 && waiting.length === 0
@@ -192,7 +190,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && isHome)) {
     return stopHere(run, jobs)
   }
-  if (waiting.some((job) => job.state === 'waiting')) return awaitInput(run, jobs)
+  if (waiting.some((job) => !job.result)) return awaitInput(run, jobs)
   const isEnd = run.index + 1 >= active.turn.max_steps
   await commitResults(
     run,
@@ -209,8 +207,7 @@ async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
   for (const job of waiting) {
     const isThere = tools.some((tool) => tool.canonical_name === job.call.name && tool.enabled)
     if (isThere) continue
-    const settled = await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', TOOL_GONE)
-    Object.assign(job, { state: 'settled', ...settled })
+    Object.assign(job, await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', TOOL_GONE))
   }
 }
 

@@ -11,8 +11,6 @@ import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
-export type { Overlay } from '../tools/overlay.ts'
-
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export type ResolvedCredential = Pick<
   ChosenCredential,
@@ -61,7 +59,7 @@ export interface EngineDeps {
     waitingTurns: number
     /** Milliseconds that the event loop may be late for long before new turns are refused */
     overloadMs: number
-    /** Most turns of one owner that run or wait; null: no limit */
+    /** Most turns of one owner that run or are queued; null: no limit */
     turnsPerOwner: number | null
     /** Most turns waiting in one session */
     queueLimit: number

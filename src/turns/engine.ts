@@ -6,7 +6,7 @@ import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import { type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { EVERYONE, type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -22,7 +22,7 @@ import { expireRemoved, recordDecision } from './approvals.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
-import { type Leases, startLeases } from './leases.ts'
+import { type EngineState, type Leases, startLeases } from './leases.ts'
 import { type Entry, runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
@@ -30,11 +30,9 @@ import { renderPreview } from './preview.ts'
 import { createRoom, watchLateness } from './room.ts'
 import { event, terminalEvent } from './run.ts'
 import { createSlots } from './slots.ts'
-import type { EngineState } from './state.ts'
 import { createUnderWay } from './under-way.ts'
 import { createWait } from './wait.ts'
 
-const ADMIN: Scope = { owner: '', admin: true }
 /** How long a waiting cancel gives the running turn to end. */
 const CANCEL_WAIT_SECONDS = 30
 /** How long turns that were told to leave may take to let go. */
@@ -279,6 +277,9 @@ export function createEngine(deps: EngineDeps): Engine {
     )
   }
 
+  const isCalling = async (turn: string): Promise<boolean> =>
+    (await store.executions.ofTurn(turn)).some((row) => row.state !== 'settled')
+
   function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
     if (apply !== 'now') return 'next_step'
     cancelRemoved(mine, new Set(removed))
@@ -297,8 +298,7 @@ export function createEngine(deps: EngineDeps): Engine {
         if (answer === 'restarting') return find(caller, id)
         throw refusal(answer === 'limit')
       }
-      const isCalling = (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
-      if (turn.state !== 'running' || isCalling) throw refusal(false)
+      if (turn.state !== 'running' || (await isCalling(id))) throw refusal(false)
       if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
       await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
       return turn
@@ -324,8 +324,8 @@ export function createEngine(deps: EngineDeps): Engine {
           restarted_turn_id: from === 'restart' ? mine.turn.id : null,
         }
       }
-      const id = (await store.sessions.get(ADMIN, session.id))?.active_turn_id ?? null
-      const turn = id === null ? null : await store.turns.get(ADMIN, id)
+      const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
+      const turn = id === null ? null : await store.turns.get(EVERYONE, id)
       if (!turn || turn.state === 'queued') {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
@@ -335,9 +335,8 @@ export function createEngine(deps: EngineDeps): Engine {
         const { removed, tools_revision: revision } = delta
         await tell({ op: 'tools', session_id: session.id, apply, removed, revision })
       }
-      const isCalling = (await store.executions.ofTurn(turn.id)).some((row) => row.state !== 'settled')
-      const restarts =
-        apply === 'now' && turn.state === 'running' && !isCalling && turn.restarts < RESTART_LIMIT
+      const mayRestart = apply === 'now' && turn.state === 'running' && turn.restarts < RESTART_LIMIT
+      const restarts = mayRestart && !(await isCalling(turn.id))
       return {
         effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
         restarted_turn_id: restarts ? turn.id : null,

@@ -19,7 +19,8 @@ export interface Job {
   connector: Connector | null
   /** The operator's edit of the arguments, where an approval brought one */
   edited?: Record<string, unknown>
-  state: 'run' | 'waiting' | 'settled'
+  /** A person is to say whether it may run */
+  waits: boolean
   /** Not in the ledger yet */
   settlement?: Settlement
   result?: ToolResultPart
@@ -56,7 +57,6 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   const { reason } = active.stop.signal
   // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
-  job.state = 'settled'
   job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement

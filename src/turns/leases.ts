@@ -4,10 +4,25 @@
  */
 import { newId } from '../chat/ids.ts'
 import { inFull, isUnavailable } from '../errors.ts'
-import { Unreadable } from '../store/store.ts'
-import { CANCELLED, OWNER_LOST, requestStop } from './active.ts'
+import { EVERYONE, type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
+import type { EngineDeps } from './deps.ts'
+import type { Entry } from './loop.ts'
 import { hydrate } from './run.ts'
-import type { EngineState } from './state.ts'
+
+/** The turns that this process owns, and how it comes to own one more. */
+export interface EngineState {
+  deps: EngineDeps
+  /** By session: one turn runs in a session at a time */
+  active: Map<string, ActiveTurn>
+  /** Runs it here, in the background; never throws. `session` null: it is read. */
+  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  /** Launches the session's next queued turn, where there is one and none runs here. */
+  startNext(session: string): Promise<void>
+  /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
+  resume(turn: string): Promise<void>
+  isDraining(): boolean
+}
 
 /** Turns taken over in one scan: a replica that starts after a crash must not drown in them. */
 const SCAN_LIMIT = 20
@@ -185,7 +200,7 @@ async function expireApprovals(state: EngineState, { unreadable }: Watch): Promi
   const { store } = state.deps
   const lapsed = await store.turns.lapsedApprovals(SCAN_LIMIT)
   await each(state, unreadable.turns, lapsed, turnOf, async ({ turn_id, call_id }) => {
-    await store.executions.decide({ owner: '', admin: true }, turn_id, call_id, {
+    await store.executions.decide(EVERYONE, turn_id, call_id, {
       decision: 'expired',
       reason: null,
       sealed_arguments: null,

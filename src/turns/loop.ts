@@ -4,7 +4,6 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
-import type { TurnEventBody } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
@@ -20,7 +19,6 @@ import {
   committedSteps,
   connectorsIn,
   endedStep,
-  event,
   type Run,
   SERVER_WAIT_MS,
   say,
@@ -69,8 +67,9 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
   // what is left of it look whole to a reader that comes later, in place of a gap.
   if (committedSteps(turn) === 0) {
-    announce(deps, active, writer, { type: 'turn.created' }, 'created')
-    announce(deps, active, writer, { type: 'turn.started' }, 'started')
+    const whole = { deps, active, writer, index: null }
+    say(whole, { type: 'turn.created' }, 'created')
+    say(whole, { type: 'turn.started' }, 'started')
   }
   let run: Run
   try {
@@ -114,19 +113,6 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
   return { deps, active, writer, history, index: committedSteps(turn), open: null }
 }
 
-/** Once in the stream, however often a turn is entered. */
-function announce(
-  deps: LoopDeps,
-  active: ActiveTurn,
-  writer: Writer,
-  body: TurnEventBody,
-  key: string,
-): void {
-  writer.emit(event(active, null, body), `${active.turn.id}:${key}`).catch((err: unknown) => {
-    deps.log.warn({ err, turn_id: active.turn.id }, 'an event was lost')
-  })
-}
-
 /**
  * With the facts that only the vendor knows, asked for at the login's first use. That may take minutes, and goes on for
  * the next turn where this one is told to stop.
@@ -147,8 +133,8 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const provider = turn.provider ?? session.provider
   const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
   const [credential, { history, ...tools }] = await Promise.all([
-    patiently(deps.log, () => credentialOf(deps, active, provider, start)).then((credential) =>
-      completed(credential, active.stop.signal),
+    patiently(deps.log, () => deps.credentials.resolve(session, provider, start?.credentials)).then(
+      (credential) => completed(credential, active.stop.signal),
     ),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
@@ -171,16 +157,6 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     hint: null,
     open: null,
   }
-}
-
-function credentialOf(
-  deps: LoopDeps,
-  { turn, session }: ActiveTurn,
-  provider: string,
-  start: TurnStart | undefined,
-): Promise<ResolvedCredential> {
-  const own = provider === session.provider ? session.credential_id : null
-  return deps.credentials.resolve(turn.owner, own, provider, start?.credentials)
 }
 
 type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>

@@ -2,7 +2,7 @@
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
 import type { MessageInput } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid, noSession } from '../errors.ts'
 import type { Caller, StartTurn } from '../ports.ts'
 import type { Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
@@ -24,13 +24,23 @@ export function createOpening(
 
   async function open(caller: Caller, id: string, request: StartTurn, row: OpenTurn): Promise<Opened | null> {
     const isPlain = request.context.length === 0 && (request.provider === null || request.model !== null)
-    if (isPlain && settings.turnsPerOwner === null) {
-      // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
-      const opened = await store.turns.openSurely(caller, row, credentials.environment)
-      if (opened?.kind !== 'unsure') return opened
+    if (!isPlain || settings.turnsPerOwner !== null) {
+      const ground = await store.turns.ground(caller, id, request.provider)
+      return ground && openOn(ground, caller, id, request, row)
     }
-    const ground = await store.turns.ground(caller, id, request.provider)
-    if (!ground) return null
+    // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
+    const opened = await store.turns.openSurely(caller, row, credentials.environment)
+    return opened?.kind === 'unsure' ? openOn(opened.ground, caller, id, request, row) : opened
+  }
+
+  /** Looks at all that may refuse it, and opens it. */
+  async function openOn(
+    ground: TurnGround,
+    caller: Caller,
+    id: string,
+    request: StartTurn,
+    row: OpenTurn,
+  ): Promise<Opened | null> {
     await assertRoom(ground.session, request)
     const refused = await check(ground, request).then(
       () => null,
@@ -49,15 +59,16 @@ export function createOpening(
     const most = settings.turnsPerOwner
     if (most === null || (await store.turns.countOpen(owner, { session: id, idempotency_key }, most)) < most)
       return
-    throw new BatonError('rate_limited', `${most} turns of ${owner} run or wait already.`, { retryAfter: 5 })
+    throw new BatonError('rate_limited', `${most} turns of ${owner} run or are queued already.`, {
+      retryAfter: 5,
+    })
   }
 
   /** What must be refused before a turn exists: no model, no credential, edits that do not fit the history. */
   async function check({ session, credentials: known }: TurnGround, request: StartTurn): Promise<void> {
     assertModel(session, request)
     const provider = request.provider ?? session.provider
-    const own = provider === session.provider ? session.credential_id : null
-    await credentials.resolve(session.owner, own, provider, known)
+    await credentials.resolve(session, provider, known)
     if (request.context.length === 0) return
     applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
   }
@@ -83,7 +94,7 @@ export function assertModel(
 ): void {
   if ((provider ?? session.provider) === session.provider || (model ?? null) !== null) return
   const words = 'A turn with a provider of its own needs its own model.'
-  throw new BatonError('invalid_request', words, { param: 'model' })
+  throw invalid('model', words)
 }
 
 function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {
@@ -107,7 +118,7 @@ function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | '
 }
 
 function assertAccepted(opened: Opened | null, session: string): Accepted {
-  if (!opened) throw new BatonError('session_not_found', `No session ${session} exists.`)
+  if (!opened) throw noSession(session)
   switch (opened.kind) {
     case 'busy':
       throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {

@@ -7,7 +7,8 @@ import { type MessageInput, toolCalls } from '../chat/message.ts'
 import { repair } from '../chat/repair.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow } from '../store/store.ts'
-import type { EngineDeps, Overlay, ResolvedCredential } from './deps.ts'
+import type { Overlay } from '../tools/overlay.ts'
+import type { EngineDeps, ResolvedCredential } from './deps.ts'
 import { contextOf, type Run } from './run.ts'
 
 interface Preparation {
@@ -56,7 +57,7 @@ export function prepare(
   const options = deps.optionsFor(deployment)
   const reported = deps.llm.reported(deployment, credential, model)
   const capabilities = deployment.capabilities(model, reported)
-  const overlay = deps.tools.overlay(from.registry, deployment, capabilities.toolLimit)
+  const overlay = deps.tools.overlay(from.registry, deployment)
   const head = capabilities.boundThinking
     ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
     : ''

@@ -1,7 +1,7 @@
 /** `/render`: exactly what a turn would send now, and nothing sent (api.md section 4). */
 import { applyEdits } from '../chat/edits.ts'
 import type { MessageInput } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
+import { noSession } from '../errors.ts'
 import type { Caller, Rendered, RenderRequest } from '../ports.ts'
 import type { EngineDeps } from './deps.ts'
 import { assertModel } from './opening.ts'
@@ -15,12 +15,11 @@ export async function renderPreview(
   request: RenderRequest,
 ): Promise<Rendered> {
   const session = await deps.store.sessions.get(caller, id)
-  if (!session) throw new BatonError('session_not_found', `No session ${id} exists.`)
+  if (!session) throw noSession(id)
   assertModel(session, request)
   const provider = request.provider ?? session.provider
-  const own = provider === session.provider ? session.credential_id : null
   const [credential, messages, registry] = await Promise.all([
-    deps.credentials.resolve(session.owner, own, provider),
+    deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
     deps.tools.current(id),
   ])

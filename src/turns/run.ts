@@ -46,8 +46,14 @@ export interface Run {
   invalidCalls: number
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
-  /** The step whose request has left and which is neither committed nor discarded */
-  open: { step: Step; folding: Fold } | null
+  /** The one whose request has left and which is neither committed nor discarded */
+  open: Attempt | null
+}
+
+/** One try at a step: its record, and what its answer comes to. */
+export interface Attempt {
+  readonly step: Step
+  readonly folding: Fold
 }
 
 /** Longest that a turn waits for servers of its session, all steps together (api.md "Session tools"). */
@@ -64,10 +70,12 @@ export async function catchUp(run: Run): Promise<void> {
 }
 
 /** The record of a step that is over, with what its model call used so far. */
-export const endedStep = (
-  { step, folding }: NonNullable<Run['open']>,
-  finish_reason: Step['finish_reason'],
-): Step => ({ ...step, finish_reason, usage: folding.usage(), ended_at: now() })
+export const endedStep = ({ step, folding }: Attempt, finish_reason: Step['finish_reason']): Step => ({
+  ...step,
+  finish_reason,
+  usage: folding.usage(),
+  ended_at: now(),
+})
 
 /** How many of the turn's steps are in its history: the next one's index. */
 export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
@@ -207,8 +215,11 @@ export function event(active: Pick<ActiveTurn, 'turn'>, step: number | null, bod
   }
 }
 
+/** `index` null: of the turn as a whole */
+type Speaking = Pick<Run, 'deps' | 'active' | 'writer'> & { index: number | null }
+
 /** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
-export function say(run: Run, body: TurnEventBody, key?: string): void {
+export function say(run: Speaking, body: TurnEventBody, key?: string): void {
   const once = key && `${run.active.turn.id}:${key}`
   run.writer.emit(event(run.active, run.index, body), once).catch((err: unknown) => {
     run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')

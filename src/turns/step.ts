@@ -3,18 +3,18 @@
  * request leaves renders it again; a restart while it streams discards what was streamed and runs the
  * same step once more from the same history.
  */
-import type { ModelEvent, TurnFinish } from '../chat/event.ts'
+import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
 import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
-import { CANCELLED, RESTART } from './active.ts'
+import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { newExecutions, type PendingCalls } from './calls.ts'
 import { patiently } from './patience.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { catchUp, commit, endedStep, event, now, type Run, say } from './run.ts'
+import { type Attempt, catchUp, commit, endedStep, event, now, type Run, say } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -23,9 +23,8 @@ const INVALID_CALL_LIMIT = 2
 export async function modelStep(run: Run): Promise<PendingCalls | null> {
   while (true) {
     const prepared = await refresh(run)
-    const step = newStep(run, prepared)
-    const folding = createFold()
-    const outcome = await streamStep(run, prepared, { step, folding })
+    const attempt = { step: newStep(run, prepared), folding: createFold() }
+    const outcome = await streamStep(run, prepared, attempt)
     // A change that came before another attempt of a call that had left already: that step is over.
     if (outcome === 'stale') {
       if (run.open) await discard(run, 'retry')
@@ -35,9 +34,9 @@ export async function modelStep(run: Run): Promise<PendingCalls | null> {
       await discard(run, 'tools_changed')
       continue
     }
-    const finish = folding.finish()
-    if (finish?.invalid_call === undefined) return commitStep(run, prepared, folding, step)
-    const settled = await retryInvalidCall(run, step, folding, finish.invalid_call)
+    const finish = attempt.folding.finish()
+    if (finish?.invalid_call === undefined) return commitStep(run, prepared, attempt)
+    const settled = await retryInvalidCall(run, attempt, finish.invalid_call)
     if (settled) return null
   }
 }
@@ -63,7 +62,7 @@ async function readNew(run: Run): Promise<void> {
   const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
   run.history.push(...read.messages)
   if (read.registry) run.registry = deps.tools.keep(read.registry)
-  if (read.cancel_requested) active.stop.abort(CANCELLED)
+  if (read.cancel_requested) requestStop(active, CANCELLED)
 }
 
 function newStep(run: Run, prepared: Prepared): Step {
@@ -85,10 +84,10 @@ function newStep(run: Run, prepared: Prepared): Step {
 async function streamStep(
   run: Run,
   prepared: Prepared,
-  open: NonNullable<Run['open']>,
+  attempt: Attempt,
 ): Promise<'done' | 'stale' | 'restart'> {
   const { active, deps } = run
-  const { step, folding } = open
+  const { step, folding } = attempt
   const abort = new AbortController()
   active.model = abort
   let isStarted = false
@@ -97,7 +96,7 @@ async function streamStep(
     if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
     if (isStarted) return true
     isStarted = true
-    run.open = open
+    run.open = attempt
     active.phase = 'model'
     active.restartPending = false
     active.sent = { revision: prepared.overlay.revision, isRestart }
@@ -195,28 +194,24 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
  * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is
  * told once or twice; after that the turn ends with a notice, since the same context may repeat it forever.
  */
-async function retryInvalidCall(run: Run, step: Step, folding: Fold, words: string): Promise<boolean> {
+async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Promise<boolean> {
   run.invalidCalls++
   if (run.invalidCalls <= INVALID_CALL_LIMIT) {
     run.hint = `Your last tool call could not be made: ${words}\nCall only tools that are declared, with arguments that fit their schema, or answer without a tool.`
     await discard(run, 'retry')
     return false
   }
-  const text = folding.textSoFar()
+  const text = attempt.folding.textSoFar()
   const parts: Part[] = [
     ...(text === '' ? [] : [{ type: 'text', text } as const]),
     { type: 'notice', text: `The model tried a tool call that could not be made: ${words}` },
   ]
-  await endStep(run, step, folding, parts, 'stop')
+  await endStep(run, attempt, parts, 'stop')
   return true
 }
 
-async function commitStep(
-  run: Run,
-  prepared: Prepared,
-  folding: Fold,
-  step: Step,
-): Promise<PendingCalls | null> {
+async function commitStep(run: Run, prepared: Prepared, attempt: Attempt): Promise<PendingCalls | null> {
+  const { folding } = attempt
   const reason = folding.finish()?.reason ?? 'stop'
   // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
   const parts = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
@@ -229,36 +224,35 @@ async function commitStep(
   }
   run.hint = null
   if (calls.length === 0) {
-    await endStep(run, step, folding, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
+    await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
     return null
   }
   const executions = await newExecutions(run, prepared.overlay, calls)
-  await writeStep(run, { ...step, finish_reason: 'tool_calls' }, folding, parts, { executions })
+  await writeStep(run, attempt, parts, 'tool_calls', { executions })
   return { calls, executions, overlay: prepared.overlay }
 }
 
 async function endStep(
   run: Run,
-  step: Step,
-  folding: Fold,
+  attempt: Attempt,
   parts: Part[],
-  reason: TurnFinish & Step['finish_reason'],
+  reason: TurnFinish & StepFinish,
 ): Promise<void> {
-  await writeStep(run, { ...step, finish_reason: reason }, folding, parts, {
+  await writeStep(run, attempt, parts, reason, {
     end: { state: 'completed', finish_reason: reason, error: null },
   })
 }
 
 async function writeStep(
   run: Run,
-  step: Step,
-  folding: Fold,
+  attempt: Attempt,
   parts: (Part | AssistantPart)[],
+  finish_reason: StepFinish,
   rest: Pick<Parameters<typeof commit>[1], 'executions' | 'end'>,
 ): Promise<void> {
   const { active, deps } = run
-  const usage = folding.usage()
-  const done: Step = { ...step, usage, ended_at: now() }
+  const done = endedStep(attempt, finish_reason)
+  const { usage } = done
   active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
@@ -266,7 +260,6 @@ async function writeStep(
   say(run, { type: 'usage', ...usage })
   // A crash right after the commit must not cost readers what the message says was streamed.
   await run.writer.flush()
-  const finish_reason = done.finish_reason ?? 'stop'
   const stored = await commit(run, {
     step: done,
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'assistant', parts }],

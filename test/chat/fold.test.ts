@@ -3,8 +3,9 @@ import fc from 'fast-check'
 import t from 'tap'
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
-import { createFold, fold } from '../../src/chat/fold.ts'
+import { createFold } from '../../src/chat/fold.ts'
 import type { AssistantPart } from '../../src/chat/message.ts'
+import { fold } from '../providers/streams.ts'
 import { call, RUNS, reasoning, signedText, text } from './histories.ts'
 
 /** A stream that builds these parts: deltas in any pieces, interleaved, each part when it is done. */

@@ -127,6 +127,13 @@ t.test('the API keys of the environment become credentials', async (t) => {
   t.notMatch(JSON.stringify(found), /secret/)
 })
 
+t.test('an encryption key that stands where its id belongs is not shown', async (t) => {
+  const key = 'c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U'
+  const found = problems({ BATON_ENCRYPTION_KEYS: `${key}:k1` })
+  t.match(found, [{ path: 'BATON_ENCRYPTION_KEYS', problem: /key 1/ }])
+  t.notMatch(JSON.stringify(found), key)
+})
+
 t.test('all problems come at once, each with its path and a remedy, no secret in any', async (t) => {
   const found = problems(
     {

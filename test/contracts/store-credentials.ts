@@ -177,6 +177,26 @@ async function sureContract(t: Test, store: Store): Promise<void> {
 }
 
 async function secretContract(t: Test, store: Store): Promise<void> {
+  await t.test('logins whose token ends soon are found, unless somebody renews them', async (t) => {
+    const { credentials } = store
+    const provider = id('vendor')
+    const make = async (seconds: number | null, rest: Partial<NewCredential> = {}) => {
+      const expires_at = seconds === null ? null : new Date(Date.now() + seconds * 1000).toISOString()
+      const made = await credentials.create(credential(owner(), { provider, expires_at, ...rest }))
+      return { id: made.id, owner: made.owner }
+    }
+    const soon = await make(60)
+    const sooner = await make(-60)
+    await make(3600)
+    await make(null)
+    await make(60, { state: 'needs_reauth' })
+    t.strictSame(await credentials.due([provider], 300, 10), [sooner, soon])
+    t.strictSame(await credentials.due([provider], 300, 1), [sooner])
+    t.strictSame(await credentials.due(['other'], 300, 10), [])
+    await credentials.claim(sooner.id, 'replica', 60)
+    t.strictSame(await credentials.due([provider], 300, 10), [soon])
+  })
+
   const next = { secret: new Uint8Array([4]), hint: 'next', expires_at: null, facts: { b: '1' } }
 
   await t.test('a refresh is claimed by one and stored by version', async (t) => {

@@ -68,37 +68,4 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.equal(await logins.get(old.state_hash), null)
     t.ok(await logins.get(young.state_hash))
   })
-
-  await t.test('logins whose token ends soon are found, unless somebody renews them', async (t) => {
-    const provider = id('vendor')
-    const at = (seconds: number) => new Date(Date.now() + seconds * 1000).toISOString()
-    const make = async (expires_at: string | null, state: 'active' | 'needs_reauth' = 'active') => {
-      const credential = {
-        id: id('cred'),
-        owner: owner().owner,
-        provider,
-        kind: 'oauth' as const,
-        name: null,
-        state,
-        reason: null,
-        is_default: false,
-        hint: 'wxyz',
-        facts: {},
-        expires_at,
-        secret: new Uint8Array([1]),
-      }
-      await store.credentials.create(credential)
-      return { id: credential.id, owner: credential.owner }
-    }
-    const soon = await make(at(60))
-    const sooner = await make(at(-60))
-    await make(at(3600))
-    await make(null)
-    await make(at(60), 'needs_reauth')
-    t.strictSame(await logins.due([provider], 300, 10), [sooner, soon])
-    t.strictSame(await logins.due([provider], 300, 1), [sooner])
-    t.strictSame(await logins.due(['other'], 300, 10), [])
-    await store.credentials.claim(sooner.id, 'replica', 60)
-    t.strictSame(await logins.due([provider], 300, 10), [soon])
-  })
 }

@@ -79,7 +79,9 @@ export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {
   const session = await newSession(store, scope)
   const opened = await store.turns.open(scope, openRequest(session.id, { lease }))
   if (opened?.kind !== 'running') throw new Error(`the turn was not opened: ${opened?.kind}`)
-  return { session, turn: opened.turn, fence: opened.fence, message: opened.message }
+  const message = opened.start?.history.at(-1)
+  if (!message) throw new Error('the turn began without its input')
+  return { session, turn: opened.turn, fence: opened.fence, message }
 }
 
 export const endTurn = (store: Store, fence: Fence, turn: string) =>

@@ -270,7 +270,10 @@ t.test('login files are taken over', async (t) => {
 t.test('a workload’s assertion stands in for a refresh token', async (t) => {
   const login = { provider: 'anthropic', kind: 'oauth' as const }
   const view = await one.credentials.create('me', { ...login, federation: { ...FEDERATION } })
-  const chosen = await one.credentials.resolve('me', view.id, 'anthropic')
+  const chosen = await one.credentials.resolve(
+    { owner: 'me', provider: 'anthropic', credential_id: view.id },
+    'anthropic',
+  )
   t.match(await chosen.secret(), { access_token: /^sk-ant-oat01-acme-federated-/ })
   t.match(await chosen.secret(), { access_token: /federated-1$/ }, 'one exchange for as long as it lasts')
   await store.credentials.delete(ME, view.id)

@@ -290,7 +290,11 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
   const next = await begun(one, 'openai')
   const view = await one.logins.exchange(ME, 'openai', { state: next.state, pasted: next.at.href })
   t.equal(view.default, true)
-  t.equal((await one.credentials.resolve('me', null, 'openai')).facts.id, view.id)
+  t.equal(
+    (await one.credentials.resolve({ owner: 'me', provider: 'openai', credential_id: null }, 'openai')).facts
+      .id,
+    view.id,
+  )
   for (const { id } of [old, view]) await store.credentials.delete(ME, id)
 })
 

@@ -330,7 +330,7 @@ t.test(
     const early = await spentLogin()
     shared.openai.stall(asking.opened)
     await dieRenewing(early)
-    const choice = await survivor.credentials.resolve(ME.owner, early, 'openai')
+    const choice = await chosen(survivor, early, 'openai')
     t.ok(
       shared.openai.isLive((await choice.secret()).access_token ?? ''),
       'not asked yet: the login lives on',
@@ -339,7 +339,7 @@ t.test(
     const late = await spentLogin()
     shared.openai.hold(asking.opened)
     await dieRenewing(late)
-    const dead = await refusal((await survivor.credentials.resolve(ME.owner, late, 'openai')).secret())
+    const dead = await refusal((await chosen(survivor, late, 'openai')).secret())
     t.match(dead, { code: 'credential_needs_reauth', message: /lost before it was stored/ })
   },
 )

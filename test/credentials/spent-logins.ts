@@ -39,6 +39,6 @@ export async function spentLogins(t: Test) {
 
 export const at = (seconds: number): string => new Date(Date.now() + seconds * 1000).toISOString()
 export const chosen = (replica: Replica, id: string, provider: Provider): Promise<ChosenCredential> =>
-  replica.credentials.resolve(ME.owner, id, provider)
+  replica.credentials.resolve({ owner: ME.owner, provider, credential_id: id }, provider)
 export const tokenOf = async (choice: ChosenCredential) => (await choice.secret()).access_token ?? ''
 export const unauthorized = (choice: ChosenCredential) => choice.onUnauthorized?.() ?? Promise.resolve(false)

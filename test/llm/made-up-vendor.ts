@@ -25,6 +25,7 @@ export const vendor: Deployment = {
     mixedEnums: true,
     propertyPattern: /./,
   },
+  toolLimit: null,
   capabilities: () => ({
     sampling: true,
     forcedToolChoice: true,
@@ -32,7 +33,6 @@ export const vendor: Deployment = {
     userMedia: new Set(),
     resultMedia: new Set(),
     systemMessages: true,
-    toolLimit: null,
   }),
   declare: () => [],
   render: (request) => ({

@@ -1,6 +1,7 @@
 /** Streams as frames, what their events come to, and what reading them throws. */
 import type { ModelEvent } from '../../src/chat/event.ts'
-import { createFold } from '../../src/chat/fold.ts'
+import { createFold, type Fold } from '../../src/chat/fold.ts'
+import type { AssistantPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createDecoder, type SseFrame } from '../../src/sse.ts'
 
@@ -17,11 +18,15 @@ export function framesOf(stream: string, size = stream.length): SseFrame[] {
 export const framed = (...events: Record<string, unknown>[]): SseFrame[] =>
   events.map((event) => ({ event: String(event.type), data: JSON.stringify(event), id: undefined }))
 
-export const finishOf = (events: Iterable<ModelEvent>) => {
+function folded(events: Iterable<ModelEvent>): Fold {
   const folding = createFold()
   for (const event of events) folding.add(event)
-  return folding.finish()?.reason
+  return folding
 }
+
+export const fold = (events: Iterable<ModelEvent>): AssistantPart[] => folded(events).parts()
+
+export const finishOf = (events: Iterable<ModelEvent>) => folded(events).finish()?.reason
 
 export const thrownBy = (run: () => unknown): BatonError | null => {
   try {

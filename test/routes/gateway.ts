@@ -22,7 +22,7 @@ import { buildHttp, type HttpDeps } from '../../src/http.ts'
 import type { Mcp, ToolList } from '../../src/mcp/contract.ts'
 import { McpError } from '../../src/mcp/contract.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
-import type { Caller, SessionTools, StartTurn, ToolsChange, Turns } from '../../src/ports.ts'
+import type { Caller, Logins, SessionTools, StartTurn, ToolsChange, Turns } from '../../src/ports.ts'
 import { createSessions } from '../../src/sessions.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
@@ -295,6 +295,19 @@ export interface Answer {
   text: string
 }
 
+const refuse = async (): Promise<never> => {
+  throw new BatonError('not_available', 'Nobody can log in here.')
+}
+const NO_LOGINS: Logins = {
+  authorize: refuse,
+  callback: refuse,
+  callbackPage: refuse,
+  exchange: refuse,
+  status: refuse,
+  importFile: refuse,
+  close: refuse,
+}
+
 export async function gateway(
   store: Store,
   env: Record<string, string> = {},
@@ -330,7 +343,7 @@ export async function gateway(
     assertUrl,
     mcp: fakeMcp,
     logins,
-    specOf: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
+    specFor: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
     tools: tools.tools,
   })
   const app = await buildHttp({
@@ -346,7 +359,7 @@ export async function gateway(
     connectors,
     credentials,
     rotateEncryption: async () => ({ resealed: 0, left: 0 }),
-    logins: null,
+    logins: NO_LOGINS,
     assertUrl,
     metrics: createMetrics({ defaults: false }),
     isDraining: () => drain.now,

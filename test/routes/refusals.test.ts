@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
+import { pino } from 'pino'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
 import { gateway } from './gateway.ts'
@@ -198,7 +199,8 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   }
 })
 
-t.test('a failure of our own is a 500 that says nothing', async (t) => {
+t.test('a failure of our own is a 500 that says nothing; the log names its request', async (t) => {
+  const lines: unknown[] = []
   const other = await gateway(
     store,
     {},
@@ -207,10 +209,12 @@ t.test('a failure of our own is a 500 that says nothing', async (t) => {
         ...store,
         sessions: { ...store.sessions, list: () => Promise.reject(new Error('password=hunter2')) },
       },
+      log: pino({}, { write: (line) => void lines.push(JSON.parse(line)) }),
     },
   )
   const answer = await other.call('GET', '/v1/sessions')
   t.match(answer, refused('internal', 500))
+  t.match(lines, [{ request_id: answer.headers['x-request-id'], code: 'internal' }])
   t.notMatch(answer.text, /hunter2/)
   await other.close()
 })

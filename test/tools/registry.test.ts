@@ -77,7 +77,7 @@ t.test('every list at once: unique legal names, the same in any order and after 
   t.strictSame({ ...again, tools: [] }, { tools: [], added: [], removed: [], changed: [] })
   for (const deployment of deployments) {
     const bytes = (tools: RegistryTool[]) =>
-      JSON.stringify(deployment.declare(overlayOf(rowOf(tools), deployment, null).tools, OPTIONS))
+      JSON.stringify(deployment.declare(overlayOf(rowOf(tools), deployment).tools, OPTIONS))
     t.equal(bytes(again.tools), bytes(first.tools), `${deployment.id} declares the same bytes`)
   }
 })
@@ -88,7 +88,7 @@ t.test('every list is declared to every deployment, or left out with a reason', 
     Object.entries(LISTS).map(([name, list]) => server(name, list)),
   )
   for (const deployment of deployments) {
-    const overlay = overlayOf(rowOf(tools), deployment, null)
+    const overlay = overlayOf(rowOf(tools), { ...deployment, toolLimit: null })
     t.equal(overlay.tools.length + overlay.undeclared.length, tools.length, deployment.id)
     t.strictSame(overlay.undeclared, [], deployment.id)
     t.strictSame(
@@ -170,7 +170,7 @@ t.test('a pinned definition that changes is blocked, or only told, as the connec
   t.match(found(blocked, 's.a'), { status: 'changed', is_blocked: true, reason: /accept/ })
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
-  const overlay = overlayOf(rowOf(blocked), deployment, null)
+  const overlay = overlayOf(rowOf(blocked), deployment)
   t.strictSame(
     overlay.tools.map((one) => one.canonical_name),
     ['s.b'],
@@ -310,7 +310,7 @@ t.test('a deployment takes as many tools as it can, in order, and says what it l
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
   const switched = tools.map((one) => (one.canonical_name === 's.t1' ? { ...one, enabled: false } : one))
-  const overlay = overlayOf(rowOf(switched), deployment, 3)
+  const overlay = overlayOf(rowOf(switched), { ...deployment, toolLimit: 3 })
   t.strictSame(
     overlay.tools.map((one) => one.canonical_name),
     ['s.t0', 's.t2', 's.t3'],

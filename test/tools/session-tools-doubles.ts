@@ -251,7 +251,7 @@ export function setUp(t: Test) {
       builtins: [BUILTIN],
       policy: OPEN,
       autoBound: () => [],
-      viewOf: async () => ({ deployment, options: OPTIONS, toolLimit: null }),
+      viewOf: async () => ({ deployment, options: OPTIONS }),
       providers: ['openai', 'gemini'],
       emit: async (session, delta) => {
         said.push({ session, delta })

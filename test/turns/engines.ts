@@ -21,7 +21,7 @@ export const CALLER = { owner: 'local', admin: true, key_id: null }
 export const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
 t.teardown(() => store.close())
 
-const deployment = { capabilities: () => ({ toolLimit: null }) } as unknown as Deployment
+const deployment = { capabilities: () => ({}) } as unknown as Deployment
 
 export const HELLO: ModelEvent[] = [
   { type: 'text.delta', index: 0, text: 'hello' },

@@ -46,6 +46,8 @@ export interface Credentials {
    * active, the newest that needs its login anew; else null.
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
+  /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
+  due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
   /** Claims the refresh until a time; null when anybody holds it, the same owner included. */
   claim(id: string, owner: string, seconds: number): Promise<Credential | null>
   /** Stores a rotated secret; false when the version moved. */
@@ -99,8 +101,6 @@ export interface OAuthLogins {
   poll(stateHash: string, seconds: number): Promise<OAuthLogin | null>
   /** Forgets those that ended this long ago. */
   prune(seconds: number): Promise<void>
-  /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
-  due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
 }
 
 /** What is shown of a key of the gateway; of the key itself only a hash is stored. */

@@ -5,6 +5,8 @@ export interface Scope {
   owner: string
   admin: boolean
 }
+/** On nobody's behalf: the engine's own acts, and the command line on the store itself. */
+export const EVERYONE: Scope = { owner: '', admin: true }
 
 export interface PageRequest {
   limit: number

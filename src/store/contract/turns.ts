@@ -114,7 +114,7 @@ export interface TurnStart extends TurnGround {
 }
 export type Opened =
   /** `start`: null where what was said before cannot be read */
-  | { kind: 'running'; turn: Turn; fence: Fence; message: Message; start: TurnStart | null }
+  | { kind: 'running'; turn: Turn; fence: Fence; start: TurnStart | null }
   /** `interrupted`: the turn that was marked, which its owner must be told */
   | { kind: 'queued'; turn: Turn; interrupted: string | null }
   | { kind: 'busy'; active_turn_id: string }
@@ -143,7 +143,7 @@ export interface Commit {
   messages?: NewMessage[]
   executions?: NewExecution[]
   settlements?: Settlement[]
-  state?: 'running' | 'awaiting_input'
+  state?: 'awaiting_input'
   attempt?: number
   restarts?: number
   /** Ends the turn and gives the lease back, as `awaiting_input` does: whoever is asked may resume it */
@@ -195,7 +195,7 @@ export interface Turns {
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * The owner's turns that run or wait, up to `most`; 0 where the session has a turn of this key already: a
+   * The owner's turns that run or are queued, up to `most`; 0 where the session has a turn of this key already: a
    * repeat adds none.
    */
   countOpen(
@@ -217,7 +217,7 @@ export interface Turns {
     session: string,
     message: { id: string },
     lease: OpenTurn['lease'],
-  ): Promise<{ turn: Turn; fence: Fence; message: Message } | null>
+  ): Promise<{ turn: Turn; fence: Fence } | null>
   /**
    * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
    * was requested) or another owner has it. Throws Unreadable.

@@ -4,7 +4,7 @@ import t from 'tap'
 import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
 import type { WireRequest } from '../../../providers/anthropic/wire.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
-import { createFold, fold } from '../../../src/chat/fold.ts'
+import { createFold } from '../../../src/chat/fold.ts'
 import { type MessageInput, type Part, toolCalls } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { BatonError } from '../../../src/errors.ts'
@@ -16,7 +16,7 @@ import {
   refusalOf,
 } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
-import { framesOf } from '../streams.ts'
+import { fold, framesOf } from '../streams.ts'
 import {
   answered,
   declared,

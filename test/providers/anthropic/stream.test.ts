@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { ModelEvent } from '../../../src/chat/event.ts'
-import { createFold, fold } from '../../../src/chat/fold.ts'
+import { createFold } from '../../../src/chat/fold.ts'
 import type { SseFrame } from '../../../src/sse.ts'
-import { finishOf, framed, framesOf, thrownBy } from '../streams.ts'
+import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { newParser, origin } from './exchange.ts'
 
 const FIXTURES = 'test/fixtures/anthropic'

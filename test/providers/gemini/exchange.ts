@@ -2,7 +2,6 @@
 import { readFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
-import { fold } from '../../../src/chat/fold.ts'
 import type { MediaPart, MessageInput, ToolCallPart, ToolResultPart } from '../../../src/chat/message.ts'
 import { exposedName } from '../../../src/chat/names.ts'
 import type {
@@ -14,7 +13,7 @@ import type {
 } from '../../../src/provider.ts'
 import { createGeminiEmulator, type GeminiEmulator } from '../../emulators/gemini.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { framesOf } from '../streams.ts'
+import { fold, framesOf } from '../streams.ts'
 
 export const FIXTURES = 'test/fixtures/gemini'
 export const fixture = (name: string) => readFileSync(`${FIXTURES}/${name}`, 'utf8')

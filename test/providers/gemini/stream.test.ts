@@ -3,9 +3,8 @@ import { readdirSync } from 'node:fs'
 import t from 'tap'
 import { gemini } from '../../../providers/gemini/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
-import { fold } from '../../../src/chat/fold.ts'
 import type { SseFrame } from '../../../src/sse.ts'
-import { framesOf, thrownBy } from '../streams.ts'
+import { fold, framesOf, thrownBy } from '../streams.ts'
 import { context, FIXTURES, fixture, PROVENANCE } from './exchange.ts'
 
 function parse(list: readonly SseFrame[]): ModelEvent[] {

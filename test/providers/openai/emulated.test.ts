@@ -3,7 +3,6 @@ import fc from 'fast-check'
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
-import { fold } from '../../../src/chat/fold.ts'
 import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
 import type {
   CredentialSecret,
@@ -15,7 +14,7 @@ import type {
 import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { calls, text } from '../../emulators/scene.ts'
-import { finishOf, framesOf } from '../streams.ts'
+import { finishOf, fold, framesOf } from '../streams.ts'
 import { MODEL, newParser, origin, repaired, requestFor, TOOLS } from './exchange.ts'
 
 interface Path {

@@ -8,10 +8,9 @@ import type {
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
-import { fold } from '../../../src/chat/fold.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { ModelSettings } from '../../../src/provider.ts'
-import { framesOf, thrownBy } from '../streams.ts'
+import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
 /**

@@ -1,9 +1,8 @@
 /** OpenAI's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
 import { readdirSync } from 'node:fs'
 import t from 'tap'
-import { fold } from '../../../src/chat/fold.ts'
 import type { SseFrame } from '../../../src/sse.ts'
-import { finishOf, framed, framesOf, thrownBy } from '../streams.ts'
+import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { FIXTURES, fixture, origin, parse } from './exchange.ts'
 
 t.test('a recorded stream becomes the parts of a message', async (t) => {

@@ -1,5 +1,20 @@
-/** JSON values from outside: measured without recursion, and their hash. */
+/** JSON values from outside: told apart, measured without recursion, written in one form, and hashed. */
 import { createHash } from 'node:crypto'
+
+/** A JSON object, neither null nor a list. */
+export const isRecord = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** JSON with sorted keys and no undefined: equal values have equal texts. For values of bounded depth. */
+export function canonicalJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item ?? null)).join(',')}]`
+  if (!isRecord(value)) return JSON.stringify(value) ?? 'null'
+  const members = Object.keys(value)
+    .filter((key) => value[key] !== undefined)
+    .sort()
+    .map((key) => `${JSON.stringify(key)}:${canonicalJson(value[key])}`)
+  return `{${members.join(',')}}`
+}
 
 /**
  * Whether a value stays within both limits. Walks with its own stack: a value nested a hundred thousand

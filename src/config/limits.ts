@@ -1,0 +1,58 @@
+/**
+ * What `limits` of the YAML file takes, as data: the bounds that it is checked by, its default and its meaning, from
+ * which the settings page is made too.
+ */
+import { type Static, Type } from 'typebox'
+import type { Config } from './config.ts'
+import { Duration, durationMs } from './duration.ts'
+
+const whole = (minimum: number, maximum: number, fallback: number, meaning: string) => ({
+  schema: Type.Optional(Type.Integer({ minimum, maximum })),
+  fallback,
+  meaning,
+})
+const duration = (fallback: string, meaning: string) => ({
+  schema: Type.Optional(Duration),
+  fallback,
+  meaning,
+})
+
+export const LIMITS = {
+  concurrent_turns: whole(
+    1,
+    100_000,
+    1000,
+    'Turns that one replica runs at once; more wait, in fair order between owners.',
+  ),
+  waiting_turns: whole(0, 100_000, 1000, 'Turns that wait so; more are refused with 503.'),
+  overload_delay: duration(
+    'PT0.015S',
+    'A replica whose event loop is late by this much more often than not, for a second or two, refuses new turns.',
+  ),
+  database_pool: whole(1, 1000, 10, 'Connections to PostgreSQL of one replica.'),
+  upstream_connections: whole(1, 100_000, 1024, 'Connections to one provider of one replica.'),
+  connect_timeout: duration('PT10S', 'For a connection to a provider.'),
+  first_byte_timeout: duration('PT5M', "For the head of a provider's answer."),
+  idle_timeout: duration('PT5M', "For silence in the middle of a provider's answer."),
+}
+
+const each = <K extends 'schema' | 'fallback'>(member: K) =>
+  Object.fromEntries(Object.entries(LIMITS).map(([name, limit]) => [name, limit[member]])) as {
+    [N in keyof typeof LIMITS]: (typeof LIMITS)[N][K]
+  }
+
+export const LimitsSchema = Type.Object(each('schema'), { additionalProperties: false })
+
+export function limitsOf(file: Static<typeof LimitsSchema> = {}): Config['limits'] {
+  const limits = { ...each('fallback'), ...file }
+  return {
+    concurrentTurns: limits.concurrent_turns,
+    waitingTurns: limits.waiting_turns,
+    overloadMs: durationMs(limits.overload_delay),
+    databasePool: limits.database_pool,
+    upstreamConnections: limits.upstream_connections,
+    connectTimeoutMs: durationMs(limits.connect_timeout),
+    firstByteTimeoutMs: durationMs(limits.first_byte_timeout),
+    idleTimeoutMs: durationMs(limits.idle_timeout),
+  }
+}

@@ -1,0 +1,46 @@
+/** Which deployment serves a credential, and what the operator adds to its requests. */
+import t from 'tap'
+import { DEPLOYMENTS } from '../providers/index.ts'
+import { createDeployments } from '../src/deployments.ts'
+import { thrownBy } from './providers/streams.ts'
+
+const baseUrls = {
+  openai: 'https://openai.test',
+  chatgpt: 'https://chatgpt.test',
+  anthropic: 'https://anthropic.test',
+  gemini: 'https://gemini.test',
+  code_assist: 'https://code-assist.test',
+}
+const extras = { systemBlocks: ['first'], headers: { 'x-team': 'research' } }
+const deployments = createDeployments(DEPLOYMENTS, {
+  baseUrls,
+  providers: { anthropic: extras },
+  codeAssistDualDeclarations: true,
+})
+
+t.test('a credential is served by the deployment for its kind and API', async (t) => {
+  const served = (provider: string, kind: 'api_key' | 'oauth', path?: 'code_assist' | 'public') => {
+    const deployment = deployments.deploymentFor(provider, { kind, ...(path ? { path } : {}) })
+    return [deployment.id, deployments.baseUrl(deployment)]
+  }
+  t.same(served('openai', 'api_key'), ['openai', baseUrls.openai])
+  t.same(served('openai', 'oauth'), ['chatgpt', baseUrls.chatgpt])
+  t.same(served('gemini', 'oauth', 'public'), ['gemini-oauth', baseUrls.gemini])
+  t.same(served('gemini', 'oauth', 'code_assist'), ['code-assist', baseUrls.code_assist])
+  t.same(served('gemini', 'oauth'), ['code-assist', baseUrls.code_assist], 'one for no API in particular')
+  t.same(deployments.providers, ['openai', 'anthropic', 'gemini'])
+  const none = thrownBy(() => served('acme', 'api_key'))
+  t.match(none, { code: 'invalid_request', param: 'credential_id' })
+})
+
+t.test('without a credential a provider is seen as its first deployment sees it', async (t) => {
+  t.equal(deployments.viewFor('gemini', null).deployment.id, 'gemini')
+  const none = thrownBy(() => deployments.viewFor('acme', null))
+  t.match(none, { code: 'invalid_request', param: 'provider', message: /openai, anthropic, gemini/ })
+})
+
+t.test('the operator’s blocks and headers are for logins alone', async (t) => {
+  const options = (kind: 'api_key' | 'oauth') => deployments.viewFor('anthropic', { kind }).options
+  t.match(options('oauth'), { system_blocks: ['first'], headers: { 'x-team': 'research' } })
+  t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true })
+})
