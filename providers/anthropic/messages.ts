@@ -4,13 +4,8 @@
  * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
-import {
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  type Part,
-  type ToolResultPart,
-} from '../../src/chat/message.ts'
+import { mediaAsText } from '../../src/chat/media.ts'
+import type { MediaPart, MessageInput, Part, ToolResultPart } from '../../src/chat/message.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import { thinkingBlock } from './opaque.ts'
 import type {
@@ -180,16 +175,10 @@ function mediaBlock(part: MediaPart, { note }: Rendering): ContentBlock {
 }
 
 /** Types that the vision page names (wire/anthropic.md 3.6). */
-const IMAGE_TYPES: Readonly<Record<string, ImageType>> = {
-  'image/jpeg': 'image/jpeg',
-  'image/jpg': 'image/jpeg',
-  'image/png': 'image/png',
-  'image/gif': 'image/gif',
-  'image/webp': 'image/webp',
-}
+const IMAGE_TYPES: readonly ImageType[] = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 
 function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
-  const type = IMAGE_TYPES[media_type.toLowerCase()]
+  const type = IMAGE_TYPES.find((known) => known === media_type)
   if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
   if (!type || data === undefined) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }

@@ -2,15 +2,14 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
-import {
-  type ContentPart,
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  mediaType,
-  type Part,
-  type ToolCallPart,
-  type ToolResultPart,
+import { mediaAsText } from '../../src/chat/media.ts'
+import type {
+  ContentPart,
+  MediaPart,
+  MessageInput,
+  Part,
+  ToolCallPart,
+  ToolResultPart,
 } from '../../src/chat/message.ts'
 import { isRecord } from './json.ts'
 
@@ -146,8 +145,8 @@ function placeMedia(
   const inside: BlobPart[] = []
   const outside: MediaPart[] = []
   for (const part of result.content.filter(isMedia)) {
-    if (gemini3 && part.data !== undefined && INSIDE.test(mediaType(part)))
-      inside.push({ inlineData: { mimeType: mediaType(part), data: part.data } })
+    if (gemini3 && part.data !== undefined && INSIDE.test(part.media_type))
+      inside.push({ inlineData: { mimeType: part.media_type, data: part.data } })
     else outside.push(part)
   }
   return { inside, outside }
@@ -193,13 +192,13 @@ const textOfResult = (content: readonly ContentPart[]): string =>
 const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^application\/pdf$/
 
 function mediaPart(part: MediaPart, target: ContentsTarget): WirePart {
-  if (!READABLE.test(mediaType(part))) {
+  if (!READABLE.test(part.media_type)) {
     target.note(`${part.type}: Gemini does not read ${part.media_type}; it is named in words instead`)
     return { text: mediaAsText(part) }
   }
-  if (part.data !== undefined) return { inlineData: { mimeType: mediaType(part), data: part.data } }
+  if (part.data !== undefined) return { inlineData: { mimeType: part.media_type, data: part.data } }
   if (part.url !== undefined && target.urlMedia) {
-    return { fileData: { mimeType: mediaType(part), fileUri: part.url } }
+    return { fileData: { mimeType: part.media_type, fileUri: part.url } }
   }
   target.note(`${part.type}: this path does not read media by URL; it is named in words instead`)
   return { text: mediaAsText(part) }

@@ -2,15 +2,14 @@
  * Canonical messages as input items (wire/openai.md 4). The history is repaired already: every call has
  * its result, names and ids are legal, tokens stand only where they may go back.
  */
-import {
-  type ContentPart,
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  mediaType,
-  type Part,
-  type TextPart,
-  type ToolResultPart,
+import { mediaAsText } from '../../src/chat/media.ts'
+import type {
+  ContentPart,
+  MediaPart,
+  MessageInput,
+  Part,
+  TextPart,
+  ToolResultPart,
 } from '../../src/chat/message.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
@@ -107,7 +106,7 @@ const isContent = (part: Part): part is ContentPart =>
 
 function inputContent(part: ContentPart): InputContent {
   if (part.type === 'text') return { type: 'input_text', text: part.text }
-  if (IMAGES.has(mediaType(part)) || (part.type === 'image' && part.url !== undefined)) {
+  if (IMAGES.has(part.media_type) || (part.type === 'image' && part.url !== undefined)) {
     return { type: 'input_image', image_url: part.url ?? dataUrl(part), detail: 'auto' }
   }
   if (part.type === 'file' && !UNREAD.test(part.media_type)) {
@@ -124,7 +123,7 @@ const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/w
 const UNREAD =
   /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
 
-const dataUrl = (part: MediaPart): string => `data:${mediaType(part)};base64,${part.data ?? ''}`
+const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
 /** Inline files need a name, and its ending tells their kind. */
 const filename = (part: MediaPart): string =>

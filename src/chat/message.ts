@@ -117,13 +117,3 @@ export const toolCalls = (message: MessageInput): ToolCallPart[] =>
 /** The visible text of a message. */
 export const textOf = (message: MessageInput): string =>
   message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
-
-/** As it is registered: image/jpg is written by many and refused by vendors. */
-export const mediaType = ({ media_type }: MediaPart): string =>
-  media_type.toLowerCase().replace(/^image\/jpg$/, 'image/jpeg')
-
-/** What stands in for a medium where the target refuses its kind. */
-export const mediaAsText = (part: MediaPart): string => {
-  const where = part.url ? `, ${part.url}` : ''
-  return `[${part.type}${part.name ? ` ${part.name}` : ''}, ${part.media_type}${where}: not shown to this model]`
-}

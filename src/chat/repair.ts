@@ -2,21 +2,22 @@
  * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
- * their provenance fits; ids and names are legal; refused media and empty parts are gone. A message that
- * needs none of this comes out as the very object that went in, so that adapters may know it again.
+ * their provenance fits; ids and names are legal; media are declared as what they are; refused media and
+ * empty parts are gone. A message that needs none of this comes out as the very object that went in, so
+ * that adapters may know it again.
  */
 import { createHash, type Hash } from 'node:crypto'
-import {
-  type AssistantPart,
-  type ContentPart,
-  type MediaKind,
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  type Part,
-  type Provenance,
-  type ToolCallPart,
-  type ToolResultPart,
+import { asItIs, mediaAsText } from './media.ts'
+import type {
+  AssistantPart,
+  ContentPart,
+  MediaKind,
+  MediaPart,
+  MessageInput,
+  Part,
+  Provenance,
+  ToolCallPart,
+  ToolResultPart,
 } from './message.ts'
 import { exposedName, legalCallId } from './names.ts'
 
@@ -38,18 +39,21 @@ export interface Repaired {
    * model binds its reasoning to the prefix.
    */
   prefix: string
+  /** What is not shown, in words for `/render` */
+  notes: string[]
 }
 
 /** `head` stands for what precedes the messages: the instructions and declarations, as they are sent. */
 export function repair(history: readonly MessageInput[], target: RepairTarget, head = ''): Repaired {
   const walk = new Walk(history, target, head)
   for (const message of history) walk.take(message)
-  return { messages: walk.messages, prefix: walk.prefix() }
+  return { messages: walk.messages, prefix: walk.prefix(), notes: [...walk.notes] }
 }
 
 /** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
 class Walk {
   readonly messages: MessageInput[] = []
+  readonly notes = new Set<string>()
   readonly #target: RepairTarget
   readonly #results = new Map<string, ToolResultPart[]>()
   readonly #calls = new Set<string>()
@@ -95,9 +99,9 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return [mediaFor(part, this.#target.userMedia)]
+        return [this.#medium(part, this.#target.userMedia)]
       case 'tool_result':
-        return this.#calls.has(part.call_id) ? [] : orphanAsText(part, this.#target.userMedia)
+        return this.#calls.has(part.call_id) ? [] : this.#orphan(part)
       case 'tool_call':
       case 'reasoning':
       case 'notice':
@@ -141,7 +145,7 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return { type: 'text', text: mediaAsText(part) }
+        return this.#medium(part, NOTHING)
       case 'tool_result':
       case 'notice':
         return null
@@ -175,9 +179,33 @@ class Walk {
     const found = this.#results.get(call.call_id)?.shift()
     if (!found) return unanswered(ready)
     const content = found.content.flatMap((part) =>
-      part.type === 'text' ? (part.text === '' ? [] : [part]) : [mediaFor(part, this.#target.resultMedia)],
+      part.type === 'text'
+        ? part.text === ''
+          ? []
+          : [part]
+        : [this.#medium(part, this.#target.resultMedia)],
     )
     return { ...found, call_id: ready.call_id, name: ready.name, content }
+  }
+
+  #orphan(part: ToolResultPart): ContentPart[] {
+    const content = part.content.flatMap((item) =>
+      item.type === 'text'
+        ? item.text.trim() === ''
+          ? []
+          : [item]
+        : [this.#medium(item, this.#target.userMedia)],
+    )
+    return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
+  }
+
+  /** A medium that cannot be shown is named in words. */
+  #medium(part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart {
+    const known = asItIs(part)
+    if (known && accepted.has(known.type)) return known
+    const why = known ? 'is not accepted' : 'is none by its bytes'
+    this.notes.add(`messages: a medium of type ${part.media_type} ${why}; the model is told that it exists`)
+    return { type: 'text', text: mediaAsText(part) }
   }
 
   #push(message: MessageInput): void {
@@ -207,15 +235,8 @@ function withoutPrefix(part: Part): unknown {
   return { ...rest, provenance }
 }
 
-const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart =>
-  accepted.has(part.type) ? part : { type: 'text', text: mediaAsText(part) }
-
-function orphanAsText(part: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
-  const content = part.content.flatMap((item) =>
-    item.type === 'text' ? (item.text.trim() === '' ? [] : [item]) : [mediaFor(item, accepted)],
-  )
-  return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
-}
+/** An answer's own media go back to no model. */
+const NOTHING: ReadonlySet<MediaKind> = new Set()
 
 const unanswered = (call: ToolCallPart): ToolResultPart => ({
   type: 'tool_result',

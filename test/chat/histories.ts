@@ -1,4 +1,5 @@
 /** Arbitrary histories, of any vendor's making. */
+
 import fc from 'fast-check'
 import type {
   MediaKind,
@@ -8,6 +9,7 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
+import { PDF, PNG } from '../emulators/bytes.ts'
 
 export const RUNS = { seed: 1, numRuns: 300 }
 
@@ -32,7 +34,7 @@ const words = fc.constantFrom('', ' ', 'hello', 'π ≠ 3', 'two\nlines')
 const media = fc.record({
   type: fc.constantFrom(...KINDS),
   media_type: fc.constantFrom('image/png', 'audio/wav', 'application/pdf'),
-  data: fc.constant('AAAA'),
+  data: fc.constantFrom('AAAA', PNG, PDF),
 })
 export const text = fc.record({ type: fc.constant('text' as const), text: words })
 const result: fc.Arbitrary<ToolResultPart> = fc.record({

@@ -1,8 +1,18 @@
 /** Any history, repaired for any target. */
+
 import fc from 'fast-check'
 import t from 'tap'
-import type { MessageInput, Part, Provenance, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import type {
+  MediaKind,
+  MediaPart,
+  MessageInput,
+  Part,
+  Provenance,
+  ToolCallPart,
+  ToolResultPart,
+} from '../../src/chat/message.ts'
 import { type RepairTarget, repair } from '../../src/chat/repair.ts'
+import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
 import { history, KINDS, message, PROVIDERS, RUNS } from './histories.ts'
 
 const target: fc.Arbitrary<RepairTarget> = fc.record({
@@ -194,12 +204,50 @@ t.test('a message that needs no repair is the one that was given, any other one 
 
 t.test('what a system message shows stays, where it is given as a user’s', async (t) => {
   const text = (value: string): Part => ({ type: 'text', text: value })
-  const image: Part = { type: 'image', media_type: 'image/png', data: 'aGk=' }
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const given: MessageInput = { role: 'system', parts: [text('a'), image, text('b')] }
   const to = { ...BOUND, systemMessages: false, userMedia: new Set(['image'] as const) }
   t.strictSame(repair([given], to).messages, [
     { role: 'user', parts: [text('[System message]\na\nb'), image] },
   ])
+})
+
+t.test('a medium is shown as what its bytes are, and named where they are none of its type', async (t) => {
+  const shown = (part: Omit<MediaPart, 'type'> & { type?: MediaKind }) => {
+    const one: MediaPart = { type: 'image', ...part }
+    const to = { ...BOUND, userMedia: new Set(KINDS), resultMedia: new Set(KINDS) }
+    const { messages, notes } = repair([{ role: 'user', parts: [one] }], to)
+    const [ready] = messages[0]?.parts ?? []
+    return ready === one ? 'as it is' : { ...ready, notes }
+  }
+  t.match(shown({ media_type: 'image/png', data: JPEG }), {
+    type: 'image',
+    media_type: 'image/jpeg',
+    notes: [],
+  })
+  t.match(shown({ media_type: 'image/JPG', data: JPEG }), { media_type: 'image/jpeg' })
+  t.match(shown({ media_type: 'image/jpeg', data: PDF }), { type: 'file', media_type: 'application/pdf' })
+  t.match(shown({ type: 'file', media_type: 'application/octet-stream', data: PNG }), { type: 'image' })
+  t.match(shown({ type: 'file', media_type: 'image/png', url: 'https://x.test/a' }), { type: 'image' })
+  const riff = (form: string) => Buffer.from(`RIFF\x01\x02\x03\x04${form}VP8 `).toString('base64')
+  t.match(shown({ media_type: 'image/png', data: riff('WEBP') }), { media_type: 'image/webp' })
+  const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg"/>').toString('base64')
+  for (const [media_type, data] of [
+    ['image/png', svg],
+    ['image/webp', riff('WAVE')],
+    ['image/gif', Buffer.from('GIF files').toString('base64')],
+    ['application/pdf', Buffer.from('hello').toString('base64')],
+  ] as const) {
+    const notes = [
+      `messages: a medium of type ${media_type} is none by its bytes; the model is told that it exists`,
+    ]
+    t.match(shown({ media_type, data }), { type: 'text', text: /not shown/, notes }, media_type)
+  }
+  const late = Buffer.from(`\n${' '.repeat(900)}%PDF-1.4`).toString('base64')
+  t.equal(shown({ type: 'file', media_type: 'application/pdf', data: late }), 'as it is')
+  t.equal(shown({ type: 'file', media_type: 'text/plain', data: late }), 'as it is')
+  t.equal(shown({ media_type: 'image/heic', data: 'AAAA' }), 'as it is')
+  t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
 })
 
 t.test('bound reasoning goes back under its own prefix only', async (t) => {

@@ -1,4 +1,5 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
+import { seenAs } from './bytes.ts'
 import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
@@ -132,13 +133,20 @@ const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = 
   input_image(part, at) {
     withText('image_url')(part, at)
     if (/^https?:\/\//.test(text(part.image_url))) return
-    if (/^data:image\/(png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+=*$/.test(text(part.image_url))) return
+    const [, data] =
+      /^data:image\/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+=*)$/.exec(text(part.image_url)) ?? []
+    if (seenAs(data)?.startsWith('image/')) return
     refuse('The image data you provided does not represent a valid image.', at, 'invalid_image_url')
   },
   input_file(part, at) {
     if (part.file_url !== undefined || part.file_id !== undefined) return
-    if (/^data:[\w.+-]+\/[\w.+-]+;base64,/.test(text(part.file_data)) && text(part.filename) !== '') return
-    refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+    const [, type, data] = /^data:([\w.+-]+\/[\w.+-]+);base64,(.*)/.exec(text(part.file_data)) ?? []
+    if (type === undefined || text(part.filename) === '') {
+      refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+    }
+    if (type === 'application/pdf' && seenAs(data) !== type) {
+      refuse('The PDF that you provided cannot be read.', at, 'invalid_value')
+    }
   },
 }
 

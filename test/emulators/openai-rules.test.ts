@@ -87,6 +87,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     /expected a string/,
   ],
   ['an image as an object', picture({ url: 'https://x/y.png' }), /image_url/],
+  ['an image that is none but says so', picture('data:image/png;base64,AAAA'), /valid image/],
   ['an image that is none', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
   ['a call with arguments as an object', input({ ...call, arguments: {} }, output), /arguments/],
   ['a long call id', input({ ...call, call_id: 'c'.repeat(65) }), /call_id/],
@@ -128,6 +129,18 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
       ],
     },
     /filename/,
+  ],
+  [
+    'a PDF that is none',
+    {
+      input: [
+        {
+          ...user('x'),
+          content: [{ type: 'input_file', filename: 'a.pdf', file_data: 'data:application/pdf;base64,AAAA' }],
+        },
+      ],
+    },
+    /cannot be read/,
   ],
 ]
 

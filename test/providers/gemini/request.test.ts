@@ -1,4 +1,5 @@
 /** What is sent to Gemini, by each of its paths. */
+
 import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type {
@@ -9,6 +10,7 @@ import type {
   ToolResultPart,
 } from '../../../src/chat/message.ts'
 import type { Deployment } from '../../../src/provider.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { thrownBy } from '../streams.ts'
 import { ask, bodyOf, IMAGE, PROVENANCE, request, resultOf, SECRET, start, tool, user } from './exchange.ts'
@@ -109,7 +111,7 @@ t.test(
       { output: 'some text' },
       'of a spilled result the shortened text is sent',
     )
-    const pdf: MediaPart = { type: 'file', media_type: 'application/pdf', data: 'aaaa' }
+    const pdf: MediaPart = { type: 'file', media_type: 'application/pdf', data: PDF }
     const sound: MediaPart = { type: 'audio', media_type: 'audio/wav', data: 'aaaa' }
     t.match(body({ content: [IMAGE, pdf, sound] }), [
       {
@@ -131,7 +133,7 @@ t.test(
     t.strictSame(older, [
       { functionResponse: { name: 'files__read', response: { output: '' } } },
       { text: '[From the result of files__read:]' },
-      { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
+      { inlineData: { mimeType: 'image/png', data: PNG } },
       { text: 'Go on.' },
     ])
   },
@@ -146,15 +148,15 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
     t.match((body as Request).contents?.[0]?.parts, [{ text: /not shown to this model/ }], media_type)
     t.equal(notes.length, 1)
   }
-  const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: 'aaaa' }
+  const photo: MediaPart = { type: 'image', media_type: 'image/jpeg', data: JPEG }
   const one = request({ messages: [{ role: 'user', parts: [IMAGE, photo, link, archive] }] })
   const open = gemini.render(one)
   t.strictSame((open.body as Request).contents, [
     {
       role: 'user',
       parts: [
-        { inlineData: { mimeType: 'image/png', data: 'aaaa' } },
-        { inlineData: { mimeType: 'image/jpeg', data: 'aaaa' } },
+        { inlineData: { mimeType: 'image/png', data: PNG } },
+        { inlineData: { mimeType: 'image/jpeg', data: JPEG } },
         { fileData: { mimeType: 'application/pdf', fileUri: 'https://example.com/a.pdf' } },
         { text: '[file a.zip, application/zip: not shown to this model]' },
       ],

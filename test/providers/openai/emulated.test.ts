@@ -1,4 +1,5 @@
 /** Whole turns against the emulated OpenAI, and histories of any making against its rules. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
@@ -12,6 +13,7 @@ import type {
   ModelSettings,
   ToolChoice,
 } from '../../../src/provider.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { calls, text } from '../../emulators/scene.ts'
@@ -221,7 +223,7 @@ const histories = (() => {
   const media = fc.record({
     type: fc.constantFrom('image' as const, 'audio' as const, 'file' as const),
     media_type: fc.constantFrom('image/png', 'image/svg+xml', 'audio/wav', 'application/pdf'),
-    data: fc.constant('QUJD'),
+    data: fc.constantFrom('QUJD', PNG, JPEG, PDF),
   })
   const plain = fc.record({ type: fc.constant('text' as const), text: words })
   const part: fc.Arbitrary<Part> = fc.oneof(

@@ -133,7 +133,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
               { type: 'file', media_type: 'application/pdf', data },
               { type: 'file', media_type: 'text/x-c++', data },
               { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a.pdf' },
-              { type: 'image', media_type: 'image/jpg', data },
+              { type: 'image', media_type: 'image/jpeg', data },
               { type: 'file', media_type: 'image/png', data, name: 'a.png' },
               { type: 'file', media_type: 'application/zip', data, name: 'a.zip' },
               { type: 'file', media_type: 'video/mp4', data },
