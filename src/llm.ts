@@ -179,7 +179,7 @@ export function createLlm(deps: LlmDeps): Llm {
       throw new Refused(failure, classify(failure))
     }
     progress.isStreaming = true
-    const parser = deployment.parser(call.context)
+    const parser = deployment.parser(call.context, head.headers)
     await readAnswer(exchange, head, { parser, classify, scrub: scrubber(secret) }, take)
   }
 

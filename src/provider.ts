@@ -176,7 +176,8 @@ export interface Deployment {
   /** Tool declarations in the vendor's shape, exactly as `render` sends them. */
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
   render(request: ModelRequest): RenderedRequest
-  parser(context: ParseContext): ModelParser
+  /** `headers` of the response, whose `date` an error in its stream may count from */
+  parser(context: ParseContext, headers?: UpstreamFailure['headers']): ModelParser
   /**
    * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
    * `details.should_retry` whether it says itself that trying again may help.
