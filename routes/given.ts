@@ -4,7 +4,14 @@
  */
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
-import type { ContentPart, MediaPart, MessageInput, Part, Role } from '../src/chat/message.ts'
+import {
+  type ContentPart,
+  isBlank,
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type Role,
+} from '../src/chat/message.ts'
 import { BatonError } from '../src/errors.ts'
 import type { Caller } from '../src/ports.ts'
 import type { RouteDeps } from './app.ts'
@@ -38,7 +45,7 @@ export async function assertModel(
 /** Text as one part; throws invalid_request, address_not_allowed with `param`. */
 export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {
   const parts = typeof input === 'string' ? [{ type: 'text' as const, text: input }] : input
-  if (parts.every((part) => part.type === 'text' && part.text.trim() === '')) {
+  if (parts.every((part) => part.type === 'text' && isBlank(part.text))) {
     throw invalid('input', 'input holds nothing but white space.')
   }
   return content(check, parts, 'input')

@@ -5,7 +5,13 @@
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
 import { mediaAsText } from '../../src/chat/media.ts'
-import type { MediaPart, MessageInput, Part, ToolResultPart } from '../../src/chat/message.ts'
+import {
+  isBlank,
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type ToolResultPart,
+} from '../../src/chat/message.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import { thinkingBlock } from './opaque.ts'
 import type {
@@ -83,7 +89,7 @@ const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
 function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rendering): void {
   switch (part.type) {
     case 'text':
-      if (part.text.trim() !== '') (bySystem ? turn.system : turn.content).push(textBlock(part.text))
+      if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(textBlock(part.text))
       return
     case 'image':
     case 'audio':
@@ -121,7 +127,7 @@ function userMessages({ results, content, system }: UserTurn): WireMessage[] {
 function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
   switch (part.type) {
     case 'text':
-      return part.text.trim() === '' ? [] : [textBlock(part.text)]
+      return isBlank(part.text) ? [] : [textBlock(part.text)]
     case 'reasoning':
       return replay ? thinkingBlock(part) : []
     case 'tool_call': {
@@ -143,7 +149,7 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
 function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock {
   const content = part.content.flatMap((item): ContentBlock[] => {
     if (item.type !== 'text') return part.is_error ? [] : [mediaBlock(item, rendering)]
-    return item.text.trim() === '' ? [] : [textBlock(item.text)]
+    return isBlank(item.text) ? [] : [textBlock(item.text)]
   })
   const hasText = content.some(({ type }) => type === 'text')
   if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
@@ -201,5 +207,5 @@ function documentSource(type: string, data?: string, url?: string): DocumentBloc
   if (type === PDF && data !== undefined) return { type: 'base64', media_type: PDF, data }
   if (data === undefined || !isPlainText(type)) return null
   const text = Buffer.from(data, 'base64').toString('utf8')
-  return text.trim() === '' ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
+  return isBlank(text) ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
 }

@@ -114,6 +114,12 @@ export function addUsage(a: Usage, b: Usage): Usage {
 export const toolCalls = (message: MessageInput): ToolCallPart[] =>
   message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
 
+/**
+ * Nothing to see in it: white space, and what shows as little, controls and U+200B among them, which Anthropic takes for
+ * white space too and refuses (zoedolan/Vybn#2895), with every later request of the conversation.
+ */
+export const isBlank = (text: string): boolean => !/[^\s\p{Z}\p{Cc}\p{Cf}]/u.test(text)
+
 /** The visible text of a message. */
 export const textOf = (message: MessageInput): string =>
   message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('')

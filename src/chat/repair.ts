@@ -8,16 +8,17 @@
  */
 import { createHash, type Hash } from 'node:crypto'
 import { asItIs, mediaAsText } from './media.ts'
-import type {
-  AssistantPart,
-  ContentPart,
-  MediaKind,
-  MediaPart,
-  MessageInput,
-  Part,
-  Provenance,
-  ToolCallPart,
-  ToolResultPart,
+import {
+  type AssistantPart,
+  type ContentPart,
+  isBlank,
+  type MediaKind,
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type Provenance,
+  type ToolCallPart,
+  type ToolResultPart,
 } from './message.ts'
 import { exposedName, legalCallId } from './names.ts'
 
@@ -94,7 +95,7 @@ class Walk {
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
-        if (part.text.trim() === '') return []
+        if (isBlank(part.text)) return []
         return [part.provenance ? { type: 'text', text: part.text } : part]
       case 'image':
       case 'audio':
@@ -130,7 +131,7 @@ class Walk {
     const provenance = 'provenance' in part ? this.#fitting(part.provenance, prefix) : undefined
     switch (part.type) {
       case 'text':
-        if (part.text.trim() === '' && !provenance) return null
+        if (isBlank(part.text) && !provenance) return null
         return provenance || part.provenance?.opaque === undefined ? part : { type: 'text', text: part.text }
       case 'reasoning':
         return provenance ? part : null
@@ -178,25 +179,18 @@ class Walk {
   #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
     const found = this.#results.get(call.call_id)?.shift()
     if (!found) return unanswered(ready)
-    const content = found.content.flatMap((part) =>
-      part.type === 'text'
-        ? part.text === ''
-          ? []
-          : [part]
-        : [this.#medium(part, this.#target.resultMedia)],
-    )
+    const content = this.#content(found, this.#target.resultMedia)
     return { ...found, call_id: ready.call_id, name: ready.name, content }
   }
 
   #orphan(part: ToolResultPart): ContentPart[] {
-    const content = part.content.flatMap((item) =>
-      item.type === 'text'
-        ? item.text.trim() === ''
-          ? []
-          : [item]
-        : [this.#medium(item, this.#target.userMedia)],
-    )
-    return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
+    const head = { type: 'text' as const, text: `[Result of an earlier call of ${part.name}]` }
+    return [head, ...this.#content(part, this.#target.userMedia)]
+  }
+
+  #content({ content }: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
+    const items = content.filter((item) => item.type !== 'text' || !isBlank(item.text))
+    return items.map((item) => (item.type === 'text' ? item : this.#medium(item, accepted)))
   }
 
   /** A medium that cannot be shown is named in words. */

@@ -30,7 +30,7 @@ const provenance: fc.Arbitrary<Provenance> = fc.record(
 // Few ids, so that histories repeat them, lose results and have results without a call.
 const callId = fc.constantFrom('call_1', 'call_2', 'call_3', 'call_1_2', 'a|b/ü', 'x'.repeat(90))
 const toolName = fc.constantFrom('srv.read', 'srv.写', 'built_in', `srv.${'n'.repeat(80)}`, 'srv.a.b')
-const words = fc.constantFrom('', ' ', 'hello', 'π ≠ 3', 'two\nlines')
+const words = fc.constantFrom('', ' ', '\u200b\u0085', 'hello', 'π ≠ 3', 'two\nlines')
 const media = fc.record({
   type: fc.constantFrom(...KINDS),
   media_type: fc.constantFrom('image/png', 'audio/wav', 'application/pdf'),

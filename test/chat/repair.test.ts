@@ -25,6 +25,7 @@ const target: fc.Arbitrary<RepairTarget> = fc.record({
   systemMessages: fc.boolean(),
 })
 
+const BLANK = /^[\s\u0085\u200b]*$/
 const callsOf = (one: MessageInput | undefined) =>
   one?.parts.filter((part): part is ToolCallPart => part.type === 'tool_call') ?? []
 const resultsOf = (one: MessageInput | undefined) =>
@@ -82,7 +83,7 @@ t.test(
         const said = given
           .filter(({ role }) => role !== 'assistant')
           .flatMap(({ parts }) => parts.flatMap((part) => (part.type === 'text' ? part.text : [])))
-          .filter((one) => one.trim() !== '')
+          .filter((one) => !BLANK.test(one))
         const kept = JSON.stringify(messages)
         return said.every((one) => kept.includes(JSON.stringify(one).slice(1, -1)))
       }),
@@ -107,7 +108,7 @@ function checkPart(part: Part, role: string, to: RepairTarget): void {
       if (provenanceOf?.opaque === undefined) throw new Error('reasoning without a token')
       return
     case 'text':
-      if (part.text.trim() === '' && !provenanceOf) throw new Error('an empty text')
+      if (BLANK.test(part.text) && !provenanceOf) throw new Error('an empty text')
       return
     case 'image':
     case 'audio':
@@ -116,7 +117,7 @@ function checkPart(part: Part, role: string, to: RepairTarget): void {
       return
     case 'tool_result':
       for (const inner of part.content) {
-        if (inner.type === 'text' ? inner.text === '' : !to.resultMedia.has(inner.type)) {
+        if (inner.type === 'text' ? BLANK.test(inner.text) : !to.resultMedia.has(inner.type)) {
           throw new Error(`${inner.type} in a result`)
         }
       }

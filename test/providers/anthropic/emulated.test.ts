@@ -329,7 +329,10 @@ async function modelsBody(
 }
 
 /** Histories of any making: other vendors' reasoning, orphans, odd ids, empty and broken texts, all roles. */
-const anyText = fc.oneof(fc.string({ unit: 'binary' }), fc.constantFrom('', ' ', 'a\ud83d', 'say hi'))
+const anyText = fc.oneof(
+  fc.string({ unit: 'binary' }),
+  fc.constantFrom('', ' ', '\u200b', '\u0085\u001c', 'a\ud83d', 'say hi'),
+)
 const anyMedia: fc.Arbitrary<Part> = fc.record({
   type: fc.constantFrom('image', 'audio', 'file'),
   media_type: fc.constantFrom(
