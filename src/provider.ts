@@ -4,7 +4,7 @@
  * the vendor's errors. No I/O, clock, randomness or environment; secrets enter only in `authorize`.
  */
 import type { ModelEvent } from './chat/event.ts'
-import type { MediaKind, MessageInput, Provenance } from './chat/message.ts'
+import type { MediaPart, MessageInput, Provenance } from './chat/message.ts'
 import type { BatonError } from './errors.ts'
 import type { SseFrame } from './sse.ts'
 
@@ -59,9 +59,8 @@ export interface Capabilities {
   forcedToolChoice: boolean
   /** Reasoning tokens are only valid under the very prefix that they were made under */
   boundThinking: boolean
-  /** Kinds of media accepted from the user, and inside a tool result */
-  userMedia: ReadonlySet<MediaKind>
-  resultMedia: ReadonlySet<MediaKind>
+  /** The model is shown this medium, from the user as well as in a tool result */
+  takesMedia(part: MediaPart): boolean
   /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
   systemMessages: boolean
   /** Most tools that may be declared in one request; null: no known limit */
@@ -107,7 +106,7 @@ export interface DeploymentOptions {
  * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every
  * tool call is answered by the `tool` message right after it, one result a call, in call order; names
  * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media
- * kinds that the target refuses are text already; no notice, no empty part, no empty message.
+ * that the target refuses are text already; no notice, no empty part, no empty message.
  */
 export interface ModelRequest {
   model: string

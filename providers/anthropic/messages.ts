@@ -4,7 +4,6 @@
  * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
-import { mediaAsText } from '../../src/chat/media.ts'
 import {
   isBlank,
   type MediaPart,
@@ -36,7 +35,7 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
   let turn = emptyTurn()
   for (const message of messages) {
     if (message.role !== 'assistant') {
-      for (const part of message.parts) collect(part, message.role === 'system', turn, rendering)
+      for (const part of message.parts) collect(part, message.role === 'system', turn)
       continue
     }
     const blocks = message.parts.flatMap((part) => assistantBlocks(part, rendering))
@@ -86,7 +85,7 @@ interface UserTurn {
 }
 const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
 
-function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rendering): void {
+function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
   switch (part.type) {
     case 'text':
       if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(textBlock(part.text))
@@ -94,11 +93,11 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rende
     case 'image':
     case 'audio':
     case 'file':
-      turn.content.push(mediaBlock(part, rendering))
+      turn.content.push(...mediaBlocks(part))
       return
     case 'tool_result':
-      turn.results.push(toolResult(part, rendering))
-      turn.content.push(...besideFailed(part, rendering))
+      turn.results.push(toolResult(part))
+      turn.content.push(...besideFailed(part))
       return
     case 'reasoning':
     case 'tool_call':
@@ -137,7 +136,6 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
     case 'image':
     case 'audio':
     case 'file':
-      return [textBlock(mediaAsText(part))]
     case 'tool_result':
     case 'notice':
       return []
@@ -146,9 +144,9 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
   }
 }
 
-function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock {
+function toolResult(part: ToolResultPart): ToolResultBlock {
   const content = part.content.flatMap((item): ContentBlock[] => {
-    if (item.type !== 'text') return part.is_error ? [] : [mediaBlock(item, rendering)]
+    if (item.type !== 'text') return part.is_error ? [] : mediaBlocks(item)
     return isBlank(item.text) ? [] : [textBlock(item.text)]
   })
   const hasText = content.some(({ type }) => type === 'text')
@@ -164,20 +162,18 @@ function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock
 }
 
 /** "all content must be type `text` if `is_error` is true": a failed call's media stand behind the results. */
-function besideFailed({ name, content, is_error }: ToolResultPart, rendering: Rendering): ContentBlock[] {
+function besideFailed({ name, content, is_error }: ToolResultPart): ContentBlock[] {
   const media = is_error ? content.filter((item) => item.type !== 'text') : []
   if (media.length === 0) return []
-  return [textBlock(`[From the result of ${name}:]`), ...media.map((item) => mediaBlock(item, rendering))]
+  return [textBlock(`[From the result of ${name}:]`), ...media.flatMap(mediaBlocks)]
 }
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text: wellFormed(text) })
 
-/** A medium as the block of its kind; what the API takes no form of becomes a text that says so. */
-function mediaBlock(part: MediaPart, { note }: Rendering): ContentBlock {
+/** A medium as the block of its kind; none where the API takes no form of it. */
+export function mediaBlocks(part: MediaPart): ContentBlock[] {
   const block = part.type === 'image' ? imageBlock(part) : part.type === 'file' ? documentBlock(part) : null
-  if (block) return block
-  note(`messages: a medium of type ${part.media_type} is not accepted; the model is told that it exists`)
-  return textBlock(mediaAsText(part))
+  return block ? [block] : []
 }
 
 /** Types that the vision page names (wire/anthropic.md 3.6). */

@@ -13,7 +13,6 @@ import { declareTools, renderBody, SCHEMA } from './render.ts'
 const shared = {
   provider: 'gemini',
   schema: SCHEMA,
-  capabilities,
   parser: createParser,
   classify,
   repair: repairRequest,
@@ -21,6 +20,7 @@ const shared = {
 
 const publicApi = {
   ...shared,
+  capabilities: (model) => capabilities(model, true),
   declare: (tools) => declareTools(tools, false),
   models: { path: '/models?pageSize=1000', parse: parseModels },
 } satisfies Partial<Deployment>
@@ -51,13 +51,14 @@ export const codeAssist: Deployment = {
   ...shared,
   id: 'code-assist',
   credential: { kind: 'oauth', path: 'code_assist' },
+  capabilities: (model) => capabilities(model, false),
   declare: (tools, options) => declareTools(tools, options.dual_declarations),
   render: renderCodeAssist,
   authorize: ({ access_token = '' }) => ({ authorization: `Bearer ${access_token}` }),
 }
 
 function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
-  const { body, notes } = renderBody(request, { oauth, urlMedia: true, bothSpellings: false })
+  const { body, notes } = renderBody(request, { oauth, bothSpellings: false })
   return {
     method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
@@ -70,7 +71,6 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
   const { body, notes } = renderBody(request, {
     oauth: true,
-    urlMedia: false,
     bothSpellings: request.options.dual_declarations,
   })
   return {

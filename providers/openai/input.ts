@@ -2,7 +2,6 @@
  * Canonical messages as input items (wire/openai.md 4). The history is repaired already: every call has
  * its result, names and ids are legal, tokens stand only where they may go back.
  */
-import { mediaAsText } from '../../src/chat/media.ts'
 import type {
   ContentPart,
   MediaPart,
@@ -106,14 +105,17 @@ const isContent = (part: Part): part is ContentPart =>
 
 function inputContent(part: ContentPart): InputContent {
   if (part.type === 'text') return { type: 'input_text', text: part.text }
-  if (IMAGES.has(part.media_type) || (part.type === 'image' && part.url !== undefined)) {
+  if (formOf(part) === 'input_image') {
     return { type: 'input_image', image_url: part.url ?? dataUrl(part), detail: 'auto' }
   }
-  if (part.type === 'file' && !UNREAD.test(part.media_type)) {
-    if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
-    return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
-  }
-  return { type: 'input_text', text: mediaAsText(part) }
+  if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
+  return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
+}
+
+/** The form in which the API takes a medium; null: in none. */
+export function formOf({ type, media_type, url }: MediaPart): 'input_image' | 'input_file' | null {
+  if (IMAGES.has(media_type) || (type === 'image' && url !== undefined)) return 'input_image'
+  return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 
 /** Any other image is answered with "does not represent a valid image", and the whole request with it. */

@@ -12,11 +12,11 @@ import {
   type AssistantPart,
   type ContentPart,
   isBlank,
-  type MediaKind,
   type MediaPart,
   type MessageInput,
   type Part,
   type Provenance,
+  type TextPart,
   type ToolCallPart,
   type ToolResultPart,
 } from './message.ts'
@@ -28,8 +28,7 @@ export interface RepairTarget {
   model: string
   credential_id: string | null
   boundThinking: boolean
-  userMedia: ReadonlySet<MediaKind>
-  resultMedia: ReadonlySet<MediaKind>
+  takesMedia(part: MediaPart): boolean
   systemMessages: boolean
 }
 
@@ -100,7 +99,7 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return [this.#medium(part, this.#target.userMedia)]
+        return [this.#medium(part)]
       case 'tool_result':
         return this.#calls.has(part.call_id) ? [] : this.#orphan(part)
       case 'tool_call':
@@ -146,7 +145,7 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return this.#medium(part, NOTHING)
+        return this.#named(part, 'of an answer goes back to no model')
       case 'tool_result':
       case 'notice':
         return null
@@ -179,25 +178,36 @@ class Walk {
   #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
     const found = this.#results.get(call.call_id)?.shift()
     if (!found) return unanswered(ready)
-    const content = this.#content(found, this.#target.resultMedia)
-    return { ...found, call_id: ready.call_id, name: ready.name, content }
+    const content = this.#content(found)
+    const result = { ...found, call_id: ready.call_id, name: ready.name, content }
+    const { structured, ...plain } = result
+    const isNamed = content.some((part) => part.type === 'text' && !found.content.includes(part))
+    if (structured === undefined || !isNamed) return result
+    // Vendors take words or a structure of a result: as words, neither hides the other.
+    const hasWords = found.content.some((part) => part.type === 'text' && content.includes(part))
+    if (!hasWords) content.unshift({ type: 'text', text: JSON.stringify(structured) })
+    return plain
   }
 
   #orphan(part: ToolResultPart): ContentPart[] {
     const head = { type: 'text' as const, text: `[Result of an earlier call of ${part.name}]` }
-    return [head, ...this.#content(part, this.#target.userMedia)]
+    return [head, ...this.#content(part)]
   }
 
-  #content({ content }: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
+  #content({ content }: ToolResultPart): ContentPart[] {
     const items = content.filter((item) => item.type !== 'text' || !isBlank(item.text))
-    return items.map((item) => (item.type === 'text' ? item : this.#medium(item, accepted)))
+    return items.map((item) => (item.type === 'text' ? item : this.#medium(item)))
   }
 
-  /** A medium that cannot be shown is named in words. */
-  #medium(part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart {
+  #medium(part: MediaPart): ContentPart {
     const known = asItIs(part)
-    if (known && accepted.has(known.type)) return known
-    const why = known ? 'is not accepted' : 'is none by its bytes'
+    if (!known) return this.#named(part, 'is none by its bytes')
+    if (this.#target.takesMedia(known)) return known
+    return this.#named(part, part.url === undefined ? 'is not accepted' : 'by URL is not accepted')
+  }
+
+  /** In words, since it cannot be shown. */
+  #named(part: MediaPart, why: string): TextPart {
     this.notes.add(`messages: a medium of type ${part.media_type} ${why}; the model is told that it exists`)
     return { type: 'text', text: mediaAsText(part) }
   }
@@ -228,9 +238,6 @@ function withoutPrefix(part: Part): unknown {
   const { prefix: _, ...provenance } = whole
   return { ...rest, provenance }
 }
-
-/** An answer's own media go back to no model. */
-const NOTHING: ReadonlySet<MediaKind> = new Set()
 
 const unanswered = (call: ToolCallPart): ToolResultPart => ({
   type: 'tool_result',

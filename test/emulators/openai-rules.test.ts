@@ -1,5 +1,7 @@
 /** What the emulated services of OpenAI refuse, each provoked. */
+
 import t, { type Test } from 'tap'
+import { PNG } from './bytes.ts'
 import { type Body, CHATGPT, emulate, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { calls, text } from './scene.ts'
 
@@ -112,6 +114,11 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
 ]
 
 const REFUSED_WITH_KEY: typeof REFUSED = [
+  [
+    'an image for a model that sees none',
+    { ...picture(`data:image/png;base64,${PNG}`), model: 'o3-mini' },
+    /only supported by certain models/,
+  ],
   ['an unknown field', { teleport: 1 }, /Unknown parameter: 'teleport'/],
   ['no input', { input: undefined }, /'input'/],
   ['too many tools', { tools: many }, /maximum length 128/],

@@ -285,6 +285,8 @@ t.test('any history renders into what the services accept', async (t) => {
     model: models,
     tools: fc.constantFrom([], TOOLS),
     follow_up: fc.boolean(),
+    'o3-mini',
+    'gpt-4',
   })
   for (const deployment of [openai, chatgpt]) {
     fc.assert(
