@@ -127,6 +127,27 @@ const UNREAD =
 
 const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
-/** Inline files need a name, and its ending tells their kind. */
-const filename = (part: MediaPart): string =>
-  part.name ?? `file.${part.media_type.match(/\/([a-z0-9]+)$/)?.[1] ?? 'txt'}`
+/** Inline files need a name, and its ending tells their kind: one that has none of its own is given its type's. */
+function filename({ name = 'file', media_type }: MediaPart): string {
+  if (/\.[a-z][a-z0-9]*$/i.test(name)) return name
+  const [, subtype = ''] = /\/([^;\s]+)/.exec(media_type.toLowerCase()) ?? []
+  return `${name}.${ENDINGS[subtype] ?? (/^[a-z]{2,4}$/.test(subtype) ? subtype : 'txt')}`
+}
+
+/** Where the subtype is none; kinds that developers.openai.com names under "File inputs". */
+const ENDINGS: Readonly<Record<string, string>> = {
+  plain: 'txt',
+  markdown: 'md',
+  javascript: 'js',
+  typescript: 'ts',
+  'x-python': 'py',
+  'tab-separated-values': 'tsv',
+  'ld+json': 'json',
+  msword: 'doc',
+  'vnd.ms-excel': 'xls',
+  'vnd.ms-powerpoint': 'ppt',
+  'vnd.oasis.opendocument.text': 'odt',
+  'vnd.openxmlformats-officedocument.wordprocessingml.document': 'docx',
+  'vnd.openxmlformats-officedocument.spreadsheetml.sheet': 'xlsx',
+  'vnd.openxmlformats-officedocument.presentationml.presentation': 'pptx',
+}

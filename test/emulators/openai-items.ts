@@ -126,6 +126,10 @@ const withText = (field: string) => (part: Wire, at: string) => {
   refuse(`Invalid type for '${at}.${field}': expected a string.`, `${at}.${field}`, 'invalid_type')
 }
 
+/** By a file's ending (developers.openai.com, "File inputs"). */
+const FILES =
+  'pdf txt md json html xml css js ts py c cpp java doc docx rtf odt ppt pptx csv tsv xls xlsx'.split(' ')
+
 const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = {
   input_text: withText('text'),
   output_text: withText('text'),
@@ -143,6 +147,13 @@ const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = 
     const [, type, data] = /^data:([\w.+-]+\/[\w.+-]+);base64,(.*)/.exec(text(part.file_data)) ?? []
     if (type === undefined || text(part.filename) === '') {
       refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+    }
+    if (!FILES.includes(/\.(\w+)$/.exec(text(part.filename))?.[1] ?? '')) {
+      refuse(
+        'Expected context stuffing file type to be a supported format.',
+        `${at}.filename`,
+        'unsupported_file',
+      )
     }
     if (type === 'application/pdf' && seenAs(data) !== type) {
       refuse('The PDF that you provided cannot be read.', at, 'invalid_value')

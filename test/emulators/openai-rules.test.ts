@@ -138,6 +138,18 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
     /filename/,
   ],
   [
+    'a file of an unknown kind',
+    {
+      input: [
+        {
+          ...user('x'),
+          content: [{ type: 'input_file', filename: 'file.plain', file_data: 'data:text/plain;base64,AAAA' }],
+        },
+      ],
+    },
+    /supported format/,
+  ],
+  [
     'a PDF that is none',
     {
       input: [

@@ -222,7 +222,14 @@ const histories = (() => {
   const name = fc.constantFrom('files.read', 'a.b.c', 'ünï.cødé', `long.${'x'.repeat(80)}`)
   const media = fc.record({
     type: fc.constantFrom('image' as const, 'audio' as const, 'file' as const),
-    media_type: fc.constantFrom('image/png', 'image/svg+xml', 'audio/wav', 'application/pdf'),
+    media_type: fc.constantFrom(
+      'image/png',
+      'image/svg+xml',
+      'audio/wav',
+      'application/pdf',
+      'text/plain',
+      'text/x-c++',
+    ),
     data: fc.constantFrom('QUJD', PNG, JPEG, PDF),
   })
   const plain = fc.record({ type: fc.constant('text' as const), text: words })
@@ -278,6 +285,8 @@ t.test('any history renders into what the services accept', async (t) => {
     'gpt-6-astra',
     'o3',
     'ft:gpt-4o-mini:o::1',
+    'o3-mini',
+    'gpt-4',
   )
   const cases = fc.record({
     history: histories,
@@ -285,8 +294,6 @@ t.test('any history renders into what the services accept', async (t) => {
     model: models,
     tools: fc.constantFrom([], TOOLS),
     follow_up: fc.boolean(),
-    'o3-mini',
-    'gpt-4',
   })
   for (const deployment of [openai, chatgpt]) {
     fc.assert(

@@ -166,6 +166,29 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ])
   })
 
+  await t.test('a file has the ending of its type, where its name has none', async (t) => {
+    const office = 'application/vnd.openxmlformats-officedocument'
+    for (const [media_type, name, expected] of [
+      ['text/plain', undefined, 'file.txt'],
+      ['Text/Plain; charset=utf-8', 'notes', 'notes.txt'],
+      ['text/markdown', 'v1.2', 'v1.2.md'],
+      ['text/csv', 'a.tsv', 'a.tsv'],
+      ['text/html', undefined, 'file.html'],
+      ['text/javascript', undefined, 'file.js'],
+      ['application/json', undefined, 'file.json'],
+      ['application/msword', undefined, 'file.doc'],
+      [`${office}.wordprocessingml.document`, 'letter', 'letter.docx'],
+      [`${office}.spreadsheetml.sheet`, undefined, 'file.xlsx'],
+      [`${office}.presentationml.presentation`, undefined, 'file.pptx'],
+      ['text/x-c++', undefined, 'file.txt'],
+      ['application/x-unheard-of', undefined, 'file.txt'],
+    ] as const) {
+      const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
+      const { body } = publicBody(requestFor(openai, { messages: [{ role: 'user', parts: [part] }] }))
+      t.match(body.input, [{ content: [{ filename: expected }] }], media_type)
+    }
+  })
+
   await t.test('results tell what became of the call', async (t) => {
     const outcomes = ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'] as const
     const parts: Part[] = outcomes.map((outcome) => ({
