@@ -3,7 +3,14 @@
  */
 import type { Static } from 'typebox'
 import type { ContextEdit } from '../src/chat/edits.ts'
-import type { ContentPart, MediaPart, MessageInput, Part, Role } from '../src/chat/message.ts'
+import {
+  type ContentPart,
+  isBlank,
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type Role,
+} from '../src/chat/message.ts'
 import { BatonError, invalid } from '../src/errors.ts'
 import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
@@ -22,7 +29,7 @@ const HOLDS: Record<Role, readonly Part['type'][]> = {
 /** Text as one part; throws invalid_request, address_not_allowed with `param`. */
 export async function givenInput(check: Check, input: Static<typeof Input>): Promise<ContentPart[]> {
   const parts = typeof input === 'string' ? [{ type: 'text' as const, text: input }] : input
-  if (parts.every((part) => part.type === 'text' && part.text.trim() === '')) {
+  if (parts.every((part) => part.type === 'text' && isBlank(part.text))) {
     throw invalid('input', 'input holds nothing but white space.')
   }
   return content(check, parts, 'input')

@@ -67,7 +67,7 @@ export interface ErrorOptions {
   param?: string
   /** Extra facts for the caller; never a secret. A provider's own words go to `details.upstream`. */
   details?: Record<string, unknown>
-  /** Seconds after which a retry makes sense; becomes the Retry-After header. */
+  /** Seconds after which a retry makes sense, a month at most; becomes the Retry-After header. */
   retryAfter?: number
   cause?: unknown
 }
@@ -79,6 +79,9 @@ export interface ErrorBody {
   param: string | null
   details: Record<string, unknown>
 }
+
+/** Others state waits as they like; the longest real ones, of a vendor's weekly or monthly limits, are below it. */
+const LONGEST_WAIT = 31 * 86_400
 
 /** The only error type that crosses module borders on purpose; everything else is a defect (500). */
 export class BatonError extends Error {
@@ -98,7 +101,8 @@ export class BatonError extends Error {
     this.retryable = entry.retryable ?? false
     this.param = options.param ?? null
     this.details = options.details
-    this.retryAfter = options.retryAfter
+    const { retryAfter } = options
+    this.retryAfter = retryAfter === undefined ? undefined : Math.min(retryAfter, LONGEST_WAIT)
   }
 
   /** `retry_after` is among the details, since a stored error is answered later, with its header. */

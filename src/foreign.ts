@@ -17,10 +17,13 @@ export function withoutSecrets(text: string, sent: readonly string[]): string {
   return forms.sort((a, b) => b.length - a.length).reduce((rest, form) => rest.replaceAll(form, '***'), text)
 }
 
-/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`. */
+/** Nobody is kept away for longer by what a service says. */
+const LONGEST_MS = 86_400_000
+
+/** Seconds or an HTTP date (RFC 9110 10.2.3) in milliseconds from `now`, a day at most. */
 export function retryAfterMs(header: string | null | undefined, now: number): number | undefined {
   if (header === null || header === undefined) return undefined
-  if (/^\d+$/.test(header.trim())) return Number(header) * 1000
+  if (/^\d+$/.test(header.trim())) return Math.min(Number(header) * 1000, LONGEST_MS)
   const date = Date.parse(header)
-  return Number.isNaN(date) ? undefined : Math.max(0, date - now)
+  return Number.isNaN(date) ? undefined : Math.min(Math.max(0, date - now), LONGEST_MS)
 }

@@ -40,6 +40,11 @@ export interface ModelCall {
   beforeSend?(): boolean
   /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
   onUnauthorized?(): Promise<boolean>
+  /**
+   * What the deployment's `repair` has mended for calls of the same turn: done to this request before it is sent,
+   * and added to by this call.
+   */
+  mended?: UpstreamFailure[]
 }
 
 /** A request as it would be sent. */
@@ -93,6 +98,8 @@ const MAX_ERROR = 256 << 10
 /** Shorter than the idle time of common load balancers (60 s), so that seldom a socket is closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 const MODELS_TIMEOUT_MS = 15_000
+/** One request may be refused for one thing after another; each vendor's `repair` knows fewer. */
+const MOST_REPAIRS = 3
 /** A list of models is asked for on nobody's behalf. */
 const NEVER = new AbortController().signal
 
@@ -116,7 +123,8 @@ interface Progress {
   /** A stream has answered the last attempt */
   isStreaming: boolean
   isRefreshed: boolean
-  isRepaired: boolean
+  mended: UpstreamFailure[]
+  repairs: number
   started: number
   firstEventMs: number | null
   usage: Usage | null
@@ -169,7 +177,7 @@ export function createLlm(deps: LlmDeps): Llm {
       throw new Refused(failure, classify(failure))
     }
     progress.isStreaming = true
-    const parser = deployment.parser(call.context)
+    const parser = deployment.parser(call.context, head.headers)
     await readAnswer(exchange, head, { parser, classify, scrub: scrubber(secret) }, take)
   }
 
@@ -184,10 +192,13 @@ export function createLlm(deps: LlmDeps): Llm {
         progress.isRefreshed = true
         if (await call.onUnauthorized()) return progress.request
       }
-      if (failure.status >= 400 && failure.status < 500 && !progress.isRepaired) {
-        progress.isRepaired = true
+      if (failure.status >= 400 && failure.status < 500 && progress.repairs < MOST_REPAIRS) {
         const repaired = call.deployment.repair?.(failure, progress.request)
-        if (repaired) return repaired
+        if (repaired) {
+          progress.repairs++
+          progress.mended.push(failure)
+          return repaired
+        }
       }
     }
     const error = thrown instanceof Refused ? thrown.error : thrown
@@ -233,13 +244,15 @@ export function createLlm(deps: LlmDeps): Llm {
   }
 
   async function stream(call: ModelCall, take: Take): Promise<void> {
+    const { deployment, mended = [] } = call
     const progress: Progress = {
-      request: call.request,
+      request: mended.reduce((request, one) => deployment.repair?.(one, request) ?? request, call.request),
       retry: createRetry(random),
       attempts: 0,
       isStreaming: false,
       isRefreshed: false,
-      isRepaired: false,
+      mended,
+      repairs: 0,
       started: now(),
       firstEventMs: null,
       usage: null,

@@ -4,7 +4,7 @@
  * the vendor's errors. No I/O, clock, randomness or environment; secrets enter only in `authorize`.
  */
 import type { ModelEvent } from './chat/event.ts'
-import type { MediaKind, MessageInput, Provenance } from './chat/message.ts'
+import type { MediaPart, MessageInput, Provenance } from './chat/message.ts'
 import type { BatonError } from './errors.ts'
 import type { SseFrame } from './sse.ts'
 
@@ -59,9 +59,8 @@ export interface Capabilities {
   forcedToolChoice: boolean
   /** Reasoning tokens are only valid under the very prefix that they were made under */
   boundThinking: boolean
-  /** Kinds of media accepted from the user, and inside a tool result */
-  userMedia: ReadonlySet<MediaKind>
-  resultMedia: ReadonlySet<MediaKind>
+  /** The model is shown this medium, from the user as well as in a tool result */
+  takesMedia(part: MediaPart): boolean
   /** Role `system` may stand in mid-conversation; otherwise it is given as a user's text */
   systemMessages: boolean
 }
@@ -105,7 +104,7 @@ export interface DeploymentOptions {
  * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every
  * tool call is answered by the `tool` message right after it, one result a call, in call order; names
  * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media
- * kinds that the target refuses are text already; no notice, no empty part, no empty message.
+ * that the target refuses are text already; no notice, no empty part, no empty message.
  */
 export interface ModelRequest {
   model: string
@@ -176,7 +175,8 @@ export interface Deployment {
   /** Tool declarations in the vendor's shape, exactly as `render` sends them. */
   declare(tools: readonly ToolDeclaration[], options: DeploymentOptions): unknown[]
   render(request: ModelRequest): RenderedRequest
-  parser(context: ParseContext): ModelParser
+  /** `headers` of the response, whose `date` an error in its stream may count from */
+  parser(context: ParseContext, headers?: UpstreamFailure['headers']): ModelParser
   /**
    * Maps a failed response to the catalogue; keeps the vendor's words in `details.upstream`, and in
    * `details.should_retry` whether it says itself that trying again may help.
@@ -189,8 +189,9 @@ export interface Deployment {
    */
   renewOn?: readonly number[]
   /**
-   * A request to send once instead of the refused one (vendor's documented repair, e.g. reasoning that
-   * the vendor can no longer verify is left out); null when there is none. Called before the first byte.
+   * A request to send instead of the refused one (vendor's documented repair, e.g. reasoning that the vendor
+   * can no longer verify is left out); null when there is none, or it was made already. Called before the first
+   * byte, for what one request is refused for after the other, and for the turn's later requests once more.
    */
   repair?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */

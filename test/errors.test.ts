@@ -1,6 +1,13 @@
 import t from 'tap'
-import { inFull } from '../src/errors.ts'
+import { BatonError, inFull } from '../src/errors.ts'
 import { unavailable } from '../src/store/db.ts'
+
+t.test('a wait that someone else states is a month at most', async (t) => {
+  const wait = (retryAfter: number) =>
+    new BatonError('upstream_rate_limited', '', { retryAfter }).toBody().details
+  t.strictSame(wait(99_999_999_999), { retry_after: 31 * 86_400 })
+  t.strictSame(wait(600_000), { retry_after: 600_000 }, 'of a weekly limit')
+})
 
 t.test('operators are told where the database is', async (t) => {
   const away = unavailable('connect ECONNREFUSED 10.0.0.7:5432')

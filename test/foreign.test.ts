@@ -28,5 +28,7 @@ t.test('Retry-After is seconds or a date', async (t) => {
   t.equal(retryAfterMs('0', now), 0)
   t.equal(retryAfterMs('Thu, 01 Jan 2026 00:00:10 GMT', now), 10_000)
   t.equal(retryAfterMs('Wed, 31 Dec 2025 00:00:00 GMT', now), 0)
+  t.equal(retryAfterMs('99999999999', now), 86_400_000, 'a day at most')
+  t.equal(retryAfterMs('Fri, 01 Jan 2027 00:00:00 GMT', now), 86_400_000)
   for (const none of [null, undefined, '', 'soon']) t.equal(retryAfterMs(none, now), undefined, String(none))
 })

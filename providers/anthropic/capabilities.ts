@@ -5,6 +5,7 @@
  */
 import type { Capabilities, ReportedModel } from '../../src/provider.ts'
 import { type Json, list, number, object, string } from './json.ts'
+import { mediaBlocks } from './messages.ts'
 import type { WireEffort } from './wire.ts'
 
 export interface Family {
@@ -103,16 +104,13 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
   }
 }
 
-const MEDIA = new Set(['image', 'file'] as const)
-
 export function capabilitiesOf(model: string, reported?: ReportedModel): Capabilities {
   const { sampling, forcedToolChoice, boundThinking, systemMessages } = familyOf(model, reported)
   return {
     sampling,
     forcedToolChoice,
     boundThinking,
-    userMedia: MEDIA,
-    resultMedia: MEDIA,
+    takesMedia: (part) => mediaBlocks(part).length > 0,
     systemMessages,
   }
 }

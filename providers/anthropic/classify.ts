@@ -91,8 +91,18 @@ const refusedCredential = always(
 )
 const unknownModel = always('upstream_rejected', 'Anthropic knows no such model, or no longer serves it.')
 const unpaid = always('upstream_rejected', "Anthropic refused the request because of the account's billing.")
-const busy = always('upstream_overloaded', 'Anthropic is overloaded or failed for a moment. Try again later.')
-const late = always('upstream_timeout', 'Anthropic gave up on the request after its own time limit.')
+/** What may pass, after the wait that the vendor names. */
+const passing =
+  (code: ErrorCode, says: string) =>
+  ({ headers }: Report): Verdict => {
+    const retryAfter = secondsToWait(headers)
+    return [code, says, retryAfter === undefined ? {} : { retryAfter }]
+  }
+const busy = passing(
+  'upstream_overloaded',
+  'Anthropic is overloaded or failed for a moment. Try again later.',
+)
+const late = passing('upstream_timeout', 'Anthropic gave up on the request after its own time limit.')
 const tooLarge = always(
   'context_too_long',
   'The request is larger than Anthropic takes. Shorten the conversation or its attachments.',
@@ -121,18 +131,16 @@ const BY_STATUS = new Map<number, (report: Report) => Verdict>([
   [409, busy],
   [413, tooLarge],
   [429, rateLimited],
-  [500, busy],
-  [502, busy],
-  [503, busy],
   [504, late],
-  [529, busy],
 ])
 
-function unexpected({ status }: Report): Verdict {
+function unexpected(report: Report): Verdict {
+  const { status } = report
   if (status === null)
     return ['upstream_overloaded', 'Anthropic broke the stream off with an error of a kind not known.']
   if (status < 300)
     return ['upstream_rejected', 'Anthropic answered with something other than a stream of events.']
+  if (status >= 500) return busy(report)
   return ['upstream_rejected', `Anthropic refused the request with status ${status}.`]
 }
 

@@ -5,9 +5,9 @@
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
 import {
+  isBlank,
   type MediaPart,
   type MessageInput,
-  mediaAsText,
   type Part,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
@@ -35,7 +35,7 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
   let turn = emptyTurn()
   for (const message of messages) {
     if (message.role !== 'assistant') {
-      for (const part of message.parts) collect(part, message.role === 'system', turn, rendering)
+      for (const part of message.parts) collect(part, message.role === 'system', turn)
       continue
     }
     const blocks = message.parts.flatMap((part) => assistantBlocks(part, rendering))
@@ -85,19 +85,19 @@ interface UserTurn {
 }
 const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
 
-function collect(part: Part, bySystem: boolean, turn: UserTurn, rendering: Rendering): void {
+function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
   switch (part.type) {
     case 'text':
-      if (part.text.trim() !== '') (bySystem ? turn.system : turn.content).push(textBlock(part.text))
+      if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(textBlock(part.text))
       return
     case 'image':
     case 'audio':
     case 'file':
-      turn.content.push(mediaBlock(part, rendering))
+      turn.content.push(...mediaBlocks(part))
       return
     case 'tool_result':
-      turn.results.push(toolResult(part, rendering))
-      turn.content.push(...besideFailed(part, rendering))
+      turn.results.push(toolResult(part))
+      turn.content.push(...besideFailed(part))
       return
     case 'reasoning':
     case 'tool_call':
@@ -126,7 +126,7 @@ function userMessages({ results, content, system }: UserTurn): WireMessage[] {
 function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
   switch (part.type) {
     case 'text':
-      return part.text.trim() === '' ? [] : [textBlock(part.text)]
+      return isBlank(part.text) ? [] : [textBlock(part.text)]
     case 'reasoning':
       return replay ? thinkingBlock(part) : []
     case 'tool_call': {
@@ -136,7 +136,6 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
     case 'image':
     case 'audio':
     case 'file':
-      return [textBlock(mediaAsText(part))]
     case 'tool_result':
     case 'notice':
       return []
@@ -145,10 +144,10 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
   }
 }
 
-function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock {
+function toolResult(part: ToolResultPart): ToolResultBlock {
   const content = part.content.flatMap((item): ContentBlock[] => {
-    if (item.type !== 'text') return part.is_error ? [] : [mediaBlock(item, rendering)]
-    return item.text.trim() === '' ? [] : [textBlock(item.text)]
+    if (item.type !== 'text') return part.is_error ? [] : mediaBlocks(item)
+    return isBlank(item.text) ? [] : [textBlock(item.text)]
   })
   const hasText = content.some(({ type }) => type === 'text')
   if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
@@ -163,33 +162,25 @@ function toolResult(part: ToolResultPart, rendering: Rendering): ToolResultBlock
 }
 
 /** "all content must be type `text` if `is_error` is true": a failed call's media stand behind the results. */
-function besideFailed({ name, content, is_error }: ToolResultPart, rendering: Rendering): ContentBlock[] {
+function besideFailed({ name, content, is_error }: ToolResultPart): ContentBlock[] {
   const media = is_error ? content.filter((item) => item.type !== 'text') : []
   if (media.length === 0) return []
-  return [textBlock(`[From the result of ${name}:]`), ...media.map((item) => mediaBlock(item, rendering))]
+  return [textBlock(`[From the result of ${name}:]`), ...media.flatMap(mediaBlocks)]
 }
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text: wellFormed(text) })
 
-/** A medium as the block of its kind; what the API takes no form of becomes a text that says so. */
-function mediaBlock(part: MediaPart, { note }: Rendering): ContentBlock {
+/** A medium as the block of its kind; none where the API takes no form of it. */
+export function mediaBlocks(part: MediaPart): ContentBlock[] {
   const block = part.type === 'image' ? imageBlock(part) : part.type === 'file' ? documentBlock(part) : null
-  if (block) return block
-  note(`messages: a medium of type ${part.media_type} is not accepted; the model is told that it exists`)
-  return textBlock(mediaAsText(part))
+  return block ? [block] : []
 }
 
 /** Types that the vision page names (wire/anthropic.md 3.6). */
-const IMAGE_TYPES: Readonly<Record<string, ImageType>> = {
-  'image/jpeg': 'image/jpeg',
-  'image/jpg': 'image/jpeg',
-  'image/png': 'image/png',
-  'image/gif': 'image/gif',
-  'image/webp': 'image/webp',
-}
+const IMAGE_TYPES: readonly ImageType[] = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 
 function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
-  const type = IMAGE_TYPES[media_type.toLowerCase()]
+  const type = IMAGE_TYPES.find((known) => known === media_type)
   if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
   if (!type || data === undefined) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }
@@ -212,5 +203,5 @@ function documentSource(type: string, data?: string, url?: string): DocumentBloc
   if (type === PDF && data !== undefined) return { type: 'base64', media_type: PDF, data }
   if (data === undefined || !isPlainText(type)) return null
   const text = Buffer.from(data, 'base64').toString('utf8')
-  return text.trim() === '' ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
+  return isBlank(text) ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
 }

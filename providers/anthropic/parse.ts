@@ -215,15 +215,20 @@ function releaseBare(state: State): ModelEvent[] {
 
 function onMessageDelta(state: State, event: Json): ModelEvent[] {
   state.stopReason = string(object(event.delta).stop_reason) ?? state.stopReason
-  const cut = state.stopReason !== undefined && FINISHES.get(state.stopReason) === 'length'
-  if (cut) state.bare = null
+  if (isCut(state)) state.bare = null
   return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
 }
 
+/** Proxies leave out the ends of blocks: what was told of them is in the message all the same. */
 function onMessageStop(state: State): ModelEvent[] {
-  const bare = releaseBare(state)
+  const rest = [...state.open.keys()].flatMap((index) => [
+    ...releaseBare(state),
+    ...onBlockStop(state, { index }),
+  ])
+  if (isCut(state)) state.bare = null
+  rest.push(...releaseBare(state))
   state.finished = true
-  return [...bare, { type: 'finish', reason: finishOf(state) }]
+  return [...rest, { type: 'finish', reason: finishOf(state) }]
 }
 
 /** Wire/anthropic.md 6. A reason not listed is an ordinary end. */
@@ -232,6 +237,8 @@ const FINISHES = new Map<string, StepFinish>([
   ['model_context_window_exceeded', 'length'],
   ['refusal', 'refusal'],
 ])
+
+const isCut = ({ stopReason }: State): boolean => FINISHES.get(stopReason ?? '') === 'length'
 
 const finishOf = ({ stopReason, called }: State): StepFinish =>
   FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')

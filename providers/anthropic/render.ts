@@ -6,6 +6,7 @@
  * still accept it. Nothing that Baton sends or reads differs otherwise (wire/anthropic.md 3.1).
  */
 import { createHash } from 'node:crypto'
+import { isBlank } from '../../src/chat/message.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { ModelRequest, RenderedRequest, ToolDeclaration } from '../../src/provider.ts'
@@ -90,7 +91,7 @@ function withAnchors(messages: WireMessage[]): WireMessage[] {
 
 function systemBlocks({ instructions, options }: ModelRequest, oauth: boolean): TextBlock[] {
   return [...(oauth ? options.system_blocks : []), instructions]
-    .filter((text) => text.trim() !== '')
+    .filter((text) => !isBlank(text))
     .map((text, i, all) => ({
       type: 'text',
       text: wellFormed(text),

@@ -3,7 +3,6 @@
  * (wire/gemini.md 8.2), whether it still reads sampling fields, and whether it has the request form of
  * Gemini 3 (call ids, signed calls, media inside of function responses).
  */
-import type { MediaKind } from '../../src/chat/message.ts'
 import type { Capabilities, Effort, ReportedModel } from '../../src/provider.ts'
 import { count, list, record, text } from './json.ts'
 
@@ -65,17 +64,22 @@ export const bareModel = (model: string): string => model.replace(/^models\//, '
 export const familyOf = (model: string): Family =>
   FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
 
-const EVERY_KIND: ReadonlySet<MediaKind> = new Set(['image', 'audio', 'file'])
-const IMAGES: ReadonlySet<MediaKind> = new Set(['image'])
+/**
+ * What Gemini reads: the images that its page on image understanding names, sound, video, PDF and text. Any
+ * other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole request, and every later
+ * one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
+ */
+const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^application\/pdf$/
 
-export function capabilities(model: string): Capabilities {
-  const kinds = bareModel(model).startsWith('gemma-') ? IMAGES : EVERY_KIND
+/** `urlMedia`: `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1). */
+export function capabilities(model: string, urlMedia: boolean): Capabilities {
+  const isGemma = bareModel(model).startsWith('gemma-')
   return {
     sampling: familyOf(model).sampling,
     forcedToolChoice: true,
     boundThinking: false,
-    userMedia: kinds,
-    resultMedia: kinds,
+    takesMedia: ({ type, media_type, url }) =>
+      READABLE.test(media_type) && (urlMedia || url === undefined) && (!isGemma || type === 'image'),
     systemMessages: false,
   }
 }

@@ -2,15 +2,13 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
-import {
-  type ContentPart,
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  mediaType,
-  type Part,
-  type ToolCallPart,
-  type ToolResultPart,
+import type {
+  ContentPart,
+  MediaPart,
+  MessageInput,
+  Part,
+  ToolCallPart,
+  ToolResultPart,
 } from '../../src/chat/message.ts'
 import { isRecord } from './json.ts'
 
@@ -47,10 +45,6 @@ export interface ContentsTarget {
   gemini3: boolean
   /** Calls and responses carry their ids (4.5) */
   ids: boolean
-  /** `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1) */
-  urlMedia: boolean
-  /** Takes a sentence for `/render`'s notes */
-  note(text: string): void
 }
 
 /** Google's documented stand-in for a call that Gemini itself did not make here (wire/gemini.md 4.4). */
@@ -92,11 +86,10 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
     case 'reasoning':
     case 'tool_result':
     case 'notice':
-      return []
     case 'image':
     case 'audio':
     case 'file':
-      return [{ text: mediaAsText(part) }]
+      return []
     default:
       return part satisfies never
   }
@@ -125,10 +118,10 @@ function userParts(parts: readonly Part[], target: ContentsTarget): WirePart[] {
       const { inside, outside } = placeMedia(part, target)
       responses.push({ functionResponse: functionResponse(part, inside, target) })
       if (outside.length > 0) {
-        rest.push({ text: `[From the result of ${part.name}:]` }, ...outside.map((m) => mediaPart(m, target)))
+        rest.push({ text: `[From the result of ${part.name}:]` }, ...outside.map(mediaPart))
       }
     } else if (part.type === 'text') rest.push({ text: part.text })
-    else if (isMedia(part)) rest.push(mediaPart(part, target))
+    else if (isMedia(part)) rest.push(mediaPart(part))
   }
   return [...responses, ...rest]
 }
@@ -146,8 +139,8 @@ function placeMedia(
   const inside: BlobPart[] = []
   const outside: MediaPart[] = []
   for (const part of result.content.filter(isMedia)) {
-    if (gemini3 && part.data !== undefined && INSIDE.test(mediaType(part)))
-      inside.push({ inlineData: { mimeType: mediaType(part), data: part.data } })
+    if (gemini3 && part.data !== undefined && INSIDE.test(part.media_type))
+      inside.push({ inlineData: { mimeType: part.media_type, data: part.data } })
     else outside.push(part)
   }
   return { inside, outside }
@@ -185,22 +178,5 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
 
-/**
- * What Gemini reads: the images that its page on image understanding names, sound, video, PDF and text. Any
- * other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole request, and every later
- * one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
- */
-const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^application\/pdf$/
-
-function mediaPart(part: MediaPart, target: ContentsTarget): WirePart {
-  if (!READABLE.test(mediaType(part))) {
-    target.note(`${part.type}: Gemini does not read ${part.media_type}; it is named in words instead`)
-    return { text: mediaAsText(part) }
-  }
-  if (part.data !== undefined) return { inlineData: { mimeType: mediaType(part), data: part.data } }
-  if (part.url !== undefined && target.urlMedia) {
-    return { fileData: { mimeType: mediaType(part), fileUri: part.url } }
-  }
-  target.note(`${part.type}: this path does not read media by URL; it is named in words instead`)
-  return { text: mediaAsText(part) }
-}
+const mediaPart = ({ media_type: mimeType, data = '', url }: MediaPart): WirePart =>
+  url === undefined ? { inlineData: { mimeType, data } } : { fileData: { mimeType, fileUri: url } }

@@ -15,7 +15,6 @@ const shared = {
   schema: SCHEMA,
   // "At most 512 function declarations can be specified." (5.2)
   toolLimit: 512,
-  capabilities,
   parser: createParser,
   classify,
   repair: repairRequest,
@@ -23,6 +22,7 @@ const shared = {
 
 const publicApi = {
   ...shared,
+  capabilities: (model) => capabilities(model, true),
   declare: (tools) => declareTools(tools, false),
   models: { path: '/models?pageSize=1000', parse: parseModels },
 } satisfies Partial<Deployment>
@@ -53,13 +53,14 @@ export const codeAssist: Deployment = {
   ...shared,
   id: 'code-assist',
   credential: { kind: 'oauth', path: 'code_assist' },
+  capabilities: (model) => capabilities(model, false),
   declare: (tools, options) => declareTools(tools, options.dual_declarations),
   render: renderCodeAssist,
   authorize: ({ access_token = '' }) => ({ authorization: `Bearer ${access_token}` }),
 }
 
 function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
-  const { body, notes } = renderBody(request, { oauth, urlMedia: true, bothSpellings: false })
+  const { body, notes } = renderBody(request, { oauth, bothSpellings: false })
   return {
     method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
@@ -72,7 +73,6 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
   const { body, notes } = renderBody(request, {
     oauth: true,
-    urlMedia: false,
     bothSpellings: request.options.dual_declarations,
   })
   return {

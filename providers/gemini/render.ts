@@ -13,7 +13,6 @@ import { toContents } from './contents.ts'
 export interface Form {
   /** A login: the operator's leading system blocks are for these alone */
   oauth: boolean
-  urlMedia: boolean
   /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */
   bothSpellings: boolean
 }
@@ -96,7 +95,7 @@ export function renderBody(
     ...(system.length > 0
       ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: wellFormedValue(toContents(request.messages, { gemini3, ids, urlMedia: form.urlMedia, note })),
+    contents: wellFormedValue(toContents(request.messages, { gemini3, ids })),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),

@@ -2,8 +2,8 @@
  * What each family of OpenAI models accepts, as data. The first row that matches counts; an unknown
  * model is taken for one of the newest family.
  */
-import type { MediaKind } from '../../src/chat/message.ts'
 import type { Capabilities, Effort, ReportedModel, SchemaProfile } from '../../src/provider.ts'
+import { formOf } from './input.ts'
 import { wireList, wireNumber, wireObject, wireText } from './wire.ts'
 
 interface Family {
@@ -78,19 +78,26 @@ export function effortFor(wish: Effort, { model, reported }: EffortTarget, refus
   return best
 }
 
-const media = (...kinds: MediaKind[]): ReadonlySet<MediaKind> => new Set(kinds)
-
 /** Reasoning models refuse temperature and top_p (OpenHands/software-agent-sdk#1837). */
 export function publicCapabilities(model: string): Capabilities {
   const { reasoning, vision } = familyOf(model)
-  const kinds = vision ? media('image', 'file') : media('file')
-  return { ...COMMON, sampling: !reasoning, userMedia: kinds, resultMedia: kinds }
+  return {
+    ...COMMON,
+    sampling: !reasoning,
+    takesMedia(part) {
+      const form = formOf(part)
+      if (vision) return form !== null
+      // "Only models that support both text and image inputs can accept PDF files" (egoist/chatwise-releases#383).
+      return form === 'input_file' && part.media_type !== 'application/pdf'
+    },
+  }
 }
 
 /** No sampling fields at all (wire/openai.md 3.2); no files (vybestack/llxprt-code#2608). */
 export function chatgptCapabilities(model: string): Capabilities {
-  const kinds = familyOf(model).vision ? media('image') : media()
-  return { ...COMMON, sampling: false, userMedia: kinds, resultMedia: kinds }
+  const { vision } = familyOf(model)
+  const takesMedia: Capabilities['takesMedia'] = (part) => vision && formOf(part) === 'input_image'
+  return { ...COMMON, sampling: false, takesMedia }
 }
 
 const COMMON = { forcedToolChoice: true, boundThinking: false, systemMessages: true } as const

@@ -125,7 +125,9 @@ const RULES: readonly Rule[] = [
     says: '{vendor} could not serve the request.',
   },
   {
-    when: (facts) => facts.status === null && facts.type !== 'invalid_request_error',
+    // In a stream, or in place of one under a good status.
+    when: ({ status, isApi, type }) =>
+      (status === null || status < 300) && isApi && type !== 'invalid_request_error',
     code: 'upstream_overloaded',
     says: '{vendor} failed while it answered.',
   },
@@ -138,12 +140,13 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
   return toError(factsOf(failure), vendor)
 }
 
-/** An event that ends a stream, with its `error` inside; relays may add `status` and `headers`. */
-export function classifyEvent(event: Wire, vendor: string): BatonError {
-  const headers = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
+/** An event that ends a stream, with its `error` inside; relays may add `status` and `headers` to the response's. */
+export function classifyEvent(event: Wire, vendor: string, answered: Facts['headers']): BatonError {
+  const own = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
   const status = wireNumber(event.status) ?? null
   const words = wordsOf(wireObject(event.error))
-  return toError({ ...words, status, headers: Object.fromEntries(headers), html: false, isApi: true }, vendor)
+  const headers = { ...answered, ...Object.fromEntries(own) }
+  return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
 }
 
 /**
@@ -203,9 +206,20 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
     return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
   const { error = json.detail ?? json } = json
-  const words = wordsOf(typeof error === 'string' ? { message: error } : wireObject(error))
+  const plain = Array.isArray(error) ? listed(error) : error
+  const words = wordsOf(typeof plain === 'string' ? { message: plain } : wireObject(plain))
   return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
+
+/** What validation finds, one entry a field: `{loc: ["body", "model"], msg: "field required"}`. */
+const listed = (errors: readonly unknown[]): string =>
+  errors
+    .map((one) => {
+      const { loc, msg, message } = wireObject(one)
+      const words = typeof one === 'string' ? one : wireText(msg) || wireText(message)
+      return Array.isArray(loc) ? `${loc.join('.')}: ${words}` : words
+    })
+    .join('; ')
 
 const wordsOf = (error: Wire) => ({
   error,
@@ -245,7 +259,8 @@ function usageLimitReset({ error, headers }: Facts): number | undefined {
   const made = Date.parse(headers.date ?? '')
   if (absolute !== undefined && Number.isFinite(made)) return absolute - made / 1000
   const window = Number(headers['x-codex-secondary-used-percent']) >= 100 ? 'secondary' : 'primary'
-  return seconds(headers[`x-codex-${window}-reset-after-seconds`])
+  const at = seconds(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
+  return seconds(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
 }
 
 function retryHeader({ headers }: Facts): number | undefined {
@@ -256,12 +271,16 @@ function retryHeader({ headers }: Facts): number | undefined {
   return seconds(value) ?? (Number.isFinite(at) ? at / 1000 : undefined)
 }
 
-/** "Please try again in 6m0s", "… in 1.5s", "… in 250ms". */
+/** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes". */
 function waitInWords(message: string): number | undefined {
-  const [, minutes, amount, unit] = /try again in (?:(\d+)m)?(\d+(?:\.\d+)?) ?(ms|s)/i.exec(message) ?? []
-  if (amount === undefined) return undefined
-  return Number(minutes ?? 0) * 60 + (unit?.toLowerCase() === 'ms' ? Number(amount) / 1000 : Number(amount))
+  const [, words] = /try again in ((?:\d+(?:\.\d+)? ?[a-z]+[, ]*)+)/i.exec(message) ?? []
+  if (words === undefined) return undefined
+  const pieces = words.toLowerCase().matchAll(/([\d.]+) ?(ms|milli|[dhms])/g)
+  return [...pieces].reduce((sum, [, amount, unit]) => sum + Number(amount) * (UNITS[unit ?? ''] ?? 0), 0)
 }
+
+/** Seconds, by the unit's beginning. */
+const UNITS: Readonly<Record<string, number>> = { ms: 0.001, milli: 0.001, s: 1, m: 60, h: 3600, d: 86_400 }
 
 const seconds = (value: string | undefined): number | undefined =>
   value !== undefined && /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined

@@ -29,7 +29,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   capabilities: publicCapabilities,
   declare: declareTools,
   render: renderPublic,
-  parser: (context) => createParser(context, vendor),
+  parser: (context, headers = {}) => createParser(context, vendor, headers),
   classify: (failure) => classifyFailure(failure, vendor),
   repair: repairRequest,
   authorize: ({ api_key }) => bearer(api_key, vendor),

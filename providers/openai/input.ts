@@ -2,15 +2,13 @@
  * Canonical messages as input items (wire/openai.md 4). The history is repaired already: every call has
  * its result, names and ids are legal, tokens stand only where they may go back.
  */
-import {
-  type ContentPart,
-  type MediaPart,
-  type MessageInput,
-  mediaAsText,
-  mediaType,
-  type Part,
-  type TextPart,
-  type ToolResultPart,
+import type {
+  ContentPart,
+  MediaPart,
+  MessageInput,
+  Part,
+  TextPart,
+  ToolResultPart,
 } from '../../src/chat/message.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
@@ -107,14 +105,17 @@ const isContent = (part: Part): part is ContentPart =>
 
 function inputContent(part: ContentPart): InputContent {
   if (part.type === 'text') return { type: 'input_text', text: part.text }
-  if (IMAGES.has(mediaType(part)) || (part.type === 'image' && part.url !== undefined)) {
+  if (formOf(part) === 'input_image') {
     return { type: 'input_image', image_url: part.url ?? dataUrl(part), detail: 'auto' }
   }
-  if (part.type === 'file' && !UNREAD.test(part.media_type)) {
-    if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
-    return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
-  }
-  return { type: 'input_text', text: mediaAsText(part) }
+  if (part.url !== undefined) return { type: 'input_file', file_url: part.url }
+  return { type: 'input_file', filename: filename(part), file_data: dataUrl(part) }
+}
+
+/** The form in which the API takes a medium; null: in none. */
+export function formOf({ type, media_type, url }: MediaPart): 'input_image' | 'input_file' | null {
+  if (IMAGES.has(media_type) || (type === 'image' && url !== undefined)) return 'input_image'
+  return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 
 /** Any other image is answered with "does not represent a valid image", and the whole request with it. */
@@ -124,8 +125,29 @@ const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/w
 const UNREAD =
   /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
 
-const dataUrl = (part: MediaPart): string => `data:${mediaType(part)};base64,${part.data ?? ''}`
+const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
-/** Inline files need a name, and its ending tells their kind. */
-const filename = (part: MediaPart): string =>
-  part.name ?? `file.${part.media_type.match(/\/([a-z0-9]+)$/)?.[1] ?? 'txt'}`
+/** Inline files need a name, and its ending tells their kind: one that has none of its own is given its type's. */
+function filename({ name = 'file', media_type }: MediaPart): string {
+  if (/\.[a-z][a-z0-9]*$/i.test(name)) return name
+  const [, subtype = ''] = /\/([^;\s]+)/.exec(media_type.toLowerCase()) ?? []
+  return `${name}.${ENDINGS[subtype] ?? (/^[a-z]{2,4}$/.test(subtype) ? subtype : 'txt')}`
+}
+
+/** Where the subtype is none; kinds that developers.openai.com names under "File inputs". */
+const ENDINGS: Readonly<Record<string, string>> = {
+  plain: 'txt',
+  markdown: 'md',
+  javascript: 'js',
+  typescript: 'ts',
+  'x-python': 'py',
+  'tab-separated-values': 'tsv',
+  'ld+json': 'json',
+  msword: 'doc',
+  'vnd.ms-excel': 'xls',
+  'vnd.ms-powerpoint': 'ppt',
+  'vnd.oasis.opendocument.text': 'odt',
+  'vnd.openxmlformats-officedocument.wordprocessingml.document': 'docx',
+  'vnd.openxmlformats-officedocument.spreadsheetml.sheet': 'xlsx',
+  'vnd.openxmlformats-officedocument.presentationml.presentation': 'pptx',
+}

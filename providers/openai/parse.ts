@@ -7,7 +7,7 @@ import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { ModelParser, ParseContext } from '../../src/provider.ts'
+import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { classifyEvent } from './classify.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
@@ -28,6 +28,7 @@ interface Item {
 interface State {
   context: ParseContext
   vendor: string
+  headers: UpstreamFailure['headers']
   items: Map<number, Item>
   /** `item_id` → index: some relays lose `output_index` */
   places: Map<string, number>
@@ -38,11 +39,16 @@ interface State {
 
 type Handler = (state: State, event: Wire) => ModelEvent[]
 
-/** `vendor` is who serves the API, as errors call it. */
-export function createParser(context: ParseContext, vendor: string): ModelParser {
+/** `vendor` is who serves the API, as errors call it; `headers` are the response's. */
+export function createParser(
+  context: ParseContext,
+  vendor: string,
+  headers: UpstreamFailure['headers'],
+): ModelParser {
   const state: State = {
     context,
     vendor,
+    headers,
     items: new Map(),
     places: new Map(),
     called: false,
@@ -161,8 +167,8 @@ const incomplete: Handler = (state, response) => {
   return finish(state, rest, response, why === 'content_filter' ? 'refusal' : 'length')
 }
 
-const failed: Handler = ({ vendor }, response) => {
-  throw classifyEvent(response, vendor)
+const failed: Handler = ({ vendor, headers }, response) => {
+  throw classifyEvent(response, vendor, headers)
 }
 
 const ENDS: ReadonlyMap<string, Handler> = new Map([
@@ -172,8 +178,12 @@ const ENDS: ReadonlyMap<string, Handler> = new Map([
 ])
 
 /** Nested under `error`, or flat (wire/openai.md 6.2). */
-const errorEvent: Handler = ({ vendor }, event) => {
-  throw classifyEvent(event.error ? event : { ...event, error: { ...event, type: undefined } }, vendor)
+const errorEvent: Handler = ({ vendor, headers }, event) => {
+  throw classifyEvent(
+    event.error ? event : { ...event, error: { ...event, type: undefined } },
+    vendor,
+    headers,
+  )
 }
 
 /** Every other type is passed over: keepalives, limits, hosted tools, whatever is to come. */

@@ -114,16 +114,12 @@ export function addUsage(a: Usage, b: Usage): Usage {
 export const toolCalls = (message: MessageInput): ToolCallPart[] =>
   message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
 
+/**
+ * Nothing to see in it: white space, and what shows as little, controls and U+200B among them, which Anthropic takes for
+ * white space too and refuses (zoedolan/Vybn#2895), with every later request of the conversation.
+ */
+export const isBlank = (text: string): boolean => !/[^\s\p{Z}\p{Cc}\p{Cf}]/u.test(text)
+
 /** The visible text of a message. */
 export const textOf = (message: MessageInput): string =>
   message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
-
-/** As it is registered: image/jpg is written by many and refused by vendors. */
-export const mediaType = ({ media_type }: MediaPart): string =>
-  media_type.toLowerCase().replace(/^image\/jpg$/, 'image/jpeg')
-
-/** What stands in for a medium where the target refuses its kind. */
-export const mediaAsText = (part: MediaPart): string => {
-  const where = part.url ? `, ${part.url}` : ''
-  return `[${part.type}${part.name ? ` ${part.name}` : ''}, ${part.media_type}${where}: not shown to this model]`
-}

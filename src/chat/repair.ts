@@ -2,19 +2,21 @@
  * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
- * their provenance fits; ids and names are legal; refused media and empty parts are gone. A message that
- * needs none of this comes out as the very object that went in, so that adapters may know it again.
+ * their provenance fits; ids and names are legal; media are declared as what they are; refused media and
+ * empty parts are gone. A message that needs none of this comes out as the very object that went in, so
+ * that adapters may know it again.
  */
 import { createHash, type Hash } from 'node:crypto'
+import { asItIs, mediaAsText } from './media.ts'
 import {
   type AssistantPart,
   type ContentPart,
-  type MediaKind,
+  isBlank,
   type MediaPart,
   type MessageInput,
-  mediaAsText,
   type Part,
   type Provenance,
+  type TextPart,
   type ToolCallPart,
   type ToolResultPart,
 } from './message.ts'
@@ -26,8 +28,7 @@ export interface RepairTarget {
   model: string
   credential_id: string | null
   boundThinking: boolean
-  userMedia: ReadonlySet<MediaKind>
-  resultMedia: ReadonlySet<MediaKind>
+  takesMedia(part: MediaPart): boolean
   systemMessages: boolean
 }
 
@@ -38,18 +39,21 @@ export interface Repaired {
    * model binds its reasoning to the prefix.
    */
   prefix: string
+  /** What is not shown, in words for `/render` */
+  notes: string[]
 }
 
 /** `head` stands for what precedes the messages: the instructions and declarations, as they are sent. */
 export function repair(history: readonly MessageInput[], target: RepairTarget, head = ''): Repaired {
   const walk = new Walk(history, target, head)
   for (const message of history) walk.take(message)
-  return { messages: walk.messages, prefix: walk.prefix() }
+  return { messages: walk.messages, prefix: walk.prefix(), notes: [...walk.notes] }
 }
 
 /** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
 class Walk {
   readonly messages: MessageInput[] = []
+  readonly notes = new Set<string>()
   readonly #target: RepairTarget
   readonly #results = new Map<string, ToolResultPart[]>()
   readonly #calls = new Set<string>()
@@ -90,14 +94,14 @@ class Walk {
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
-        if (part.text.trim() === '') return []
+        if (isBlank(part.text)) return []
         return [part.provenance ? { type: 'text', text: part.text } : part]
       case 'image':
       case 'audio':
       case 'file':
-        return [mediaFor(part, this.#target.userMedia)]
+        return [this.#medium(part)]
       case 'tool_result':
-        return this.#calls.has(part.call_id) ? [] : orphanAsText(part, this.#target.userMedia)
+        return this.#calls.has(part.call_id) ? [] : this.#orphan(part)
       case 'tool_call':
       case 'reasoning':
       case 'notice':
@@ -126,7 +130,7 @@ class Walk {
     const provenance = 'provenance' in part ? this.#fitting(part.provenance, prefix) : undefined
     switch (part.type) {
       case 'text':
-        if (part.text.trim() === '' && !provenance) return null
+        if (isBlank(part.text) && !provenance) return null
         return provenance || part.provenance?.opaque === undefined ? part : { type: 'text', text: part.text }
       case 'reasoning':
         return provenance ? part : null
@@ -141,7 +145,7 @@ class Walk {
       case 'image':
       case 'audio':
       case 'file':
-        return { type: 'text', text: mediaAsText(part) }
+        return this.#named(part, 'of an answer goes back to no model')
       case 'tool_result':
       case 'notice':
         return null
@@ -174,10 +178,38 @@ class Walk {
   #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
     const found = this.#results.get(call.call_id)?.shift()
     if (!found) return unanswered(ready)
-    const content = found.content.flatMap((part) =>
-      part.type === 'text' ? (part.text === '' ? [] : [part]) : [mediaFor(part, this.#target.resultMedia)],
-    )
-    return { ...found, call_id: ready.call_id, name: ready.name, content }
+    const content = this.#content(found)
+    const result = { ...found, call_id: ready.call_id, name: ready.name, content }
+    const { structured, ...plain } = result
+    const isNamed = content.some((part) => part.type === 'text' && !found.content.includes(part))
+    if (structured === undefined || !isNamed) return result
+    // Vendors take words or a structure of a result: as words, neither hides the other.
+    const hasWords = found.content.some((part) => part.type === 'text' && content.includes(part))
+    if (!hasWords) content.unshift({ type: 'text', text: JSON.stringify(structured) })
+    return plain
+  }
+
+  #orphan(part: ToolResultPart): ContentPart[] {
+    const head = { type: 'text' as const, text: `[Result of an earlier call of ${part.name}]` }
+    return [head, ...this.#content(part)]
+  }
+
+  #content({ content }: ToolResultPart): ContentPart[] {
+    const items = content.filter((item) => item.type !== 'text' || !isBlank(item.text))
+    return items.map((item) => (item.type === 'text' ? item : this.#medium(item)))
+  }
+
+  #medium(part: MediaPart): ContentPart {
+    const known = asItIs(part)
+    if (!known) return this.#named(part, 'is none by its bytes')
+    if (this.#target.takesMedia(known)) return known
+    return this.#named(part, part.url === undefined ? 'is not accepted' : 'by URL is not accepted')
+  }
+
+  /** In words, since it cannot be shown. */
+  #named(part: MediaPart, why: string): TextPart {
+    this.notes.add(`messages: a medium of type ${part.media_type} ${why}; the model is told that it exists`)
+    return { type: 'text', text: mediaAsText(part) }
   }
 
   #push(message: MessageInput): void {
@@ -205,16 +237,6 @@ function withoutPrefix(part: Part): unknown {
   if (whole.opaque === undefined) return rest
   const { prefix: _, ...provenance } = whole
   return { ...rest, provenance }
-}
-
-const mediaFor = (part: MediaPart, accepted: ReadonlySet<MediaKind>): ContentPart =>
-  accepted.has(part.type) ? part : { type: 'text', text: mediaAsText(part) }
-
-function orphanAsText(part: ToolResultPart, accepted: ReadonlySet<MediaKind>): ContentPart[] {
-  const content = part.content.flatMap((item) =>
-    item.type === 'text' ? (item.text.trim() === '' ? [] : [item]) : [mediaFor(item, accepted)],
-  )
-  return [{ type: 'text', text: `[Result of an earlier call of ${part.name}]` }, ...content]
 }
 
 const unanswered = (call: ToolCallPart): ToolResultPart => ({

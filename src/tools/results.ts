@@ -2,9 +2,9 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
-
 import { canonicalJson, isWithin } from '../chat/json.ts'
-import { type ContentPart, type MediaPart, mediaType, type TextPart } from '../chat/message.ts'
+import { asItIs } from '../chat/media.ts'
+import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
 
@@ -17,16 +17,6 @@ const MOST_ITEMS = 64
 const MEDIA_LIMIT = 5 * 1024 * 1024
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
-/**
- * What an image is by its first bytes, in hexadecimal. Servers say something else often enough, and a vendor
- * refuses it then, with the request and every later one of the conversation.
- */
-const IMAGES: readonly (readonly [type: string, start: RegExp])[] = [
-  ['image/png', /^89504e470d0a1a0a/],
-  ['image/jpeg', /^ffd8ff/],
-  ['image/gif', /^47494638/],
-  ['image/webp', /^52494646.{8}57454250/],
-]
 
 /** A result as its tool gave it, neither redacted nor cut. */
 export interface RawResult {
@@ -136,13 +126,9 @@ function fitMedia(part: ContentPart): ContentPart {
   const size = mediaBytes(part)
   if (size > MEDIA_LIMIT)
     return note(part, `${size} bytes is more than the ${MEDIA_LIMIT} that may be passed on`)
-  const media_type = imageType(part.data ?? '') ?? mediaType(part)
-  return MEDIA_TYPES.test(media_type) ? { ...part, media_type } : note(part, 'this type is not passed on')
-}
-
-function imageType(base64: string): string | undefined {
-  const start = Buffer.from(base64.slice(0, 24), 'base64').toString('hex')
-  return IMAGES.find(([, sign]) => sign.test(start))?.[0]
+  const known = asItIs(part)
+  if (!known) return note(part, 'its bytes are something else')
+  return MEDIA_TYPES.test(known.media_type) ? known : note(part, 'this type is not passed on')
 }
 
 const note = (part: MediaPart, why: string): ContentPart => ({

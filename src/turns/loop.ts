@@ -154,6 +154,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     isCurrent: start !== undefined,
     index: committedSteps(turn),
     invalidCalls: 0,
+    mended: [],
     hint: null,
     open: null,
   }

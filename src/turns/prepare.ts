@@ -29,6 +29,8 @@ export interface Prepared {
   request: ModelRequest
   overlay: Overlay
   context: ParseContext
+  /** What repair left out, in words for `/render` */
+  notes: string[]
 }
 
 /** The request of a turn's step, as the turn stands. */
@@ -62,7 +64,7 @@ export function prepare(
     ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
     : ''
   const target = { provider, model, credential_id: credential.facts.id, ...capabilities }
-  const { messages, prefix } = repair(from.history, target, head)
+  const { messages, prefix, notes } = repair(from.history, target, head)
   const request: ModelRequest = {
     model,
     instructions: from.instructions,
@@ -82,7 +84,7 @@ export function prepare(
     credential_id: credential.facts.id,
     ...(prefix === '' ? {} : { prefix }),
   }
-  return { deployment, request, overlay, context: parseContext(from.history, overlay, provenance) }
+  return { deployment, request, overlay, context: parseContext(from.history, overlay, provenance), notes }
 }
 
 /**

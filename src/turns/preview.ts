@@ -46,6 +46,6 @@ export async function renderPreview(
     headers: preview.headers,
     body: preview.body,
     tools_revision: prepared.overlay.revision,
-    notes: [...preview.notes, ...undeclared],
+    notes: [...new Set([...prepared.notes, ...preview.notes]), ...undeclared],
   }
 }

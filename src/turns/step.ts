@@ -114,6 +114,7 @@ async function streamStep(
       context: prepared.context,
       signal: abort.signal,
       beforeSend,
+      mended: run.mended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
     }
     await deps.llm.stream(call, (item) => take(run, folding, item))

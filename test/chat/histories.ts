@@ -1,4 +1,5 @@
 /** Arbitrary histories, of any vendor's making. */
+
 import fc from 'fast-check'
 import type {
   MediaKind,
@@ -8,6 +9,7 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
+import { PDF, PNG } from '../emulators/bytes.ts'
 
 export const RUNS = { seed: 1, numRuns: 300 }
 
@@ -28,11 +30,11 @@ const provenance: fc.Arbitrary<Provenance> = fc.record(
 // Few ids, so that histories repeat them, lose results and have results without a call.
 const callId = fc.constantFrom('call_1', 'call_2', 'call_3', 'call_1_2', 'a|b/ü', 'x'.repeat(90))
 const toolName = fc.constantFrom('srv.read', 'srv.写', 'built_in', `srv.${'n'.repeat(80)}`, 'srv.a.b')
-const words = fc.constantFrom('', ' ', 'hello', 'π ≠ 3', 'two\nlines')
+const words = fc.constantFrom('', ' ', '\u200b\u0085', 'hello', 'π ≠ 3', 'two\nlines')
 const media = fc.record({
   type: fc.constantFrom(...KINDS),
   media_type: fc.constantFrom('image/png', 'audio/wav', 'application/pdf'),
-  data: fc.constant('AAAA'),
+  data: fc.constantFrom('AAAA', PNG, PDF),
 })
 export const text = fc.record({ type: fc.constant('text' as const), text: words })
 const result: fc.Arbitrary<ToolResultPart> = fc.record({

@@ -1,8 +1,18 @@
 /** Any history, repaired for any target. */
+
 import fc from 'fast-check'
 import t from 'tap'
-import type { MessageInput, Part, Provenance, ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import type {
+  MediaKind,
+  MediaPart,
+  MessageInput,
+  Part,
+  Provenance,
+  ToolCallPart,
+  ToolResultPart,
+} from '../../src/chat/message.ts'
 import { type RepairTarget, repair } from '../../src/chat/repair.ts'
+import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
 import { history, KINDS, message, PROVIDERS, RUNS } from './histories.ts'
 
 const target: fc.Arbitrary<RepairTarget> = fc.record({
@@ -10,11 +20,15 @@ const target: fc.Arbitrary<RepairTarget> = fc.record({
   model: fc.constantFrom('m1', 'm2'),
   credential_id: fc.constantFrom('cred_a', null),
   boundThinking: fc.boolean(),
-  userMedia: fc.subarray([...KINDS]).map((kinds) => new Set(kinds)),
-  resultMedia: fc.subarray([...KINDS]).map((kinds) => new Set(kinds)),
+  takesMedia: fc.subarray([...KINDS]).map(
+    (kinds) =>
+      ({ type }: MediaPart) =>
+        kinds.includes(type),
+  ),
   systemMessages: fc.boolean(),
 })
 
+const BLANK = /^[\s\u0085\u200b]*$/
 const callsOf = (one: MessageInput | undefined) =>
   one?.parts.filter((part): part is ToolCallPart => part.type === 'tool_call') ?? []
 const resultsOf = (one: MessageInput | undefined) =>
@@ -72,7 +86,7 @@ t.test(
         const said = given
           .filter(({ role }) => role !== 'assistant')
           .flatMap(({ parts }) => parts.flatMap((part) => (part.type === 'text' ? part.text : [])))
-          .filter((one) => one.trim() !== '')
+          .filter((one) => !BLANK.test(one))
         const kept = JSON.stringify(messages)
         return said.every((one) => kept.includes(JSON.stringify(one).slice(1, -1)))
       }),
@@ -97,16 +111,16 @@ function checkPart(part: Part, role: string, to: RepairTarget): void {
       if (provenanceOf?.opaque === undefined) throw new Error('reasoning without a token')
       return
     case 'text':
-      if (part.text.trim() === '' && !provenanceOf) throw new Error('an empty text')
+      if (BLANK.test(part.text) && !provenanceOf) throw new Error('an empty text')
       return
     case 'image':
     case 'audio':
     case 'file':
-      if (role === 'assistant' || !to.userMedia.has(part.type)) throw new Error(`a refused ${part.type}`)
+      if (role === 'assistant' || !to.takesMedia(part)) throw new Error(`a refused ${part.type}`)
       return
     case 'tool_result':
       for (const inner of part.content) {
-        if (inner.type === 'text' ? inner.text === '' : !to.resultMedia.has(inner.type)) {
+        if (inner.type === 'text' ? BLANK.test(inner.text) : !to.takesMedia(inner)) {
           throw new Error(`${inner.type} in a result`)
         }
       }
@@ -145,8 +159,7 @@ const BOUND: RepairTarget = {
   model: 'm1',
   credential_id: null,
   boundThinking: true,
-  userMedia: new Set(),
-  resultMedia: new Set(),
+  takesMedia: () => false,
   systemMessages: true,
 }
 const signed = (prefix: string): MessageInput => ({
@@ -194,12 +207,95 @@ t.test('a message that needs no repair is the one that was given, any other one 
 
 t.test('what a system message shows stays, where it is given as a user’s', async (t) => {
   const text = (value: string): Part => ({ type: 'text', text: value })
-  const image: Part = { type: 'image', media_type: 'image/png', data: 'aGk=' }
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const given: MessageInput = { role: 'system', parts: [text('a'), image, text('b')] }
-  const to = { ...BOUND, systemMessages: false, userMedia: new Set(['image'] as const) }
+  const to = { ...BOUND, systemMessages: false, takesMedia: () => true }
   t.strictSame(repair([given], to).messages, [
     { role: 'user', parts: [text('[System message]\na\nb'), image] },
   ])
+})
+
+t.test('a medium is shown as what its bytes are, and named where they are none of its type', async (t) => {
+  const shown = (part: Omit<MediaPart, 'type'> & { type?: MediaKind }) => {
+    const one: MediaPart = { type: 'image', ...part }
+    const to = { ...BOUND, takesMedia: () => true }
+    const { messages, notes } = repair([{ role: 'user', parts: [one] }], to)
+    const [ready] = messages[0]?.parts ?? []
+    return ready === one ? 'as it is' : { ...ready, notes }
+  }
+  t.match(shown({ media_type: 'image/png', data: JPEG }), {
+    type: 'image',
+    media_type: 'image/jpeg',
+    notes: [],
+  })
+  t.match(shown({ media_type: 'image/JPG', data: JPEG }), { media_type: 'image/jpeg' })
+  t.match(shown({ media_type: 'image/jpeg', data: PDF }), { type: 'file', media_type: 'application/pdf' })
+  t.match(shown({ type: 'file', media_type: 'application/octet-stream', data: PNG }), { type: 'image' })
+  t.match(shown({ type: 'file', media_type: 'image/png', url: 'https://x.test/a' }), { type: 'image' })
+  const riff = (form: string) => Buffer.from(`RIFF\x01\x02\x03\x04${form}VP8 `).toString('base64')
+  t.match(shown({ media_type: 'image/png', data: riff('WEBP') }), { media_type: 'image/webp' })
+  const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg"/>').toString('base64')
+  for (const [media_type, data] of [
+    ['image/png', svg],
+    ['image/webp', riff('WAVE')],
+    ['image/gif', Buffer.from('GIF files').toString('base64')],
+    ['application/pdf', Buffer.from('hello').toString('base64')],
+  ] as const) {
+    const notes = [
+      `messages: a medium of type ${media_type} is none by its bytes; the model is told that it exists`,
+    ]
+    t.match(shown({ media_type, data }), { type: 'text', text: /not shown/, notes }, media_type)
+  }
+  const late = Buffer.from(`\n${' '.repeat(900)}%PDF-1.4`).toString('base64')
+  t.equal(shown({ type: 'file', media_type: 'application/pdf', data: late }), 'as it is')
+  t.equal(shown({ type: 'file', media_type: 'text/plain', data: late }), 'as it is')
+  t.equal(shown({ media_type: 'image/heic', data: 'AAAA' }), 'as it is')
+  t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
+})
+
+t.test('each medium that is not shown has a note, and hides no result that stands beside it', async (t) => {
+  const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
+  const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a' }
+  const words: Part = { type: 'text', text: 'see' }
+  const given = (content: ToolResultPart['content']): MessageInput[] => [
+    { role: 'user', parts: [image] },
+    { role: 'assistant', parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }, link] },
+    {
+      role: 'tool',
+      parts: [
+        {
+          type: 'tool_result',
+          call_id: 'c',
+          name: 's.t',
+          content,
+          structured: { a: 1 },
+          is_error: false,
+          outcome: 'ok',
+        },
+      ],
+    },
+  ]
+  const shown = (content: ToolResultPart['content'], to = BOUND) => {
+    const { messages, notes } = repair(given(content), to)
+    const [result] = messages.flatMap(resultsOf)
+    const { content: texts = [], structured } = result ?? {}
+    return { texts: texts.map((part) => (part.type === 'text' ? part.text : part.type)), structured, notes }
+  }
+  const named = '[file, application/pdf, https://x.test/a: not shown to this model]'
+  t.strictSame(shown([link]), {
+    texts: ['{"a":1}', named],
+    structured: undefined,
+    notes: [
+      'messages: a medium of type image/png is not accepted; the model is told that it exists',
+      'messages: a medium of type application/pdf by URL is not accepted; the model is told that it exists',
+      'messages: a medium of type application/pdf of an answer goes back to no model; the model is told that it exists',
+    ],
+  })
+  t.match(shown([words, link]), { texts: ['see', named], structured: undefined })
+  t.match(shown([words, image], { ...BOUND, takesMedia: () => true }), {
+    texts: ['see', 'image'],
+    structured: { a: 1 },
+  })
 })
 
 t.test('bound reasoning goes back under its own prefix only', async (t) => {

@@ -206,6 +206,34 @@ async function upstream(t: Test, world: World) {
     t.match(await world.run(sessions[3] ?? '', 'now?'), { state: 'completed' })
   })
 
+  await t.test('what one request had to be mended for, the next ones of its turn do without', async (t) => {
+    const settings = { max_output_tokens: 90_000 }
+    const session = await world.session('openai key', { connectors: ['kit'], settings })
+    const before = world.sent('openai key').length
+    const refuse = (param: string, message: string): JsonReply => ({
+      status: 400,
+      body: { error: { message, type: 'invalid_request_error', param, code: 'unsupported_value' } },
+    })
+    world.script(({ body }) => {
+      const { reasoning, max_output_tokens } = body as Json
+      if (reasoning?.summary) return refuse('reasoning.summary', 'Your organization must be verified.')
+      return max_output_tokens > 5000 ? refuse('max_output_tokens', 'Expected a value <= 5000') : null
+    })
+    const turn = await world.run(session, 'call kit__echo with {"text": "a"}\nthen\nsay done')
+    world.script(null)
+    t.match(turn, { state: 'completed', output_text: 'done' })
+    const sent = world.sent('openai key').slice(before)
+    t.strictSame(
+      sent.map(({ status, body }) => [status, (body as Json).max_output_tokens]),
+      [
+        [400, 90_000],
+        [400, 90_000],
+        [200, 5000],
+        [200, 5000],
+      ],
+    )
+  })
+
   await t.test('a failure after tools keeps the whole exchange', async (t) => {
     for (const path of PATH_NAMES) {
       const session = await world.session(path, { connectors: ['kit'] })

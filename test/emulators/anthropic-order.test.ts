@@ -1,4 +1,5 @@
 /** What the emulated Anthropic API refuses of messages: blocks, their order, and thinking that comes back. */
+
 import t from 'tap'
 import {
   ask,
@@ -15,6 +16,7 @@ import {
   user,
   weather,
 } from './anthropic-requests.ts'
+import { JPEG, PDF, PNG } from './bytes.ts'
 
 const use = (id: string, input: unknown = {}) => ({ type: 'tool_use', id, name: 'get_weather', input })
 const result = (id: string, more: Body = {}) => ({
@@ -75,6 +77,25 @@ const REFUSALS: Refused[] = [
     'an image that is no base64',
     base({ messages: [user([{ type: 'image', source: { ...png, data: 'ä' } }])] }),
     /invalid base64/,
+  ],
+  [
+    'an image of another type than it says',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: JPEG } }])] }),
+    /appears to be a image\/jpeg image/,
+  ],
+  [
+    'an image that is none',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: PDF } }])] }),
+    /Could not process image/,
+  ],
+  [
+    'a PDF that is none',
+    base({
+      messages: [
+        user([{ type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: PNG } }]),
+      ],
+    }),
+    /PDF specified was not valid/,
   ],
   [
     'an image from nowhere',

@@ -2,9 +2,11 @@
  * What the emulated API refuses of `messages`: roles and their order, blocks and their place, tool calls
  * and their results (wire/anthropic.md 3.2, 3.6, 4). Thinking is in anthropic-thinking.ts.
  */
+
 import { type Json, list, object, string } from '../../providers/anthropic/json.ts'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { checkText, invalid, onlyKeys } from './anthropic-rules.ts'
+import { seenAs } from './bytes.ts'
 
 /** A message with its content as blocks; `index` is its place in the request. */
 export interface Turn {
@@ -141,6 +143,13 @@ function checkImage(source: Json, path: string): void {
     )
   }
   if (!isBase64(source.data)) invalid(`${path}.image.source.base64.data: invalid base64 data`)
+  const seen = seenAs(source.data)
+  if (!seen?.startsWith('image/')) invalid('Could not process image')
+  if (seen !== source.media_type) {
+    // vybestack/llxprt-code#2130
+    const words = `specified using the ${source.media_type} media type, but the image appears to be a ${seen} image`
+    invalid(`${path}.image.source.base64: The image was ${words}`)
+  }
 }
 
 function checkDocument(source: Json, path: string): void {
@@ -157,6 +166,8 @@ function checkDocument(source: Json, path: string): void {
   if (source.media_type !== 'application/pdf')
     invalid(`${place}.base64.media_type: Input should be 'application/pdf'`)
   if (!isBase64(source.data)) invalid(`${place}.base64.data: invalid base64 data`)
+  if (seenAs(source.data) !== 'application/pdf')
+    invalid(`${place}.base64.data: The PDF specified was not valid.`)
 }
 
 function checkUrl(source: Json, path: string): void {

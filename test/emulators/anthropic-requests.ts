@@ -1,6 +1,8 @@
 /** Requests written by hand, and the emulated Anthropic API that they go to. */
+
 import type { Test } from 'tap'
 import { type AnthropicEmulator, createAnthropicEmulator } from './anthropic.ts'
+import { PNG } from './bytes.ts'
 
 export const KEY = 'sk-ant-api03-acme-1'
 export const TOKEN = 'sk-ant-oat01-acme-1'
@@ -47,7 +49,7 @@ export async function ask(
   return { status: response.status, words: message, json }
 }
 
-export const png = { type: 'base64', media_type: 'image/png', data: 'aGFsbG8=' }
+export const png = { type: 'base64', media_type: 'image/png', data: PNG }
 export const mark = { cache_control: { type: 'ephemeral' } }
 export const drop = { block_binding: { prefix_mismatch_behavior: 'drop_block' } }
 

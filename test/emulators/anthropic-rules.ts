@@ -140,7 +140,9 @@ export function checkText(block: Json, path: string, where: string): void {
   if (text === '' && block.cache_control)
     invalid(`${path}: cache_control cannot be set for empty text blocks`)
   if (text === '') invalid(`${where}: text content blocks must be non-empty`)
-  if (text.trim() === '') invalid(`${where}: text content blocks must contain non-whitespace text`)
+  // As zoedolan/Vybn#2895 met it; the rest is what Python calls a space.
+  if (/^[\s\p{Cc}\u200b\u2060]*$/u.test(text))
+    invalid(`${where}: text content blocks must contain non-whitespace text`)
 }
 
 const schemas = new Ajv2020({ strict: false, logger: false })

@@ -42,6 +42,16 @@ const REFUSED: readonly (readonly [string, unknown, RegExp, string?])[] = [
     /Unsupported MIME type: image\/gif/,
   ],
   [
+    'an image that is none',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'image/png', data: 'aaaa' } }] }] },
+    /Unable to process input image/,
+  ],
+  [
+    'a PDF that is none',
+    { contents: [{ parts: [{ inlineData: { mimeType: 'application/pdf', data: 'aaaa' } }] }] },
+    /no pages/,
+  ],
+  [
     'more output than there is',
     { ...hi, generationConfig: { maxOutputTokens: 65_537 } },
     /supported range is from 1/,

@@ -4,6 +4,7 @@
  * gemini-shape.ts has spelled in camelCase. Its tables are its own, so that an error in the adapter's
  * cannot hide here.
  */
+import { seenAs } from './bytes.ts'
 import { invalid, isObject, type Json } from './gemini-shape.ts'
 
 export interface Traits {
@@ -50,7 +51,7 @@ export interface Part {
     name?: string
     response?: Json
     id?: string
-    parts?: { inlineData?: { mimeType?: string } }[]
+    parts?: { inlineData?: { mimeType?: string; data?: string } }[]
   }
   inlineData?: { mimeType?: string; data?: string }
   fileData?: { mimeType?: string }
@@ -144,8 +145,17 @@ function checkParts(contents: readonly Content[]): void {
       if ((part.inlineData || part.fileData) && !MEDIA.test(mimeType)) {
         throw invalid(`Unsupported MIME type: ${mimeType}`)
       }
+      checkBytes(part.inlineData ?? {})
     })
   })
+}
+
+/** Of the media whose beginning tells what they are. */
+function checkBytes({ mimeType = '', data }: { mimeType?: string; data?: string }): void {
+  const seen = seenAs(data)
+  if (mimeType === 'application/pdf' && seen !== mimeType) throw invalid('The document has no pages.')
+  if (/^image\/(png|jpeg|webp)$/.test(mimeType) && !seen?.startsWith('image/'))
+    throw invalid('Unable to process input image.')
 }
 
 const roleOf = ({ role }: Content) => role ?? 'user'
@@ -210,7 +220,10 @@ function checkResponses(contents: readonly Content[], { signed }: Traits): void 
 
 const isResponse = (part: Part) => part.functionResponse !== undefined
 
-function checkMedia(parts: readonly { inlineData?: { mimeType?: string } }[], signed: boolean): void {
+function checkMedia(
+  parts: readonly { inlineData?: { mimeType?: string; data?: string } }[],
+  signed: boolean,
+): void {
   if (parts.length > 0 && !signed) {
     throw invalid('Multimodal function responses are not supported by this model.')
   }
@@ -219,6 +232,7 @@ function checkMedia(parts: readonly { inlineData?: { mimeType?: string } }[], si
     if (!/^image\/(png|jpeg|webp)$|^application\/pdf$/.test(type)) {
       throw invalid(`Unsupported MIME type in a function response: ${type}`)
     }
+    checkBytes(inlineData ?? {})
   }
 }
 

@@ -37,6 +37,7 @@ export function checkBody(body: unknown, asked: Asked): void {
   if (!Array.isArray(body.input))
     refuse("Missing required parameter: 'input'.", 'input', 'missing_required_parameter')
   checkInput(body.input, asked)
+  checkVision(text(body.model), body.input)
 }
 
 function checkChatgptEnvelope(body: Wire): void {
@@ -55,6 +56,21 @@ function checkModel(model: string, { chatgpt }: Asked): void {
     'model_not_found',
     404,
   )
+}
+
+/** In messages and in results; PDF files are read with their pages' images (egoist/chatwise-releases#383). */
+function checkVision(model: string, input: unknown[]): void {
+  if (!/^(ft:)?(gpt-3|gpt-4(-\d|-32k|$)|o1-(mini|preview)|o3-mini)/.test(model)) return
+  const contents = input.flatMap((item) => (isObject(item) ? [item.content, item.output].flat() : []))
+  for (const part of contents.filter(isObject)) {
+    const isPdf = /^data:application\/pdf/.test(text(part.file_data))
+    if (part.type === 'input_image' || isPdf)
+      refuse(
+        'Invalid content type. image_url is only supported by certain models.',
+        'model',
+        'unsupported_value',
+      )
+  }
 }
 
 const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5[.\d]*-chat/.test(model)

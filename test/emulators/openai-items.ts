@@ -1,4 +1,5 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
+import { seenAs } from './bytes.ts'
 import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
@@ -125,6 +126,10 @@ const withText = (field: string) => (part: Wire, at: string) => {
   refuse(`Invalid type for '${at}.${field}': expected a string.`, `${at}.${field}`, 'invalid_type')
 }
 
+/** By a file's ending (developers.openai.com, "File inputs"). */
+const FILES =
+  'pdf txt md json html xml css js ts py c cpp java doc docx rtf odt ppt pptx csv tsv xls xlsx'.split(' ')
+
 const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = {
   input_text: withText('text'),
   output_text: withText('text'),
@@ -132,13 +137,27 @@ const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = 
   input_image(part, at) {
     withText('image_url')(part, at)
     if (/^https?:\/\//.test(text(part.image_url))) return
-    if (/^data:image\/(png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+=*$/.test(text(part.image_url))) return
+    const [, data] =
+      /^data:image\/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+=*)$/.exec(text(part.image_url)) ?? []
+    if (seenAs(data)?.startsWith('image/')) return
     refuse('The image data you provided does not represent a valid image.', at, 'invalid_image_url')
   },
   input_file(part, at) {
     if (part.file_url !== undefined || part.file_id !== undefined) return
-    if (/^data:[\w.+-]+\/[\w.+-]+;base64,/.test(text(part.file_data)) && text(part.filename) !== '') return
-    refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+    const [, type, data] = /^data:([\w.+-]+\/[\w.+-]+);base64,(.*)/.exec(text(part.file_data)) ?? []
+    if (type === undefined || text(part.filename) === '') {
+      refuse(`Missing required parameter: '${at}.filename'.`, at, 'missing_required_parameter')
+    }
+    if (!FILES.includes(/\.(\w+)$/.exec(text(part.filename))?.[1] ?? '')) {
+      refuse(
+        'Expected context stuffing file type to be a supported format.',
+        `${at}.filename`,
+        'unsupported_file',
+      )
+    }
+    if (type === 'application/pdf' && seenAs(data) !== type) {
+      refuse('The PDF that you provided cannot be read.', at, 'invalid_value')
+    }
   },
 }
 

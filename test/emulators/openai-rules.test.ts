@@ -1,5 +1,7 @@
 /** What the emulated services of OpenAI refuse, each provoked. */
+
 import t, { type Test } from 'tap'
+import { PNG } from './bytes.ts'
 import { type Body, CHATGPT, emulate, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { calls, text } from './scene.ts'
 
@@ -87,6 +89,7 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
     /expected a string/,
   ],
   ['an image as an object', picture({ url: 'https://x/y.png' }), /image_url/],
+  ['an image that is none but says so', picture('data:image/png;base64,AAAA'), /valid image/],
   ['an image that is none', picture('data:image/svg+xml;base64,AAAA'), /valid image/],
   ['a call with arguments as an object', input({ ...call, arguments: {} }, output), /arguments/],
   ['a long call id', input({ ...call, call_id: 'c'.repeat(65) }), /call_id/],
@@ -111,6 +114,11 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
 ]
 
 const REFUSED_WITH_KEY: typeof REFUSED = [
+  [
+    'an image for a model that sees none',
+    { ...picture(`data:image/png;base64,${PNG}`), model: 'o3-mini' },
+    /only supported by certain models/,
+  ],
   ['an unknown field', { teleport: 1 }, /Unknown parameter: 'teleport'/],
   ['no input', { input: undefined }, /'input'/],
   ['too many tools', { tools: many }, /maximum length 128/],
@@ -128,6 +136,30 @@ const REFUSED_WITH_KEY: typeof REFUSED = [
       ],
     },
     /filename/,
+  ],
+  [
+    'a file of an unknown kind',
+    {
+      input: [
+        {
+          ...user('x'),
+          content: [{ type: 'input_file', filename: 'file.plain', file_data: 'data:text/plain;base64,AAAA' }],
+        },
+      ],
+    },
+    /supported format/,
+  ],
+  [
+    'a PDF that is none',
+    {
+      input: [
+        {
+          ...user('x'),
+          content: [{ type: 'input_file', filename: 'a.pdf', file_data: 'data:application/pdf;base64,AAAA' }],
+        },
+      ],
+    },
+    /cannot be read/,
   ],
 ]
 

@@ -159,28 +159,32 @@ t.test('retries', async (t) => {
   })
 })
 
-t.test('a refused request is repaired once, where the deployment knows how', async (t) => {
-  const server = await upstreamServer(t, status(400, 'bad reasoning'))
-  const seen: UpstreamFailure[] = []
-  const deployment: Deployment = {
-    ...vendor,
-    repair(failure, request) {
-      seen.push(failure)
-      return { ...request, instructions: 'repaired' }
-    },
-  }
-  const error = await failure(bench(t, server.url).call({ deployment }))
-  t.equal(error.code, 'upstream_rejected')
-  t.match(seen, [{ status: 400, body: 'bad reasoning' }])
-  t.same(
-    server.requests.map(({ text }) => JSON.parse(text).instructions),
-    ['Be brief.', 'repaired'],
-  )
+t.test(
+  'a refused request is mended for one thing after another, where the deployment knows how',
+  async (t) => {
+    const deployment: Deployment = {
+      ...vendor,
+      repair: ({ body }, request) => ({ ...request, instructions: `${request.instructions} ${body}` }),
+    }
+    const instructions = ({ requests }: { requests: { text: string }[] }) =>
+      requests.map(({ text }) => JSON.parse(text).instructions)
+    const server = await upstreamServer(t, status(400, 'a'), status(400, 'b'), whole)
+    const mended: UpstreamFailure[] = []
+    const { call } = bench(t, server.url)
+    t.equal(textOf((await collect(call({ deployment, mended }))).batches), 'hello')
+    t.same(instructions(server), ['Be brief.', 'Be brief. a', 'Be brief. a b'])
+    await collect(call({ deployment, mended }))
+    t.equal(instructions(server).at(-1), 'Be brief. a b', 'at once, with what an earlier call learned')
 
-  const hopeless = await upstreamServer(t, status(400))
-  await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, repair: () => null } }))
-  t.equal(hopeless.requests.length, 1)
-})
+    const endless = await upstreamServer(t, status(400, 'c'))
+    t.equal((await failure(bench(t, endless.url).call({ deployment }))).code, 'upstream_rejected')
+    t.equal(endless.requests.length, 4)
+
+    const hopeless = await upstreamServer(t, status(400))
+    await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, repair: () => null } }))
+    t.equal(hopeless.requests.length, 1)
+  },
+)
 
 t.test('a 401 refreshes the credential once', async (t) => {
   const accepting: Answer = (response, request) =>

@@ -147,6 +147,7 @@ t.test('what a turn refuses', async (t) => {
     [{}, 'input', /required/],
     [{ input: '' }, 'input', /not be empty/],
     [{ input: ' \n' }, 'input', /white space/],
+    [{ input: '\u200b\u0085\u001c' }, 'input', /white space/],
     [{ input: 5 }, 'input', /allowed shapes.*Text, or a list of parts/],
     [{ input: [] }, 'input', /at least 1/],
     [{ input: [{ type: 'text', text: 5 }] }, 'input[0].text', /string/],

@@ -233,12 +233,14 @@ t.test('media pass whole within their limits, and are named where they do not', 
     fine,
     image('image/tiff', 10, 'SUkqAAg'),
     image('image/png', 6 * 1024 * 1024),
+    image('image/png', 10, 'PHN2Zy8'),
   ])
   t.strictSame(content.at(-1), { ...fine, media_type: 'image/png' }, 'as what it is')
   t.match(content, [
     text('see'),
     { text: /image\/tiff.*not passed on/ },
     { text: /bytes is more than/ },
+    { text: /image\/png.*something else/ },
     { type: 'image' },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)

@@ -1,4 +1,5 @@
 /** Whole turns against the emulated Anthropic, and histories of any making against its rules. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
@@ -16,6 +17,7 @@ import {
   refusalOf,
 } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { fold, framesOf } from '../streams.ts'
 import {
   answered,
@@ -327,18 +329,22 @@ async function modelsBody(
 }
 
 /** Histories of any making: other vendors' reasoning, orphans, odd ids, empty and broken texts, all roles. */
-const anyText = fc.oneof(fc.string({ unit: 'binary' }), fc.constantFrom('', ' ', 'a\ud83d', 'say hi'))
+const anyText = fc.oneof(
+  fc.string({ unit: 'binary' }),
+  fc.constantFrom('', ' ', '\u200b', '\u0085\u001c', 'a\ud83d', 'say hi'),
+)
 const anyMedia: fc.Arbitrary<Part> = fc.record({
   type: fc.constantFrom('image', 'audio', 'file'),
   media_type: fc.constantFrom(
     'image/png',
+    'image/JPG',
     'image/bmp',
     'application/pdf',
     'text/plain',
     'audio/wav',
     'application/zip',
   ),
-  data: fc.constantFrom('aGFsbG8=', 'AAEC'),
+  data: fc.constantFrom('aGFsbG8=', 'AAEC', PNG, JPEG, PDF),
 })
 const anyId = fc.constantFrom('call_1', 'call_2', 'call_x|fc_y', 'ü', 'x'.repeat(90))
 const anyResult: fc.Arbitrary<Part> = fc.record({

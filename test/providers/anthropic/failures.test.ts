@@ -60,6 +60,9 @@ t.test('failures', async (t) => {
     [429, null, 'slow', 'upstream_rate_limited', wait],
     [502, null, '<html></html>', 'upstream_overloaded'],
     [503, null, '', 'upstream_overloaded'],
+    [501, null, '', 'upstream_overloaded'],
+    [522, null, '<html></html>', 'upstream_overloaded'],
+    [520, 'new_error', 'Coffee.', 'upstream_overloaded'],
     [200, null, 'hello', 'upstream_rejected'],
     [200, 'overloaded_error', 'Overloaded', 'upstream_overloaded'],
   ]
@@ -100,6 +103,11 @@ t.test('failures', async (t) => {
     const limit = (headers: Record<string, string>) => fail(429, 'rate_limit_error', 'x', headers)
     t.equal(limit({ 'retry-after': '1.2' }).retryAfter, 2)
     t.equal(limit({ 'retry-after-ms': '1500' }).retryAfter, 2)
+    for (const status of [409, 500, 502, 503, 504, 524, 529]) {
+      t.equal(fail(status, null, '', { 'retry-after': '40' }).retryAfter, 40, `of a ${status} too`)
+    }
+    t.equal(fail(529, 'overloaded_error', '', { 'retry-after-ms': '2500' }).retryAfter, 3)
+    t.equal(fail(529, 'overloaded_error', '').retryAfter, undefined)
     const dates = { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date: 'Sat, 21 Nov 2026 10:00:00 GMT' }
     t.equal(limit(dates).retryAfter, 60)
     t.match(limit({ 'retry-after': 'soon' }), { code: 'upstream_rate_limited', retryAfter: undefined })

@@ -1,10 +1,13 @@
 /** What is sent to Anthropic: messages, by key and by login, held against the vendor's own types. */
+
 import { spawnSync } from 'node:child_process'
 import t from 'tap'
 import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts'
 import type { ContentPart, MessageInput, Part } from '../../../src/chat/message.ts'
+import { repair } from '../../../src/chat/repair.ts'
 import { refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import {
   answered,
   called,
@@ -108,8 +111,8 @@ t.test('messages', async (t) => {
   )
 
   await t.test('results keep their kinds', async (t) => {
-    const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
-    const pdf = { type: 'file' as const, media_type: 'application/pdf', data: 'aGFsbG8=', name: 'a.pdf' }
+    const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
+    const pdf = { type: 'file' as const, media_type: 'application/pdf', data: PDF, name: 'a.pdf' }
     const content = (more: Parameters<typeof returned>[1]) => {
       const { body } = render({ messages: [said('a'), answered(called('c')), results(returned('c', more))] })
       const [result] = body.messages[2]?.content ?? []
@@ -127,7 +130,7 @@ t.test('messages', async (t) => {
   await t.test(
     'a failed result has words and nothing else; its media stand behind the results',
     async (t) => {
-      const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+      const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
       const failed = (content: ContentPart[], more: MessageInput[] = []) => {
         const history = [
           said('a'),
@@ -158,12 +161,19 @@ t.test('messages', async (t) => {
   await t.test('media: what the API takes as it is, the rest named', async (t) => {
     const text = (data: string) => Buffer.from(data).toString('base64')
     const media = (part: Partial<Part> & { media_type: string }) => {
-      const { body, notes } = render({ messages: [{ role: 'user', parts: [part as Part] }] })
+      const target = {
+        provider: 'anthropic',
+        model: 'm',
+        credential_id: null,
+        ...anthropic.capabilities('m'),
+      }
+      const repaired = repair([{ role: 'user', parts: [part as Part] }], target)
+      const { body, notes } = render({ messages: repaired.messages })
       const [first = {}] = body.messages[0]?.content ?? []
-      return { ...first, notes }
+      return { ...first, notes: [...repaired.notes, ...notes] }
     }
     const url = 'https://a.example/x'
-    t.match(media({ type: 'image', media_type: 'image/jpg', data: 'aGk=' }), {
+    t.match(media({ type: 'image', media_type: 'image/jpg', data: JPEG }), {
       source: { type: 'base64', media_type: 'image/jpeg' },
     })
     t.match(media({ type: 'image', media_type: 'image/webp', url }), {
@@ -189,11 +199,10 @@ t.test('messages', async (t) => {
     t.match(media({ type: 'file', media_type: 'application/pdf', url: open }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', data: '' }), refused)
     t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
-    t.notOk(anthropic.capabilities('claude-opus-5').userMedia.has('audio'))
   })
 
   await t.test('of too many images the oldest give way, and the rest stay where they are', async (t) => {
-    const image = { type: 'image' as const, media_type: 'image/png', data: 'aGFsbG8=' }
+    const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
     const history = (count: number): MessageInput[] =>
       Array.from({ length: count }, (_, i) => [
         said(`look ${i}`),
@@ -229,7 +238,7 @@ t.test('messages', async (t) => {
     t.match(alone[2], { role: 'user', content: [{ text: '[System message]\nt' }] })
     const shown: MessageInput = {
       role: 'system',
-      parts: [{ type: 'image', media_type: 'image/png', data: 'aGk=' }, words('see')],
+      parts: [{ type: 'image', media_type: 'image/png', data: PNG }, words('see')],
     }
     t.strictSame(contents([said('a'), shown], opus), [
       ['user', ['text', 'image']],
@@ -313,7 +322,7 @@ t.test('the login', async (t) => {
 })
 
 t.test("the vendor's own types accept what is rendered", async (t) => {
-  const image: Part = { type: 'image', media_type: 'image/png', data: 'aGk=' }
+  const image: Part = { type: 'image', media_type: 'image/png', data: PNG }
   const history = [
     said('a'),
     answered(thought('t', 'signed:E'), thought('', 'redacted:x'), words('b'), called('c', { place: 'Bern' })),

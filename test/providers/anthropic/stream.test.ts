@@ -49,6 +49,26 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(events.at(-1), { type: 'finish', reason: 'stop' })
   })
 
+  await t.test('whose ends a proxy left out are in the message as they were told', async (t) => {
+    const open = (events: Record<string, unknown>[], stop_reason: string) =>
+      parse(framed(...events.filter(({ type }) => type !== 'content_block_stop'), ...end(stop_reason)))
+    const told = [
+      ...block(0, { type: 'thinking' }, { type: 'thinking_delta', thinking: 'hm' }),
+      ...block(1, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' }),
+      ...[2, 3].flatMap((index) => block(index, { type: 'tool_use', id: `t${index}`, name: 'list_files' })),
+    ]
+    const whole = open(told, 'tool_use')
+    t.match(fold(whole), [
+      { type: 'reasoning', text: 'hm' },
+      { type: 'text', text: 'So.' },
+      { call_id: 'call_t2', arguments: {} },
+      { call_id: 'call_t3', arguments: {} },
+    ])
+    t.equal(finishOf(whole), 'tool_calls')
+    const cut = open(told.slice(3, 8), 'max_tokens')
+    t.strictSame(fold(cut), [{ type: 'text', text: 'So.', provenance: origin }], 'a call may have been cut')
+  })
+
   await t.test('thinking, text and parallel calls, in any chunking', async (t) => {
     const events = parse(framesOf(fixture('thinking-two-tools')))
     t.match(fold(events), [

@@ -2,6 +2,7 @@
  * Whole turns against the emulated Gemini, whose rules come from the wire page and not from the adapter; the
  * vendor's own SDK and histories of any making against the same rules.
  */
+
 import {
   type FunctionDeclaration,
   type GenerateContentConfig,
@@ -23,6 +24,7 @@ import type {
   ToolResultPart,
 } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
+import { JPEG, PDF } from '../../emulators/bytes.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
@@ -198,6 +200,9 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
   const media = fc.constantFrom<MediaPart>(
     IMAGE,
     { type: 'image', media_type: 'image/gif', data: 'aaaa' },
+    { type: 'file', media_type: 'image/png', data: JPEG },
+    { type: 'image', media_type: 'image/webp', data: PDF },
+    { type: 'file', media_type: 'application/pdf', data: 'aaaa' },
     { type: 'image', media_type: 'image/svg+xml', url: 'https://example.com/a.svg' },
     { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
     { type: 'file', media_type: 'application/zip', data: 'aaaa' },

@@ -1,4 +1,5 @@
 /** Requests as a session of this vendor has them, and one call to the emulator. */
+
 import { readFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
@@ -11,6 +12,7 @@ import type {
   ParseContext,
   ToolDeclaration,
 } from '../../../src/provider.ts'
+import { PNG } from '../../emulators/bytes.ts'
 import { createGeminiEmulator, type GeminiEmulator } from '../../emulators/gemini.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { fold, framesOf } from '../streams.ts'
@@ -103,4 +105,4 @@ export const resultOf = (
   ...extra,
 })
 
-export const IMAGE: MediaPart = { type: 'image', media_type: 'image/png', data: 'aaaa' }
+export const IMAGE: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }

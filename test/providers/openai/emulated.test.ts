@@ -1,4 +1,5 @@
 /** Whole turns against the emulated OpenAI, and histories of any making against its rules. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
@@ -11,6 +12,7 @@ import type {
   ModelSettings,
   ToolChoice,
 } from '../../../src/provider.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { calls, text } from '../../emulators/scene.ts'
@@ -219,8 +221,15 @@ const histories = (() => {
   const name = fc.constantFrom('files.read', 'a.b.c', 'ünï.cødé', `long.${'x'.repeat(80)}`)
   const media = fc.record({
     type: fc.constantFrom('image' as const, 'audio' as const, 'file' as const),
-    media_type: fc.constantFrom('image/png', 'image/svg+xml', 'audio/wav', 'application/pdf'),
-    data: fc.constant('QUJD'),
+    media_type: fc.constantFrom(
+      'image/png',
+      'image/svg+xml',
+      'audio/wav',
+      'application/pdf',
+      'text/plain',
+      'text/x-c++',
+    ),
+    data: fc.constantFrom('QUJD', PNG, JPEG, PDF),
   })
   const plain = fc.record({ type: fc.constant('text' as const), text: words })
   const part: fc.Arbitrary<Part> = fc.oneof(
@@ -275,6 +284,8 @@ t.test('any history renders into what the services accept', async (t) => {
     'gpt-6-astra',
     'o3',
     'ft:gpt-4o-mini:o::1',
+    'o3-mini',
+    'gpt-4',
   )
   const cases = fc.record({
     history: histories,

@@ -5,7 +5,7 @@ import type { ModelEvent } from '../../../src/chat/event.ts'
 import type { MessageInput, Provenance } from '../../../src/chat/message.ts'
 import { exposedName } from '../../../src/chat/names.ts'
 import { repair } from '../../../src/chat/repair.ts'
-import type { Deployment, ModelRequest, ToolDeclaration } from '../../../src/provider.ts'
+import type { Deployment, ModelRequest, ParseContext, ToolDeclaration } from '../../../src/provider.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 
 export const FIXTURES = 'test/fixtures/openai'
@@ -14,13 +14,14 @@ export const fixture = (name: string) => readFileSync(`${FIXTURES}/${name}`, 'ut
 export const MODEL = 'gpt-6-sol'
 export const origin: Provenance = { provider: 'openai', model: MODEL, credential_id: 'cred_1' }
 
-export function newParser(deployment: Deployment = chatgpt, provenance = origin) {
+export function newParser(deployment: Deployment = chatgpt, provenance = origin, headers = {}) {
   let made = 0
-  return deployment.parser({
+  const context: ParseContext = {
     callId: (vendorId) => vendorId ?? `call_made${++made}`,
     toolName: (exposed) => exposed.replace('__', '.'),
     provenance,
-  })
+  }
+  return deployment.parser(context, headers)
 }
 
 export function parse(frames: readonly SseFrame[]): ModelEvent[] {

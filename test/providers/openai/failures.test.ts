@@ -98,6 +98,16 @@ t.test('failures become codes of the catalogue', async (t) => {
     [504, '', 'upstream_timeout'],
     [200, '<html>', 'upstream_rejected', /edge/],
     [200, json({ type: 'usage_limit_reached' }), 'upstream_rate_limited'],
+    [200, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
+    [200, json({ type: 'invalid_request_error', message: 'no' }), 'upstream_rejected'],
+    [200, '{"id":"resp_1","output":[]}', 'upstream_rejected'],
+    [
+      422,
+      '{"detail":[{"loc":["body","model"],"msg":"field required"},{"msg":"no"}]}',
+      'upstream_rejected',
+      /body\.model: field required; no$/,
+    ],
+    [400, json(['one', { message: 'two' }]), 'upstream_rejected', /one; two/],
     [400, JSON.stringify({ error: 'just words' }), 'upstream_rejected', /just words/],
     [
       400,
@@ -136,8 +146,25 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.equal(wait({ 'retry-after-ms': '1500' }), 2)
     t.equal(wait({ 'retry-after': '12' }), 12)
     t.equal(wait({ 'retry-after': 'Sat, 21 Nov 2026 12:00:30 GMT', date }), 30)
-    t.equal(wait({}, { message: 'Please try again in 6m0s.' }), 360)
-    t.equal(wait({}, { message: 'Please try again in 20ms.' }), 1)
+    const reset = { date, 'x-codex-primary-reset-at': String(Date.parse(date) / 1000 + 70) }
+    t.equal(wait(reset, usage), 70)
+    t.equal(wait({ 'x-codex-primary-reset-at': '1795190587' }, usage), 5, 'of no use without a date')
+    for (const [words, seconds] of [
+      ['6m0s.', 360],
+      ['20ms.', 1],
+      ['1h12m3.5s. Visit the page', 4324],
+      ['28m.', 1680],
+      ['2 minutes.', 120],
+      ['1 hour, 5 seconds', 3605],
+      ['1.5 seconds', 2],
+      ['9d', 777_600],
+      ['a while', 5],
+    ] as const) {
+      t.equal(wait({}, { message: `Please try again in ${words}` }), seconds, words)
+    }
+    const parser = newParser(chatgpt, origin, { date })
+    const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
+    t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
     t.equal(wait({ 'x-codex-primary-reset-after-seconds': '7200' }), 5, "a short limit is not the plan's")
     t.equal(openai.classify({ status: 503, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
     t.equal(openai.classify({ status: 503, headers: {}, body: '' }).retryAfter, undefined)

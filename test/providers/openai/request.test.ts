@@ -1,4 +1,5 @@
 /** What is sent to OpenAI: by key and by ChatGPT login, and what it made itself. */
+
 import type {
   ResponseCreateParamsStreaming,
   ResponseInputItem,
@@ -10,6 +11,7 @@ import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { ModelSettings } from '../../../src/provider.ts'
+import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { fixture, MODEL, origin, parse, repaired, requestFor, TOOLS } from './exchange.ts'
 
@@ -121,24 +123,24 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const data = 'QUJD'
     const { body } = publicBody(
       requestFor(openai, {
-        messages: [
+        messages: repaired(openai, [
           { role: 'system', parts: [{ type: 'text', text: 'Mind the gap.' }] },
           {
             role: 'user',
             parts: [
-              { type: 'image', media_type: 'image/png', data },
+              { type: 'image', media_type: 'image/png', data: PNG },
               { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' },
               { type: 'image', media_type: 'image/svg+xml', data, name: 'a.svg' },
-              { type: 'file', media_type: 'application/pdf', data },
+              { type: 'file', media_type: 'application/pdf', data: PDF },
               { type: 'file', media_type: 'text/x-c++', data },
               { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a.pdf' },
-              { type: 'image', media_type: 'image/jpg', data },
-              { type: 'file', media_type: 'image/png', data, name: 'a.png' },
+              { type: 'image', media_type: 'image/jpg', data: JPEG },
+              { type: 'file', media_type: 'image/png', data: PNG, name: 'a.png' },
               { type: 'file', media_type: 'application/zip', data, name: 'a.zip' },
               { type: 'file', media_type: 'video/mp4', data },
             ],
           },
-        ],
+        ]),
       }),
     )
     const typed: SdkBody = body
@@ -148,19 +150,42 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         type: 'message',
         role: 'user',
         content: [
-          { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+          { type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
           { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
-          { type: 'input_file', filename: 'file.pdf', file_data: 'data:application/pdf;base64,QUJD' },
+          { type: 'input_file', filename: 'file.pdf', file_data: `data:application/pdf;base64,${PDF}` },
           { type: 'input_file', filename: 'file.txt', file_data: 'data:text/x-c++;base64,QUJD' },
           { type: 'input_file', file_url: 'https://x.test/a.pdf' },
-          { type: 'input_image', image_url: 'data:image/jpeg;base64,QUJD', detail: 'auto' },
-          { type: 'input_image', image_url: 'data:image/png;base64,QUJD', detail: 'auto' },
+          { type: 'input_image', image_url: `data:image/jpeg;base64,${JPEG}`, detail: 'auto' },
+          { type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' },
           { type: 'input_text', text: '[file a.zip, application/zip: not shown to this model]' },
           { type: 'input_text', text: '[file, video/mp4: not shown to this model]' },
         ],
       },
     ])
+  })
+
+  await t.test('a file has the ending of its type, where its name has none', async (t) => {
+    const office = 'application/vnd.openxmlformats-officedocument'
+    for (const [media_type, name, expected] of [
+      ['text/plain', undefined, 'file.txt'],
+      ['Text/Plain; charset=utf-8', 'notes', 'notes.txt'],
+      ['text/markdown', 'v1.2', 'v1.2.md'],
+      ['text/csv', 'a.tsv', 'a.tsv'],
+      ['text/html', undefined, 'file.html'],
+      ['text/javascript', undefined, 'file.js'],
+      ['application/json', undefined, 'file.json'],
+      ['application/msword', undefined, 'file.doc'],
+      [`${office}.wordprocessingml.document`, 'letter', 'letter.docx'],
+      [`${office}.spreadsheetml.sheet`, undefined, 'file.xlsx'],
+      [`${office}.presentationml.presentation`, undefined, 'file.pptx'],
+      ['text/x-c++', undefined, 'file.txt'],
+      ['application/x-unheard-of', undefined, 'file.txt'],
+    ] as const) {
+      const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
+      const { body } = publicBody(requestFor(openai, { messages: [{ role: 'user', parts: [part] }] }))
+      t.match(body.input, [{ content: [{ filename: expected }] }], media_type)
+    }
   })
 
   await t.test('results tell what became of the call', async (t) => {

@@ -3,21 +3,32 @@ import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
 import type { Deployment, ModelRequest, ModelSettings } from '../../../src/provider.ts'
+import { PDF, PNG } from '../../emulators/bytes.ts'
 import { MODEL, requestFor, TOOLS } from './exchange.ts'
 
 t.test('what a model accepts is looked up by its family', async (t) => {
-  const kinds = (deployment: Deployment, model: string) =>
-    [...deployment.capabilities(model).userMedia].join()
+  const taken = {
+    image: { type: 'image', media_type: 'image/png', data: PNG },
+    pdf: { type: 'file', media_type: 'application/pdf', data: PDF },
+    file: { type: 'file', media_type: 'text/plain', data: 'aGk=' },
+    audio: { type: 'audio', media_type: 'audio/wav', data: 'aGk=' },
+  } as const
+  const kinds = (deployment: Deployment, model: string) => {
+    const { takesMedia } = deployment.capabilities(model)
+    return Object.entries(taken)
+      .flatMap(([kind, part]) => (takesMedia(part) ? kind : []))
+      .join()
+  }
   for (const [model, sampling, media] of [
-    ['gpt-6-sol', false, 'image,file'],
-    ['gpt-5.6-sol', false, 'image,file'],
-    ['gpt-5-chat-latest', true, 'image,file'],
-    ['gpt-4.1-mini', true, 'image,file'],
-    ['ft:gpt-4o-2024-08-06:org::1', true, 'image,file'],
+    ['gpt-6-sol', false, 'image,pdf,file'],
+    ['gpt-5.6-sol', false, 'image,pdf,file'],
+    ['gpt-5-chat-latest', true, 'image,pdf,file'],
+    ['gpt-4.1-mini', true, 'image,pdf,file'],
+    ['ft:gpt-4o-2024-08-06:org::1', true, 'image,pdf,file'],
     ['gpt-4', true, 'file'],
     ['o3-mini', false, 'file'],
-    ['o3', false, 'image,file'],
-    ['something-new', false, 'image,file'],
+    ['o3', false, 'image,pdf,file'],
+    ['something-new', false, 'image,pdf,file'],
   ] as const) {
     t.equal(openai.capabilities(model).sampling, sampling, model)
     t.equal(kinds(openai, model), media, model)
@@ -26,6 +37,7 @@ t.test('what a model accepts is looked up by its family', async (t) => {
   t.match(openai.capabilities(MODEL), { boundThinking: false, forcedToolChoice: true })
   t.same([openai.toolLimit, chatgpt.toolLimit], [128, null])
   t.equal(kinds(chatgpt, MODEL), 'image')
+  t.equal(kinds(chatgpt, 'o3-mini'), '')
 
   const effort = (
     model: string,
