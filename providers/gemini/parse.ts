@@ -15,6 +15,13 @@ import { count, type Fields, isRecord, list, record, text } from './json.ts'
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
+interface Call {
+  index: number
+  call_id: string
+  name: string
+  args: unknown
+  opaque: string | undefined
+}
 
 /** The answer so far: the text part that is still growing, the calls held back, the last word on its end. */
 class Answer implements ModelParser {
@@ -26,7 +33,8 @@ class Answer implements ModelParser {
    * Calls leave at the end: only the finish reason, which may come in a later chunk, tells whether the
    * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
-  readonly #calls: ModelEvent[] = []
+  readonly #calls: Call[] = []
+  #isNameless = false
   readonly #usage: Fields = {}
   #hasOutput = false
   #finish: { reason: string; message: string | undefined } | null = null
@@ -54,7 +62,7 @@ class Answer implements ModelParser {
     }
     this.#close()
     const finish = this.#outcome()
-    if (finish.reason !== 'error') this.#events.push(...this.#calls)
+    if (finish.reason !== 'error') this.#events.push(...this.#calls.flatMap((call) => this.#written(call)))
     this.#events.push({ type: 'finish', ...finish })
     return this.#taken()
   }
@@ -111,20 +119,37 @@ class Answer implements ModelParser {
     this.#events.push({ type: 'part', index, part })
   }
 
-  /** Arguments come whole (4.2); the one delta is for readers that show calls as they are written. */
+  /**
+   * A part without a name holds the arguments of the call before it, which came without any; a call that nobody
+   * named would stay in the history, and be refused with it for ever (smallmain/vscode-unify-chat-provider#48).
+   */
   #call(part: Fields, call: Fields): void {
     this.#close()
-    const index = this.#nextIndex++
-    const call_id = this.#context.callId(text(call.id))
-    const name = this.#context.toolName(declaredName(text(call.name) ?? ''))
+    const name = declaredName(text(call.name) ?? '')
     const args = call.args ?? {}
+    const opaque = text(part.thoughtSignature)
+    if (name !== '') {
+      const call_id = this.#context.callId(text(call.id))
+      this.#calls.push({ index: this.#nextIndex++, call_id, name, args, opaque })
+      return
+    }
+    const before = this.#calls.at(-1)
+    if (before && isRecord(before.args) && Object.keys(before.args).length === 0) {
+      before.args = args
+      before.opaque ??= opaque
+    } else this.#isNameless = true
+  }
+
+  /** The one delta is for readers that show calls as they are written. */
+  #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
+    const name = this.#context.toolName(call.name)
     const written = JSON.stringify(args)
     const parsed = isRecord(args) ? { arguments: args } : parseArguments(written)
-    const provenance = this.#provenance(text(part.thoughtSignature))
-    this.#calls.push(
+    const provenance = this.#provenance(opaque)
+    return [
       { type: 'tool_call.delta', index, call_id, name, arguments_delta: written },
       { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },
-    )
+    ]
   }
 
   #media(blob: Fields): void {
@@ -154,6 +179,7 @@ class Answer implements ModelParser {
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = FINISH[reason]
+    if (this.#isNameless && known !== 'refusal') return { reason: 'error', invalid_call: NAMELESS }
     if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
     if (known) return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
@@ -186,6 +212,8 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MALFORMED_RESPONSE',
   'MISSING_THOUGHT_SIGNATURE',
 ])
+
+const NAMELESS = 'It did not name its tool.'
 
 function parseFrame(data: string): unknown {
   try {

@@ -135,6 +135,30 @@ t.test('an error inside of a stream is read like one before it', async (t) => {
   t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
 })
 
+t.test('a part without a name completes the call before it, and is never a call of its own', async (t) => {
+  const call = (functionCall: object, extra: object = {}) => said({ functionCall, ...extra })
+  const named = call({ name: 'files__read', args: {} })
+  const nameless = call({ args: { path: 'a' } }, { thoughtSignature: 'U0lH' })
+  const whole = parseChunks(named, nameless, call({ name: 'files__read', args: { path: 'b' } }), done())
+  t.match(fold(whole), [
+    { name: 'files.read', arguments: { path: 'a' }, provenance: { opaque: 'U0lH' } },
+    { name: 'files.read', arguments: { path: 'b' } },
+  ])
+  t.equal(fold(whole).length, 2)
+  const failures = [
+    [nameless],
+    [named, nameless, nameless],
+    [call({ name: 'default_api:', args: {} })],
+    [call({ name: 'files__read', args: { path: 'a' } }), call({ name: '' })],
+  ]
+  for (const chunks of failures) {
+    t.strictSame(parseChunks(...chunks, done()), [
+      { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' },
+    ])
+  }
+  t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
+})
+
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
