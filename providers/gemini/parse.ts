@@ -11,7 +11,7 @@ import type { SseFrame } from '../../src/sse.ts'
 import { errorFromStream } from './classify.ts'
 import { count, type Fields, isRecord, list, record, text } from './json.ts'
 
-/** Throws an error that the stream holds as a BatonError, and `upstream_disconnected` where no finish reason came. */
+/** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
@@ -184,7 +184,8 @@ class Answer implements ModelParser {
     if (known) return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
-    return { reason: this.#hasOutput ? 'stop' : 'error' }
+    if (this.#hasOutput) return { reason: 'stop' }
+    throw failedWithout(reason, message)
   }
 }
 
@@ -214,6 +215,14 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
 ])
 
 const NAMELESS = 'It did not name its tool.'
+
+function failedWithout(reason: string, words = ''): BatonError {
+  const message = words.slice(0, 2000)
+  const said = message === '' ? 'It gave no words.' : `It said: ${message}`
+  return new BatonError('upstream_rejected', `Gemini ended without an answer (${reason}). ${said}`, {
+    details: { upstream: { reason, message } },
+  })
+}
 
 function parseFrame(data: string): unknown {
   try {

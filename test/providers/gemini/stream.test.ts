@@ -159,6 +159,25 @@ t.test('a part without a name completes the call before it, and is never a call 
   t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
 })
 
+t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
+  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW']) {
+    const finishMessage = `Unable to answer: ${reason}`
+    const thought = said({ text: 'hm', thought: true })
+    t.match(
+      thrownBy(() => parseChunks(thought, done(reason, { finishMessage }))),
+      {
+        code: 'upstream_rejected',
+        message: new RegExp(finishMessage),
+        details: { upstream: { reason, message: finishMessage } },
+      },
+    )
+  }
+  t.match(
+    thrownBy(() => parseChunks(done('OTHER'))),
+    { message: /\(OTHER\)\. It gave no words/ },
+  )
+})
+
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
@@ -231,7 +250,6 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   for (const [reason, meant] of Object.entries(reasons)) {
     t.match(parseChunks(said({ text: 'so' }), done(reason)).at(-1), { reason: meant }, reason)
   }
-  t.match(parseChunks(done('OTHER')).at(-1), { reason: 'error' }, 'nothing said, for a reason not known')
   t.match(parseChunks(done('STOP'), done('MAX_TOKENS'), done('STOP')).at(-1), { reason: 'length' })
   t.match(fold(parseChunks([said({ text: 'as ' }), said({ text: 'an array' }), done()])), [
     { text: 'as an array' },
