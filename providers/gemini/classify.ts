@@ -36,7 +36,7 @@ function readFailure(body: string, status: number): Failure {
   const retry = details.find((detail) => typeOf(detail).endsWith('RetryInfo')) ?? {}
   const violations = details.flatMap((detail) => list(detail.violations).map(record))
   return {
-    status: status < 400 ? (count(error.code) ?? status) : status,
+    status: status < 400 ? (statedStatus(error) ?? status) : status,
     code: text(error.status),
     reason: text(info.reason) ?? text(record(list(error.errors)[0]).reason),
     message: text(error.message) ?? plainText(body),
@@ -45,6 +45,34 @@ function readFailure(body: string, status: number): Failure {
     retryDelay: text(retry.retryDelay),
     quotas: violations.flatMap(({ quotaId }) => text(quotaId) ?? []),
   }
+}
+
+/** google.rpc.Code in the order of its numbers, with the HTTP status of each (googleapis google/rpc/code.proto). */
+const CODES: readonly (readonly [string, number])[] = [
+  ['OK', 200],
+  ['CANCELLED', 499],
+  ['UNKNOWN', 500],
+  ['INVALID_ARGUMENT', 400],
+  ['DEADLINE_EXCEEDED', 504],
+  ['NOT_FOUND', 404],
+  ['ALREADY_EXISTS', 409],
+  ['PERMISSION_DENIED', 403],
+  ['RESOURCE_EXHAUSTED', 429],
+  ['FAILED_PRECONDITION', 400],
+  ['ABORTED', 409],
+  ['OUT_OF_RANGE', 400],
+  ['UNIMPLEMENTED', 501],
+  ['INTERNAL', 500],
+  ['UNAVAILABLE', 503],
+  ['DATA_LOSS', 500],
+  ['UNAUTHENTICATED', 401],
+]
+
+/** An error has the HTTP status as its code, in an operation its number; or nothing but the code's name. */
+function statedStatus({ code, status }: Fields): number | undefined {
+  const stated = count(code)
+  if (stated !== undefined) return CODES[stated]?.[1] ?? stated
+  return CODES.find(([name]) => name === status)?.[1]
 }
 
 function parse(body: string): unknown {
