@@ -12,7 +12,7 @@ import {
   type ToolCallPart,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
-import { isRecord } from './json.ts'
+import { isJsonOf, isRecord } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 export type WirePart =
@@ -167,19 +167,20 @@ function functionResponse(
 }
 
 /**
- * `response` must be an object, of which the server reads `output` or `error` if there is one, else all
- * of it (4.2): a structured object is taken whole unless a key of its own would be misread so.
+ * `response` must be an object, of which the server reads `output` or `error` if there is one, else all of it
+ * (4.2): a structured object is taken whole unless a key of its own would be misread so. It stands in for
+ * text that only repeats it, as MCP servers write; text that says something else is what the model is given.
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
-  const structured = part.spill ? undefined : part.structured
+  const structured = part.spill ? undefined : (part.structured ?? undefined)
   if (part.is_error)
     return { error: said === '' ? (structured ?? 'The tool failed without a message.') : said }
-  if (isRecord(structured) && Object.keys(structured).length > 0) {
-    return 'output' in structured || 'error' in structured ? { output: structured } : structured
+  if (structured === undefined || (said !== '' && !isJsonOf(structured, said))) {
+    return { output: said }
   }
-  if (said !== '' || structured === undefined || structured === null) return { output: said }
-  return { output: structured }
+  const isWhole = isRecord(structured) && !('output' in structured) && !('error' in structured)
+  return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
 }
 
 const textOfResult = (content: readonly ContentPart[]): string =>

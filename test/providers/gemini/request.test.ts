@@ -98,8 +98,21 @@ t.test(
       }).contents?.[2]?.parts
     const response = (result: Partial<ToolResultPart>) => body(result)?.[0]?.functionResponse?.response
     t.strictSame(response({}), { output: 'some text' })
-    t.strictSame(response({ structured: { a: 1 } }), { a: 1 })
-    t.strictSame(response({ structured: { output: 1, more: 2 } }), { output: { output: 1, more: 2 } })
+    t.strictSame(
+      response({ structured: { a: 1 } }),
+      { output: 'some text' },
+      'what the text says is not lost',
+    )
+    const repeated = (structured: unknown) => {
+      const content = [{ type: 'text', text: JSON.stringify(structured, null, 2) } as const]
+      return response({ structured, content })
+    }
+    t.strictSame(repeated({ a: 1 }), { a: 1 })
+    t.strictSame(repeated({ output: 1, more: 2 }), { output: { output: 1, more: 2 } })
+    t.strictSame(repeated([1]), { output: [1] })
+    t.strictSame(repeated({}), { output: {} })
+    t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
+    t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
     t.strictSame(response({ content: [] }), { output: '' })
     t.strictSame(response({ is_error: true }), { error: 'some text' })
