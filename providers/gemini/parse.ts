@@ -19,7 +19,8 @@ interface Call {
   index: number
   call_id: string
   name: string
-  args: unknown
+  /** As JSON */
+  args: string
   opaque: string | undefined
 }
 
@@ -34,7 +35,8 @@ class Answer implements ModelParser {
    * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
   readonly #calls: Call[] = []
-  #isNameless = false
+  /** What is wrong with a call that can be none */
+  #misfit: string | null = null
   readonly #usage: Fields = {}
   #hasOutput = false
   #finish: { reason: string; message: string | undefined } | null = null
@@ -126,28 +128,26 @@ class Answer implements ModelParser {
   #call(part: Fields, call: Fields): void {
     this.#close()
     const name = declaredName(text(call.name) ?? '')
-    const args = call.args ?? {}
+    const args = asJson(call.args ?? {})
     const opaque = text(part.thoughtSignature)
-    if (name !== '') {
+    const before = this.#calls.at(-1)
+    if (args === null) this.#misfit = 'Its arguments nest too deep.'
+    else if (name !== '') {
       const call_id = this.#context.callId(text(call.id))
       this.#calls.push({ index: this.#nextIndex++, call_id, name, args, opaque })
-      return
-    }
-    const before = this.#calls.at(-1)
-    if (before && isRecord(before.args) && Object.keys(before.args).length === 0) {
+    } else if (before?.args === '{}') {
       before.args = args
       before.opaque ??= opaque
-    } else this.#isNameless = true
+    } else this.#misfit = 'It did not name its tool.'
   }
 
   /** The one delta is for readers that show calls as they are written. */
   #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
     const name = this.#context.toolName(call.name)
-    const written = JSON.stringify(args)
-    const parsed = isRecord(args) ? { arguments: args } : parseArguments(written)
+    const parsed = parseArguments(args)
     const provenance = this.#provenance(opaque)
     return [
-      { type: 'tool_call.delta', index, call_id, name, arguments_delta: written },
+      { type: 'tool_call.delta', index, call_id, name, arguments_delta: args },
       { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },
     ]
   }
@@ -179,7 +179,7 @@ class Answer implements ModelParser {
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = FINISH[reason]
-    if (this.#isNameless && known !== 'refusal') return { reason: 'error', invalid_call: NAMELESS }
+    if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
     if (known) return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
@@ -214,7 +214,14 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MISSING_THOUGHT_SIGNATURE',
 ])
 
-const NAMELESS = 'It did not name its tool.'
+/** Null for what nests some thousands of levels deep, which no stack is left to write. */
+function asJson(args: unknown): string | null {
+  try {
+    return JSON.stringify(args)
+  } catch {
+    return null
+  }
+}
 
 function failedWithout(reason: string, words = ''): BatonError {
   const message = words.slice(0, 2000)

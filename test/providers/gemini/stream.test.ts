@@ -159,6 +159,20 @@ t.test('a part without a name completes the call before it, and is never a call 
   t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
 })
 
+t.test('arguments that nest without end are kept as text, or are no call at all', async (t) => {
+  const nested = (levels: number) => {
+    const args = `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
+    const call = `{"candidates":[{"content":{"parts":[{"functionCall":{"name":"files__read","args":${args}}}]}}]}`
+    const frames = [call, JSON.stringify(done())].map((data) => ({ event: undefined, id: undefined, data }))
+    return { args, events: parse(frames) }
+  }
+  const deep = nested(300)
+  t.match(fold(deep.events), [{ arguments: {}, arguments_text: deep.args }])
+  t.strictSame(nested(7000).events, [
+    { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
+  ])
+})
+
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
   for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW']) {
     const finishMessage = `Unable to answer: ${reason}`
