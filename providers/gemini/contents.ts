@@ -105,10 +105,13 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
 const signature = (opaque: string | undefined) => (opaque === undefined ? {} : { thoughtSignature: opaque })
 
 const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall => ({
-  name: part.name,
+  name: functionName(part.name),
   args: part.arguments,
   ...(ids ? { id: part.call_id } : {}),
 })
+
+/** It begins with a letter or `_` (5.2). Every declared name does; a history may hold any other. */
+const functionName = (name: string): string => (/^[A-Za-z_]/.test(name) ? name : `_${name}`)
 
 /** Gemini signs the first of parallel calls only, and checks that one (4.4). */
 function signFirstCall(content: Content): void {
@@ -159,7 +162,7 @@ function functionResponse(
   { ids }: ContentsTarget,
 ): FunctionResponse {
   return {
-    name: part.name,
+    name: functionName(part.name),
     ...(ids ? { id: part.call_id } : {}),
     response: responseObject(part),
     ...(media.length > 0 ? { parts: media } : {}),

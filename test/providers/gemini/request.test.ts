@@ -82,6 +82,24 @@ t.test(
   },
 )
 
+t.test('a name from a history begins as Google wants it, in the call and in its result', async (t) => {
+  for (const [name, sent] of [
+    ['9lives', '_9lives'],
+    ['-x', '_-x'],
+    ['files__read', 'files__read'],
+  ] as const) {
+    const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name, arguments: {} }
+    const messages: MessageInput[] = [
+      user('hi'),
+      { role: 'assistant', parts: [call] },
+      { role: 'tool', parts: [resultOf(call)] },
+    ]
+    const { contents = [] } = bodyOf({ messages })
+    t.match(contents[1]?.parts, [{ functionCall: { name: sent } }])
+    t.match(contents[2]?.parts, [{ functionResponse: { name: sent } }])
+  }
+})
+
 t.test(
   'results keep their kind: objects whole, text and errors named, media where the model takes it',
   async (t) => {
