@@ -36,7 +36,7 @@ function readFailure(body: string, status: number): Failure {
   const retry = details.find((detail) => typeOf(detail).endsWith('RetryInfo')) ?? {}
   const violations = details.flatMap((detail) => list(detail.violations).map(record))
   return {
-    status: status < 400 ? (count(error.code) ?? status) : status,
+    status: status < 400 ? (statedStatus(error) ?? status) : status,
     code: text(error.status),
     reason: text(info.reason) ?? text(record(list(error.errors)[0]).reason),
     message: text(error.message) ?? plainText(body),
@@ -45,6 +45,34 @@ function readFailure(body: string, status: number): Failure {
     retryDelay: text(retry.retryDelay),
     quotas: violations.flatMap(({ quotaId }) => text(quotaId) ?? []),
   }
+}
+
+/** google.rpc.Code in the order of its numbers, with the HTTP status of each (googleapis google/rpc/code.proto). */
+const CODES: readonly (readonly [string, number])[] = [
+  ['OK', 200],
+  ['CANCELLED', 499],
+  ['UNKNOWN', 500],
+  ['INVALID_ARGUMENT', 400],
+  ['DEADLINE_EXCEEDED', 504],
+  ['NOT_FOUND', 404],
+  ['ALREADY_EXISTS', 409],
+  ['PERMISSION_DENIED', 403],
+  ['RESOURCE_EXHAUSTED', 429],
+  ['FAILED_PRECONDITION', 400],
+  ['ABORTED', 409],
+  ['OUT_OF_RANGE', 400],
+  ['UNIMPLEMENTED', 501],
+  ['INTERNAL', 500],
+  ['UNAVAILABLE', 503],
+  ['DATA_LOSS', 500],
+  ['UNAUTHENTICATED', 401],
+]
+
+/** An error has the HTTP status as its code, in an operation its number; or nothing but the code's name. */
+function statedStatus({ code, status }: Fields): number | undefined {
+  const stated = count(code)
+  if (stated !== undefined) return CODES[stated]?.[1] ?? stated
+  return CODES.find(([name]) => name === status)?.[1]
 }
 
 function parse(body: string): unknown {
@@ -112,6 +140,10 @@ const RETIRED: Verdict = [
   'Google no longer serves this account through Code Assist. Use a Gemini API key instead.',
 ]
 const TOO_LONG: Verdict = ['context_too_long', 'The conversation is longer than the model can read.']
+const TOO_LARGE: Verdict = [
+  'context_too_long',
+  'The request is larger than Gemini accepts. Shorten the conversation or its attachments.',
+]
 const BAD_KEY: Verdict = ['upstream_auth', 'Google does not accept this API key.']
 
 const BY_REASON: Readonly<Record<string, Verdict>> = {
@@ -145,6 +177,8 @@ const BY_REASON: Readonly<Record<string, Verdict>> = {
 const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
   [/UNSUPPORTED_CLIENT|no longer supported for Gemini Code Assist/i, RETIRED],
   [/input token count.*exceeds the maximum|exceeds the maximum number of tokens/is, TOO_LONG],
+  // With status 400 (google-gemini/deprecated-generative-ai-android#26).
+  [/request payload size exceeds the limit/i, TOO_LARGE],
   [/API key (not valid|expired|not found)/i, BAD_KEY],
   // The model has no free quota at all, so waiting does not help (7.2).
   [/quota.*\blimit: 0(?![\d.])/is, ['upstream_rejected', 'This key has no quota for this model.']],
@@ -157,10 +191,7 @@ const BY_STATUS: Readonly<Record<number, Verdict>> = {
   403: ['upstream_auth', 'Google does not permit this credential to do this.'],
   404: ['upstream_rejected', 'The model is unknown, or not available to this account.'],
   408: ['upstream_timeout', 'Gemini took too long to answer.'],
-  413: [
-    'context_too_long',
-    'The request is larger than Gemini accepts. Shorten the conversation or its attachments.',
-  ],
+  413: TOO_LARGE,
   429: QUOTA,
   // Cancelled on Google's side; the vendor's own client treats it like a full queue.
   499: ['upstream_overloaded', 'Gemini dropped the request.'],
@@ -212,7 +243,7 @@ function waitFor(
   headers: Readonly<Record<string, string>>,
 ): number | undefined {
   if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
-  const { retryDelay, metadata, message, quotas } = failure
+  const { reason, retryDelay, metadata, message, quotas } = failure
   const told =
     seconds(retryDelay) ??
     seconds(text(metadata.quotaResetDelay)) ??
@@ -224,6 +255,7 @@ function waitFor(
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
   if (given !== undefined || code === 'upstream_overloaded') return given
+  if (reason === 'QUOTA_EXHAUSTED') return HOUR
   return quotas.some((id) => /PerMinute/i.test(id)) ? 60 : 5
 }
 

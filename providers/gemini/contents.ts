@@ -10,7 +10,7 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { isRecord } from './json.ts'
+import { isJsonOf, isRecord } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 export type WirePart =
@@ -98,10 +98,13 @@ function modelPart(part: Part, target: ContentsTarget): WirePart[] {
 const signature = (opaque: string | undefined) => (opaque === undefined ? {} : { thoughtSignature: opaque })
 
 const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall => ({
-  name: part.name,
+  name: functionName(part.name),
   args: part.arguments,
   ...(ids ? { id: part.call_id } : {}),
 })
+
+/** It begins with a letter or `_` (5.2). Every declared name does; a history may hold any other. */
+const functionName = (name: string): string => (/^[A-Za-z_]/.test(name) ? name : `_${name}`)
 
 /** Gemini signs the first of parallel calls only, and checks that one (4.4). */
 function signFirstCall(content: Content): void {
@@ -152,7 +155,7 @@ function functionResponse(
   { ids }: ContentsTarget,
 ): FunctionResponse {
   return {
-    name: part.name,
+    name: functionName(part.name),
     ...(ids ? { id: part.call_id } : {}),
     response: responseObject(part),
     ...(media.length > 0 ? { parts: media } : {}),
@@ -160,19 +163,20 @@ function functionResponse(
 }
 
 /**
- * `response` must be an object, of which the server reads `output` or `error` if there is one, else all
- * of it (4.2): a structured object is taken whole unless a key of its own would be misread so.
+ * `response` must be an object, of which the server reads `output` or `error` if there is one, else all of it
+ * (4.2): a structured object is taken whole unless a key of its own would be misread so. It stands in for
+ * text that only repeats it, as MCP servers write; text that says something else is what the model is given.
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
-  const structured = part.spill ? undefined : part.structured
+  const structured = part.spill ? undefined : (part.structured ?? undefined)
   if (part.is_error)
     return { error: said === '' ? (structured ?? 'The tool failed without a message.') : said }
-  if (isRecord(structured) && Object.keys(structured).length > 0) {
-    return 'output' in structured || 'error' in structured ? { output: structured } : structured
+  if (structured === undefined || (said !== '' && !isJsonOf(structured, said))) {
+    return { output: said }
   }
-  if (said !== '' || structured === undefined || structured === null) return { output: said }
-  return { output: structured }
+  const isWhole = isRecord(structured) && !('output' in structured) && !('error' in structured)
+  return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
 }
 
 const textOfResult = (content: readonly ContentPart[]): string =>

@@ -1,4 +1,5 @@
 /** Tolerant reading of a vendor's JSON: what is missing or of another type reads as absent, never throws. */
+import { isDeepStrictEqual } from 'node:util'
 
 export type Fields = Record<string, unknown>
 
@@ -11,3 +12,12 @@ export const text = (value: unknown): string | undefined =>
   typeof value === 'string' && value !== '' ? value : undefined
 export const count = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
+
+/** The text is this value as JSON, however it is laid out. */
+export function isJsonOf(value: unknown, json: string): boolean {
+  try {
+    return isDeepStrictEqual(JSON.parse(json), value)
+  } catch {
+    return false
+  }
+}

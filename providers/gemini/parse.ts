@@ -11,10 +11,18 @@ import type { SseFrame } from '../../src/sse.ts'
 import { errorFromStream } from './classify.ts'
 import { count, type Fields, isRecord, list, record, text } from './json.ts'
 
-/** Throws an error that the stream holds as a BatonError, and `upstream_disconnected` where no finish reason came. */
+/** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
 
 type Growing = { kind: 'text' | 'reasoning'; index: number; text: string }
+interface Call {
+  index: number
+  call_id: string
+  name: string
+  /** As JSON */
+  args: string
+  opaque: string | undefined
+}
 
 /** The answer so far: the text part that is still growing, the calls held back, the last word on its end. */
 class Answer implements ModelParser {
@@ -26,7 +34,9 @@ class Answer implements ModelParser {
    * Calls leave at the end: only the finish reason, which may come in a later chunk, tells whether the
    * model was allowed to make them (6.4: the part of an undeclared call is in the content too).
    */
-  readonly #calls: ModelEvent[] = []
+  readonly #calls: Call[] = []
+  /** What is wrong with a call that can be none */
+  #misfit: string | null = null
   readonly #usage: Fields = {}
   #hasOutput = false
   #finish: { reason: string; message: string | undefined } | null = null
@@ -54,7 +64,7 @@ class Answer implements ModelParser {
     }
     this.#close()
     const finish = this.#outcome()
-    if (finish.reason !== 'error') this.#events.push(...this.#calls)
+    if (finish.reason !== 'error') this.#events.push(...this.#calls.flatMap((call) => this.#written(call)))
     this.#events.push({ type: 'finish', ...finish })
     return this.#taken()
   }
@@ -111,20 +121,35 @@ class Answer implements ModelParser {
     this.#events.push({ type: 'part', index, part })
   }
 
-  /** Arguments come whole (4.2); the one delta is for readers that show calls as they are written. */
+  /**
+   * A part without a name holds the arguments of the call before it, which came without any; a call that nobody
+   * named would stay in the history, and be refused with it for ever (smallmain/vscode-unify-chat-provider#48).
+   */
   #call(part: Fields, call: Fields): void {
     this.#close()
-    const index = this.#nextIndex++
-    const call_id = this.#context.callId(text(call.id))
-    const name = this.#context.toolName(declaredName(text(call.name) ?? ''))
-    const args = call.args ?? {}
-    const written = JSON.stringify(args)
-    const parsed = isRecord(args) ? { arguments: args } : parseArguments(written)
-    const provenance = this.#provenance(text(part.thoughtSignature))
-    this.#calls.push(
-      { type: 'tool_call.delta', index, call_id, name, arguments_delta: written },
+    const name = declaredName(text(call.name) ?? '')
+    const args = asJson(call.args ?? {})
+    const opaque = text(part.thoughtSignature)
+    const before = this.#calls.at(-1)
+    if (args === null) this.#misfit = 'Its arguments nest too deep.'
+    else if (name !== '') {
+      const call_id = this.#context.callId(text(call.id))
+      this.#calls.push({ index: this.#nextIndex++, call_id, name, args, opaque })
+    } else if (before?.args === '{}') {
+      before.args = args
+      before.opaque ??= opaque
+    } else this.#misfit = 'It did not name its tool.'
+  }
+
+  /** The one delta is for readers that show calls as they are written. */
+  #written({ index, call_id, args, opaque, ...call }: Call): ModelEvent[] {
+    const name = this.#context.toolName(call.name)
+    const parsed = parseArguments(args)
+    const provenance = this.#provenance(opaque)
+    return [
+      { type: 'tool_call.delta', index, call_id, name, arguments_delta: args },
       { type: 'part', index, part: { type: 'tool_call', call_id, name, ...parsed, provenance } },
-    )
+    ]
   }
 
   #media(blob: Fields): void {
@@ -154,11 +179,13 @@ class Answer implements ModelParser {
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = FINISH[reason]
+    if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
     if (known) return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
-    return { reason: this.#hasOutput ? 'stop' : 'error' }
+    if (this.#hasOutput) return { reason: 'stop' }
+    throw failedWithout(reason, message)
   }
 }
 
@@ -186,6 +213,23 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MALFORMED_RESPONSE',
   'MISSING_THOUGHT_SIGNATURE',
 ])
+
+/** Null for what nests some thousands of levels deep, which no stack is left to write. */
+function asJson(args: unknown): string | null {
+  try {
+    return JSON.stringify(args)
+  } catch {
+    return null
+  }
+}
+
+function failedWithout(reason: string, words = ''): BatonError {
+  const message = words.slice(0, 2000)
+  const said = message === '' ? 'It gave no words.' : `It said: ${message}`
+  return new BatonError('upstream_rejected', `Gemini ended without an answer (${reason}). ${said}`, {
+    details: { upstream: { reason, message } },
+  })
+}
 
 function parseFrame(data: string): unknown {
   try {

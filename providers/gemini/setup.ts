@@ -51,10 +51,12 @@ export function* setUpCodeAssist(
       throw new BatonError('upstream_timeout', 'Google did not finish setting up Code Assist; try again.')
     }
     const url = `${baseUrl}/${operation.name}`
-    operation = readOperation(yield { call: { method: 'GET', url, headers }, afterMs: POLL_MS })
+    const answer = yield { call: { method: 'GET', url, headers }, afterMs: POLL_MS }
+    // That Google cannot answer now says nothing of the operation; the next poll may.
+    if (answer.status < 500) operation = readOperation(answer)
   }
   // The backend may choose another project than the one asked for; its own is the one that works (2.3).
-  return { project_id: operation.project ?? asked ?? refuse(account.ineligible) }
+  return { project_id: operation.project ?? wanted ?? refuse(account.ineligible) }
 }
 
 const about = (project: string | undefined): Fields => ({
@@ -104,8 +106,8 @@ function readOperation(answer: OAuthAnswer): {
   name: string | undefined
   project: string | undefined
 } {
-  if (answer.status >= 400) throw classify(answer)
-  const { done, name, response } = parse(answer)
+  const { done, name, response, error } = parse(answer)
+  if (answer.status >= 400 || error !== undefined) throw classify(answer)
   return {
     isDone: done === true,
     name: text(name),

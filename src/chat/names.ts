@@ -6,7 +6,7 @@ export function exposedName(canonical: string): string {
   const dot = canonical.indexOf('.')
   const plain = dot < 0 ? canonical : `${canonical.slice(0, dot)}__${canonical.slice(dot + 1)}`
   const legal = plain.replace(/[^A-Za-z0-9_-]/gu, '_')
-  if (legal === plain && legal.length <= 63) return legal
+  if (legal === plain && legal !== '' && legal.length <= 63) return legal
   const cut = legal.length > 56 ? `${legal.slice(0, 28)}_${legal.slice(-27)}` : legal
   return `${cut}_${sha256(canonical).slice(0, 6)}`
 }

@@ -13,6 +13,11 @@ t.test('exposed names follow the contract', async (t) => {
   const long = `srv.${'x'.repeat(40)}${'y'.repeat(40)}`
   t.match(exposedName(long), /^srv__x{23}_y{27}_[0-9a-f]{6}$/)
   t.equal(exposedName(long).length, 63)
+  t.match(
+    exposedName(''),
+    /^_[0-9a-f]{6}$/,
+    'a call that nobody named, in an old history, has a name to be sent by',
+  )
   t.equal(exposedName(`srv.${'x'.repeat(58)}`).length, 63, 'exactly 63 stays as it is')
   fc.assert(
     fc.property(fc.string({ minLength: 1, unit: 'binary' }), (name) => {

@@ -258,6 +258,19 @@ t.test('Code Assist is set up before its login counts', async (t) => {
   t.match(onboarded, { project_id: 'core-gravity-a1b2c' })
   t.same(waits, [5000, 5000], 'the operation is asked for every five seconds')
 
+  google.pending(1)
+  google.operation({ status: 503, body: { error: { code: 503, message: 'Busy.', status: 'UNAVAILABLE' } } })
+  t.match(await login(), { project_id: 'core-gravity-a1b2c' }, 'a poll that fails is not the end')
+  const over = (outcome: object) => google.operation({ status: 200, body: { done: true, ...outcome } })
+  over({ error: { code: 7, message: 'The caller does not have permission' } })
+  t.match(await refusal(login()), {
+    code: 'upstream_auth',
+    message: /The caller does not have permission/,
+    details: { upstream: { status: 403 } },
+  })
+  over({ response: {} })
+  t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'Google named none, so the one given counts')
+
   google.account('load-code-assist-needs-project')
   t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))
   t.match(await refusal(login('482910553377')), invalid('project_id', /number/))

@@ -1,7 +1,7 @@
 /** What goes wrong upstream and in a model's calls: one clean end, nothing half kept, the session goes on. */
 import t, { type Test } from 'tap'
 import type { JsonReply } from '../emulators/http.ts'
-import { type Answer, calls, type Scene } from '../emulators/scene.ts'
+import { type Answer, calls, type Scene, text } from '../emulators/scene.ts'
 import { type Json, ofType, outline, typesOf } from './client.ts'
 import { everyBackend, PATH_NAMES, type Path, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -416,6 +416,33 @@ async function badCalls(t: Test, world: World, kit: { count(tool: string): numbe
       })
     }
   }
+
+  await t.test('an answer of nothing is asked for once more, unless it stands behind results', async (t) => {
+    const path = 'gemini key'
+    const nothing: Answer = { items: [] }
+    const thought: Answer = { items: [{ type: 'reasoning', parts: ['Hm.'] }] }
+    const play = async (...scenes: Answer[]) => {
+      const session = await world.session(path, { connectors: ['kit'] })
+      const before = world.sent(path).length
+      world.script(() => scenes[world.sent(path).length - before - 1] ?? nothing)
+      const frames = await (await api.turn(session, 'go')).done
+      const last = ofType(frames, 'message').at(-1)?.message as { role: string; parts: Json[] }
+      const texts = last.parts.filter(({ type }) => type === 'text').map(({ text }) => text)
+      return {
+        requests: world.sent(path).length - before,
+        discarded: ofType(frames, 'step.discarded').length,
+        end: typesOf(frames).at(-1),
+        said: texts.join(''),
+      }
+    }
+    const completed = { end: 'turn.completed' }
+    for (const first of [nothing, thought]) {
+      t.match(await play(first, text('Here.')), { ...completed, requests: 2, discarded: 1, said: 'Here.' })
+    }
+    t.match(await play(), { ...completed, requests: 2, discarded: 1, said: '' }, 'once')
+    t.match(await play(calls(['kit__echo', { text: 'a' }])), { ...completed, requests: 2, discarded: 0 })
+    world.script(null)
+  })
 
   await t.test('a model that calls what is not there for ever is stopped by max_steps', async (t) => {
     const session = await world.session('openai key')

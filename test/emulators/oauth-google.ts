@@ -25,6 +25,8 @@ export interface GoogleLogins extends LoginEmulator {
   account(fixture: string): void
   /** Operations are still under way this many times */
   pending(times: number): void
+  /** What the operation answers after that, once */
+  operation(answer: JsonReply): void
 }
 
 /** Not in the vendor's form, so that nobody takes it for a real one. */
@@ -36,7 +38,7 @@ const fixture = (name: string): unknown =>
 
 export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise<GoogleLogins> {
   let account = 'load-code-assist'
-  let pending = 0
+  const answers: JsonReply[] = []
   let root = ''
   const issuer = createIssuer({
     client: {
@@ -103,9 +105,7 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
 
   function operation(path: string): JsonReply {
     if (path !== `/${OPERATION}`) return google(404, 'NOT_FOUND', 'Requested entity was not found.')
-    const isPending = pending > 0
-    if (isPending) pending--
-    return { status: 200, body: fixture(isPending ? 'onboard-user-pending' : 'onboard-user') }
+    return answers.shift() ?? { status: 200, body: fixture('onboard-user') }
   }
 
   const emulator = await serveLogins(issuer, '/token', (request, path) => {
@@ -124,8 +124,9 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
       account = name
     },
     pending(times) {
-      pending = times
+      for (let n = 0; n < times; n++) answers.push({ status: 200, body: fixture('onboard-user-pending') })
     },
+    operation: (answer) => void answers.push(answer),
   }
 }
 

@@ -78,6 +78,16 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     400,
     'context_too_long',
   ],
+  [
+    error(400, 'Request payload size exceeds the limit: 20971520 bytes.', { status: 'INVALID_ARGUMENT' }),
+    400,
+    'context_too_long',
+    /Shorten the conversation/,
+  ],
+  [{ error: { status: 'RESOURCE_EXHAUSTED', message: 'Slow.' } }, 200, 'upstream_rate_limited'],
+  [{ error: { status: 'UNAVAILABLE' } }, 200, 'upstream_overloaded'],
+  [{ error: { code: 16, message: 'Expired.' } }, 200, 'upstream_auth'],
+  [{ error: { status: 'SOMETHING_NEW' } }, 200, 'upstream_rejected'],
   [error(404, 'Requested entity was not found.'), 404, 'upstream_rejected', /not available to this account/],
   [error(429, 'Quota exceeded for metric: x, limit: 0, model: y'), 429, 'upstream_rejected', /no quota/],
   [error(429, 'Credits.', because('INSUFFICIENT_G1_CREDITS_BALANCE')), 429, 'upstream_rejected'],
@@ -144,7 +154,8 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   t.equal(wait('x', {}, { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date }), 60)
   const reset = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })
   t.equal(wait('x', reset, { date }), 1800)
-  t.equal(wait('x', reset), 5, 'without a Date there is nothing to read it against')
+  t.equal(wait('x', reset), 3600, 'without a Date there is nothing to read it against')
+  t.equal(wait('x', because('RATE_LIMIT_EXCEEDED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })), 5)
   t.equal(wait('x', quota('GenerateRequestsPerMinutePerProjectPerModel-FreeTier')), 60)
   t.equal(
     wait('x', quota('RequestsPerDay', [...retry('12s').details])),

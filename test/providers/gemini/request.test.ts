@@ -87,6 +87,24 @@ t.test(
   },
 )
 
+t.test('a name from a history begins as Google wants it, in the call and in its result', async (t) => {
+  for (const [name, sent] of [
+    ['9lives', '_9lives'],
+    ['-x', '_-x'],
+    ['files__read', 'files__read'],
+  ] as const) {
+    const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name, arguments: {} }
+    const messages: MessageInput[] = [
+      user('hi'),
+      { role: 'assistant', parts: [call] },
+      { role: 'tool', parts: [resultOf(call)] },
+    ]
+    const { contents = [] } = bodyOf({ messages })
+    t.match(contents[1]?.parts, [{ functionCall: { name: sent } }])
+    t.match(contents[2]?.parts, [{ functionResponse: { name: sent } }])
+  }
+})
+
 t.test(
   'results keep their kind: objects whole, text and errors named, media where the model takes it',
   async (t) => {
@@ -103,8 +121,21 @@ t.test(
       }).contents?.[2]?.parts
     const response = (result: Partial<ToolResultPart>) => body(result)?.[0]?.functionResponse?.response
     t.strictSame(response({}), { output: 'some text' })
-    t.strictSame(response({ structured: { a: 1 } }), { a: 1 })
-    t.strictSame(response({ structured: { output: 1, more: 2 } }), { output: { output: 1, more: 2 } })
+    t.strictSame(
+      response({ structured: { a: 1 } }),
+      { output: 'some text' },
+      'what the text says is not lost',
+    )
+    const repeated = (structured: unknown) => {
+      const content = [{ type: 'text', text: JSON.stringify(structured, null, 2) } as const]
+      return response({ structured, content })
+    }
+    t.strictSame(repeated({ a: 1 }), { a: 1 })
+    t.strictSame(repeated({ output: 1, more: 2 }), { output: { output: 1, more: 2 } })
+    t.strictSame(repeated([1]), { output: [1] })
+    t.strictSame(repeated({}), { output: {} })
+    t.strictSame(response({ structured: { a: 1 }, content: [] }), { a: 1 })
+    t.strictSame(response({ structured: null }), { output: 'some text' })
     t.strictSame(response({ structured: [1], content: [] }), { output: [1] })
     t.strictSame(response({ content: [] }), { output: '' })
     t.strictSame(response({ is_error: true }), { error: 'some text' })

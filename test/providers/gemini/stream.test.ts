@@ -134,6 +134,63 @@ t.test('an error inside of a stream is read like one before it', async (t) => {
   t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
 })
 
+t.test('a part without a name completes the call before it, and is never a call of its own', async (t) => {
+  const call = (functionCall: object, extra: object = {}) => said({ functionCall, ...extra })
+  const named = call({ name: 'files__read', args: {} })
+  const nameless = call({ args: { path: 'a' } }, { thoughtSignature: 'U0lH' })
+  const whole = parseChunks(named, nameless, call({ name: 'files__read', args: { path: 'b' } }), done())
+  t.match(fold(whole), [
+    { name: 'files.read', arguments: { path: 'a' }, provenance: { opaque: 'U0lH' } },
+    { name: 'files.read', arguments: { path: 'b' } },
+  ])
+  t.equal(fold(whole).length, 2)
+  const failures = [
+    [nameless],
+    [named, nameless, nameless],
+    [call({ name: 'default_api:', args: {} })],
+    [call({ name: 'files__read', args: { path: 'a' } }), call({ name: '' })],
+  ]
+  for (const chunks of failures) {
+    t.strictSame(parseChunks(...chunks, done()), [
+      { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' },
+    ])
+  }
+  t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
+})
+
+t.test('arguments that nest without end are kept as text, or are no call at all', async (t) => {
+  const nested = (levels: number) => {
+    const args = `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
+    const call = `{"candidates":[{"content":{"parts":[{"functionCall":{"name":"files__read","args":${args}}}]}}]}`
+    const frames = [call, JSON.stringify(done())].map((data) => ({ event: undefined, id: undefined, data }))
+    return { args, events: parse(frames) }
+  }
+  const deep = nested(300)
+  t.match(fold(deep.events), [{ arguments: {}, arguments_text: deep.args }])
+  t.strictSame(nested(7000).events, [
+    { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
+  ])
+})
+
+t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
+  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW']) {
+    const finishMessage = `Unable to answer: ${reason}`
+    const thought = said({ text: 'hm', thought: true })
+    t.match(
+      thrownBy(() => parseChunks(thought, done(reason, { finishMessage }))),
+      {
+        code: 'upstream_rejected',
+        message: new RegExp(finishMessage),
+        details: { upstream: { reason, message: finishMessage } },
+      },
+    )
+  }
+  t.match(
+    thrownBy(() => parseChunks(done('OTHER'))),
+    { message: /\(OTHER\)\. It gave no words/ },
+  )
+})
+
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
@@ -206,7 +263,6 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   for (const [reason, meant] of Object.entries(reasons)) {
     t.match(parseChunks(said({ text: 'so' }), done(reason)).at(-1), { reason: meant }, reason)
   }
-  t.match(parseChunks(done('OTHER')).at(-1), { reason: 'error' }, 'nothing said, for a reason not known')
   t.match(parseChunks(done('STOP'), done('MAX_TOKENS'), done('STOP')).at(-1), { reason: 'length' })
   t.match(fold(parseChunks([said({ text: 'as ' }), said({ text: 'an array' }), done()])), [
     { text: 'as an array' },
