@@ -40,7 +40,7 @@ export interface CallRequest {
 
 /** A tool list as it was read, over all pages. */
 export interface ListedTools extends MendedTools {
-  /** How long the server says that the list holds (2026-07-28) */
+  /** How long the server says that the list holds (2026-07-28); 0 says nothing, since the SDKs put it there unasked */
   ttlMs?: number
 }
 

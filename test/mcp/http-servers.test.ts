@@ -89,6 +89,23 @@ t.test('endless pages end with an error, not with an endless list', async (t) =>
   t.ok(page <= 33)
 })
 
+t.test('a list is fresh for as long as its server says, a day at most', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const mcp = door(t)
+  for (const [ttlMs, fresh] of [
+    [3_600_000, 3_600_000],
+    [30 * 24 * 3_600_000, 24 * 3_600_000],
+    [0, 300_000],
+    [undefined, 300_000],
+  ]) {
+    rig.on('tools/list', ({ reply }) =>
+      reply({ resultType: 'complete', ttlMs, cacheScope: 'private', tools: [TOOL] }),
+    )
+    const { fetched_at, fresh_until } = await list(mcp, specOf(rig), true)
+    t.equal(fresh_until - fetched_at, fresh, `ttlMs: ${ttlMs}`)
+  }
+})
+
 t.test('a flood of entries costs neither the stack nor more pages', async (t) => {
   const rig = await startRig(t)
   rig.on('tools/list', ({ reply }) =>

@@ -262,6 +262,7 @@ const LIST: ToolList = {
   repaired: [],
   hash: 'h',
   fetched_at: 0,
+  fresh_until: 0,
 }
 const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
   status: () => ({ state: 'idle' }),

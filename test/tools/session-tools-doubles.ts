@@ -70,6 +70,8 @@ export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual
 
 interface Answering {
   tools?: McpTool[]
+  /** How long its list is fresh; default 5 min */
+  ttlMs?: number
   error?: McpError
   /** Answers once this settles */
   when?: Promise<unknown>
@@ -100,6 +102,7 @@ export function createDoor() {
         repaired: [],
         hash,
         fetched_at: Date.now(),
+        fresh_until: Date.now() + (now.ttlMs ?? 300_000),
       }
       lists.set(key, list)
       return list
