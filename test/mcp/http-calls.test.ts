@@ -333,3 +333,15 @@ t.test('what a server asks of the client is refused where it was not declared', 
   await call(door(t), specOf(rig))
   t.match(await answered, { error: { code: -32601 } })
 })
+
+t.test('a modern tool that asks for input may have begun, and its failure says so', async (t) => {
+  const rig = await startRig(t, 'modern')
+  for (const method of ['elicitation/create', 'sampling/createMessage', 'roots/list']) {
+    const params = { message: 'Which?', requestedSchema: { type: 'object', properties: {} } }
+    rig.on('tools/call', ({ reply }) =>
+      reply({ resultType: 'input_required', inputRequests: { which: { method, params } } }),
+    )
+    const failed = { kind: 'protocol', sent: true, message: /^rig: the tool asks for input/ }
+    await fails(t, call(door(t), specOf(rig)), failed, method)
+  }
+})
