@@ -20,6 +20,7 @@ import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
   explain,
+  MAX_PAGES,
   negotiate,
   PARCEL,
   userAgent,
@@ -163,7 +164,8 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   // The SDK would answer the same, and write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], repaired: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { tools, repaired } = mendTools(wire.listed())
+  const { entries, isCut } = wire.listed()
+  const { tools, repaired } = mendTools(entries)
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))
@@ -177,6 +179,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
         problem: 'left out: its x-mcp-header declarations are invalid',
         left_out: true as const,
       })),
+      ...(isCut ? [{ tool: '*', problem: `left out: all pages after the first ${MAX_PAGES}` }] : []),
     ],
     ...(ttlMs > 0 && { ttlMs }),
   }

@@ -145,7 +145,6 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
   [SdkErrorCode.InvalidResult]: ['protocol', true],
   [SdkErrorCode.UnsupportedResultType]: ['protocol', true],
   [SdkErrorCode.InputRequiredRoundsExceeded]: ['protocol', true],
-  [SdkErrorCode.ListPaginationExceeded]: ['protocol', false],
   [SdkErrorCode.CapabilityNotSupported]: ['protocol', false],
   [SdkErrorCode.MethodNotSupportedByProtocolVersion]: ['protocol', false],
   [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],

@@ -53,11 +53,20 @@ export interface Wire {
   tap: Tap
   stdio: StdioTransport | null
   http: StreamableHTTPClientTransport | null
-  /** All entries of the tool list that was asked for last, as they came */
-  listed(): unknown[]
+  /** The tool list that was asked for last */
+  listed(): Pages
 }
 
-const LIST_MAX_PAGES = 32
+/** The pages of a tool list, as they came. */
+export interface Pages {
+  entries: unknown[]
+  count: number
+  /** More was offered than is ever asked for */
+  isCut: boolean
+}
+
+/** Of one list; a server's pages may have no end. */
+export const MAX_PAGES = 32
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
@@ -162,13 +171,13 @@ export function explain(
 
 function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {
   const { transport, stdio, http } = createTransport(spec, context, () => tapped.size() > 0)
-  let listed: unknown[] = []
+  let listed: Pages = { entries: [], count: 0, isCut: false }
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
       if (request.method === 'tools/call') return parcel(result)
       if (request.method !== 'tools/list') return result
-      if (request.params?.cursor === undefined) listed = []
+      if (request.params?.cursor === undefined) listed = { entries: [], count: 0, isCut: false }
       return mendPage(result, listed)
     },
   })
@@ -192,7 +201,6 @@ function createClient(context: ConnectionContext, mode: Mode): Client {
     jsonSchemaValidator: {
       getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
     },
-    listMaxPages: LIST_MAX_PAGES,
     inputRequired: { maxRounds: 3 },
   }
   const client = new Client(context.client, options)
@@ -295,14 +303,18 @@ function parcel(result: unknown): unknown {
 }
 
 /** A page as the SDK accepts it in every revision: names and input schemas only. The rest is kept in `listed`. */
-function mendPage(result: unknown, listed: unknown[]): unknown {
+function mendPage(result: unknown, listed: Pages): unknown {
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
-  const room = MAX_ENTRIES + 1 - listed.length
+  const room = MAX_ENTRIES + 1 - listed.entries.length
   const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
-  listed.push(...entries)
+  listed.entries.push(...entries)
+  listed.count++
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
   // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
-  const hasNext = typeof nextCursor === 'string' && nextCursor !== '' && listed.length <= MAX_ENTRIES
+  const isOffered =
+    typeof nextCursor === 'string' && nextCursor !== '' && listed.entries.length <= MAX_ENTRIES
+  listed.isCut = isOffered && listed.count >= MAX_PAGES
+  const hasNext = isOffered && !listed.isCut
   return {
     ...rest,
     resultType: 'complete',
