@@ -170,7 +170,12 @@ export function explain(
 }
 
 function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {
-  const { transport, stdio, http } = createTransport(spec, context, () => tapped.size() > 0)
+  const { transport, stdio, http } = createTransport(
+    spec,
+    context,
+    () => tapped.size() > 0,
+    () => client.getProtocolEra() === 'modern',
+  )
   let listed: Pages = { entries: [], count: 0, isCut: false }
   const tapped = tap(transport, {
     answersInResponse: http !== null,
@@ -214,6 +219,7 @@ function createTransport(
   spec: McpServerSpec,
   context: ConnectionContext,
   hasPending: () => boolean,
+  isModern: () => boolean,
 ): Pick<Wire, 'transport' | 'stdio' | 'http'> {
   if (spec.transport === 'stdio') {
     const stdio = createStdioTransport(spec, context)
@@ -236,7 +242,7 @@ function createTransport(
   const http = new StreamableHTTPClientTransport(url, {
     ...options,
     onInsufficientScope: 'throw',
-    reconnectionScheduler: resumptionPacer(hasPending),
+    reconnectionScheduler: resumptionPacer(hasPending, isModern),
   })
   return { transport: http, stdio: null, http }
 }
@@ -282,10 +288,13 @@ export const userAgent = ({ client }: Pick<ConnectionContext, 'client'>): string
  */
 function resumptionPacer(
   hasPending: () => boolean,
+  isModern: () => boolean,
 ): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
   let floor = 50
   let last = 0
   return (reconnect, delay) => {
+    // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
+    if (isModern()) throw new Error('the revision has no resumption')
     if (!hasPending()) return
     const now = Date.now()
     floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)

@@ -71,6 +71,19 @@ t.test(
   },
 )
 
+t.test('a modern server is not asked to resume a stream, and the call fails at once', async (t) => {
+  for (const isCut of [false, true]) {
+    const rig = await startRig(t, 'modern')
+    rig.on('tools/call', ({ stream, response }) => {
+      stream()
+      // With a wait that would be seen
+      response.write('id: e1\nretry: 60000\ndata: \n\n', () => (isCut ? response.destroy() : response.end()))
+    })
+    await fails(t, call(door(t), specOf(rig)), { kind: 'disconnected', sent: true })
+    t.equal(rig.count('GET'), 0)
+  }
+})
+
 t.test(
   'a server that breaks every resumed stream is asked less and less, and not at all after the call',
   async (t) => {
