@@ -186,9 +186,11 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
       return mendPage(result, listed)
     },
   })
-  if (stdio)
+  if (stdio) {
     stdio.onoversize = (id) =>
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
+    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is no valid JSON-RPC.")
+  }
   const client = createClient(context, mode)
   client.onerror = (error) => {
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
