@@ -15,12 +15,13 @@ t.teardown(async () => {
 })
 
 const as =
-  (key: string) =>
+  (key: string, { call } = g) =>
   (method: string, url: string, body?: unknown): ReturnType<typeof g.call> =>
-    g.call(method, url, body, { authorization: `Bearer ${key}` })
+    call(method, url, body, { authorization: `Bearer ${key}` })
 const admin = as(ADMIN)
-const ownerOf = async (owner: string) =>
-  as((await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key)
+const keyOf = async (owner: string): Promise<string> =>
+  (await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key
+const ownerOf = async (owner: string) => as(await keyOf(owner))
 
 const SETTING: McpSetting = {
   name: 'notes',
@@ -109,4 +110,22 @@ t.test('a connector whose key is gone is changed once its secrets are given anew
     body: { header_names: ['x-tenant'], allow_tools: ['read_*'], auth: { type: 'bearer' } },
   })
   t.match(await eve('PATCH', url, { allow_tools: [] }), { status: 200 }, 'and can be opened again')
+})
+
+const MODEL = { provider: 'openai', model: 'm' }
+const refused = (param: string) => ({ status: 409, body: { error: { code: 'name_taken', param } } })
+
+t.test('a connector gets no name that another server has in a session that binds it', async (t) => {
+  const ann = await ownerOf('ann')
+  const [one, two] = await Promise.all(
+    ['one', 'two'].map(async (name) => {
+      const input = { name, transport: 'streamable_http', url: 'https://mcp.test/mcp' }
+      return (await ann('POST', '/v1/connectors', input)).body.id as string
+    }),
+  )
+  const session = (await ann('POST', '/v1/sessions', { ...MODEL, connectors: ['two'] })).body.id
+  await ann('PUT', `/v1/sessions/${session}/connectors/one`, { alias: 'three' })
+  t.match(await ann('PATCH', `/v1/connectors/${two}`, { name: 'three' }), refused('name'))
+  t.match(await ann('PATCH', `/v1/connectors/${two}`, { name: 'four' }), { body: { name: 'four' } })
+  t.match(await ann('PATCH', `/v1/connectors/${one}`, { name: 'two' }), { body: { name: 'two' } })
 })

@@ -196,6 +196,7 @@ export function createMemory() {
         )
         return own.some((one) => one.id === id)
       },
+      isNameBeside: never,
       sessionsOf: async (id: string) =>
         [...bindings].filter(([, own]) => own.some((one) => one.id === id)).map(([session]) => session),
       saveList: async (key: string, _: string, list: unknown) => void lists.set(key, list),
