@@ -210,7 +210,6 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         specFor,
         builtins: BUILTINS,
         policy,
-        autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
         viewOf,
         providers: PROVIDERS,
         emit,
@@ -254,7 +253,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       store,
       bus,
       auth,
-      sessions: createSessions({ store, bus, credentials, tools }),
+      sessions: createSessions({ store, bus, credentials, config, tools }),
       turns: engine,
       tools,
       connectors: createConnectors({

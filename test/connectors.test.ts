@@ -129,3 +129,42 @@ t.test('a connector gets no name that another server has in a session that binds
   t.match(await ann('PATCH', `/v1/connectors/${two}`, { name: 'four' }), { body: { name: 'four' } })
   t.match(await ann('PATCH', `/v1/connectors/${one}`, { name: 'two' }), { body: { name: 'two' } })
 })
+
+t.test('a name that the configuration takes later stays its owner’s, and no session gets both', async (t) => {
+  const key = await keyOf('zoe')
+  const url = 'https://mcp.test/mcp'
+  const input = { name: 'shared', transport: 'streamable_http', url }
+  const { id } = (await as(key)('POST', '/v1/connectors', input)).body
+  const configured = await gateway(store, {
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: ADMIN,
+    BATON__TOOLBOX__MCPS__0__NAME: 'shared',
+    BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
+    BATON__TOOLBOX__MCPS__0__URL: url,
+    BATON__TOOLBOX__MCPS__0__MODE: 'strict',
+  })
+  t.teardown(() => configured.close())
+  await store.connectors.syncConfig(configConnectors([{ ...SETTING, ...HTTP, name: 'shared', url }], vault))
+  const zoe = as(key, configured)
+
+  const made = await zoe('POST', '/v1/sessions', MODEL)
+  t.equal(made.status, 201)
+  const bound = await store.connectors.bindings(made.body.id)
+  t.strictSame(
+    bound.map(({ connector }) => connector.id),
+    ['con_config_shared'],
+    'the operator’s server, not the one of the same name',
+  )
+  t.match(await zoe('POST', '/v1/sessions', { ...MODEL, connectors: ['shared'] }), refused('connectors[0]'))
+  t.match(
+    await as(key)('POST', '/v1/sessions', { ...MODEL, connectors: [id, 'con_config_shared'] }),
+    refused('connectors[1]'),
+    'where neither is bound unasked, too',
+  )
+  t.equal((await zoe('GET', '/v1/sessions')).body.data.length, 1, 'what was refused left no session')
+
+  const path = `/v1/connectors/${id}`
+  t.match(await zoe('PATCH', path, {}), { status: 200, body: { name: 'shared' } })
+  t.match(await zoe('PATCH', path, { name: 'own' }), { status: 200, body: { name: 'own' } })
+  t.match(await zoe('PATCH', path, { name: 'shared' }), refused('name'))
+})

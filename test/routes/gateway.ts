@@ -341,7 +341,7 @@ export async function gateway(
     store,
     bus: bus.bus,
     auth,
-    sessions: createSessions({ store, bus: bus.bus, credentials, tools: tools.tools }),
+    sessions: createSessions({ store, bus: bus.bus, credentials, config, tools: tools.tools }),
     turns: turns.turns,
     tools: tools.tools,
     connectors,

@@ -254,7 +254,6 @@ export function setUp(t: Test) {
       }),
       builtins: [BUILTIN],
       policy: OPEN,
-      autoBound: () => [],
       viewOf: async () => ({ deployment, options: OPTIONS, toolLimit: null }),
       providers: ['openai', 'gemini'],
       emit: async (session, delta) => {
