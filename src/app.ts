@@ -204,7 +204,6 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         specFor,
         builtins: BUILTINS,
         policy,
-        autoBound: () => config.toolbox.mcps.filter((one) => one.bind === 'auto').map((one) => one.name),
         viewOf,
         providers: deployments.providers,
         emit,
@@ -248,7 +247,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       store,
       bus,
       auth,
-      sessions: createSessions({ store, bus, credentials, tools }),
+      sessions: createSessions({ store, bus, credentials, config, tools }),
       turns: engine,
       tools,
       connectors: createConnectors({

@@ -152,6 +152,9 @@ function clientIn(auth: ConnectorInput['auth']): McpClient | null {
   return { client_id, ...(client_secret === undefined ? {} : { client_secret }) }
 }
 
+/** Of a server of the configuration. */
+export const configuredId = (name: string): string => `con_config_${name}`
+
 /** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */
 export function configConnectors(
   settings: readonly McpSetting[],
@@ -160,7 +163,7 @@ export function configConnectors(
   return settings.map((mcp) =>
     rowOf(
       vault,
-      { id: `con_config_${mcp.name}`, owner: 'config', origin: 'config' },
+      { id: configuredId(mcp.name), owner: 'config', origin: 'config' },
       {
         name: mcp.name,
         transport: mcp.transport,

@@ -99,8 +99,18 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     )
   }
 
+  function assertNotConfigured(name: string): void {
+    if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
+  }
+  /** Two servers of a session never share a name (session-tools.ts). */
+  async function assertRenames(id: string, name: string): Promise<void> {
+    assertNotConfigured(name)
+    if (!(await store.connectors.isNameBeside(id, name))) return
+    const words = `A session that binds this connector has another server named ${name}; bind one of them with an alias.`
+    throw new BatonError('name_taken', words, { param: 'name' })
+  }
+
   async function check(input: ConnectorInput): Promise<void> {
-    if (deps.config.toolbox.mcps.some(({ name }) => name === input.name)) throw taken(input.name)
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
       throw new BatonError(
@@ -113,6 +123,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   }
 
   async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
+    assertNotConfigured(input.name)
     await check(input)
     const { owner } = caller
     const connector = await store.connectors.create(
@@ -127,6 +138,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const before = await writable(caller, id)
     const secret = opened(vault, before) ?? givenAnew(before, patch)
     const merged = { ...inputOf(before, secret), ...patch }
+    // One that was there before the configuration took its name keeps it.
+    if (merged.name !== before.name) await assertRenames(id, merged.name)
     await check(merged)
     const { oauth: login } = secret
     const isSameServer = merged.url === before.url && patch.auth === undefined

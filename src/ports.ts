@@ -125,8 +125,8 @@ export interface SessionToolList {
  */
 export interface SessionTools {
   /**
-   * A new session: its built-ins, the configuration's `auto` servers and these connectors are bound, and
-   * discovered up to the connect budget. Never fails for a server that is not ready.
+   * A new session: its built-ins and these connectors, of which no two have one name, are bound, and discovered
+   * up to the connect budget. Never fails for a server that is not ready.
    */
   open(session: Session, connectors: Connector[]): Promise<void>
   list(session: Session, provider: string | null): Promise<SessionToolList>

@@ -1,6 +1,8 @@
 /** Sessions as callers make and change them: what must fit together before a row is written. */
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
+import type { Config } from './config/config.ts'
+import { configuredId } from './connector-input.ts'
 import type { Credentials } from './credentials/credentials.ts'
 import { BatonError, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
@@ -36,10 +38,11 @@ export interface SessionDeps {
   store: Pick<Store, 'sessions' | 'connectors'>
   bus: Pick<Bus, 'drop'>
   credentials: Pick<Credentials, 'get'>
+  config: Pick<Config, 'toolbox'>
   tools: Pick<SessionTools, 'open'>
 }
 
-export function createSessions({ store, bus, credentials, tools }: SessionDeps): Sessions {
+export function createSessions({ store, bus, credentials, config, tools }: SessionDeps): Sessions {
   async function get(scope: Scope, id: string): Promise<Session> {
     const session = await store.sessions.get(scope, id)
     if (session) return session
@@ -57,14 +60,19 @@ export function createSessions({ store, bus, credentials, tools }: SessionDeps):
     if (why) throw new BatonError('invalid_request', why, { param: 'credential_id' })
   }
 
+  /** The configuration's `auto` servers, by id: the owner may have had the name before; then those asked for. */
   async function connectorsOf(owner: string, names: readonly string[]): Promise<Connector[]> {
-    const found = new Map<string, Connector>()
+    const scope = { owner, admin: false }
+    const auto = config.toolbox.mcps.filter(({ bind }) => bind === 'auto')
+    const bound = await Promise.all(auto.map(({ name }) => store.connectors.get(scope, configuredId(name))))
+    const found = new Map(bound.flatMap((connector) => (connector ? [[connector.name, connector]] : [])))
     for (const [i, name] of names.entries()) {
-      const connector = await store.connectors.find({ owner, admin: false }, name)
-      if (!connector) {
-        throw new BatonError('invalid_request', `No connector ${name} exists.`, { param: `connectors[${i}]` })
-      }
-      found.set(connector.id, connector)
+      const param = `connectors[${i}]`
+      const connector = await store.connectors.find(scope, name)
+      if (!connector) throw new BatonError('invalid_request', `No connector ${name} exists.`, { param })
+      const holder = found.get(connector.name) ?? connector
+      if (holder.id !== connector.id) throw new BatonError('name_taken', sharedName(connector), { param })
+      found.set(connector.name, connector)
     }
     return [...found.values()]
   }
@@ -120,6 +128,9 @@ export function createSessions({ store, bus, credentials, tools }: SessionDeps):
 
   return { create, get, update, delete: remove }
 }
+
+const sharedName = ({ id, name }: Connector) =>
+  `Two servers of the session would be named ${name}. Rename yours, or open the session without ${id} and bind that with an alias.`
 
 /** What a session with an open turn answers to whoever would change its history. */
 export async function busyError(

@@ -15,12 +15,13 @@ t.teardown(async () => {
 })
 
 const as =
-  (key: string) =>
+  (key: string, { call } = g) =>
   (method: string, url: string, body?: unknown): ReturnType<typeof g.call> =>
-    g.call(method, url, body, { authorization: `Bearer ${key}` })
+    call(method, url, body, { authorization: `Bearer ${key}` })
 const admin = as(ADMIN)
-const ownerOf = async (owner: string) =>
-  as((await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key)
+const keyOf = async (owner: string): Promise<string> =>
+  (await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key
+const ownerOf = async (owner: string) => as(await keyOf(owner))
 
 const SETTING: McpSetting = {
   name: 'notes',
@@ -108,4 +109,61 @@ t.test('a connector whose key is gone is changed once its secrets are given anew
     body: { header_names: ['x-tenant'], allow_tools: ['read_*'], auth: { type: 'bearer' } },
   })
   t.match(await eve('PATCH', url, { allow_tools: [] }), { status: 200 }, 'and can be opened again')
+})
+
+const MODEL = { provider: 'openai', model: 'm' }
+const refused = (param: string) => ({ status: 409, body: { error: { code: 'name_taken', param } } })
+
+t.test('a connector gets no name that another server has in a session that binds it', async (t) => {
+  const ann = await ownerOf('ann')
+  const [one, two] = await Promise.all(
+    ['one', 'two'].map(async (name) => {
+      const input = { name, transport: 'streamable_http', url: 'https://mcp.test/mcp' }
+      return (await ann('POST', '/v1/connectors', input)).body.id as string
+    }),
+  )
+  const session = (await ann('POST', '/v1/sessions', { ...MODEL, connectors: ['two'] })).body.id
+  await ann('PUT', `/v1/sessions/${session}/connectors/one`, { alias: 'three' })
+  t.match(await ann('PATCH', `/v1/connectors/${two}`, { name: 'three' }), refused('name'))
+  t.match(await ann('PATCH', `/v1/connectors/${two}`, { name: 'four' }), { body: { name: 'four' } })
+  t.match(await ann('PATCH', `/v1/connectors/${one}`, { name: 'two' }), { body: { name: 'two' } })
+})
+
+t.test('a name that the configuration takes later stays its owner’s, and no session gets both', async (t) => {
+  const key = await keyOf('zoe')
+  const url = 'https://mcp.test/mcp'
+  const input = { name: 'shared', transport: 'streamable_http', url }
+  const { id } = (await as(key)('POST', '/v1/connectors', input)).body
+  const configured = await gateway(store, {
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: ADMIN,
+    BATON__TOOLBOX__MCPS__0__NAME: 'shared',
+    BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
+    BATON__TOOLBOX__MCPS__0__URL: url,
+    BATON__TOOLBOX__MCPS__0__MODE: 'strict',
+  })
+  t.teardown(() => configured.close())
+  await store.connectors.syncConfig(configConnectors([{ ...SETTING, ...HTTP, name: 'shared', url }], vault))
+  const zoe = as(key, configured)
+
+  const made = await zoe('POST', '/v1/sessions', MODEL)
+  t.equal(made.status, 201)
+  const bound = await store.connectors.bindings(made.body.id)
+  t.strictSame(
+    bound.map(({ connector }) => connector.id),
+    ['con_config_shared'],
+    'the operator’s server, not the one of the same name',
+  )
+  t.match(await zoe('POST', '/v1/sessions', { ...MODEL, connectors: ['shared'] }), refused('connectors[0]'))
+  t.match(
+    await as(key)('POST', '/v1/sessions', { ...MODEL, connectors: [id, 'con_config_shared'] }),
+    refused('connectors[1]'),
+    'where neither is bound unasked, too',
+  )
+  t.equal((await zoe('GET', '/v1/sessions')).body.data.length, 1, 'what was refused left no session')
+
+  const path = `/v1/connectors/${id}`
+  t.match(await zoe('PATCH', path, {}), { status: 200, body: { name: 'shared' } })
+  t.match(await zoe('PATCH', path, { name: 'own' }), { status: 200, body: { name: 'own' } })
+  t.match(await zoe('PATCH', path, { name: 'shared' }), refused('name'))
 })

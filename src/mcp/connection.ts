@@ -20,6 +20,7 @@ import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
   explain,
+  MAX_PAGES,
   negotiate,
   PARCEL,
   userAgent,
@@ -40,7 +41,7 @@ export interface CallRequest {
 
 /** A tool list as it was read, over all pages. */
 export interface ListedTools extends MendedTools {
-  /** How long the server says that the list holds (2026-07-28) */
+  /** How long the server says that the list holds (2026-07-28); 0 says nothing, since the SDKs put it there unasked */
   ttlMs?: number
 }
 
@@ -163,7 +164,8 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
   // The SDK would answer the same, and write to stdout.
   if (!client.getServerCapabilities()?.tools) return { tools: [], repaired: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { tools, repaired } = mendTools(wire.listed())
+  const { entries, isCut } = wire.listed()
+  const { tools, repaired } = mendTools(entries)
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))
@@ -177,6 +179,7 @@ async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Prom
         problem: 'left out: its x-mcp-header declarations are invalid',
         left_out: true as const,
       })),
+      ...(isCut ? [{ tool: '*', problem: `left out: all pages after the first ${MAX_PAGES}` }] : []),
     ],
     ...(ttlMs > 0 && { ttlMs }),
   }
@@ -219,9 +222,13 @@ async function listenLegacy(
   return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
 }
 
+/** How a refusal says that the server knows nothing of this session, or of this revision. */
+const FORGOTTEN = /session|initializ|protocol.version|-32022/i
+
 /**
- * Session gone: 404 by the spec, 400 or 503 with words about a session by others (rust-sdk#559); the SSE
- * transport says it in a plain Error. No answer at all: the server may be back at the next attempt. A
+ * Session gone: 404 by the specification, other statuses with words about it by others (rust-sdk#559; the
+ * official server says 400 `Server not initialized`), or -32001 in an answer. A server that was replaced by
+ * one of another revision says alike. No answer at all: the server may be back at the next attempt. A
  * remembered revision that no longer holds shows at the first request.
  */
 function isStale(
@@ -233,13 +240,15 @@ function isStale(
 ): boolean {
   const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
   if (isBroken && !failure.sent && exchange.status === undefined) return true
-  if (error instanceof SdkHttpError) {
-    const { status } = error
-    const saysSession = [400, 503].includes(status) && /session/i.test(error.message)
-    if (wire.http?.sessionId && (status === 404 || saysSession)) return true
-    return !isProven && [400, 404, 405].includes(status)
-  }
   if (!wire.http && !wire.stdio)
     return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)
-  return !isProven && (failure.rpcCode === -32022 || failure.rpcCode === -32601)
+  const { status = 0 } = error instanceof SdkHttpError ? error : exchange
+  const { message } = error instanceof SdkHttpError ? error : failure
+  const hasSession = wire.http?.sessionId !== undefined
+  const refusals = hasSession ? [400, 401, 404, 422, 503] : [400, 422]
+  if (wire.http && refusals.includes(status) && (status === 404 || FORGOTTEN.test(message))) return true
+  if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
+  const { rpcCode } = failure
+  if (hasSession && rpcCode === -32001 && /session not found/i.test(message)) return true
+  return rpcCode === -32022 || (!isProven && rpcCode === -32601)
 }

@@ -96,8 +96,10 @@ export interface ToolList {
   repaired: ToolProblem[]
   /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
   hash: string
-  /** Milliseconds since the epoch */
+  /** Milliseconds since the epoch, as is the next */
   fetched_at: number
+  /** It is asked for again after this, as its server wishes, unless a change is announced before */
+  fresh_until: number
 }
 
 /** A progress notification of a running call; the numbers are the server's own. */

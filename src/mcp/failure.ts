@@ -127,6 +127,12 @@ function fromProtocol(error: ProtocolError, server: string): McpError {
 }
 
 function fromSdk(error: SdkError, server: string): McpError | null {
+  // The tool has begun, and waits for what its `input_required` asks for (MCP 2026-07-28).
+  if (error.code === SdkErrorCode.CapabilityNotSupported && isObject(error.data) && 'key' in error.data)
+    return new McpError('protocol', `${server}: the tool asks for input, which Baton does not give.`, {
+      sent: true,
+      cause: error,
+    })
   const [kind, sent] = SDK_CODES[error.code] ?? []
   if (kind === undefined || sent === undefined) return null
   return new McpError(kind, `${server}: ${excerpt(error.message)}`, { sent, cause: error })
@@ -139,7 +145,6 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
   [SdkErrorCode.InvalidResult]: ['protocol', true],
   [SdkErrorCode.UnsupportedResultType]: ['protocol', true],
   [SdkErrorCode.InputRequiredRoundsExceeded]: ['protocol', true],
-  [SdkErrorCode.ListPaginationExceeded]: ['protocol', false],
   [SdkErrorCode.CapabilityNotSupported]: ['protocol', false],
   [SdkErrorCode.MethodNotSupportedByProtocolVersion]: ['protocol', false],
   [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],

@@ -188,6 +188,11 @@ export class Link {
     this.#lastError = error
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
+    // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew.
+    if (what === 'attempt' && (error.kind === 'protocol' || error.kind === 'auth_required')) {
+      this.#letGo()
+      this.#verdict = null
+    }
   }
 
   status(): McpStatus {

@@ -27,7 +27,6 @@ type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerI
 /** A listing that asks by `fetch`, one request at a time. */
 export function createListing(fetch: Fetch, now: () => number = Date.now): Listing {
   let kept: ToolList | null = null
-  let freshUntil = 0
   let underWay: Promise<ToolList> | null = null
   /** Announced, and no fetch has begun since */
   let isOutdated = false
@@ -40,11 +39,12 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
     isOutdated = false
     const { server, tools, repaired, ttlMs } = await fetch(spec)
     const hash = hashTools(tools, leftOutOf({ repaired }))
-    const list: ToolList = { server, tools, repaired, hash, fetched_at: now() }
+    const fetched_at = now()
+    const fresh_until = fetched_at + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
+    const list: ToolList = { server, tools, repaired, hash, fetched_at, fresh_until }
     if (kept && kept.hash !== list.hash) countChange()
     kept = list
     isBehind = isOutdated
-    freshUntil = isOutdated ? 0 : now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     return list
   }
 
@@ -69,14 +69,14 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
 
   return {
     async get(spec, refresh) {
-      const isHeld = quarantinedUntil > now() || (!refresh && freshUntil > now())
+      const isFresh = kept !== null && !isBehind && kept.fresh_until > now()
+      const isHeld = quarantinedUntil > now() || (!refresh && isFresh)
       return kept && isHeld ? kept : share(spec)
     },
     cached: () => kept,
     markChanged() {
       isOutdated = true
       isBehind = true
-      freshUntil = 0
     },
     isOutdated: () => isBehind && quarantinedUntil <= now(),
     isQuarantined: () => quarantinedUntil > now(),

@@ -6,6 +6,7 @@
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
 import { type JSONRPCMessage, parseJSONRPCMessage, type Transport } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { within } from './deadline.ts'
@@ -33,6 +34,8 @@ export interface StdioTransport extends Transport {
   obituary(): { ending: string; words: string }
   /** Called with the id of a request whose answer was larger than the cap. */
   onoversize?: (id: number) => void
+  /** Called with the id of a request whose answer is no valid one. */
+  onunreadable?: (id: number) => void
   readonly pid: number | null
   /** The SDK tells a stdio transport from others by this name. */
   readonly stderr: null
@@ -178,11 +181,16 @@ const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).sub
 const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
 
 function readLine(line: Buffer, transport: StdioTransport): void {
+  let json: unknown
   let message: JSONRPCMessage
   try {
-    message = parseJSONRPCMessage(JSON.parse(line.toString('utf8')))
+    json = JSON.parse(line.toString('utf8'))
+    message = parseJSONRPCMessage(json)
   } catch (error) {
     transport.onerror?.(error instanceof Error ? error : new Error(String(error)))
+    // An answer, if a broken one (`"error": null` beside a result): its request would wait for a better one in vain.
+    if (isRecord(json) && json.jsonrpc === '2.0' && !('method' in json) && typeof json.id === 'number')
+      transport.onunreadable?.(json.id)
     return
   }
   transport.onmessage?.(message)

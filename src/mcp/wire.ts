@@ -53,11 +53,20 @@ export interface Wire {
   tap: Tap
   stdio: StdioTransport | null
   http: StreamableHTTPClientTransport | null
-  /** All entries of the tool list that was asked for last, as they came */
-  listed(): unknown[]
+  /** The tool list that was asked for last */
+  listed(): Pages
 }
 
-const LIST_MAX_PAGES = 32
+/** The pages of a tool list, as they came. */
+export interface Pages {
+  entries: unknown[]
+  count: number
+  /** More was offered than is ever asked for */
+  isCut: boolean
+}
+
+/** Of one list; a server's pages may have no end. */
+export const MAX_PAGES = 32
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
@@ -161,20 +170,27 @@ export function explain(
 }
 
 function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {
-  const { transport, stdio, http } = createTransport(spec, context, () => tapped.size() > 0)
-  let listed: unknown[] = []
+  const { transport, stdio, http } = createTransport(
+    spec,
+    context,
+    () => tapped.size() > 0,
+    () => client.getProtocolEra() === 'modern',
+  )
+  let listed: Pages = { entries: [], count: 0, isCut: false }
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
       if (request.method === 'tools/call') return parcel(result)
       if (request.method !== 'tools/list') return result
-      if (request.params?.cursor === undefined) listed = []
+      if (request.params?.cursor === undefined) listed = { entries: [], count: 0, isCut: false }
       return mendPage(result, listed)
     },
   })
-  if (stdio)
+  if (stdio) {
     stdio.onoversize = (id) =>
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
+    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is no valid JSON-RPC.")
+  }
   const client = createClient(context, mode)
   client.onerror = (error) => {
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
@@ -192,7 +208,6 @@ function createClient(context: ConnectionContext, mode: Mode): Client {
     jsonSchemaValidator: {
       getValidator: () => (data) => ({ valid: true, data: data as never, errorMessage: undefined }),
     },
-    listMaxPages: LIST_MAX_PAGES,
     inputRequired: { maxRounds: 3 },
   }
   const client = new Client(context.client, options)
@@ -206,6 +221,7 @@ function createTransport(
   spec: McpServerSpec,
   context: ConnectionContext,
   hasPending: () => boolean,
+  isModern: () => boolean,
 ): Pick<Wire, 'transport' | 'stdio' | 'http'> {
   if (spec.transport === 'stdio') {
     const stdio = createStdioTransport(spec, context)
@@ -228,7 +244,7 @@ function createTransport(
   const http = new StreamableHTTPClientTransport(url, {
     ...options,
     onInsufficientScope: 'throw',
-    reconnectionScheduler: resumptionPacer(hasPending),
+    reconnectionScheduler: resumptionPacer(hasPending, isModern),
   })
   return { transport: http, stdio: null, http }
 }
@@ -274,10 +290,13 @@ export const userAgent = ({ client }: Pick<ConnectionContext, 'client'>): string
  */
 function resumptionPacer(
   hasPending: () => boolean,
+  isModern: () => boolean,
 ): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
   let floor = 50
   let last = 0
   return (reconnect, delay) => {
+    // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
+    if (isModern()) throw new Error('the revision has no resumption')
     if (!hasPending()) return
     const now = Date.now()
     floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
@@ -295,14 +314,18 @@ function parcel(result: unknown): unknown {
 }
 
 /** A page as the SDK accepts it in every revision: names and input schemas only. The rest is kept in `listed`. */
-function mendPage(result: unknown, listed: unknown[]): unknown {
+function mendPage(result: unknown, listed: Pages): unknown {
   if (!isRecord(result) || !Array.isArray(result.tools)) return result
-  const room = MAX_ENTRIES + 1 - listed.length
+  const room = MAX_ENTRIES + 1 - listed.entries.length
   const entries: unknown[] = result.tools.slice(0, Math.max(0, room))
-  listed.push(...entries)
+  listed.entries.push(...entries)
+  listed.count++
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
   // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
-  const hasNext = typeof nextCursor === 'string' && nextCursor !== '' && listed.length <= MAX_ENTRIES
+  const isOffered =
+    typeof nextCursor === 'string' && nextCursor !== '' && listed.entries.length <= MAX_ENTRIES
+  listed.isCut = isOffered && listed.count >= MAX_PAGES
+  const hasNext = isOffered && !listed.isCut
   return {
     ...rest,
     resultType: 'complete',

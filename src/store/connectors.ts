@@ -181,7 +181,7 @@ async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
   }
 }
 
-type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'sessionsOf'
+type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'isNameBeside' | 'sessionsOf'
 
 function bindings(db: Db): Pick<Connectors, BindingVerb> {
   return {
@@ -203,6 +203,15 @@ function bindings(db: Db): Pick<Connectors, BindingVerb> {
         session,
         connector,
       ])) !== null,
+    isNameBeside: async (connector, name) =>
+      (await value(
+        db,
+        `select 1 from binding own
+           join binding other on other.session_id = own.session_id and other.connector_id <> own.connector_id
+           join connector c on c.id = other.connector_id
+          where own.connector_id = $1 and own.alias is null and coalesce(other.alias, c.name) = $2 limit 1`,
+        [connector, name],
+      )) !== null,
     sessionsOf: (connector, limit) =>
       values<string>(
         db,

@@ -53,8 +53,6 @@ export interface Discovery {
   close(): void
 }
 
-/** A list is asked for again after this, unless the server says that it changed. */
-const FRESH_MS = 5 * 60_000
 /** In these states the last list is a memory, not the present. */
 const DOWN: ReadonlySet<string> = new Set(['down', 'auth_required', 'quarantined'])
 /** How long after its last use a server is followed: its notifications, and attempts to reach it again. */
@@ -114,7 +112,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** The last list of a server that is not known to be away. */
   const usable = ({ key }: McpServerSpec): ToolList | null =>
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
-  const isRecent = (list: ToolList): boolean => Date.now() - list.fetched_at < FRESH_MS
+  const isRecent = (list: ToolList): boolean => Date.now() < list.fresh_until
 
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
   function ask(watch: Watch, refresh: boolean): Promise<Answer> {

@@ -30,8 +30,6 @@ export interface SessionToolsDeps extends RegistriesDeps {
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
-  /** Configuration servers that every new session gets */
-  autoBound(): readonly string[]
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
@@ -196,10 +194,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
-      const scope = { owner: session.owner, admin: false }
-      const auto = await Promise.all(deps.autoBound().map((name) => store.connectors.find(scope, name)))
-      const all = [...auto.filter((one) => one !== null), ...connectors]
-      for (const one of all) await store.connectors.bind(session.id, one.id, null)
+      for (const one of connectors) await store.connectors.bind(session.id, one.id, null)
       await inLine(session.id, () => upkeep.update(session.id, { deadlineMs: 'budget', refresh: false }))
     },
     async list(session, provider) {

@@ -71,6 +71,19 @@ t.test(
   },
 )
 
+t.test('a modern server is not asked to resume a stream, and the call fails at once', async (t) => {
+  for (const isCut of [false, true]) {
+    const rig = await startRig(t, 'modern')
+    rig.on('tools/call', ({ stream, response }) => {
+      stream()
+      // With a wait that would be seen
+      response.write('id: e1\nretry: 60000\ndata: \n\n', () => (isCut ? response.destroy() : response.end()))
+    })
+    await fails(t, call(door(t), specOf(rig)), { kind: 'disconnected', sent: true })
+    t.equal(rig.count('GET'), 0)
+  }
+})
+
 t.test(
   'a server that breaks every resumed stream is asked less and less, and not at all after the call',
   async (t) => {
@@ -332,4 +345,16 @@ t.test('what a server asks of the client is refused where it was not declared', 
   )
   await call(door(t), specOf(rig))
   t.match(await answered, { error: { code: -32601 } })
+})
+
+t.test('a modern tool that asks for input may have begun, and its failure says so', async (t) => {
+  const rig = await startRig(t, 'modern')
+  for (const method of ['elicitation/create', 'sampling/createMessage', 'roots/list']) {
+    const params = { message: 'Which?', requestedSchema: { type: 'object', properties: {} } }
+    rig.on('tools/call', ({ reply }) =>
+      reply({ resultType: 'input_required', inputRequests: { which: { method, params } } }),
+    )
+    const failed = { kind: 'protocol', sent: true, message: /^rig: the tool asks for input/ }
+    await fails(t, call(door(t), specOf(rig)), failed, method)
+  }
 })

@@ -5,12 +5,25 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/mcp.ts'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
-import { startRig, TOOL } from './servers/rig.ts'
+import { type Exchange, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
+/** How servers that were started anew refuse what belongs to a session of before. */
+const LOSSES: Record<string, (exchange: Exchange) => void> = {
+  ...Object.fromEntries(
+    ['400', '401', '404', '503'].map((loss) => [
+      loss,
+      ({ status }: Exchange) => status(Number(loss), {}, 'Session not found'),
+    ]),
+  ),
+  'the official one': ({ fail }) => fail(-32000, 'Bad Request: Server not initialized', 400),
+  '422': ({ status }) => status(422, {}, 'Unexpected message, expect initialize request'),
+  'an answer': ({ fail }) => fail(-32001, 'Session not found'),
+}
+
 t.test('a lost session is opened anew and each call is run once', async (t) => {
-  for (const loss of ['404', '400', '503']) {
+  for (const [loss, refuse] of Object.entries(LOSSES)) {
     const rig = await startRig(t, 'legacy', 'first')
     const mcp = door(t)
     const spec = specOf(rig)
@@ -24,10 +37,10 @@ t.test('a lost session is opened anew and each call is run once', async (t) => {
         serverInfo: { name: 'rig', version: '2' },
       })
     })
-    rig.on('tools/call', ({ request, reply, status }) => {
-      if (request.headers['mcp-session-id'] !== 'second') return status(Number(loss), {}, 'Session not found')
+    rig.on('tools/call', (exchange) => {
+      if (exchange.request.headers['mcp-session-id'] !== 'second') return refuse(exchange)
       ran++
-      reply({ content: [] })
+      exchange.reply({ content: [] })
     })
     const results = await Promise.all([1, 2, 3, 4].map(() => call(mcp, spec)))
     t.equal(results.length, 4)
@@ -125,6 +138,50 @@ t.test('a server that changed its revision meanwhile is asked anew', async (t) =
     })
   t.same(await call(mcp, specOf(rig)), RAN)
   t.match(await list(mcp, specOf(rig), true), { server: { name: 'old', protocol_version: '2025-11-25' } })
+})
+
+t.test('a server that is replaced by one of the other revision is asked anew at the next call', async (t) => {
+  const isModern = ({ rpc }: Exchange): boolean =>
+    rpc.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined
+  const body = (id: unknown, code: number, message: string): string =>
+    JSON.stringify({ jsonrpc: '2.0', id, error: { code, message } })
+  const noSession = 'Bad Request: No valid session ID provided'
+  const noVersion = 'Bad Request: Unsupported protocol version: 2026-07-28'
+  const refusals: ['legacy' | 'modern', string, (exchange: Exchange) => void][] = [
+    ['legacy', noSession, ({ status }) => status(400, {}, body(null, -32000, noSession))],
+    ['legacy', 'with the request id', ({ rpc, status }) => status(400, {}, body(rpc.id, -32000, noSession))],
+    ['legacy', noVersion, ({ status }) => status(400, {}, body(null, -32000, noVersion))],
+    ['modern', 'a request of before', ({ status }) => status(400, {}, body(null, -32022, 'Unsupported'))],
+  ]
+  for (const [now, how, refuse] of refusals) {
+    const rig = await startRig(t, now === 'modern' ? 'legacy' : 'modern')
+    const mcp = door(t)
+    const spec = specOf(rig)
+    t.same(await call(mcp, spec), RAN)
+    rig.become(now)
+    let ran = 0
+    rig.on('tools/call', (exchange) => {
+      if (isModern(exchange) !== (now === 'modern')) return refuse(exchange)
+      ran++
+      exchange.reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] })
+    })
+    t.same(await call(mcp, spec), RAN, how)
+    t.equal(ran, 1)
+  }
+})
+
+t.test('a list that is refused in unknown words is asked for on a new connection', async (t) => {
+  for (const status of [400, 401]) {
+    const rig = await startRig(t, 'legacy', 's')
+    const mcp = door(t)
+    await list(mcp, specOf(rig))
+    rig.on('tools/list', ({ status: refuse }) => refuse(status, {}, 'Gone'))
+    await fails(t, list(mcp, specOf(rig), true), { kind: status === 401 ? 'auth_required' : 'protocol' })
+    rig.on('tools/list', ({ reply }) => reply({ tools: [TOOL] }))
+    t.match(await list(mcp, specOf(rig), true), { tools: [TOOL] })
+    t.equal(rig.count('server/discover'), 2, `${status}: the revision is asked for too`)
+    t.equal(rig.count('initialize'), 2)
+  }
 })
 
 t.test('a flood of announcements is told once, and once more', async (t) => {

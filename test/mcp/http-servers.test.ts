@@ -79,14 +79,33 @@ for (const era of ['legacy', 'modern'] as const)
     t.same(await call(mcp, specOf(rig)), RAN)
   })
 
-t.test('endless pages end with an error, not with an endless list', async (t) => {
+t.test('of endless pages the first are kept', async (t) => {
   const rig = await startRig(t)
   let page = 0
   rig.on('tools/list', ({ reply }) =>
     reply({ tools: [{ ...TOOL, name: `t${page++}` }], nextCursor: `c${page}` }),
   )
-  await fails(t, list(door(t), specOf(rig)), { kind: 'protocol', message: /pagination/ })
-  t.ok(page <= 33)
+  const { tools, repaired } = await list(door(t), specOf(rig))
+  t.equal(tools.length, 32)
+  t.same(repaired, [{ tool: '*', problem: 'left out: all pages after the first 32' }])
+  t.equal(page, 32)
+})
+
+t.test('a list is fresh for as long as its server says, a day at most', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const mcp = door(t)
+  for (const [ttlMs, fresh] of [
+    [3_600_000, 3_600_000],
+    [30 * 24 * 3_600_000, 24 * 3_600_000],
+    [0, 300_000],
+    [undefined, 300_000],
+  ]) {
+    rig.on('tools/list', ({ reply }) =>
+      reply({ resultType: 'complete', ttlMs, cacheScope: 'private', tools: [TOOL] }),
+    )
+    const { fetched_at, fresh_until } = await list(mcp, specOf(rig), true)
+    t.equal(fresh_until - fetched_at, fresh, `ttlMs: ${ttlMs}`)
+  }
 })
 
 t.test('a flood of entries costs neither the stack nor more pages', async (t) => {

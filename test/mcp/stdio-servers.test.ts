@@ -232,6 +232,14 @@ t.test('an answer above the cap fails its call and no other', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
+t.test('an answer that is no valid JSON-RPC fails its call at once', async (t) => {
+  const mcp = door(t)
+  const pid = await told<number>(call(mcp, child('good'), 'pid'))
+  for (const answer of [{ result: { content: [] }, error: null }, { result: null }, {}])
+    await fails(t, call(mcp, child('good'), 'broken', answer), { kind: 'protocol', sent: true })
+  t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
+})
+
 t.test('a server that never answers is given up, and its process ended', async (t) => {
   const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
   await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })

@@ -262,6 +262,7 @@ const LIST: ToolList = {
   repaired: [],
   hash: 'h',
   fetched_at: 0,
+  fresh_until: 0,
 }
 const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
   status: () => ({ state: 'idle' }),
@@ -353,7 +354,7 @@ export async function gateway(
     store,
     bus: bus.bus,
     auth,
-    sessions: createSessions({ store, bus: bus.bus, credentials, tools: tools.tools }),
+    sessions: createSessions({ store, bus: bus.bus, credentials, config, tools: tools.tools }),
     turns: turns.turns,
     tools: tools.tools,
     connectors,

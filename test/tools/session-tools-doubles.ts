@@ -70,6 +70,8 @@ export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual
 
 interface Answering {
   tools?: McpTool[]
+  /** How long its list is fresh; default 5 min */
+  ttlMs?: number
   error?: McpError
   /** Answers once this settles */
   when?: Promise<unknown>
@@ -100,6 +102,7 @@ export function createDoor() {
         repaired: [],
         hash,
         fetched_at: Date.now(),
+        fresh_until: Date.now() + (now.ttlMs ?? 300_000),
       }
       lists.set(key, list)
       return list
@@ -193,6 +196,7 @@ export function createMemory() {
         )
         return own.some((one) => one.id === id)
       },
+      isNameBeside: never,
       sessionsOf: async (id: string) =>
         [...bindings].filter(([, own]) => own.some((one) => one.id === id)).map(([session]) => session),
       saveList: async (key: string, _: string, list: unknown) => void lists.set(key, list),
@@ -250,7 +254,6 @@ export function setUp(t: Test) {
       }),
       builtins: [BUILTIN],
       policy: OPEN,
-      autoBound: () => [],
       viewOf: async () => ({ deployment, options: OPTIONS }),
       providers: ['openai', 'gemini'],
       emit: async (session, delta) => {

@@ -339,6 +339,35 @@ t.test('a server that no session uses any more is not kept by what it announces'
   t.strictSame(asked, ['s', 's'])
 })
 
+t.test('a list is asked for again when its server says that it is old, and not before', async (t) => {
+  mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  servers.set('brief', { tools: [tool('a')], ttlMs: 20_000 })
+  servers.set('lasting', { tools: [tool('a')], ttlMs: 3_600_000 })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const bindings = ['brief', 'lasting'].map((name) => ({ connector: connector(name), alias: null }))
+  const lookUp = () => discovery.lookUp(bindings, { deadlineMs: 1_000, refresh: false })
+  await lookUp()
+  mock.timers.tick(10_000)
+  await lookUp()
+  t.strictSame(asked, ['brief', 'lasting'])
+  mock.timers.tick(15_000)
+  t.strictSame(
+    discovery.marks(bindings).map((mark) => mark !== null),
+    [false, true],
+  )
+  await lookUp()
+  mock.timers.tick(30 * 60_000)
+  await lookUp()
+  t.strictSame(asked, ['brief', 'lasting', 'brief', 'brief'])
+})
+
 t.test('errors are of the catalogue', async (t) => {
   const { create } = setUp(t)
   const error = await create()

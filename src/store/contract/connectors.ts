@@ -136,6 +136,8 @@ export interface Connectors {
   bindings(session: string): Promise<Binding[]>
   bind(session: string, connector: string, alias: string | null): Promise<void>
   unbind(session: string, connector: string): Promise<boolean>
+  /** A session that binds the connector without an alias has another server of this name. */
+  isNameBeside(connector: string, name: string): Promise<boolean>
   /** Sessions that bind a connector, newest use first. */
   sessionsOf(connector: string, limit: number): Promise<string[]>
   /** Last known tool list of a connection key, so that a cold start has one. */

@@ -115,6 +115,8 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   if (isForeign && (mode === 'modern' || rpc.method === 'server/discover'))
     return write({ id: rpc.id, error: { code: -32601, message: 'Method not found' } })
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
+  // Neither a result nor an error by JSON-RPC, whatever its arguments put there
+  if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
   const result = ANSWERS[rpc.method]?.(rpc)
   if (result) write({ id: rpc.id, result })
 })

@@ -35,6 +35,7 @@ export interface Exchange {
   status(code: number, headers?: Record<string, string>, body?: string): void
 }
 
+type Era = 'legacy' | 'modern'
 type Answer = (exchange: Exchange) => void
 
 export interface Rig {
@@ -48,6 +49,8 @@ export interface Rig {
   arrival(method: string, count?: number): Promise<Asked>
   /** Replaces the answer to a JSON-RPC method, or to `GET` and `DELETE`. */
   on(method: string, answer: Answer): void
+  /** Takes the place of a server of this revision, as a deploy does. */
+  become(era: Era): void
   tools: unknown[]
 }
 
@@ -84,10 +87,11 @@ const modernAnswers = (rig: Rig): Record<string, Answer> => ({
   'tools/call': ({ reply }) => reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] }),
 })
 
-export async function startRig(t: Test, era: 'legacy' | 'modern' = 'legacy', session?: string): Promise<Rig> {
+export async function startRig(t: Test, era: Era = 'legacy', session?: string): Promise<Rig> {
   const waiting: { method: string; count: number; resolve: (asked: Asked) => void }[] = []
   const replaced = new Map<string, Answer>()
   let connections = 0
+  let answers: Record<string, Answer> = {}
   const matches = ({ http, rpc }: Asked, method: string): boolean => http === method || rpc?.method === method
   const server = createServer((request, response) => {
     request.setEncoding('utf8')
@@ -127,8 +131,11 @@ export async function startRig(t: Test, era: 'legacy' | 'modern' = 'legacy', ses
       return new Promise((resolve) => waiting.push({ method, count, resolve }))
     },
     on: (method, answer) => void replaced.set(method, answer),
+    become(next) {
+      answers = next === 'legacy' ? legacyAnswers(rig, session) : modernAnswers(rig)
+    },
   }
-  const answers = era === 'legacy' ? legacyAnswers(rig, session) : modernAnswers(rig)
+  rig.become(era)
   return rig
 }
 
