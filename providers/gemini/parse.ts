@@ -2,7 +2,7 @@
  * Gemini's event stream as ModelEvents (wire/gemini.md 6). One parser for the public API and for Code
  * Assist, which wraps every event in `response`.
  */
-import { parseArguments } from '../../src/chat/arguments.ts'
+import { canonicalArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
@@ -119,7 +119,7 @@ class Answer implements ModelParser {
     const name = this.#context.toolName(declaredName(text(call.name) ?? ''))
     const args = call.args ?? {}
     const written = JSON.stringify(args)
-    const parsed = isRecord(args) ? { arguments: args } : parseArguments(written)
+    const parsed = canonicalArguments(args, written)
     const provenance = this.#provenance(text(part.thoughtSignature))
     this.#calls.push(
       { type: 'tool_call.delta', index, call_id, name, arguments_delta: written },

@@ -1,23 +1,24 @@
-/** Deeper than anybody writes; what nests without end could be neither stored, searched nor sent. */
-const MOST_LEVELS = 200
+import { BEARABLE, isWithin } from './within.ts'
 
-/** A model's argument text as the canonical pair: an object, or `{}` with the text kept (api.md section 5). */
-export function parseArguments(text: string): {
+interface Arguments {
   arguments: Record<string, unknown>
   arguments_text?: string
-} {
-  if (text.trim() === '') return { arguments: {} }
-  try {
-    const value: unknown = JSON.parse(text)
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    if (isObject && !nestsBeyond(value, MOST_LEVELS)) return { arguments: value as Record<string, unknown> }
-  } catch {
-    // Cut by the length limit, or simply wrong: kept as text, never run.
-  }
+}
+
+/** A model's arguments as the canonical pair: an object, or `{}` with their text kept (api.md section 5). */
+export function canonicalArguments(value: unknown, text: string): Arguments {
+  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+  if (isObject && isWithin(value, BEARABLE)) return { arguments: value as Record<string, unknown> }
   return { arguments: {}, arguments_text: text }
 }
 
-const nestsBeyond = (value: unknown, levels: number): boolean =>
-  typeof value === 'object' &&
-  value !== null &&
-  (levels === 0 || Object.values(value).some((inner) => nestsBeyond(inner, levels - 1)))
+/** The same where they come as text. */
+export function parseArguments(text: string): Arguments {
+  if (text.trim() === '') return { arguments: {} }
+  try {
+    return canonicalArguments(JSON.parse(text), text)
+  } catch {
+    // Cut by the length limit, or simply wrong: kept as text, never run.
+    return { arguments: {}, arguments_text: text }
+  }
+}

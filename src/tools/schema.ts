@@ -8,9 +8,9 @@
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  */
 
+import { isWithin } from '../chat/within.ts'
 import { canonicalJson, isRecord } from '../mcp/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { isWithin } from './json.ts'
 import {
   ANNOTATIONS,
   createResolver,

@@ -3,8 +3,9 @@
  * that is unusable or too slow is not held against the call: the server validates too.
  */
 import { Worker } from 'node:worker_threads'
+import { isWithin } from '../chat/within.ts'
 import { canonicalJson } from '../mcp/json.ts'
-import { isWithin, sha256 } from './json.ts'
+import { sha256 } from './json.ts'
 import type { Job, Problem, Verdict } from './validate-worker.ts'
 
 export type { Problem } from './validate-worker.ts'

@@ -229,6 +229,17 @@ t.test('what cannot be read becomes a note, since the tool has run', (t) => {
   t.same(content.at(-1), { type: 'text', text: 'good' })
   t.end()
 })
+  const long = readResult({ content: [{ type: 'list', items: new Array(10_000).fill({}) }] })
+  t.match(long.content, [
+    { text: '[unreadable content of type list: too many values, or nested too deeply]' },
+  ])
+  t.end()
+})
+
+t.test('of a result of very many items the first are read', (t) => {
+  const { content } = readResult({ content: Array.from({ length: 70 }, (_, i) => `t${i}`) })
+  t.equal(content.length, 65)
+  t.match(content.slice(-2), [{ text: 't63' }, { text: '[6 more items are left out]' }])
 
 t.test('odd shapes of a result are read for what they hold', (t) => {
   t.same(readResult({ content: { type: 'text', text: 'no list' } }).content, [
