@@ -184,7 +184,8 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         tags,
         summary: 'Change an MCP server',
         description:
-          'A field that is given is replaced as a whole; headers, env and auth that are not given stay.',
+          'A field that is given is replaced as a whole; headers, env and auth that are not given stay. Where url leads to ' +
+          'another origin, or command or args change, those that hold secrets must be given anew: none goes along.',
         params: IdParam,
         body: ConnectorPatch,
         response: { 200: ConnectorView },

@@ -33,7 +33,7 @@ export interface ConnectorInput {
   trust_annotations?: boolean
   pin?: Connector['pin']
 }
-/** A connector keeps its transport; secrets that are not given stay. */
+/** A connector keeps its transport; secrets that are not given stay, with the server that they were given for. */
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
