@@ -400,6 +400,10 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     'localhost/x',
     'a@localhost:1:2',
   ]) {
+    'localhost?.evil.test',
+    'localhost#.evil.test',
+    'evil.test@localhost',
+    'localhost\\.evil.test',
     t.equal(await status({ host }), 403, `'${host}'`)
   }
   const host = 'localhost:8787'
