@@ -55,7 +55,9 @@ const Limits = Type.Object(
     max_instances: Type.Optional(
       Type.Integer({ minimum: 1, maximum: 10_000, description: 'Calls of one tool at once; default 5' }),
     ),
-    timeout: Type.Optional(Type.String({ format: 'duration', description: 'ISO 8601; default PT30S' })),
+    timeout: Type.Optional(
+      Type.String({ format: 'duration', description: 'ISO 8601; default PT30S, at most PT1H' }),
+    ),
   },
   closed,
 )

@@ -171,3 +171,17 @@ t.test('variables stay with the program that they were given for', async (t) => 
     'as it is',
   )
 })
+
+t.test('a call of an owner’s server holds a place for an hour at most', async (t) => {
+  const gus = await ownerOf('gus')
+  const asked = (timeout: string) =>
+    gus('POST', '/v1/connectors', {
+      name: 'slow',
+      transport: 'sse',
+      url: 'https://slow.test/sse',
+      default_tool_config: { timeout },
+    })
+  const error = { code: 'invalid_request', param: 'default_tool_config.timeout', message: /PT1H/ }
+  t.match(await asked('PT1H1S'), { status: 400, body: { error } })
+  t.match(await asked('PT60M'), { status: 201 })
+})
