@@ -55,7 +55,9 @@ const Limits = Type.Object(
     max_instances: Type.Optional(
       Type.Integer({ minimum: 1, maximum: 10_000, description: 'Calls of one tool at once; default 5' }),
     ),
-    timeout: Type.Optional(Type.String({ format: 'duration', description: 'ISO 8601; default PT30S' })),
+    timeout: Type.Optional(
+      Type.String({ format: 'duration', description: 'ISO 8601; default PT30S, at most PT1H' }),
+    ),
   },
   closed,
 )
@@ -184,7 +186,8 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         tags,
         summary: 'Change an MCP server',
         description:
-          'A field that is given is replaced as a whole; headers, env and auth that are not given stay.',
+          'A field that is given is replaced as a whole; headers, env and auth that are not given stay. Where url leads to ' +
+          'another origin, or command or args change, those that hold secrets must be given anew: none goes along.',
         params: IdParam,
         body: ConnectorPatch,
         response: { 200: ConnectorView },

@@ -164,8 +164,10 @@ function presented(headers: IncomingHttpHeaders): string {
 
 function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): void {
   const host = headers.host ?? ''
-  const url = URL.canParse(`http://${host}`) ? new URL(`http://${host}`) : null
-  if (url?.pathname !== '/' || !isLoopback(url.hostname)) {
+  // In a URL these end the host or stand before it: another name than the one that was sent would be judged.
+  const isPlain = !/[/?#@\\\s]/.test(host) && URL.canParse(`http://${host}`)
+  const url = isPlain ? new URL(`http://${host}`) : null
+  if (url === null || !isLoopback(url.hostname)) {
     throw forbidden(`The Host ${host} is not this machine; while auth is off only loopback names are served.`)
   }
   const origin = headers.origin

@@ -1,5 +1,6 @@
 /** What a connector may be asked to be: the shape that holds, and the row that it becomes, secrets sealed. */
 import type { McpSetting } from './config/config.ts'
+import { durationMs } from './config/duration.ts'
 import { isHeader } from './config/toolbox.ts'
 import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
@@ -33,8 +34,11 @@ export interface ConnectorInput {
   trust_annotations?: boolean
   pin?: Connector['pin']
 }
-/** A connector keeps its transport; secrets that are not given stay. */
+/** A connector keeps its transport; secrets that are not given stay, with the server that they were given for. */
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
+
+/** A call holds a place of the toolbox, which all owners share. */
+const LONGEST_TIMEOUT = 'PT1H'
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 
@@ -77,6 +81,11 @@ export function assertShape(input: ConnectorInput): void {
       throw invalid(`headers.${name}`, `${name} is set by the connection.`)
   }
   assertStdioEnv(input.env ?? {})
+  const { timeout = DEFAULT_TOOLS.timeout } = input.default_tool_config ?? {}
+  if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
+    const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
+    throw invalid('default_tool_config.timeout', words)
+  }
 }
 
 function assertHttpUrl(text: string | undefined, transport: string): void {

@@ -136,7 +136,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
 
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
     const before = await writable(caller, id)
-    const secret = opened(vault, before) ?? givenAnew(before, patch)
+    const secret = secretFor(opened(vault, before), before, patch)
     const merged = { ...inputOf(before, secret), ...patch }
     // One that was there before the configuration took its name keeps it.
     if (merged.name !== before.name) await assertRenames(id, merged.name)
@@ -303,15 +303,42 @@ function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | n
   }
 }
 
-/** Nothing of what cannot be opened is dropped unseen: the patch must say what stands in its place. */
-function givenAnew({ transport, auth }: Connector, patch: ConnectorPatch): ConnectorSecret {
-  const login = auth.type === 'none' ? [] : (['auth'] as const)
-  const sealed = transport === 'stdio' ? (['env'] as const) : (['headers', ...login] as const)
+/**
+ * What a patched connector keeps of its secrets. Nothing of what cannot be opened is dropped unseen, and nothing
+ * goes to another server than the one it was given for: the patch must say what stands in its place.
+ */
+function secretFor(held: ConnectorSecret | null, before: Connector, patch: ConnectorPatch): ConnectorSecret {
+  const sealed = held ? fieldsOf(held) : fieldsOfSealed(before)
   const lacking = sealed.filter((field) => patch[field] === undefined)
   const [param] = lacking
-  if (param === undefined) return { headers: {}, env: {} }
-  const words = `${lacking.join(' and ')} must be given anew: what is stored cannot be opened, since its encryption key is gone.`
-  throw new BatonError('invalid_request', words, { param })
+  if (param === undefined || (held && !leadsElsewhere(before, patch))) return held ?? { headers: {}, env: {} }
+  const why = held
+    ? 'what is stored was given for another server, and is not sent to this one'
+    : 'what is stored cannot be opened, since its encryption key is gone'
+  throw new BatonError('invalid_request', `${lacking.join(' and ')} must be given anew: ${why}.`, { param })
+}
+
+type Sealed = 'headers' | 'auth' | 'env'
+
+/** A login is no such field: it ends with any change of the address. */
+const fieldsOf = ({ headers, env, bearer }: ConnectorSecret): Sealed[] => [
+  ...(Object.keys(headers).length > 0 ? (['headers'] as const) : []),
+  ...(bearer === undefined ? [] : (['auth'] as const)),
+  ...(Object.keys(env).length > 0 ? (['env'] as const) : []),
+]
+
+const fieldsOfSealed = ({ transport, auth }: Connector): Sealed[] =>
+  transport === 'stdio' ? ['env'] : auth.type === 'none' ? ['headers'] : ['headers', 'auth']
+
+/** To another origin, or to a program that is started otherwise. */
+function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatch): boolean {
+  const originOf = (text: string | null) =>
+    text !== null && URL.canParse(text) ? new URL(text).origin : text
+  if (before.transport !== 'stdio') return url !== undefined && originOf(url) !== originOf(before.url)
+  return (
+    (command !== undefined && command !== before.command) ||
+    (args !== undefined && JSON.stringify(args) !== JSON.stringify(before.args))
+  )
 }
 
 const taken = (name: string) =>

@@ -100,7 +100,7 @@ export function useErrors(app: App): void {
     done()
   })
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply))
-  app.setNotFoundHandler((request, reply) => {
+  const notHere = (request: FastifyRequest, reply: FastifyReply): FastifyReply => {
     const path = request.url.split('?', 1)[0] ?? ''
     const methods = [...routes.values()]
       .filter(({ pattern }) => pattern.test(path))
@@ -114,7 +114,13 @@ export function useErrors(app: App): void {
       `${request.method} is not for ${path}; use ${allowed}.`,
     )
     return sendError(error, request, reply.header('allow', allowed))
+  }
+  // Before its body is read: nobody was asked for a key, and a large one costs seconds.
+  app.addHook('preParsing', (request, reply, _, done) => {
+    if (request.is404) notHere(request, reply)
+    else done()
   })
+  app.setNotFoundHandler(notHere)
 }
 
 /** A request that is no HTTP: answered in the same shape before the connection is closed. */

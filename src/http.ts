@@ -142,7 +142,6 @@ function hardeningHeaders(): Record<string, string> {
     },
     // Whether the name is served by https alone is for whoever ends TLS to say.
     strictTransportSecurity: false,
-    crossOriginResourcePolicy: { policy: 'cross-origin' },
   })
   const response = new ServerResponse(new IncomingMessage(new Socket()))
   apply(response.req, response, (thrown) => {

@@ -365,6 +365,7 @@ t.test('answers carry the headers that harden them', async (t) => {
     'x-content-type-options': 'nosniff',
     'x-frame-options': /SAMEORIGIN|DENY/,
     'content-security-policy': /default-src 'none'/,
+    'cross-origin-resource-policy': 'same-origin',
   })
   t.equal(headers['strict-transport-security'], undefined)
 })
@@ -399,6 +400,10 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     '[::]',
     'localhost/x',
     'a@localhost:1:2',
+    'localhost?.evil.test',
+    'localhost#.evil.test',
+    'evil.test@localhost',
+    'localhost\\.evil.test',
   ]) {
     t.equal(await status({ host }), 403, `'${host}'`)
   }

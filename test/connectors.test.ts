@@ -167,3 +167,78 @@ t.test('a name that the configuration takes later stays its owner’s, and no se
   t.match(await zoe('PATCH', path, { name: 'own' }), { status: 200, body: { name: 'own' } })
   t.match(await zoe('PATCH', path, { name: 'shared' }), refused('name'))
 })
+
+t.test('secrets stay with the server that they were given for', async (t) => {
+  const fay = await ownerOf('fay')
+  const held = { headers: { 'x-tenant': 'told' }, auth: { type: 'bearer', token: 'told' } }
+  const address = 'https://files.test/mcp'
+  const made = await fay('POST', '/v1/connectors', {
+    name: 'files',
+    transport: 'streamable_http',
+    url: address,
+    ...held,
+  })
+  const path = `/v1/connectors/${made.body.id}`
+  for (const call of [fay, admin]) {
+    for (const url of ['https://elsewhere.test/mcp', 'http://files.test/mcp', 'https://files.test:444/mcp']) {
+      for (const [given, param] of [
+        [{}, 'headers'],
+        [{ headers: {} }, 'auth'],
+        [{ auth: { type: 'none' } }, 'headers'],
+      ] as const) {
+        t.match(
+          await call('PATCH', path, { url, ...given }),
+          {
+            status: 400,
+            body: { error: { code: 'invalid_request', param, message: /anew: .* another server/ } },
+          },
+          `${url}, ${param}`,
+        )
+      }
+    }
+  }
+  const other = { status: 200, body: { header_names: ['x-tenant'], auth: { type: 'bearer' } } }
+  t.match(await fay('PATCH', path, { url: `${address}/v2?a=1` }), other, 'another path is the same server')
+  t.match(await fay('PATCH', path, { url: 'https://elsewhere.test/mcp', ...held }), other)
+
+  const open = await fay('POST', '/v1/connectors', { name: 'open', transport: 'sse', url: address })
+  const moved = await fay('PATCH', `/v1/connectors/${open.body.id}`, { url: 'https://elsewhere.test/sse' })
+  t.match(moved, { status: 200 }, 'one without secrets goes where it likes')
+})
+
+t.test('variables stay with the program that they were given for', async (t) => {
+  const own = await gateway(store, { BATON_ALLOW_STDIO_CONNECTORS: 'true' })
+  t.teardown(() => own.close())
+  const made = await own.call('POST', '/v1/connectors', {
+    name: 'program',
+    transport: 'stdio',
+    command: 'files-server',
+    args: ['/srv'],
+    env: { API_KEY: 'told' },
+  })
+  const path = `/v1/connectors/${made.body.id}`
+  for (const patch of [{ command: 'env' }, { args: ['/srv', '-v'] }]) {
+    const anew = { status: 400, body: { error: { param: 'env', message: /anew/ } } }
+    t.match(await own.call('PATCH', path, patch), anew)
+    t.match(await own.call('PATCH', path, { ...patch, env: { API_KEY: 'again' } }), { status: 200 })
+  }
+  t.match(
+    await own.call('PATCH', path, { command: 'env', args: ['/srv', '-v'] }),
+    { status: 200 },
+    'as it is',
+  )
+})
+
+t.test('a call of an owner’s server holds a place for an hour at most', async (t) => {
+  const gus = await ownerOf('gus')
+  const asked = (timeout: string) =>
+    gus('POST', '/v1/connectors', {
+      name: 'slow',
+      transport: 'sse',
+      url: 'https://slow.test/sse',
+      default_tool_config: { timeout },
+    })
+  const error = { code: 'invalid_request', param: 'default_tool_config.timeout', message: /PT1H/ }
+  t.match(await asked('PT1H1S'), { status: 400, body: { error } })
+  t.match(await asked('PT60M'), { status: 201 })
+})

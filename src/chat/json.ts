@@ -16,25 +16,40 @@ export function canonicalJson(value: unknown): string {
   return `{${members.join(',')}}`
 }
 
+interface Limits {
+  /** Objects and lists in each other */
+  depth: number
+  /** Items and fields, all together */
+  values?: number
+  /** A lower bound of the JSON's length */
+  bytes?: number
+}
+
+/** What a tool may be given or answer: more is neither written down, searched nor sent without a pause that all feel. */
+export const BEARABLE = { depth: 200, values: 200_000 }
+
 /**
- * Whether a value stays within both limits. Walks with its own stack: a value nested a hundred thousand
- * deep, which JSON.stringify cannot take, only answers no. `bytes` is a lower bound of the JSON's length.
+ * Whether a value stays within all limits. Walks with its own stack: a value nested a hundred thousand deep,
+ * which JSON.stringify cannot take, only answers no.
  */
-export function isWithin(value: unknown, limits: { depth: number; bytes: number }): boolean {
+export function isWithin(value: unknown, { depth, values = Infinity, bytes = Infinity }: Limits): boolean {
   const open: { value: unknown; depth: number }[] = [{ value, depth: 1 }]
-  let bytes = 0
+  let count = 1
+  let length = 0
   for (let next = open.pop(); next; next = open.pop()) {
-    bytes += typeof next.value === 'string' ? next.value.length + 2 : 2
-    if (typeof next.value !== 'object' || next.value === null) {
-      if (bytes > limits.bytes) return false
+    const { value: one, depth: at } = next
+    length += typeof one === 'string' ? one.length + 2 : 2
+    if (typeof one !== 'object' || one === null) {
+      if (length > bytes) return false
       continue
     }
-    if (next.depth > limits.depth) return false
-    for (const [key, child] of Object.entries(next.value)) {
-      if (!Array.isArray(next.value)) bytes += key.length + 3
-      open.push({ value: child, depth: next.depth + 1 })
-    }
-    if (bytes + open.length > limits.bytes) return false
+    if (at > depth) return false
+    const children: unknown[] = Array.isArray(one) ? one : Object.values(one)
+    count += children.length
+    if (!Array.isArray(one)) for (const key of Object.keys(one)) length += key.length + 3
+    // Before they are put on the stack: a list of millions is told by its length.
+    if (count > values || length + open.length + children.length > bytes) return false
+    for (const child of children) open.push({ value: child, depth: at + 1 })
   }
   return true
 }

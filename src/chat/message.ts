@@ -110,6 +110,20 @@ export function addUsage(a: Usage, b: Usage): Usage {
   }
 }
 
+/** More than any provider counts in one call; all calls of a session together stay within what the store can hold. */
+const MOST_TOKENS = 1e12
+
+/** A provider's figures as they can be counted: what is no sound number of tokens was not told. */
+export function soundUsage(told: Usage): Usage {
+  const sound = (count: number) => (Number.isInteger(count) && count >= 0 && count <= MOST_TOKENS ? count : 0)
+  return {
+    input_tokens: sound(told.input_tokens),
+    output_tokens: sound(told.output_tokens),
+    reasoning_tokens: sound(told.reasoning_tokens),
+    cached_tokens: sound(told.cached_tokens),
+  }
+}
+
 /** The tool calls of a message, in order. */
 export const toolCalls = (message: MessageInput): ToolCallPart[] =>
   message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')

@@ -1,6 +1,7 @@
 /** A streamed answer while it is read: bytes → text → frames → model events, all in the pass that reads the bytes. */
 import { StringDecoder } from 'node:string_decoder'
 import type { ModelEvent } from '../chat/event.ts'
+import { soundUsage } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import type { ModelParser, UpstreamFailure } from '../provider.ts'
 import { createDecoder } from '../sse.ts'
@@ -36,7 +37,9 @@ export async function readAnswer(
     if (isOver) return
     try {
       const events = produce()
-      for (const event of events) take(event)
+      for (const event of events) {
+        take(event.type === 'usage' ? { ...event, usage: soundUsage(event.usage) } : event)
+      }
       // Whatever stands behind the finish is padding (`[DONE]`, a last ping): the answer is whole.
       if (events.at(-1)?.type === 'finish') {
         isOver = true

@@ -8,6 +8,7 @@ const SPECIAL_IPV4 = blockList('ipv4', [
   '10.0.0.0/8',
   '100.64.0.0/10',
   '127.0.0.0/8',
+  '168.63.129.16/32', // Azure's host, which gives a machine's credentials
   '169.254.0.0/16',
   '172.16.0.0/12',
   '192.0.0.0/24',

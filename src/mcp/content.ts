@@ -3,13 +3,16 @@
  * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
  */
 
-import { isRecord } from '../chat/json.ts'
+import { isRecord, isWithin } from '../chat/json.ts'
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'
 
 type Block = Record<string, unknown>
 
+/** Of one result; a hostile server can send a million of them. */
+const MOST_BLOCKS = 64
 const NOTE_LENGTH = 2_000
+const NOTABLE = { depth: 200, values: 2_000 }
 
 /** `raw` is the `result` of the JSON-RPC answer, as it came. */
 export function readResult(raw: unknown): McpResult {
@@ -17,7 +20,10 @@ export function readResult(raw: unknown): McpResult {
   // `toolResult` is what servers of 2024-10-07 answered with.
   const content = result.content ?? result.toolResult
   const blocks = Array.isArray(content) ? content : content == null ? [] : [content]
-  const read: McpResult = { content: blocks.map(readBlock), is_error: result.isError === true }
+  const given = blocks.slice(0, MOST_BLOCKS).map(readBlock)
+  const more = blocks.length - MOST_BLOCKS
+  if (more > 0) given.push({ type: 'text', text: `[${more} more items are left out]` })
+  const read: McpResult = { content: given, is_error: result.isError === true }
   if (result.structuredContent !== undefined) read.structured = result.structuredContent
   return read
 }
@@ -84,10 +90,7 @@ function excerpt(block: unknown): string {
     typeof value === 'string' && value.length > 200
       ? `${value.slice(0, 80)}… (${value.length} characters)`
       : value
-  try {
-    return (JSON.stringify(block, shorten) ?? 'nothing').slice(0, NOTE_LENGTH)
-  } catch {
-    // It can be read deeper than it can be written.
-    return 'nested too deeply'
-  }
+  // It can be read deeper than it can be written.
+  if (!isWithin(block, NOTABLE)) return 'too many values, or nested too deeply'
+  return (JSON.stringify(block, shorten) ?? 'nothing').slice(0, NOTE_LENGTH)
 }

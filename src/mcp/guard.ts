@@ -6,6 +6,7 @@
 import type { LookupAddress } from 'node:dns'
 import { lookup as dnsLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
 import { BatonError } from '../errors.ts'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
@@ -93,7 +94,9 @@ export function createGuard(options: GuardOptions): Guard {
       checkUrl(url, openings, options.requireHttps ?? false)
       const hostname = bareHostname(url.hostname)
       if (isIP(hostname) !== 0 || openings.name(hostname)) return
-      const addresses = await resolve(hostname).catch(() => [])
+      // The system may take half a minute over a name whose servers do not answer.
+      const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
+      const addresses = await Promise.race([resolve(hostname).catch(() => []), late])
       if (!allPass(addresses, openings)) throw notAllowed(hostname)
     },
     close: () => agent.destroy(),

@@ -1,4 +1,5 @@
-/** Keeps a connector's own secrets out of its errors: servers quote headers and variables in theirs. */
+/** Keeps a connector's own secrets out of what its server says: servers quote addresses, headers and variables. */
+import { BEARABLE, isWithin } from '../chat/json.ts'
 import { withoutSecrets } from '../foreign.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 
@@ -7,9 +8,9 @@ const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 /** The same failure where it holds none. */
 export function scrubbed(
   failure: McpError,
-  { headers = {}, env = {}, auth }: Pick<McpServerSpec, 'headers' | 'env' | 'auth'>,
+  { url, headers = {}, env = {}, auth }: Pick<McpServerSpec, 'url' | 'headers' | 'env' | 'auth'>,
 ): McpError {
-  const secrets = [...Object.values(headers), ...Object.values(env), auth?.held?.() ?? '']
+  const secrets = [...queryOf(url), ...Object.values(headers), ...Object.values(env), auth?.held?.() ?? '']
   const clean = (text: string): string => withoutSecrets(text, secrets).replace(BEARER, '$1 ***')
   const message = clean(failure.message)
   const lastWords = failure.lastWords && clean(failure.lastWords)
@@ -17,4 +18,28 @@ export function scrubbed(
   // Without its cause, which holds the same words.
   const { kind, sent, retryAfterMs, rpcCode } = failure
   return new McpError(kind, message, { sent, retryAfterMs, rpcCode, lastWords })
+}
+
+/** Some servers take their key in the query: its values, as they are and as they were written. */
+function queryOf(url: string | undefined): string[] {
+  if (url === undefined || !URL.canParse(url)) return []
+  const { search, searchParams } = new URL(url)
+  const written = search.slice(1).split('&')
+  return [...searchParams.values(), ...written.map((pair) => pair.slice(pair.indexOf('=') + 1))]
+}
+
+/** Others say which tenant or region is meant, and stand in many a result. */
+const CREDENTIAL = /auth|key|token|secret|cookie|pass/i
+
+/** A result without the headers that authorise Baton: a server that shows what it was sent shows them to every reader. */
+export function unquoted(
+  raw: unknown,
+  { headers = {}, auth }: Pick<McpServerSpec, 'headers' | 'auth'>,
+): unknown {
+  const own = Object.entries(headers).flatMap(([name, value]) => (CREDENTIAL.test(name) ? [value] : []))
+  const secrets = [...own, auth?.held?.() ?? ''].filter((value) => value !== '')
+  if (secrets.length === 0 || !isWithin(raw, BEARABLE)) return raw
+  const text = JSON.stringify(raw) ?? ''
+  if (withoutSecrets(text, secrets) === text) return raw
+  return JSON.parse(text, (_, value) => (typeof value === 'string' ? withoutSecrets(value, secrets) : value))
 }

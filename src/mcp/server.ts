@@ -13,6 +13,7 @@ import {
 import { createDeadline, type Deadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
 import { createListing } from './listing.ts'
+import { unquoted } from './scrub.ts'
 
 export interface ServerOptions extends LinkOptions {
   listMs: number
@@ -99,7 +100,8 @@ export function createServer(options: ServerOptions): Server {
           return callOnce(call)
         })
         link.succeeded()
-        return readResult(raw)
+        // An owner may read their own; the configuration's are the operator's.
+        return readResult(spec.isConfigured ? unquoted(raw, spec) : raw)
       } catch (error) {
         const failure = deadline.failure() ?? error
         if (failure instanceof McpError && link.isConnected()) link.failed(failure, 'call')

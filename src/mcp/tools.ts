@@ -39,7 +39,7 @@ export function mendTools(entries: readonly unknown[]): MendedTools {
       bytes += size
     }
     const named = nameOf(entry)
-    const name = named?.slice(0, MAX_NAME) ?? `#${index + 1}`
+    const name = named?.slice(0, MAX_NAME).toWellFormed().replaceAll('\0', '\ufffd') ?? `#${index + 1}`
     const found = problems.map((problem): ToolProblem => ({ tool: name, problem }))
     repaired.push(...found)
     const reason = found.at(-1)
@@ -64,6 +64,8 @@ function mendTool(entry: unknown, problems: string[]): McpTool | null {
   const name = nameOf(entry)
   if (!isRecord(entry) || name === undefined) return leaveOut('it has no name')
   if (name.length > MAX_NAME) return leaveOut(`its name is longer than ${MAX_NAME} characters`)
+  // No URL of ours could name it, and so nobody could switch it off or accept it.
+  if (name.includes('\0') || !name.isWellFormed()) return leaveOut('its name holds NUL or half a character')
   // Tasks (2025-11-25, experimental) are not spoken here, and such a tool answers nothing else.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required')
     return leaveOut('it only runs as a task')

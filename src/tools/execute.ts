@@ -326,7 +326,7 @@ const firstText = (content: readonly ContentPart[]): string =>
 function jsonProblem(text: string): string {
   try {
     JSON.parse(text)
-    return 'it is valid JSON, but no object, or nested without end'
+    return 'it is valid JSON, but no object, or one of too many values or levels'
   } catch (err) {
     // The parser quotes the text, which may hold a secret: only what it says of it counts.
     return (err instanceof Error ? err.message : 'broken').replace(/".*"/s, MASK).slice(0, 200)

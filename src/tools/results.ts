@@ -2,7 +2,7 @@
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
  * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
  */
-import { canonicalJson, isWithin } from '../chat/json.ts'
+import { BEARABLE, canonicalJson, isWithin } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import { redactJson, redactText } from './redact.ts'
@@ -12,7 +12,6 @@ import { cutUtf8, endUtf8, storableText } from './text.ts'
 export const MODEL_LIMIT = 65_536
 const HEAD = 40_960
 const TAIL = 16_384
-const MOST_ITEMS = 64
 /** Decoded bytes of one medium; larger ones are refused by the vendors or fill a window alone. */
 const MEDIA_LIMIT = 5 * 1024 * 1024
 const MEDIA_TYPES =
@@ -34,9 +33,6 @@ interface ShapedResult {
   /** Of the stored output */
   bytes: number
 }
-
-/** Nested deeper, it could not even be written down. */
-const STRUCTURE = { depth: 200, bytes: Number.POSITIVE_INFINITY }
 
 /** `canInspect`: the session has the built-in that reads a stored output. */
 export async function shapeResult(
@@ -75,23 +71,20 @@ const part = (text: string): TextPart => ({ type: 'text', text })
 
 /** A result's texts and media within their limits, and its structure where that can be written down. */
 function sorted(raw: RawResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
-  const given = raw.content.slice(0, MOST_ITEMS).map(fitMedia)
+  const given = raw.content.map(fitMedia)
   const texts = given.flatMap((one) => (one.type === 'text' ? [part(storableText(one.text))] : []))
-  if (raw.content.length > MOST_ITEMS) {
-    texts.push(part(`[${raw.content.length - MOST_ITEMS} more items are left out]`))
-  }
   const media = given.filter((one): one is MediaPart => one.type !== 'text')
-  const isSound = isWithin(raw.structured, STRUCTURE)
-  if (!isSound)
-    texts.push(
-      part(`[The structured result is nested more than ${STRUCTURE.depth} levels deep and was left out]`),
-    )
+  const isSound = isWithin(raw.structured, BEARABLE)
+  if (!isSound) texts.push(part(UNBEARABLE))
   return { texts, media, structured: isSound ? (raw.structured ?? undefined) : undefined }
 }
 
+const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth} levels deep, or holds more than ${BEARABLE.values} values, and was left out]`
+
 function isSame(text: string, structured: unknown): boolean {
   try {
-    return canonicalJson(JSON.parse(text)) === canonicalJson(structured)
+    const told: unknown = JSON.parse(text)
+    return isWithin(told, BEARABLE) && canonicalJson(told) === canonicalJson(structured)
   } catch {
     return false
   }

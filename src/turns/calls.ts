@@ -4,7 +4,7 @@
  * whoever takes the turn over reads there what may run again.
  */
 import { newId } from '../chat/ids.ts'
-import { type ToolCallPart, type ToolResultPart, toolCalls } from '../chat/message.ts'
+import { type Outcome, type ToolCallPart, type ToolResultPart, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
@@ -12,6 +12,10 @@ import { CANCELLED, DRAINING } from './active.ts'
 import { completion, type Job, runJob, sayCompleted } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { commit, committedSteps, connectorsIn, event, type Run, say } from './run.ts'
+
+/** Of one step: a model that repeats itself writes thousands, and each is a row, a result and its events. */
+const MOST_CALLS = 128
+const TOO_MANY = `The call was not run: it is beyond the ${MOST_CALLS} that one step may make. Ask again for what is still needed.`
 
 /** What a committed step leaves to do. */
 export interface PendingCalls {
@@ -28,10 +32,10 @@ export async function newExecutions(
 ): Promise<NewExecution[]> {
   const { active, deps } = run
   const connectors = await connectorsOf(run)
-  const made = calls.map(async (call): Promise<NewExecution> => {
+  const made = calls.map(async (call, i): Promise<NewExecution> => {
     const declared = overlay.byExposed.get(exposedName(call.name))
     const connector = connectorOf(declared, connectors)
-    const isSound = declared !== undefined && call.arguments_text === undefined
+    const isSound = i < MOST_CALLS && declared !== undefined && call.arguments_text === undefined
     const mustWait = isSound && deps.policy.needsApproval(declared.tool, connector)
     const lapse = new Date(Date.now() + deps.settings.approvalSeconds * 1000).toISOString()
     return {
@@ -54,18 +58,19 @@ export async function newExecutions(
 /** Runs a step's calls. True: go on with the next step. False: the turn ended or waits for input. */
 export async function runCalls(run: Run, pending: PendingCalls): Promise<boolean> {
   const connectors = await connectorsOf(run)
-  const jobs = pending.calls.map((call, i): Job => {
+  const jobs = pending.calls.map(async (call, i): Promise<Job> => {
     const declared = pending.overlay.byExposed.get(exposedName(call.name))
     const execution = pending.executions[i]
-    return {
+    const job: Job = {
       call,
       exec_id: execution?.id ?? newId('exec'),
       declared,
       connector: connectorOf(declared, connectors),
       waits: execution?.state === 'awaiting_approval',
     }
+    return i < MOST_CALLS ? job : unrun(run, job, 'error', TOO_MANY)
   })
-  return settleAll(run, jobs)
+  return settleAll(run, await Promise.all(jobs))
 }
 
 /**
@@ -88,10 +93,13 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   const { overlay } = prepareStep(run, registry, true)
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
   const jobs = await Promise.all(
-    calls.map(async (call) => {
+    calls.map(async (call, i) => {
       const declared = overlay.byExposed.get(exposedName(call.name))
       const connector = connectorOf(declared, connectors)
-      return resumeJob(run, { call, exec_id: '', declared, connector, waits: false }, rows.get(call.call_id))
+      const job: Job = { call, exec_id: newId('exec'), declared, connector, waits: false }
+      const row = rows.get(call.call_id)
+      if (i < MOST_CALLS || row?.state === 'settled') return resumeJob(run, job, row)
+      return unrun(run, row ? { ...job, exec_id: row.id } : job, 'error', TOO_MANY)
     }),
   )
   const goesOn = await settleAll(run, jobs)
@@ -125,30 +133,34 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
   return true
 }
 
+/** The call with a result that no run of it gave. */
+async function unrun(run: Run, job: Job, outcome: Exclude<Outcome, 'ok'>, text: string): Promise<Job> {
+  const settled = await run.deps.executor.settleUnrun(job.call, job.exec_id, outcome, text)
+  return { ...job, ...settled }
+}
+
 async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promise<Job> {
-  const { executor, store, sealed } = run.deps
-  if (!row) return { ...job, exec_id: newId('exec') }
+  const { store, sealed } = run.deps
+  if (!row) return job
   const known = { ...job, exec_id: row.id }
-  const unrun = async (outcome: 'denied' | 'cancelled' | 'outcome_unknown', text: string): Promise<Job> => ({
-    ...known,
-    ...(await executor.settleUnrun(job.call, row.id, outcome, text)),
-  })
   if (row.state === 'settled') {
-    if (!row.result) return unrun('outcome_unknown', 'The result of this call was lost with its server.')
+    if (!row.result)
+      return unrun(run, known, 'outcome_unknown', 'The result of this call was lost with its server.')
     const settled = { ...known, ...settledBefore(row, row.result) }
     sayCompleted(run, settled)
     return settled
   }
-  if (row.state === 'started' && !row.repeatable) return unrun('outcome_unknown', LOST)
+  if (row.state === 'started' && !row.repeatable) return unrun(run, known, 'outcome_unknown', LOST)
   if (row.state === 'awaiting_approval') {
     if (!row.approval) return { ...known, waits: true }
     const { decision, reason } = row.approval
     if (decision === 'expired') {
       return reason === TOOL_GONE
-        ? unrun('cancelled', TOOL_GONE)
-        : unrun('denied', 'The call was not run: nobody approved it in time.')
+        ? unrun(run, known, 'cancelled', TOOL_GONE)
+        : unrun(run, known, 'denied', 'The call was not run: nobody approved it in time.')
     }
-    if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
+    if (decision === 'deny')
+      return unrun(run, known, 'denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
   }
   // Of one that was started, too: what runs again is what was approved. Opened first: a call that is begun counts as run.
   const edit = row.approval?.sealed_arguments

@@ -89,6 +89,8 @@ t.test('arguments are an object, or nothing with the text kept', async (t) => {
   t.strictSame(parseArguments('  '), { arguments: {} })
   const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`
   t.strictSame(parseArguments(deep), { arguments: {}, arguments_text: deep }, 'nested without end')
+  const many = `{"a":[${'{},'.repeat(200_000)}{}]}`
+  t.strictSame(parseArguments(many), { arguments: {}, arguments_text: many }, 'more than can be handled')
   for (const broken of ['{"a":', '[1]', 'null', '"x"', 'x']) {
     t.strictSame(parseArguments(broken), { arguments: {}, arguments_text: broken }, broken)
   }

@@ -71,6 +71,25 @@ t.test('events of one network read come as one batch, in order, however the byte
   }
 })
 
+t.test('what a provider counts that is no number of tokens was not told', async (t) => {
+  for (const odd of [-5, 1.5, 1e308, 1e13]) {
+    const usage = { ...USAGE, output_tokens: odd }
+    const server = await upstreamServer(t, (response) =>
+      response.writeHead(200, SSE).end(frame({ text: 'hello' }) + frame({ usage }) + frame({ finish: true })),
+    )
+    const { call, calls } = bench(t, server.url)
+    const { batches, thrown } = await collect(call())
+    t.equal(thrown, undefined)
+    const sound = { ...USAGE, output_tokens: 0 }
+    t.strictSame(
+      batches.flat().find(({ type }) => type === 'usage'),
+      { type: 'usage', usage: sound },
+      `${odd}`,
+    )
+    t.match(calls, [{ usage: sound }])
+  }
+})
+
 t.test('a frame of several megabytes is one event', async (t) => {
   const text = 'x'.repeat(5 << 20)
   const server = await upstreamServer(t, (response) =>

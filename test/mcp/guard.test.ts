@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process'
 import type { LookupAddress } from 'node:dns'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
@@ -73,6 +74,7 @@ t.test('special addresses are refused in every spelling', async (t) => {
     '0.0.0.0',
     '10.1.2.3',
     '100.64.0.1',
+    '168.63.129.16',
     '169.254.169.254',
     '172.16.0.1',
     '172.31.255.255',
@@ -137,6 +139,14 @@ t.test(
     t.equal(isPublicAddress('no address'), false)
   },
 )
+
+t.test('a name that does not resolve in time passes, to be judged when it is dialled', async (t) => {
+  const over = new AbortController()
+  const { signal } = over
+  const { assertUrl } = guard(t, { resolve: () => sleep(10_000, addresses(['10.0.0.1']), { signal }) })
+  await t.resolves(assertUrl('https://slow.test/'))
+  over.abort()
+})
 
 t.test('only http and https without user information are URLs to fetch', async (t) => {
   const { assertUrl, fetch } = guard(t)

@@ -286,6 +286,30 @@ t.test('an error answer is a protocol failure, and a refusal says that nothing w
   t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
 })
 
+t.test('a server that quotes what it was sent gives no secret away', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const bare = specOf(rig)
+  const own = {
+    url: `${bare.url}?key=qu%2fery-secret&v=2`,
+    headers: { 'x-api-key': 'header-secret', 'x-region': 'eu-central' },
+  }
+  const spec = { ...bare, ...own, isConfigured: true }
+  rig.on('tools/call', ({ request, fail }) => fail(-32603, `${request.url} and qu/ery-secret failed, v=2`))
+  const failure = await call(mcp, spec).catch((error: McpError) => error)
+  t.match(failure, { kind: 'protocol', message: /key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
+  t.notMatch((failure as McpError).message, /ery-secret/)
+
+  rig.on('tools/call', ({ request, reply }) => {
+    const text = `sent "${request.headers['x-api-key']}" to ${request.headers['x-region']}`
+    reply({ content: [{ type: 'text', text }], structuredContent: { headers: request.headers } })
+  })
+  t.match(await call(mcp, spec), {
+    content: [{ type: 'text', text: 'sent "***" to eu-central' }],
+    structured: { headers: { 'x-api-key': '***', 'x-region': 'eu-central' } },
+  })
+})
+
 t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

@@ -26,6 +26,8 @@ t.test('a malformed tool is mended or left out alone, each with its reason', (t)
       /type set to "object"/,
     ],
     [{ name: 'a', inputSchema: { type: 'string' } }, null, /left out: its inputSchema describes "string"/],
+    [{ name: 'a\0b' }, null, /left out: its name holds NUL or half a character/],
+    [{ name: 'a\ud800' }, null, /left out: its name holds NUL or half a character/],
     [{ name: 'a', inputSchema: [] }, null, /left out: its inputSchema is no JSON Schema object/],
     [
       { name: 'a', inputSchema: { ...object, properties: [] } },
@@ -227,6 +229,17 @@ t.test('what cannot be read becomes a note, since the tool has run', (t) => {
     t.ok(part.type === 'text' && part.text.length < 2_200, 'a note is short')
   }
   t.same(content.at(-1), { type: 'text', text: 'good' })
+  const long = readResult({ content: [{ type: 'list', items: new Array(10_000).fill({}) }] })
+  t.match(long.content, [
+    { text: '[unreadable content of type list: too many values, or nested too deeply]' },
+  ])
+  t.end()
+})
+
+t.test('of a result of very many items the first are read', (t) => {
+  const { content } = readResult({ content: Array.from({ length: 70 }, (_, i) => `t${i}`) })
+  t.equal(content.length, 65)
+  t.match(content.slice(-2), [{ text: 't63' }, { text: '[6 more items are left out]' }])
   t.end()
 })
 

@@ -72,10 +72,10 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
     body: { error: { code: 'name_taken', param: 'name' } },
   })
 
-  const patched = await call('PATCH', url, { allow_tools: ['read_*'], url: 'https://other.test/mcp' })
+  const patched = await call('PATCH', url, { allow_tools: ['read_*'], url: 'https://mcp.test/other' })
   t.match(patched.body, {
     allow_tools: ['read_*'],
-    url: 'https://other.test/mcp',
+    url: 'https://mcp.test/other',
     header_names: ['x-tenant'],
     auth: { type: 'bearer' },
   })

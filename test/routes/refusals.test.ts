@@ -56,6 +56,16 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(head, { status: 405, text: '' })
 })
 
+t.test('a body is not read where there is nothing', async (t) => {
+  const long = 'x'.repeat(65_537)
+  for (const body of ['{', long]) {
+    const missing = await raw('POST', '/nothing', body)
+    t.match(missing, refused('not_found', 404))
+    t.ok(missing.headers['x-content-type-options'], 'hardened as every answer')
+    t.match(await raw('PUT', '/v1/sessions', body), refused('method_not_allowed', 405))
+  }
+})
+
 t.test('paths at their limits', async (t) => {
   const long = (length: number) => call('GET', `/v1/sessions/${'x'.repeat(length)}`)
   t.match(await long(512), refused('session_not_found', 404))
@@ -116,12 +126,29 @@ t.test('bodies that are none', async (t) => {
   t.match(await raw('POST', url, deep), refused('invalid_request', 400), 'nested too deep')
   const fine = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(100)}${']'.repeat(100)}}}`
   t.match(await raw('POST', url, fine), { status: 201 })
+  const words = `{"provider":"openai","model":"m","metadata":{"a":"\\"${'['.repeat(300)}"}}`
+  t.match(await raw('POST', url, words), { status: 201 }, 'brackets in a text are no nesting')
   t.match(
     await raw('POST', url, '{"provider":"openai","model":"m"}', {
       'content-type': 'application/json; charset=utf-8',
     }),
     { status: 201 },
   )
+})
+
+t.test('a body of very many values is refused before they are made', async (t) => {
+  const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
+  t.teardown(() => other.close())
+  const many = (item: string, count: number) =>
+    `{"provider":"openai","model":"m","metadata":{"a":[${`${item},`.repeat(count)}0]}}`
+  for (const body of [many('{}', 500_001), many('1', 1_000_001)]) {
+    // What was parsed would be found to be no JSON.
+    const answer = await other.call('POST', '/v1/sessions', `${body}!`, json)
+    t.match(answer, refused('invalid_request', 400))
+    t.match(answer.body.error.message, /more than 1000000 values; send fewer/)
+  }
+  const text = await other.call('POST', '/v1/sessions', `{"a":"${'[{,'.repeat(400_000)}"}`, json)
+  t.match(text, refused('invalid_request', 400, 'provider'), 'a long text is one value')
 })
 
 t.test('a body whose fields are all optional may be absent, whatever the content type', async (t) => {

@@ -193,6 +193,12 @@ t.test('nothing makes a call throw', async (t) => {
   for (let i = 0; i < 50_000; i++) deep = [deep]
   const nested = setUp({ answer: async () => ({ content: [], structured: deep, is_error: false }) })
   t.match(words(await nested.run({})), /nested more than 200 levels/)
+  const many = setUp({
+    answer: async () => ({ content: [], structured: new Array(200_001).fill({}), is_error: false }),
+  })
+  const spared = await many.run({})
+  t.match(words(spared), /more than 200000 values, and was left out/)
+  t.match(spared.result, { outcome: 'ok', structured: undefined })
   const args = { path: deep } as Record<string, unknown>
   t.match((await setUp().run({ arguments: args })).result, { call_id: 'call_1' })
   const placeless = setUp({ deps: { place: () => Promise.reject(new Error('no gate')) } })

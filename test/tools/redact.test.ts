@@ -116,6 +116,16 @@ t.test('texts made to be slow are not', async (t) => {
   }
 })
 
+t.test('a text of millions of escapes is searched in a moment', (t) => {
+  for (const escaped of ['\n', '"', '\\']) {
+    const json = JSON.stringify({ text: `${escaped.repeat(12_000_000)}${PLANTED['a GitLab token']}` })
+    const started = performance.now()
+    t.ok(hasSecret(json))
+    t.ok(performance.now() - started < 2_000, JSON.stringify(escaped))
+  }
+  t.end()
+})
+
 t.test('ten thousand strings of a value cost little more than one text of their length', async (t) => {
   const secret = PLANTED['a GitLab token'] ?? ''
   const items = Array.from({ length: 5_000 }, (_, i) => ({ id: `item number ${i}`, note: `some words ${i}` }))

@@ -60,6 +60,47 @@ t.test('a refusal takes back the calls that were made before it', async (t) => {
   t.equal(answer?.parts.length, 1)
 })
 
+t.test('of the calls of one step so many are run, and the rest is told so', async (t) => {
+  const calls = Array.from({ length: 130 }, (_, index): ModelEvent => {
+    const call_id = `call_${index}`
+    return { type: 'part', index, part: { type: 'tool_call', call_id, name: 'a.b', arguments: {} } }
+  })
+  const { say, replica } = world(t, {}, [...calls, { type: 'finish', reason: 'tool_calls' }])
+  const ran: string[] = []
+  const { policy, executor } = toolsThat((call) => {
+    ran.push(call)
+    return null
+  })
+  const settleUnrun = async ({ call_id, name }: ToolCallPart, id: string, outcome: 'error', text: string) => {
+    const ended = { outcome, is_error: true }
+    const result: ToolResultPart = {
+      type: 'tool_result',
+      call_id,
+      name,
+      content: [{ type: 'text', text }],
+      ...ended,
+    }
+    const left = { error: text, duration_ms: 0, bytes: 0, output: '', structured: false }
+    return { result, settlement: { id, ...ended, ...left, result } }
+  }
+  const seen = { policy, executor: { ...executor, settleUnrun } }
+  const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { finish_reason: 'max_steps' })
+  t.equal(ran.length, 128)
+  const [, , answer] = await store.messages.after(id, 0)
+  t.equal(answer?.parts.length, 130, 'every call has its result')
+  t.match(answer?.parts.slice(127), [
+    { outcome: 'ok' },
+    { call_id: 'call_128', outcome: 'error', content: [{ text: /beyond the 128/ }] },
+    { call_id: 'call_129', outcome: 'error' },
+  ])
+  const rows = await store.executions.ofTurn(turn.id)
+  t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'and the ledger too')
+})
+
 t.test('calls that could not be run to their end are given up under their own step', async (t) => {
   for (const waits of [false, true]) {
     const { bus, say, replica } = world(t, {}, [
