@@ -24,6 +24,7 @@ export interface Setting {
 export type Step = { chunk: Json } | { wait: () => Promise<unknown> }
 
 export function chunksOf(answer: Answer, setting: Setting): Step[] {
+  if (answer.finish === 'refusal' && answer.items.length === 0) return [{ chunk: blocked(setting) }]
   const steps: Step[] = []
   const say = (parts: Json[]) =>
     steps.push({ chunk: { ...candidate({ content: { role: 'model', parts } }), ...meta(setting) } })
@@ -68,6 +69,12 @@ const reasonOf = ({ finish }: Answer): Json => {
   if (finish === 'length') return { finishReason: 'MAX_TOKENS' }
   return { finishReason: finish === 'refusal' ? 'SAFETY' : 'STOP' }
 }
+
+/** A prompt that is blocked has no candidate at all (6.4). */
+const blocked = (setting: Setting): Json => ({
+  promptFeedback: { blockReason: 'PROHIBITED_CONTENT', blockReasonMessage: 'The prompt is blocked.' },
+  ...meta(setting),
+})
 
 /** Only the first of parallel calls is signed, and only newer models give ids (4.4, 4.5). */
 function callParts(calls: readonly Call[], { traits, model, signatures, serial }: Setting): Json[] {
@@ -123,6 +130,8 @@ function usageOf({ items, usage = {} }: Answer, { promptTokens }: Setting): Json
 
 /** The chunks of a stream as the one answer of `generateContent`: texts of one kind become one part. */
 export function mergeChunks(chunks: readonly Json[]): Json {
+  const end = chunks.at(-1) ?? {}
+  if (end.candidates === undefined) return end
   const parts: Json[] = []
   let last: Json = {}
   for (const chunk of chunks) {
@@ -139,5 +148,5 @@ export function mergeChunks(chunks: readonly Json[]): Json {
     }
   }
   const content = parts.length > 0 ? { content: { role: 'model', parts } } : {}
-  return { ...chunks.at(-1), candidates: [{ ...last, ...content }] }
+  return { ...end, candidates: [{ ...last, ...content }] }
 }

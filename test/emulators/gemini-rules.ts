@@ -67,6 +67,7 @@ interface Declaration {
 }
 export interface Request {
   contents?: Content[]
+  systemInstruction?: Content
   tools?: { functionDeclarations?: Declaration[] }[]
   toolConfig?: { functionCallingConfig?: { mode?: string; allowedFunctionNames?: string[] } }
   generationConfig?: Json & {
@@ -102,6 +103,11 @@ export const signedPart = ({ functionCall }: Part): string =>
 export function checkRequest(request: Request, model: string, traits: Traits, signatures: Signatures): void {
   const contents = request.contents ?? []
   checkParts(contents)
+  checkFilled(contents)
+  const { systemInstruction: system } = request
+  if (system && !system.parts?.length) {
+    throw invalid('* GenerateContentRequest.system_instruction.parts: contents.parts must not be empty.\n')
+  }
   checkResponses(contents, traits)
   checkTurns(contents, traits)
   if (traits.signed) checkSignatures(contents, model, signatures)
@@ -271,6 +277,24 @@ const startsTurn = (content: Content): boolean =>
 const NAME_RULE =
   'Invalid function name. Must start with a letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.) or dashes (-), with a maximum length of 64.'
 
+const NAME = /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/
+
+function checkFilled(contents: readonly Content[]): void {
+  contents.forEach(({ parts = [] }, i) => {
+    parts.forEach(({ functionCall, functionResponse, inlineData }, j) => {
+      if (inlineData && !inlineData.data) {
+        throw invalid(`* GenerateContentRequest.contents[${i}].parts[${j}].inline_data.data: is required\n`)
+      }
+      const named = functionCall ?? functionResponse
+      if (!named) return
+      const field = functionCall ? 'function_call' : 'function_response'
+      const at = `* GenerateContentRequest.contents[${i}].parts[${j}].${field}.name`
+      if (!named.name) throw invalid(`${at}: Name cannot be empty.\n`)
+      if (!NAME.test(named.name)) throw invalid(`${at}: ${NAME_RULE}\n`)
+    })
+  })
+}
+
 export const declarationsOf = (request: Request): Declaration[] =>
   (request.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? [])
 
@@ -280,7 +304,7 @@ function checkTools(request: Request): void {
   const names = new Set<string>()
   for (const [i, { name = '', parameters, parametersJsonSchema }] of declarations.entries()) {
     const at = `GenerateContentRequest.tools[0].function_declarations[${i}]`
-    if (!/^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/.test(name)) throw invalid(`* ${at}.name: ${NAME_RULE}\n`)
+    if (!NAME.test(name)) throw invalid(`* ${at}.name: ${NAME_RULE}\n`)
     if (names.has(name)) throw invalid(`Duplicate function declaration found: ${name}`)
     names.add(name)
     if (parameters !== undefined && parametersJsonSchema !== undefined) {

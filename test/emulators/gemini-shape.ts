@@ -247,7 +247,8 @@ function readKind(value: unknown, kind: Kind, path: string): unknown {
 const wrong = (path: string, type: string, value: unknown) =>
   invalid(`Invalid value at '${path}' (${type}), ${JSON.stringify(value)}`)
 
-const BASE64 = /^[A-Za-z0-9+/_-]*={0,2}$/
+/** In either alphabet, padded or not; one character alone behind the last four says nothing. */
+const BASE64 = /^(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?$/
 const SCALARS: Record<Scalar, { type: string; fits(value: unknown): boolean }> = {
   string: { type: 'TYPE_STRING', fits: (value) => typeof value === 'string' },
   bytes: { type: 'TYPE_BYTES', fits: (value) => typeof value === 'string' && BASE64.test(value) },

@@ -126,6 +126,11 @@ t.test('Code Assist wants its envelope, a bearer token and a project', async (t)
     body: { error: { message: /Unknown name "session_id"/ } },
   })
   t.match(await ask(envelope, 'generateContent', { 'x-goog-api-key': 'k' }), { status: 401 })
+  const file = { fileData: { mimeType: 'application/pdf', fileUri: 'https://example.com/a.pdf' } }
+  t.match(await ask({ ...envelope, request: { contents: [{ role: 'user', parts: [file] }] } }), {
+    status: 400,
+    body: { error: { message: /use inline data/ } },
+  })
   t.match(
     await ask({ request: { model: 'models/gemini-2.5-flash', contents: hi.contents } }, 'countTokens'),
     {
@@ -185,4 +190,10 @@ t.test('a call that cannot be made ends the turn with a reason of its own', asyn
   t.equal(await finish(calls(['files__read', {}]), none), 'UNEXPECTED_TOOL_CALL')
   t.equal(await finish({ ...text('no'), finish: 'refusal' }), 'SAFETY')
   t.equal(await finish({ ...text('cut off'), finish: 'length' }), 'MAX_TOKENS')
+  t.equal(await finish({ items: [], ending: { code: 'OTHER', message: 'No reason.' } }), 'OTHER')
+  t.equal(await finish({ items: [] }), 'STOP')
+  emulator.script(() => ({ items: [], finish: 'refusal' }))
+  const blocked = (await (await post(url, hi)).json()) as Record<string, unknown>
+  t.match(blocked, { promptFeedback: { blockReason: 'PROHIBITED_CONTENT' } })
+  t.notOk(blocked.candidates, 'a prompt that is blocked has no candidate')
 })

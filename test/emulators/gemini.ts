@@ -185,6 +185,10 @@ async function codeAssist(request: Recorded, generate: Generate, options: Gemini
     )
   }
   const body = (envelope.request ?? {}) as Request
+  // No Files API on this path (9.1).
+  if (body.contents?.some(({ parts }) => parts?.some(({ fileData }) => fileData))) {
+    throw invalid('File data is not supported; use inline data.')
+  }
   return generate(request, {
     method,
     model,
@@ -306,7 +310,10 @@ function streamed(answer: Answer, steps: readonly Step[], call: Call): Reply {
     if (n >= sent) break
     beats.push('wait' in step ? step.wait : frame(enveloped(step.chunk, call), n++))
   }
-  if (typeof ending === 'object') beats.push(frame(JSON.stringify(streamError(ending)), n))
+  if (typeof ending === 'object') {
+    const { status, body } = failed(ending)
+    beats.push(frame(status === 200 ? enveloped(body, call) : JSON.stringify(body), n))
+  }
   if (!call.events) beats.push(']')
   return {
     stream: beats,
@@ -323,14 +330,21 @@ const CODES: Readonly<Record<string, number>> = {
   DEADLINE_EXCEEDED: 504,
 }
 
-const streamError = ({ code, message }: { code: string; message: string }): Json => ({
-  error: { code: CODES[code] ?? 503, message, status: code in CODES ? code : 'UNAVAILABLE' },
-})
+/** Failures that come as the reason why the answer ends (6.4), and so under a 200. */
+const REASONS = ['OTHER', 'LANGUAGE', 'NO_IMAGE']
+
+function failed({ code, message }: { code: string; message: string }): { status: number; body: Json } {
+  if (REASONS.includes(code)) {
+    return { status: 200, body: { candidates: [{ finishReason: code, finishMessage: message, index: 0 }] } }
+  }
+  const status = CODES[code] ?? 503
+  return { status, body: { error: { code: status, message, status: code in CODES ? code : 'UNAVAILABLE' } } }
+}
 
 async function whole(answer: Answer, steps: readonly Step[], call: Call): Promise<Reply> {
   if (typeof answer.ending === 'object') {
-    const body = streamError(answer.ending)
-    return { status: CODES[answer.ending.code] ?? 503, body }
+    const { status, body } = failed(answer.ending)
+    return { status, body: status === 200 ? enveloped(body, call) : body }
   }
   if (answer.ending === 'cut' || answer.ending === 'hang') return { stream: [], ending: answer.ending }
   const chunks: Json[] = []

@@ -131,6 +131,18 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
   t.equal(gemini.repair?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not repaired')
 })
 
+t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
+  const emulator = await start(t)
+  emulator.script(() => ({ items: [], finish: 'refusal' }))
+  const refused = await ask(gemini, emulator, request())
+  t.match(refused.events.at(-1), { type: 'finish', reason: 'refusal' })
+  emulator.script(() => ({ items: [], ending: { code: 'OTHER', message: 'For no reason.' } }))
+  await t.rejects(ask(gemini, emulator, request()), {
+    code: 'upstream_rejected',
+    message: /For no reason/,
+  })
+})
+
 t.test('an answer in pieces of any size is the same answer', async (t) => {
   const emulator = await start(t)
   emulator.script(() => ({ ...text('Grüße, 世界 🚀'), chunk: 3 }))
@@ -193,7 +205,7 @@ t.test("the vendor's SDK writes the same body for the same request", async (t) =
 })
 
 t.test('any history, repaired, keeps every rule of the server', async (t) => {
-  const name = fc.constantFrom('files.read', 'files.view', 'search')
+  const name = fc.constantFrom('files.read', 'files.view', 'search', '', '9lives', '-x')
   const opaque = fc.option(fc.constant('Zm9yZWlnbg=='), { nil: undefined })
   const foreign = { provider: 'openai', model: 'gpt', credential_id: null }
   const words = fc.constantFrom('', ' ', 'text', 'two\nlines', 'half \ud83d')
