@@ -30,13 +30,17 @@ export interface Bound {
   alias: string | null
 }
 
+export interface LookUp {
+  /** `budget`: for each server as long as it may take to be reached */
+  deadlineMs: number | 'budget'
+  /** Asks even where a list is fresh */
+  refresh?: boolean
+}
+
 /** What is known of servers. No verb rejects because a server does. */
 export interface Discovery {
-  /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
-  lookUp(
-    bindings: readonly Binding[],
-    options: { deadlineMs: number; refresh: boolean },
-  ): Promise<ListedServer[]>
+  /** Settles within the deadline, whatever the servers do. */
+  lookUp(bindings: readonly Binding[], options: LookUp): Promise<ListedServer[]>
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
@@ -65,6 +69,8 @@ const RETRY_MS = { first: 1_000, last: 60_000 }
 /** Longest that a server may take to be reached and to list, whoever still waits. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
   transport === 'stdio' ? 15_000 : 5_000
+/** An attempt ends by itself at its budget: whoever waits for all of it is to hear how it ended. */
+const SLACK_MS = 500
 
 /** One connection key, for as long as the process lives. */
 interface Watch {
@@ -168,12 +174,13 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 
   async function lookUpOne(
     { connector, alias }: Binding,
-    { deadlineMs, refresh }: { deadlineMs: number; refresh: boolean },
+    { deadlineMs, refresh = false }: LookUp,
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec, watch.wantedUntil)
-    const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
+    const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
+    const answer = await within(ms, reuse(watch, refresh) ?? attempt(watch, ms, refresh))
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
       const { tools, repaired, hash } = answer.list
@@ -245,7 +252,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
-  async function safely(binding: Binding, options: Parameters<typeof lookUpOne>[1]): Promise<ListedServer> {
+  async function safely(binding: Binding, options: LookUp): Promise<ListedServer> {
     try {
       return await lookUpOne(binding, options)
     } catch (thrown) {

@@ -156,6 +156,49 @@ t.test('a turn waits for no server longer than it was told, however many there a
   await heard((_, { added }) => added.includes('slow.a'))
 })
 
+t.test('a change waits for its own server, and for no other one', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  t.teardown(() => letGo())
+  const fast = ['f1', 'f2'].map((name) => add(name, { tools: [tool('a')] }))
+  for (const name of ['h1', 'h2', 'f3']) add(name, { tools: [tool('a')], ...(name === 'f3' ? {} : { when }) })
+  await tools.open(session, fast)
+  const from = performance.now()
+  const hung = ['h1', 'h2'].map((name) => tools.bind(session, name, 'next', null))
+  t.match(await tools.unbind(session, 'f1', 'now'), { removed: ['f1.a'] })
+  t.match(await tools.setEnabled(session, 'f2.a', false, 'now'), { changed: ['f2.a'] })
+  t.match(await tools.bind(session, 'f3', 'now', null), { added: ['f3.a'] })
+  t.ok(performance.now() - from < 2_000, 'not the five seconds of the others')
+  letGo()
+  for (const name of ['h1', 'h2']) {
+    const answer = await hung.shift()
+    t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
+  }
+})
+
+t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const all = ['fast', 'slow'].map((name) => add(name, { tools: [tool('a')] }))
+  await tools.open(session, all)
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  servers.set('con_slow@1', { tools: [tool('a')], when })
+  servers.set('con_fast@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(session, 'next')
+  await heard((_, { added }) => added.includes('fast.b'))
+  letGo()
+  t.match(await refreshed, { added: ['fast.b'], prompt_cache: 'invalidated' })
+})
+
 t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
   const { create, add, servers, store, rows } = setUp(t)
   const tools = create()
