@@ -187,7 +187,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
       return { ...common, tools, repaired, state: 'live', reason: null, mark }
     }
-    const older = mcp.cached(spec.key) ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
+    const older = await lastList({ store, mcp }, spec.key)
     return {
       ...common,
       mark: null,
@@ -283,6 +283,16 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       for (const { retry } of watches.values()) if (retry) clearTimeout(retry)
     },
   }
+}
+
+/** The newest list that is known of, by this process or by another replica; null: nobody saw one. */
+export async function lastList(
+  { store, mcp }: { store: Pick<Store, 'connectors'>; mcp: Pick<Mcp, 'cached'> },
+  key: string,
+): Promise<ToolList | null> {
+  const stored = (await store.connectors.loadList(key)) as ToolList | null
+  const own = mcp.cached(key)
+  return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)

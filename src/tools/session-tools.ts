@@ -5,13 +5,13 @@
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
 import { within } from '../mcp/deadline.ts'
-import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery, type LookUp } from './discovery.ts'
+import { connectBudgetMs, createDiscovery, lastList, type LookUp } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -155,6 +155,16 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms) })
   }
 
+  /** The list of a server that nobody has asked yet. */
+  async function listed(spec: McpServerSpec, timeoutMs: number): Promise<ToolList> {
+    try {
+      return await mcp.list(spec, { timeoutMs })
+    } catch (thrown) {
+      if (!(thrown instanceof McpError)) throw thrown
+      throw new BatonError('unavailable', thrown.message, { cause: thrown })
+    }
+  }
+
   async function connector(session: Session, idOrName: string): Promise<Connector> {
     const found = await store.connectors.find({ owner: session.owner, admin: false }, idOrName)
     if (found) return found
@@ -250,7 +260,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
     async accept(caller: Caller, from, tool) {
       const spec = deps.specFor(from)
-      const list = mcp.cached(spec.key) ?? (await mcp.list(spec, { timeoutMs: connectBudgetMs(from) }))
+      const list = (await lastList(deps, spec.key)) ?? (await listed(spec, connectBudgetMs(from)))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)

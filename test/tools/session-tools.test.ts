@@ -321,6 +321,31 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
 })
 
+t.test('what is accepted is the newest definition that any replica saw', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await here.open(session, [one])
+  const other = createDoor()
+  other.servers.set('con_s@1', { tools: [tool('a', { description: 'Newer.' })] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const there = create(other.mcp)
+  await there.refresh(session, 'next')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  here.noteRevision('ses_1', there.latestRevision('ses_1'))
+  t.match((await here.list(session, null)).tools.at(-1), { diff: [{ after: 'Newer.' }] })
+  const caller = { owner: 'o', admin: false, key_id: null }
+  const { hash } = await here.accept(caller, one, 'a')
+  t.equal(hash, hashOf(tool('a', { description: 'Newer.' })))
+  // After a start the server is away: what was seen of it is stored.
+  servers.set('con_s@1', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  t.equal((await create(createDoor().mcp).accept(caller, one, 'a')).hash, hash)
+  const unseen = add('unseen', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await t.rejects(here.accept(caller, unseen, 'a'), { code: 'unavailable', message: /refused/ })
+})
+
 t.test('a connector that is changed or deleted takes its tools along', async (t) => {
   const { create, add, connectors, heard } = setUp(t)
   const tools = create()
