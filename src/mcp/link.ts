@@ -11,10 +11,10 @@ import type { ConnectionContext, Verdict } from './wire.ts'
 
 export interface LinkOptions {
   /** Everything of a connection's context but what the link itself listens to */
-  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing'>
+  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing' | 'ending'>
   /** Throws an McpError where no further connection of this kind may be made now */
   admit(spec: McpServerSpec): void
-  connectMs(spec: McpServerSpec): number
+  attemptMs: number
   idleMs(spec: McpServerSpec): number
   drainMs: number
 }
@@ -39,6 +39,7 @@ export class Link {
   readonly #backoff = createBackoff()
   readonly #open = new Set<Held>()
   readonly #closings = new Set<Promise<void>>()
+  readonly #ending = new AbortController()
   #held: Held | null = null
   #connecting: Promise<Held> | null = null
   #channel: Channel | null = null
@@ -145,8 +146,9 @@ export class Link {
         if (held && held === this.#held) this.#letGo()
       },
       closing: (work) => this.#track(work),
+      ending: this.ending,
     }
-    const connection = await openConnection(spec, context, known, this.#options.connectMs(spec))
+    const connection = await openConnection(spec, context, known, this.#options.attemptMs)
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
     if (!this.#isClosed) return held
@@ -265,9 +267,15 @@ export class Link {
     return this.#users === 0 && this.#connecting === null && this.#interestUntil <= Date.now()
   }
 
+  /** Aborts with `close`: what may take long and is no call does not keep it waiting */
+  get ending(): AbortSignal {
+    return this.#ending.signal
+  }
+
   /** For good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
   async close(): Promise<void> {
     this.#isClosed = true
+    this.#ending.abort()
     if (this.#users > 0) await this.#drained()
     this.#letGo()
     for (const held of this.#open) this.#close(held)

@@ -13,10 +13,10 @@ export interface McpOptions {
   version: string
   /** Most stdio servers running at once. Default 32 */
   maxProcesses?: number
-  /** For one attempt to connect. Default 5 s over HTTP, 15 s for a process */
+  /** How long a call waits for a connection. Default 5 s over HTTP, 15 s for a process */
   connectMs?: { http: number; stdio: number }
-  /** For one tool list. Default 5 s */
-  listMs?: number
+  /** For one attempt to connect, and for one tool list, whoever still waits for it. Default 60 s */
+  attemptMs?: number
   /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
   idleMs?: { http: number; stdio: number }
   /** How long `close` waits for running calls. Default 10 s */
@@ -93,7 +93,7 @@ export function createMcp(options: McpOptions): Mcp {
     admit,
     onListChanged: () => announcer.announce(key),
     connectMs: ({ transport }) => (transport === 'stdio' ? connectMs.stdio : connectMs.http),
-    listMs: options.listMs ?? 5_000,
+    attemptMs: options.attemptMs ?? 60_000,
     idleMs: ({ transport }) => (transport === 'stdio' ? idleMs.stdio : idleMs.http),
     drainMs: options.drainMs ?? 10_000,
   })

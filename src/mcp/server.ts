@@ -15,7 +15,8 @@ import { Link, type LinkOptions } from './link.ts'
 import { createListing } from './listing.ts'
 
 export interface ServerOptions extends LinkOptions {
-  listMs: number
+  /** How long a call waits for a connection */
+  connectMs(spec: McpServerSpec): number
   onListChanged(): void
 }
 
@@ -46,7 +47,7 @@ export function createServer(options: ServerOptions): Server {
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: options.listMs, signal: new AbortController().signal })),
+          ...(await connection.list({ timeoutMs: options.attemptMs, signal: link.ending })),
           server: connection.server,
         }),
       )
@@ -77,7 +78,11 @@ export function createServer(options: ServerOptions): Server {
   const callOnce = (call: Call): Promise<unknown> =>
     link.use(
       call.spec,
-      (connecting) => call.deadline.race(connecting),
+      (connecting) => {
+        const { spec, deadline } = call
+        const patience = createDeadline(spec.name, options.connectMs(spec), deadline.signal)
+        return patience.race(connecting).finally(patience.clear)
+      },
       (connection) => callOn(connection, call),
     )
 

@@ -66,11 +66,13 @@ const INTEREST_MS = 10 * 60_000
 const MOST_WATCHED = 1_000
 /** Between attempts to reach a server again: doubled from the first to the last. */
 const RETRY_MS = { first: 1_000, last: 60_000 }
-/** Longest that a server may take to be reached and to list, whoever still waits. */
+/** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
   transport === 'stdio' ? 15_000 : 5_000
-/** An attempt ends by itself at its budget: whoever waits for all of it is to hear how it ended. */
+/** Whoever waits for all of the budget is to hear what became of it. */
 const SLACK_MS = 500
+/** The attempt itself goes on for so long: a server that always needs more than the budget joins later. */
+const ATTEMPT_MS = 60_000
 
 /** One connection key, for as long as the process lives. */
 interface Watch {
@@ -78,7 +80,7 @@ interface Watch {
   spec: McpServerSpec
   /** The last list that came from the server */
   list: ToolList | null
-  /** The last attempt's failure in words; null after a success */
+  /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
   failure: string | null
   failures: number
   retry: NodeJS.Timeout | null
@@ -130,12 +132,16 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isNewer = refresh || failure !== null || mcp.isOutdated(spec.key)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
-    const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: isNewer }).then(
+    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
       (list) => noteList(watch, list),
       (thrown: unknown) => noteFailure(watch, thrown),
     )
     watch.asking = asking
+    const budgetMs = connectBudgetMs(connector)
+    const late = setTimeout(() => noteAway(watch, new Error(`not ready within ${budgetMs} ms`)), budgetMs)
+    late.unref()
     void asking.finally(() => {
+      clearTimeout(late)
       if (watch.asking === asking) watch.asking = null
     })
     return asking
@@ -151,9 +157,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   function noteFailure(watch: Watch, thrown: unknown): Answer {
-    const failure = inWords(watch.connector, thrown)
-    const isNews = watch.failure === null && watch.list !== null
-    watch.failure = failure
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
     // Forgotten meanwhile: its connector was changed or deleted.
@@ -162,6 +165,13 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       watch.retry = setTimeout(() => askAgain(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
+    return noteAway(watch, thrown)
+  }
+
+  function noteAway(watch: Watch, thrown: unknown): Answer {
+    const isNews = watch.failure === null && watch.list !== null
+    const failure = inWords(watch.connector, thrown)
+    watch.failure = failure
     if (isNews) for (const tell of listeners) tell(watch.connector)
     return { failure }
   }
@@ -180,7 +190,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const { spec } = watch
     mcp.interest(spec, watch.wantedUntil)
     const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
-    const answer = await within(ms, reuse(watch, refresh) ?? attempt(watch, ms, refresh))
+    const came = await within(ms, reuse(watch, refresh) ?? attempt(watch, ms, refresh))
+    const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
       const { tools, repaired, hash } = answer.list
@@ -217,10 +228,10 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     return Promise.resolve({ list })
   }
 
-  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon anyway. */
+  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon, or goes on. */
   function attempt(watch: Watch, deadlineMs: number, refresh: boolean): Promise<Answer> {
-    const { failure, connector } = watch
-    if (failure !== null && watch.retry && deadlineMs < connectBudgetMs(connector)) {
+    const { failure, connector, retry, asking } = watch
+    if (failure !== null && (retry || asking) && deadlineMs < connectBudgetMs(connector)) {
       return Promise.resolve({ failure })
     }
     return ask(watch, refresh)

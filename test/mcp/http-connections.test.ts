@@ -4,7 +4,7 @@ import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/mcp.ts'
-import { call, door, fails, list, RAN, specOf } from './door.ts'
+import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
@@ -46,7 +46,7 @@ t.test('a session that is lost again is reported, not chased', async (t) => {
 t.test('a server that never answers the first request is given up at the connect budget', async (t) => {
   const rig = await startRig(t)
   rig.on('server/discover', () => {})
-  const mcp = door(t, { connectMs: { http: 150, stdio: 150 } })
+  const mcp = door(t, { attemptMs: 150 })
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout', sent: false, message: /150 ms/ })
   t.match(mcp.status('server:1'), { state: 'down', error: /150 ms/ })
 })
@@ -223,6 +223,24 @@ t.test(
     }
   },
 )
+
+t.test('an attempt outlasts a call that waits for it, and ends at once with the gateway', async (t) => {
+  for (const method of ['server/discover', 'tools/list']) {
+    const rig = await startRig(t)
+    rig.on(method, () => {})
+    const mcp = door(t, { connectMs: { http: 100, stdio: 100 }, drainMs: PATIENCE })
+    const listed = fails(t, list(mcp, specOf(rig)), {})
+    await rig.arrival(method)
+    if (method === 'server/discover') {
+      await fails(t, call(mcp, specOf(rig)), { kind: 'timeout', sent: false, message: /100 ms/ })
+      t.equal(mcp.status('server:1').state, 'connecting')
+    }
+    const from = performance.now()
+    await mcp.close()
+    t.ok(performance.now() - from < PATIENCE / 2, 'neither the attempt nor a list is waited for')
+    await listed
+  }
+})
 
 t.test('closing waits for running calls, then cuts them off', async (t) => {
   const rig = await startRig(t)

@@ -388,6 +388,34 @@ t.test('a connector that was deleted while its server was asked is not asked for
   t.strictSame(asked, ['s'])
 })
 
+t.test('a server that takes longer than callers wait joins by the same attempt', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { tools: [tool('a')], when })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
+  mock.timers.tick(5_500)
+  t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
+  const arrived = new Promise((resolve) => discovery.onArrival(resolve))
+  mock.timers.tick(10_000)
+  answer()
+  await arrived
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
+  t.strictSame(asked, ['s'])
+})
+
 t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
   mock.timers.enable({ apis: ['Date'], now: Date.now() })
   t.teardown(() => mock.timers.reset())
