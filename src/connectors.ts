@@ -73,7 +73,7 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/mcp/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
+  mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
   logins: ConnectorLogins
   specOf(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
@@ -172,7 +172,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const found = await deps.mcp.list(deps.specOf(connector), {
+      const spec = deps.specOf(connector)
+      deps.mcp.retryNow(spec.key)
+      const found = await deps.mcp.list(spec, {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
       })

@@ -184,6 +184,11 @@ export class Link {
     this.#lastError = null
   }
 
+  /** The next attempt is made whatever failed before. */
+  retryNow(): void {
+    this.#backoff.skip()
+  }
+
   /** Books a failure. Calls do not count for the back-off: many of them share one cause. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return

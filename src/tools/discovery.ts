@@ -35,6 +35,8 @@ export interface LookUp {
   deadlineMs: number | 'budget'
   /** Asks even where a list is fresh */
   refresh?: boolean
+  /** A person wants these servers: where there is no list, one is asked for even in a back-off. So does `refresh` */
+  insists?: boolean
 }
 
 /** What is known of servers. No verb rejects because a server does. */
@@ -87,6 +89,7 @@ interface Watch {
   asking: Promise<Answer> | null
   wantedUntil: number
 }
+type Wanted = Omit<LookUp, 'deadlineMs'>
 type Answer = { list: ToolList } | { failure: string }
 
 /** Knows nothing at first: a server is asked when a session's binding is looked up. */
@@ -125,13 +128,14 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const isRecent = (list: ToolList): boolean => Date.now() - list.fetched_at < FRESH_MS
 
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
-  function ask(watch: Watch, refresh: boolean): Promise<Answer> {
+  function ask(watch: Watch, { refresh = false, insists = refresh }: Wanted = {}): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch
     // After a failure the door's own list is only a memory, however fresh.
-    const isNewer = refresh || failure !== null || mcp.isOutdated(spec.key)
+    const isNewer = refresh || insists || failure !== null || mcp.isOutdated(spec.key)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
+    if (insists) mcp.retryNow(spec.key)
     const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
       (list) => noteList(watch, list),
       (thrown: unknown) => noteFailure(watch, thrown),
@@ -179,18 +183,18 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** Only while a session has use for it: a server that nobody wants is left alone. */
   function askAgain(watch: Watch): void {
     watch.retry = null
-    if (Date.now() < watch.wantedUntil) void ask(watch, false)
+    if (Date.now() < watch.wantedUntil) void ask(watch)
   }
 
   async function lookUpOne(
     { connector, alias }: Binding,
-    { deadlineMs, refresh = false }: LookUp,
+    { deadlineMs, ...wanted }: LookUp,
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec, watch.wantedUntil)
     const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
-    const came = await within(ms, reuse(watch, refresh) ?? attempt(watch, ms, refresh))
+    const came = await within(ms, reuse(watch, wanted) ?? attempt(watch, ms, wanted))
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
@@ -218,23 +222,23 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */
-  function reuse(watch: Watch, refresh: boolean): Promise<Answer> | null {
+  function reuse(watch: Watch, { refresh = false }: Wanted): Promise<Answer> | null {
     const isOld = refresh || watch.failure !== null || mcp.isOutdated(watch.spec.key)
     const list = isOld ? null : usable(watch.spec)
     if (!list) return null
-    if (!isRecent(list)) void ask(watch, true)
+    if (!isRecent(list)) void ask(watch, { refresh: true, insists: false })
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
     if (watch.list?.hash !== list.hash) void noteList(watch, list)
     return Promise.resolve({ list })
   }
 
   /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon, or goes on. */
-  function attempt(watch: Watch, deadlineMs: number, refresh: boolean): Promise<Answer> {
+  function attempt(watch: Watch, deadlineMs: number, wanted: Wanted): Promise<Answer> {
     const { failure, connector, retry, asking } = watch
     if (failure !== null && (retry || asking) && deadlineMs < connectBudgetMs(connector)) {
       return Promise.resolve({ failure })
     }
-    return ask(watch, refresh)
+    return ask(watch, wanted)
   }
 
   /**
@@ -259,7 +263,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
     // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch && Date.now() < watch.wantedUntil) void ask(watch, true)
+    if (watch && Date.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
@@ -280,7 +284,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
-        if (watch && mcp.isOutdated(watch.spec.key)) await attempt(watch, deadlineMs, false)
+        if (watch && mcp.isOutdated(watch.spec.key)) await attempt(watch, deadlineMs, {})
       })
       await within(deadlineMs, Promise.all(asked))
     },

@@ -227,7 +227,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget' }, async (bindings) => {
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
         assertFree(bindings, found.id, alias ?? found.name)
         await store.connectors.bind(session.id, found.id, alias)
         return [{ connector: found, alias }]

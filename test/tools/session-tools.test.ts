@@ -119,6 +119,22 @@ t.test(
   },
 )
 
+t.test('a server is asked even in its back-off by who binds or refreshes, not by who opens', async (t) => {
+  const { create, add, servers, insisted } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await tools.open(session, [one])
+  t.strictSame(insisted, [])
+  await tools.refresh(session, 'next')
+  t.strictSame(insisted, ['con_s@1'])
+  servers.set('con_s@1', { tools: [tool('a')] })
+  t.match(await tools.bind(session, 's', 'next', null), { added: ['s.a'] })
+  t.strictSame(insisted, ['con_s@1', 'con_s@1'])
+  await tools.bind(session, 's', 'next', null)
+  t.equal(insisted.length, 2, 'a list that is there is enough')
+})
+
 t.test('the last known list of a server that is away is there as unavailable', async (t) => {
   const { create, add, servers } = setUp(t)
   const one = add('s', { tools: [tool('a')] })
