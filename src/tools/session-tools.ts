@@ -35,7 +35,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   /** The deployment and limit that the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
-  /** When it takes effect; restarts the step in flight for `now` */
+  /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
   takeEffect(
     session: Session,
     delta: ToolsDelta,
@@ -106,11 +106,16 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     await upkeep.follow(all, behind)
   }
 
-  async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
-    const { delta, before, row } = change
+  /** `off`: tools that stay, and may not be called any more. */
+  async function finish(
+    session: Session,
+    { delta, before, row }: Change,
+    apply: Apply,
+    off: readonly string[] = [],
+  ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
     const [effect, isKept] = await Promise.all([
-      deps.takeEffect(session, delta, isMoved ? apply : 'next'),
+      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, isMoved ? apply : 'next'),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
@@ -254,7 +259,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
         return { tools: next, added: [], removed: [], changed: tool.enabled === enabled ? [] : [name] }
       }
       const switched = await inLine(session.id, () => registries.change(session.id, make))
-      return finish(session, switched, apply)
+      return finish(session, switched, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>
       changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
