@@ -14,6 +14,8 @@ export interface LinkOptions {
   context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing' | 'ending'>
   /** Throws an McpError where no further connection of this kind may be made now */
   admit(spec: McpServerSpec): void
+  /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
+  connectMs(spec: McpServerSpec): number
   attemptMs: number
   idleMs(spec: McpServerSpec): number
   drainMs: number
@@ -46,6 +48,8 @@ export class Link {
   #verdict: { value: Verdict; until: number } | null = null
   #lastError: McpError | null = null
   #timeouts = 0
+  /** Attempts that took too long since one was quick */
+  #late = 0
   #users = 0
   #interestUntil = 0
   #idleMs = 0
@@ -148,7 +152,7 @@ export class Link {
       closing: (work) => this.#track(work),
       ending: this.ending,
     }
-    const connection = await openConnection(spec, context, known, this.#options.attemptMs)
+    const connection = await openConnection(spec, context, known, this.patienceMs(spec))
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
     if (!this.#isClosed) return held
@@ -184,6 +188,17 @@ export class Link {
     this.#lastError = null
   }
 
+  /** How long an attempt may take now: one that always needs longer than the first is let in some time. */
+  patienceMs(spec: McpServerSpec): number {
+    const { connectMs, attemptMs } = this.#options
+    return Math.min(connectMs(spec) * 2 ** this.#late, attemptMs)
+  }
+
+  /** An attempt took this long. */
+  took(spec: McpServerSpec, ms: number): void {
+    if (ms < this.#options.connectMs(spec)) this.#late = 0
+  }
+
   /** The next attempt is made whatever failed before. */
   retryNow(): void {
     this.#backoff.skip()
@@ -194,6 +209,7 @@ export class Link {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
+    if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
   }
 

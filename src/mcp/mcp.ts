@@ -13,9 +13,12 @@ export interface McpOptions {
   version: string
   /** Most stdio servers running at once. Default 32 */
   maxProcesses?: number
-  /** How long a call waits for a connection. Default 5 s over HTTP, 15 s for a process */
+  /**
+   * How long a call waits for a connection, and a first attempt to connect or to list may take. Default 5 s over
+   * HTTP, 15 s for a process
+   */
   connectMs?: { http: number; stdio: number }
-  /** For one attempt to connect, and for one tool list, whoever still waits for it. Default 60 s */
+  /** Each attempt that takes too long gives the next one twice the time, up to this. Default 60 s */
   attemptMs?: number
   /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
   idleMs?: { http: number; stdio: number }

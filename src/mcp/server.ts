@@ -15,8 +15,6 @@ import { Link, type LinkOptions } from './link.ts'
 import { createListing } from './listing.ts'
 
 export interface ServerOptions extends LinkOptions {
-  /** How long a call waits for a connection */
-  connectMs(spec: McpServerSpec): number
   onListChanged(): void
 }
 
@@ -42,16 +40,18 @@ const HEADER_MISMATCH = -32020
 export function createServer(options: ServerOptions): Server {
   const link = new Link(options)
   const listing = createListing(async (spec) => {
+    const from = performance.now()
     try {
       const listed = await link.use(
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: options.attemptMs, signal: link.ending })),
+          ...(await connection.list({ timeoutMs: link.patienceMs(spec), signal: link.ending })),
           server: connection.server,
         }),
       )
       link.succeeded()
+      link.took(spec, performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')

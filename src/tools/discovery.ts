@@ -73,7 +73,7 @@ export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): nu
   transport === 'stdio' ? 15_000 : 5_000
 /** Whoever waits for all of the budget is to hear what became of it. */
 const SLACK_MS = 500
-/** The attempt itself goes on for so long: a server that always needs more than the budget joins later. */
+/** The attempt itself may take so long (mcp.ts): a server that always needs more than the budget joins later. */
 const ATTEMPT_MS = 60_000
 
 /** One connection key, for as long as the process lives. */

@@ -190,7 +190,7 @@ t.test('the old SSE transport tells a refused credential from a server that is a
   rig.on('initialize', ({ status }) => status(401))
   await fails(t, list(mcp, { ...spec, key: 'server:3' }), { kind: 'auth_required', sent: false })
   rig.on('GET', () => {})
-  const hasty = door(t, { attemptMs: 100 })
+  const hasty = door(t, { connectMs: { http: 100, stdio: 100 } })
   await fails(t, list(hasty, { ...spec, key: 'server:4' }), { kind: 'timeout', sent: false })
 })
 

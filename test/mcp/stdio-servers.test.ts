@@ -233,7 +233,7 @@ t.test('an answer above the cap fails its call and no other', async (t) => {
 })
 
 t.test('a server that never answers is given up, and its process ended', async (t) => {
-  const mcp = door(t, { attemptMs: 300 })
+  const mcp = door(t, { connectMs: { http: 300, stdio: 300 } })
   await fails(t, list(mcp, child('silent')), { kind: 'timeout', sent: false })
   await mcp.close()
   t.pass('close waits for the process to end')
