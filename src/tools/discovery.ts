@@ -37,6 +37,8 @@ export interface LookUp {
   refresh?: boolean
   /** A person wants these servers: where there is no list, one is asked for even in a back-off. So does `refresh` */
   insists?: boolean
+  /** By connector: a list that came before this was shown by another replica is an old one */
+  seen?: ReadonlyMap<string, string>
 }
 
 /** What is known of servers. No verb rejects because a server does. */
@@ -50,6 +52,8 @@ export interface Discovery {
    * there is no list, or an old one. Where all are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
+  /** When its server listed the tool last, as far as this process knows: RFC 3339. */
+  lastSeen(connector: string, tool: string): string | null
   /** Its server has announced a change of the list that is known. */
   isOutdated(connector: string): boolean
   /** A server came in, or its list changed: the sessions that bind it have something to take over. */
@@ -127,12 +131,19 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
   const isRecent = (list: ToolList): boolean => Date.now() - list.fetched_at < FRESH_MS
 
+  /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
+  function isOutdated({ connector, spec: { key } }: Watch, seen: Wanted['seen']): boolean {
+    const list = mcp.cached(key)
+    const isOlder = list !== null && dateOf(list) < (seen?.get(connector.id) ?? '')
+    return isOlder || mcp.isOutdated(key)
+  }
+
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
-  function ask(watch: Watch, { refresh = false, insists = refresh }: Wanted = {}): Promise<Answer> {
+  function ask(watch: Watch, { refresh = false, insists = refresh, seen }: Wanted = {}): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch
     // After a failure the door's own list is only a memory, however fresh.
-    const isNewer = refresh || insists || failure !== null || mcp.isOutdated(spec.key)
+    const isNewer = refresh || insists || failure !== null || isOutdated(watch, seen)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
     if (insists) mcp.retryNow(spec.key)
@@ -200,13 +211,15 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (answer && 'list' in answer) {
       const { tools, repaired, hash } = answer.list
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
-      return { ...common, tools, repaired, state: 'live', reason: null, mark }
+      const seen_at = dateOf(answer.list)
+      return { ...common, tools, seen_at, repaired, state: 'live', reason: null, mark }
     }
     const older = await lastList({ store, mcp }, spec.key)
     return {
       ...common,
       mark: null,
       tools: older?.tools ?? null,
+      seen_at: older && dateOf(older),
       repaired: older?.repaired ?? [],
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
@@ -222,8 +235,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */
-  function reuse(watch: Watch, { refresh = false }: Wanted): Promise<Answer> | null {
-    const isOld = refresh || watch.failure !== null || mcp.isOutdated(watch.spec.key)
+  function reuse(watch: Watch, { refresh = false, seen }: Wanted): Promise<Answer> | null {
+    const isOld = refresh || watch.failure !== null || isOutdated(watch, seen)
     const list = isOld ? null : usable(watch.spec)
     if (!list) return null
     if (!isRecent(list)) void ask(watch, { refresh: true, insists: false })
@@ -275,7 +288,16 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
       const reason = `${connector.name} is not available: it could not be asked`
       const server = alias ?? connector.name
-      return { connector, server, tools: null, repaired: [], state: 'away', reason, mark: null }
+      return {
+        connector,
+        server,
+        tools: null,
+        seen_at: null,
+        repaired: [],
+        state: 'away',
+        reason,
+        mark: null,
+      }
     }
   }
 
@@ -289,6 +311,10 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       await within(deadlineMs, Promise.all(asked))
     },
     forget: (id) => forget(({ connector }) => connector.id === id),
+    lastSeen(id, tool) {
+      const list = mcp.cached(latest.get(id)?.spec.key ?? '')
+      return list?.tools.some(({ name }) => name === tool) ? dateOf(list) : null
+    },
     isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
     marks: (bindings) => bindings.map(markOf),
     onArrival: (fn) => void listeners.add(fn),
@@ -309,6 +335,8 @@ export async function lastList(
   const own = mcp.cached(key)
   return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
+
+const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 

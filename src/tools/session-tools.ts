@@ -11,7 +11,7 @@ import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery, type LookUp, lastList } from './discovery.ts'
+import { connectBudgetMs, createDiscovery, type Discovery, type LookUp, lastList } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -228,7 +228,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     async list(session, provider) {
       const row = await registries.current(session.id)
       const view = await deps.viewOf(session, provider)
-      return listing(row, view, deps.providers, provider !== null, await changesIn(deps, row))
+      return listing(
+        row,
+        view,
+        deps.providers,
+        provider !== null,
+        await changesIn(deps, row),
+        discovery.lastSeen,
+      )
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
@@ -290,6 +297,7 @@ function listing(
   providers: readonly string[],
   withDeclarations: boolean,
   changes: ReadonlyMap<string, DefinitionChange[]>,
+  lastSeen: Discovery['lastSeen'],
 ): SessionToolList {
   const overlay = overlayOf(row, view.deployment, view.toolLimit)
   const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
@@ -309,7 +317,7 @@ function listing(
         parameters: tool.parameters,
         enabled: tool.enabled,
         source: tool.source,
-        last_seen_at: tool.last_seen_at,
+        last_seen_at: later(tool.last_seen_at, lastSeen(tool.connector_id ?? '', tool.mcp_tool_name ?? '')),
         status: isLeftOut ? 'undeclarable' : tool.status,
         ...(reason ? { reason } : {}),
         ...(diff ? { diff } : {}),
@@ -322,3 +330,7 @@ function listing(
     ...(withDeclarations ? { declarations: view.deployment.declare(overlay.tools, view.options) } : {}),
   }
 }
+
+/** A registry is not written only because its tools were seen again. */
+const later = (kept: string | null, seen: string | null): string | null =>
+  (seen ?? '') > (kept ?? '') ? seen : kept

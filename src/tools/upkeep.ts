@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino'
 import type { McpTool } from '../mcp/mcp.ts'
-import type { Store } from '../store/store.ts'
+import type { RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
@@ -65,7 +65,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   /** The registry that the bound servers' lists make of it now. */
   async function look({ row, bindings, pins }: Ground): Promise<Next> {
-    const servers = await discovery.lookUp(bindings, { deadlineMs: 0 })
+    const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: lastSeen(row.tools) })
     const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
     const made: Look = {
       bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
@@ -196,4 +196,14 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     },
     servers: (session) => looks.get(session) ?? null,
   }
+}
+
+/** When each server listed the newest of these tools. */
+function lastSeen(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {
+  const seen = new Map<string, string>()
+  for (const { connector_id, last_seen_at } of tools) {
+    if (connector_id === null || last_seen_at === null) continue
+    if (last_seen_at > (seen.get(connector_id) ?? '')) seen.set(connector_id, last_seen_at)
+  }
+  return seen
 }

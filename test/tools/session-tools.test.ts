@@ -284,6 +284,40 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.equal(written.length, 2)
 })
 
+t.test('an older list takes nothing away that another replica saw since', async (t) => {
+  const { create, add, servers, said, asked, store } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] })
+  await here.open(session, [one])
+  add('other', { tools: [tool('a')] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const newer = { tools: [tool('b')] }
+  const door = createDoor()
+  door.servers.set('con_s@1', newer)
+  servers.set('con_s@1', newer)
+  const there = create(door.mcp)
+  t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
+  asked.splice(0)
+  t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: [] })
+  t.strictSame(asked, ['con_other@1', 'con_s@1'], 'and the newer one is asked for')
+  await here.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
+})
+
+t.test('a tool was last seen when its list was asked for last, whether or not it moved', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const seen = async () => (await tools.list(session, null)).tools.at(-1)?.last_seen_at ?? ''
+  const first = await seen()
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  t.match(await tools.refresh(session, 'next'), { changed: [] })
+  t.ok((await seen()) > first, `${await seen()} after ${first}`)
+})
+
 t.test('two writers at once lose nothing', async (t) => {
   const { create, add, written } = setUp(t)
   const [left, right] = [create(), create()]
