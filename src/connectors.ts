@@ -12,7 +12,7 @@ import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
-import type { Caller, LoginStatus, SessionTools } from './ports.ts'
+import type { Caller, LoginStatus, SessionTool, SessionTools } from './ports.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
@@ -28,7 +28,7 @@ export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   status: { state: McpState; error?: string; login_url?: string }
 }
 
-/** A server that a session binds: `unavailable` while its tools cannot be called, with the reason if known. */
+/** A server that a session binds: `unavailable` while its tools cannot be called, with the reason. */
 export interface BoundConnector extends Pick<Connector, 'id' | 'name' | 'origin' | 'transport'> {
   alias: string | null
   status: 'available' | 'unavailable'
@@ -73,7 +73,7 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/mcp/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
+  mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
   logins: ConnectorLogins
   specFor(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
@@ -176,7 +176,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const found = await deps.mcp.list(deps.specFor(connector), {
+      const spec = deps.specFor(connector)
+      deps.mcp.retryNow(spec.key)
+      const found = await deps.mcp.list(spec, {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
       })
@@ -219,17 +221,31 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       store.connectors.bindings(session.id),
       tools.list(session, null),
     ])
-    return bindings.map(({ connector, alias }) => {
+    const shown = bindings.map(async ({ connector, alias }): Promise<BoundConnector> => {
       const { id, name, origin, transport } = connector
-      const { state, error } = statusOf(connector, namesIn(vault, connector).has_token)
-      // Of a server that has shown its tools the registry knows more than this replica's connection.
       const own = known.tools.filter((tool) => tool.connector_id === id)
-      const isUp = own.length > 0 ? own.some(isLive) : state === 'ready' && error === undefined
-      const status = isUp ? ('available' as const) : ('unavailable' as const)
-      const why = state === 'auth_required' ? LOGIN : (own[0]?.reason ?? error)
-      const reason = isUp ? undefined : why
-      return { id, name, alias, origin, transport, status, ...(reason === undefined ? {} : { reason }) }
+      const reason = await whyAway(connector, own)
+      const common = { id, name, alias, origin, transport }
+      return reason === null
+        ? { ...common, status: 'available' }
+        : { ...common, status: 'unavailable', reason }
     })
+    return Promise.all(shown)
+  }
+
+  /** Null: its tools can be called, as far as is known. */
+  async function whyAway(connector: Connector, own: readonly SessionTool[]): Promise<string | null> {
+    const { state, error } = statusOf(connector, namesIn(vault, connector).has_token)
+    // Of a server with a tool that can be called the registry knows more than this replica's connection.
+    const telling = own.filter(({ status }) => status === 'available' || status === 'unavailable')
+    if (telling.some(({ status }) => status === 'available')) return null
+    if (state === 'auth_required') return LOGIN
+    const why = telling[0]?.reason ?? error
+    if (why !== undefined) return why
+    if (state === 'ready' || state === 'quarantined') return null
+    // Not asked here since the start, or let go of since nobody used it: not away, once it was there.
+    const wasThere = state === 'idle' && (await store.connectors.loadList(connectorKey(connector))) !== null
+    return wasThere ? null : `${connector.name} is not ready yet`
   }
 
   return {
@@ -261,8 +277,6 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
 
 /** Some servers take their key in the query. */
 const withoutQuery = (url: string | null): string | null => url?.replace(/[?#].*/s, '') ?? null
-
-const isLive = ({ status }: { status: string }) => status !== 'unavailable'
 
 const shownTool = ({ name, title, description, inputSchema, annotations }: McpTool) => ({
   name,

@@ -8,6 +8,8 @@ const LONGEST_MS = 60_000
 export interface Backoff {
   /** Milliseconds until the next attempt is allowed; 0: now */
   waitMs(): number
+  /** The pause is over; the next failure makes a longer one */
+  skip(): void
   succeeded(): void
   failed(): void
 }
@@ -18,6 +20,9 @@ export function createBackoff(random: () => number = Math.random, now: () => num
   let openUntil = 0
   return {
     waitMs: () => Math.max(0, openUntil - now()),
+    skip() {
+      openUntil = 0
+    },
     succeeded() {
       failures = 0
       openUntil = 0

@@ -11,10 +11,12 @@ import type { ConnectionContext, Verdict } from './wire.ts'
 
 export interface LinkOptions {
   /** Everything of a connection's context but what the link itself listens to */
-  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing'>
+  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing' | 'ending'>
   /** Throws an McpError where no further connection of this kind may be made now */
   admit(spec: McpServerSpec): void
+  /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
   connectMs(spec: McpServerSpec): number
+  attemptMs: number
   idleMs(spec: McpServerSpec): number
   drainMs: number
 }
@@ -39,12 +41,15 @@ export class Link {
   readonly #backoff = createBackoff()
   readonly #open = new Set<Held>()
   readonly #closings = new Set<Promise<void>>()
+  readonly #ending = new AbortController()
   #held: Held | null = null
   #connecting: Promise<Held> | null = null
   #channel: Channel | null = null
   #verdict: { value: Verdict; until: number } | null = null
   #lastError: McpError | null = null
   #timeouts = 0
+  /** Attempts that took too long since one was quick */
+  #late = 0
   #users = 0
   #interestUntil = 0
   #idleMs = 0
@@ -145,8 +150,9 @@ export class Link {
         if (held && held === this.#held) this.#letGo()
       },
       closing: (work) => this.#track(work),
+      ending: this.ending,
     }
-    const connection = await openConnection(spec, context, known, this.#options.connectMs(spec))
+    const connection = await openConnection(spec, context, known, this.patienceMs(spec))
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
     if (!this.#isClosed) return held
@@ -182,11 +188,28 @@ export class Link {
     this.#lastError = null
   }
 
+  /** How long an attempt may take now: one that always needs longer than the first is let in some time. */
+  patienceMs(spec: McpServerSpec): number {
+    const { connectMs, attemptMs } = this.#options
+    return Math.min(connectMs(spec) * 2 ** this.#late, attemptMs)
+  }
+
+  /** An attempt took this long. */
+  took(spec: McpServerSpec, ms: number): void {
+    if (ms < this.#options.connectMs(spec)) this.#late = 0
+  }
+
+  /** The next attempt is made whatever failed before. */
+  retryNow(): void {
+    this.#backoff.skip()
+  }
+
   /** Books a failure. Calls do not count for the back-off: many of them share one cause. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
     this.#lastError = error
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
+    if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
     // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew.
     if (what === 'attempt' && (error.kind === 'protocol' || error.kind === 'auth_required')) {
@@ -270,9 +293,15 @@ export class Link {
     return this.#users === 0 && this.#connecting === null && this.#interestUntil <= Date.now()
   }
 
+  /** Aborts with `close`: what may take long and is no call does not keep it waiting */
+  get ending(): AbortSignal {
+    return this.#ending.signal
+  }
+
   /** For good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
   async close(): Promise<void> {
     this.#isClosed = true
+    this.#ending.abort()
     if (this.#users > 0) await this.#drained()
     this.#letGo()
     for (const held of this.#open) this.#close(held)

@@ -6,13 +6,13 @@ import { hashTools, leftOutOf } from './tools.ts'
 const FRESH_MS = 5 * 60_000
 const LONGEST_TTL_MS = 24 * 3_600_000
 const MINUTE_MS = 60_000
-/** A list that changes more often than this in a minute is noise: it is held still for a while. */
+/** A list that changes more often than this in a minute is noise: its announcements are ignored for a while. */
 const MAX_CHANGES = 10
 const QUARANTINE_MS = 10 * MINUTE_MS
 
 /** The list of one server. `get` rejects with what the server did. */
 export interface Listing {
-  /** The kept list while it is fresh (unless `refresh`), else one from the server. */
+  /** The kept list while it is fresh or held still (unless `refresh`), else one from the server. */
   get(spec: McpServerSpec, refresh: boolean): Promise<ToolList>
   cached(): ToolList | null
   /** The server announced a change: what is kept, and what is under way, counts as old. */
@@ -70,8 +70,8 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
   return {
     async get(spec, refresh) {
       const isFresh = kept !== null && !isBehind && kept.fresh_until > now()
-      const isHeld = quarantinedUntil > now() || (!refresh && isFresh)
-      return kept && isHeld ? kept : share(spec)
+      const isHeld = quarantinedUntil > now() || isFresh
+      return kept && isHeld && !refresh ? kept : share(spec)
     },
     cached: () => kept,
     markChanged() {

@@ -13,10 +13,13 @@ export interface McpOptions {
   version: string
   /** Most stdio servers running at once. Default 32 */
   maxProcesses?: number
-  /** For one attempt to connect. Default 5 s over HTTP, 15 s for a process */
+  /**
+   * How long a call waits for a connection, and a first attempt to connect or to list may take. Default 5 s over
+   * HTTP, 15 s for a process
+   */
   connectMs?: { http: number; stdio: number }
-  /** For one tool list. Default 5 s */
-  listMs?: number
+  /** Each attempt that takes too long gives the next one twice the time, up to this. Default 60 s */
+  attemptMs?: number
   /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
   idleMs?: { http: number; stdio: number }
   /** How long `close` waits for running calls. Default 10 s */
@@ -93,7 +96,7 @@ export function createMcp(options: McpOptions): Mcp {
     admit,
     onListChanged: () => announcer.announce(key),
     connectMs: ({ transport }) => (transport === 'stdio' ? connectMs.stdio : connectMs.http),
-    listMs: options.listMs ?? 5_000,
+    attemptMs: options.attemptMs ?? 60_000,
     idleMs: ({ transport }) => (transport === 'stdio' ? idleMs.stdio : idleMs.http),
     drainMs: options.drainMs ?? 10_000,
   })
@@ -111,6 +114,7 @@ export function createMcp(options: McpOptions): Mcp {
   return {
     list: async (spec, listOptions) => serverFor(spec).list(spec, listOptions),
     call: async (spec, tool, args, callOptions) => serverFor(spec).call(spec, tool, args, callOptions),
+    retryNow: (key) => servers.get(key)?.link.retryNow(),
     cached: (key) => servers.get(key)?.cached() ?? null,
     isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },

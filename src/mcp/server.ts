@@ -16,7 +16,6 @@ import { createListing } from './listing.ts'
 import { unquoted } from './scrub.ts'
 
 export interface ServerOptions extends LinkOptions {
-  listMs: number
   onListChanged(): void
 }
 
@@ -42,16 +41,18 @@ const HEADER_MISMATCH = -32020
 export function createServer(options: ServerOptions): Server {
   const link = new Link(options)
   const listing = createListing(async (spec) => {
+    const from = performance.now()
     try {
       const listed = await link.use(
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: options.listMs, signal: new AbortController().signal })),
+          ...(await connection.list({ timeoutMs: link.patienceMs(spec), signal: link.ending })),
           server: connection.server,
         }),
       )
       link.succeeded()
+      link.took(spec, performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
@@ -78,7 +79,11 @@ export function createServer(options: ServerOptions): Server {
   const callOnce = (call: Call): Promise<unknown> =>
     link.use(
       call.spec,
-      (connecting) => call.deadline.race(connecting),
+      (connecting) => {
+        const { spec, deadline } = call
+        const patience = createDeadline(spec.name, options.connectMs(spec), deadline.signal)
+        return patience.race(connecting).finally(patience.clear)
+      },
       (connection) => callOn(connection, call),
     )
 

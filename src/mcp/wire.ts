@@ -42,6 +42,8 @@ export interface ConnectionContext {
   onClose(): void
   /** A close that goes on after its caller has left */
   closing(work: Promise<void>): void
+  /** Aborts when nobody will need the connection any more: an attempt ends with it */
+  ending: AbortSignal
   /** What the process of a configured server said last, for the operator's log */
   onLastWords?: ((server: string, words: string) => void) | undefined
 }
@@ -114,16 +116,18 @@ async function openWire(
   const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
   const given = new AbortController()
   const exchange: Exchange = { isStreaming: false, abort: () => given.abort(), signal: given.signal }
-  const timer = setTimeout(() => {
-    exchange.failure = new McpError('timeout', `${spec.name} did not connect in ${budget.ms} ms.`, {
-      sent: false,
-    })
+  const giveUp = (kind: 'timeout' | 'unavailable', words: string): void => {
+    exchange.failure ??= new McpError(kind, `${spec.name} ${words}`, { sent: false })
     given.abort()
-  }, left)
+  }
+  const timer = setTimeout(() => giveUp('timeout', `did not connect in ${budget.ms} ms.`), left)
+  const onEnding = (): void => giveUp('unavailable', 'is being closed.')
   // A transport's `start` may hang without looking at any signal (SSE).
   const abandoned = new Promise<never>((_resolve, reject) => {
     given.signal.addEventListener('abort', () => reject(exchange.failure), { once: true })
   })
+  if (context.ending.aborted) onEnding()
+  else context.ending.addEventListener('abort', onEnding, { once: true })
   const prior = 'prior' in options ? { prior: options.prior } : {}
   try {
     const connecting = inExchange(exchange, () =>
@@ -139,6 +143,7 @@ async function openWire(
     throw explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire, spec)
   } finally {
     clearTimeout(timer)
+    context.ending.removeEventListener('abort', onEnding)
   }
 }
 

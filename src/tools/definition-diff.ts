@@ -4,8 +4,9 @@
  */
 
 import { canonicalJson, isRecord } from '../chat/json.ts'
-import type { Mcp, McpServerSpec, McpTool, ToolList } from '../mcp/mcp.ts'
+import type { Mcp, McpServerSpec, McpTool } from '../mcp/mcp.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'
+import { lastList } from './discovery.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */
@@ -76,8 +77,7 @@ export async function changesIn(
   for (const { connector } of await store.connectors.bindings(row.session_id)) {
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
     if (mine.length === 0) continue
-    const { key } = specFor(connector)
-    const list = mcp.cached(key) ?? ((await store.connectors.loadList(key)) as ToolList | null)
+    const list = await lastList({ store, mcp }, specFor(connector).key)
     const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
     for (const { canonical_name, mcp_tool_name } of mine) {
       const after = list?.tools.find(({ name }) => name === mcp_tool_name)

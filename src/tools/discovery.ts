@@ -30,13 +30,21 @@ export interface Bound {
   alias: string | null
 }
 
+export interface LookUp {
+  /** `budget`: for each server as long as it may take to be reached */
+  deadlineMs: number | 'budget'
+  /** Asks even where a list is fresh */
+  refresh?: boolean
+  /** A person wants these servers: where there is no list, one is asked for even in a back-off. So does `refresh` */
+  insists?: boolean
+  /** By connector: a list that came before this was shown by another replica is an old one */
+  seen?: ReadonlyMap<string, string>
+}
+
 /** What is known of servers. No verb rejects because a server does. */
 export interface Discovery {
-  /** Settles within the deadline, whatever the servers do. `refresh` asks even where a list is fresh. */
-  lookUp(
-    bindings: readonly Binding[],
-    options: { deadlineMs: number; refresh: boolean },
-  ): Promise<ListedServer[]>
+  /** Settles within the deadline, whatever the servers do. */
+  lookUp(bindings: readonly Binding[], options: LookUp): Promise<ListedServer[]>
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
@@ -44,6 +52,8 @@ export interface Discovery {
    * there is no list, or an old one. Where all are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
+  /** When its server listed the tool last, as far as this process knows: RFC 3339. */
+  lastSeen(connector: string, tool: string): string | null
   /** Its server has announced a change of the list that is known. */
   isOutdated(connector: string): boolean
   /** A server came in, or its list changed: the sessions that bind it have something to take over. */
@@ -60,9 +70,13 @@ const INTEREST_MS = 10 * 60_000
 const MOST_WATCHED = 1_000
 /** Between attempts to reach a server again: doubled from the first to the last. */
 const RETRY_MS = { first: 1_000, last: 60_000 }
-/** Longest that a server may take to be reached and to list, whoever still waits. */
+/** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
   transport === 'stdio' ? 15_000 : 5_000
+/** Whoever waits for all of the budget is to hear what became of it. */
+const SLACK_MS = 500
+/** The attempt itself may take so long (mcp.ts): a server that always needs more than the budget joins later. */
+const ATTEMPT_MS = 60_000
 
 /** One connection key, for as long as the process lives. */
 interface Watch {
@@ -70,13 +84,14 @@ interface Watch {
   spec: McpServerSpec
   /** The last list that came from the server */
   list: ToolList | null
-  /** The last attempt's failure in words; null after a success */
+  /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
   failure: string | null
   failures: number
   retry: NodeJS.Timeout | null
   asking: Promise<Answer> | null
   wantedUntil: number
 }
+type Wanted = Omit<LookUp, 'deadlineMs'>
 type Answer = { list: ToolList } | { failure: string }
 
 /** Knows nothing at first: a server is asked when a session's binding is looked up. */
@@ -114,20 +129,32 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
   const isRecent = (list: ToolList): boolean => Date.now() < list.fresh_until
 
+  /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
+  function isOutdated({ connector, spec: { key } }: Watch, seen: Wanted['seen']): boolean {
+    const list = mcp.cached(key)
+    const isOlder = list !== null && dateOf(list) < (seen?.get(connector.id) ?? '')
+    return isOlder || mcp.isOutdated(key)
+  }
+
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
-  function ask(watch: Watch, refresh: boolean): Promise<Answer> {
+  function ask(watch: Watch, { refresh = false, insists = refresh, seen }: Wanted = {}): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch
     // After a failure the door's own list is only a memory, however fresh.
-    const isNewer = refresh || failure !== null || mcp.isOutdated(spec.key)
+    const isNewer = refresh || insists || failure !== null || isOutdated(watch, seen)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
-    const asking = mcp.list(spec, { timeoutMs: connectBudgetMs(connector), refresh: isNewer }).then(
+    if (insists) mcp.retryNow(spec.key)
+    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
       (list) => noteList(watch, list),
       (thrown: unknown) => noteFailure(watch, thrown),
     )
     watch.asking = asking
+    const budgetMs = connectBudgetMs(connector)
+    const late = setTimeout(() => noteAway(watch, new Error(`not ready within ${budgetMs} ms`)), budgetMs)
+    late.unref()
     void asking.finally(() => {
+      clearTimeout(late)
       if (watch.asking === asking) watch.asking = null
     })
     return asking
@@ -143,9 +170,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   function noteFailure(watch: Watch, thrown: unknown): Answer {
-    const failure = inWords(watch.connector, thrown)
-    const isNews = watch.failure === null && watch.list !== null
-    watch.failure = failure
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
     // Forgotten meanwhile: its connector was changed or deleted.
@@ -154,6 +178,13 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       watch.retry = setTimeout(() => askAgain(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
+    return noteAway(watch, thrown)
+  }
+
+  function noteAway(watch: Watch, thrown: unknown): Answer {
+    const isNews = watch.failure === null && watch.list !== null
+    const failure = inWords(watch.connector, thrown)
+    watch.failure = failure
     if (isNews) for (const tell of listeners) tell(watch.connector)
     return { failure }
   }
@@ -161,28 +192,32 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** Only while a session has use for it: a server that nobody wants is left alone. */
   function askAgain(watch: Watch): void {
     watch.retry = null
-    if (Date.now() < watch.wantedUntil) void ask(watch, false)
+    if (Date.now() < watch.wantedUntil) void ask(watch)
   }
 
   async function lookUpOne(
     { connector, alias }: Binding,
-    { deadlineMs, refresh }: { deadlineMs: number; refresh: boolean },
+    { deadlineMs, ...wanted }: LookUp,
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec, watch.wantedUntil)
-    const answer = await within(deadlineMs, reuse(watch, refresh) ?? attempt(watch, deadlineMs, refresh))
+    const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
+    const came = await within(ms, reuse(watch, wanted) ?? attempt(watch, ms, wanted))
+    const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
       const { tools, repaired, hash } = answer.list
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
-      return { ...common, tools, repaired, state: 'live', reason: null, mark }
+      const seen_at = dateOf(answer.list)
+      return { ...common, tools, seen_at, repaired, state: 'live', reason: null, mark }
     }
-    const older = mcp.cached(spec.key) ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
+    const older = await lastList({ store, mcp }, spec.key)
     return {
       ...common,
       mark: null,
       tools: older?.tools ?? null,
+      seen_at: older && dateOf(older),
       repaired: older?.repaired ?? [],
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
@@ -198,23 +233,23 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */
-  function reuse(watch: Watch, refresh: boolean): Promise<Answer> | null {
-    const isOld = refresh || watch.failure !== null || mcp.isOutdated(watch.spec.key)
+  function reuse(watch: Watch, { refresh = false, seen }: Wanted): Promise<Answer> | null {
+    const isOld = refresh || watch.failure !== null || isOutdated(watch, seen)
     const list = isOld ? null : usable(watch.spec)
     if (!list) return null
-    if (!isRecent(list)) void ask(watch, true)
+    if (!isRecent(list)) void ask(watch, { refresh: true, insists: false })
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
     if (watch.list?.hash !== list.hash) void noteList(watch, list)
     return Promise.resolve({ list })
   }
 
-  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon anyway. */
-  function attempt(watch: Watch, deadlineMs: number, refresh: boolean): Promise<Answer> {
-    const { failure, connector } = watch
-    if (failure !== null && watch.retry && deadlineMs < connectBudgetMs(connector)) {
+  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon, or goes on. */
+  function attempt(watch: Watch, deadlineMs: number, wanted: Wanted): Promise<Answer> {
+    const { failure, connector, retry, asking } = watch
+    if (failure !== null && (retry || asking) && deadlineMs < connectBudgetMs(connector)) {
       return Promise.resolve({ failure })
     }
-    return ask(watch, refresh)
+    return ask(watch, wanted)
   }
 
   /**
@@ -239,11 +274,11 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
     // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch && Date.now() < watch.wantedUntil) void ask(watch, true)
+    if (watch && Date.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
-  async function safely(binding: Binding, options: Parameters<typeof lookUpOne>[1]): Promise<ListedServer> {
+  async function safely(binding: Binding, options: LookUp): Promise<ListedServer> {
     try {
       return await lookUpOne(binding, options)
     } catch (thrown) {
@@ -251,7 +286,16 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
       const reason = `${connector.name} is not available: it could not be asked`
       const server = alias ?? connector.name
-      return { connector, server, tools: null, repaired: [], state: 'away', reason, mark: null }
+      return {
+        connector,
+        server,
+        tools: null,
+        seen_at: null,
+        repaired: [],
+        state: 'away',
+        reason,
+        mark: null,
+      }
     }
   }
 
@@ -260,11 +304,15 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
-        if (watch && mcp.isOutdated(watch.spec.key)) await attempt(watch, deadlineMs, false)
+        if (watch && mcp.isOutdated(watch.spec.key)) await attempt(watch, deadlineMs, {})
       })
       await within(deadlineMs, Promise.all(asked))
     },
     forget: (id) => forget(({ connector }) => connector.id === id),
+    lastSeen(id, tool) {
+      const list = mcp.cached(latest.get(id)?.spec.key ?? '')
+      return list?.tools.some(({ name }) => name === tool) ? dateOf(list) : null
+    },
     isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
     marks: (bindings) => bindings.map(markOf),
     onArrival: (fn) => void listeners.add(fn),
@@ -275,6 +323,18 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     },
   }
 }
+
+/** The newest list that is known of, by this process or by another replica; null: nobody saw one. */
+export async function lastList(
+  { store, mcp }: { store: Pick<Store, 'connectors'>; mcp: Pick<Mcp, 'cached'> },
+  key: string,
+): Promise<ToolList | null> {
+  const stored = (await store.connectors.loadList(key)) as ToolList | null
+  const own = mcp.cached(key)
+  return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
+}
+
+const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
 
 const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
 

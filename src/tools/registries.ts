@@ -24,8 +24,7 @@ export interface Change {
   before: RegistryRow
   delta: ToolsDelta
 }
-/** `tries`: how many were in vain, since another writer came first. */
-export type Make = (ground: Ground, tries: number) => Promise<Next>
+export type Make = (ground: Ground) => Promise<Next>
 export interface Next extends NextRegistry {
   /** Called once the store holds this registry, or where it held it already */
   onStored?(): void
@@ -157,7 +156,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     for (let tries = 0; tries < MOST_TRIES; tries++) {
       const [ground] = await grounds([session])
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-      const [done] = await write([{ before: ground.row, next: await make(ground, tries) }])
+      const [done] = await write([{ before: ground.row, next: await make(ground) }])
       if (done) return done
     }
     throw new BatonError('unavailable', 'The tools of this session are changing too fast; try again.', {
@@ -168,7 +167,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
   async function changeTogether(sessions: readonly string[], make: Make): Promise<string[]> {
     if (sessions.length === 0) return []
     const made = await Promise.all(
-      (await grounds(sessions)).map(async (ground) => ({ before: ground.row, next: await make(ground, 0) })),
+      (await grounds(sessions)).map(async (ground) => ({ before: ground.row, next: await make(ground) })),
     )
     const done = new Set((await write(made)).map(({ row }) => row.session_id))
     return made.map(({ before }) => before.session_id).filter((id) => !done.has(id))

@@ -19,6 +19,8 @@ export interface KnownServer {
   server: string
   /** The last list seen; null: none was */
   tools: readonly McpTool[] | null
+  /** When that list came, RFC 3339 */
+  seen_at: string | null
   /** What was wrong with that list */
   repaired: readonly ToolProblem[]
   /**
@@ -62,7 +64,7 @@ export function nextRegistry(
   for (const server of servers) {
     const own = before.filter((tool) => belongsTo(tool, server))
     const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
-    const list = isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy, now)
+    const list = isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy)
     for (const tool of list) {
       if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
     }
@@ -154,7 +156,6 @@ function listed(
   server: KnownServer,
   tools: readonly McpTool[],
   policy: Pick<ToolboxPolicy, 'admit'>,
-  now: string,
 ): Candidate[] {
   let bytes = 0
   // By name: the same tools stay within the limits whatever order the server lists them in.
@@ -165,13 +166,13 @@ function listed(
       const definition = definitionOf(tool)
       bytes += definition.bytes
       const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
-      return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy, now)
+      return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy)
     })
   const leftOut = server.repaired
     .filter(({ left_out, tool }) => left_out && isOffered(server.connector, tool))
     .slice(0, MOST_TOOLS)
     .map(({ tool: name, problem }) =>
-      mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy, now),
+      mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy),
     )
   return [...usable, ...leftOut]
 }
@@ -228,7 +229,6 @@ function mcpTool(
   tool: McpTool,
   schema: Normalised,
   policy: Pick<ToolboxPolicy, 'admit'>,
-  now: string,
 ): Candidate {
   const { connector } = server
   const { hash, description } = definitionOf(tool)
@@ -250,7 +250,7 @@ function mcpTool(
     status: isChanged ? 'changed' : isLive ? 'available' : 'unavailable',
     reason: isChanged ? changedReason(connector) : isLive ? null : server.reason,
     is_blocked: isChanged && connector.pin === 'block',
-    last_seen_at: isLive ? now : null,
+    last_seen_at: isLive ? server.seen_at : null,
     hash,
   }
   const admitted = policy.admit(connector, tool.name)

@@ -5,13 +5,13 @@
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
 import { within } from '../mcp/deadline.ts'
-import type { Mcp, McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
-import type { Binding, Connector, RegistryRow, Session, Store } from '../store/store.ts'
+import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery } from './discovery.ts'
+import { connectBudgetMs, createDiscovery, type Discovery, type LookUp, lastList } from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -22,7 +22,7 @@ import {
 } from './registries.ts'
 import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
-import { AT_ONCE, createUpkeep, type Patience } from './upkeep.ts'
+import { createUpkeep } from './upkeep.ts'
 
 export interface SessionToolsDeps extends RegistriesDeps {
   store: Pick<Store, 'registry' | 'connectors'>
@@ -33,7 +33,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
-  /** When it takes effect; restarts the step in flight for `now` */
+  /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
   takeEffect(
     session: Session,
     delta: ToolsDelta,
@@ -75,7 +75,10 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
 
-  /** One change of a session at a time in this process; the compare-and-swap guards against the others. */
+  /**
+   * One change of a session at a time in this process; the compare-and-swap guards against the others. Nobody
+   * waits for a server here: all that come after would wait along.
+   */
   function inLine<T>(session: string, work: () => Promise<T>): Promise<T> {
     const before = lines.get(session) ?? Promise.resolve()
     const mine = before.then(work, work)
@@ -100,11 +103,16 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     await upkeep.follow(all, behind)
   }
 
-  async function finish(session: Session, change: Change, apply: Apply): Promise<ToolsChange> {
-    const { delta, before, row } = change
-    const isMoved = row.revision !== before.revision
+  /** `off`: tools that stay, and may not be called any more. */
+  async function finish(
+    session: Session,
+    { delta, before, row }: Change,
+    apply: Apply,
+    off: readonly string[] = [],
+  ): Promise<ToolsChange> {
+    const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
     const [effect, isKept] = await Promise.all([
-      deps.takeEffect(session, delta, isMoved ? apply : 'next'),
+      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, isMoved ? apply : 'next'),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
@@ -118,24 +126,27 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   /**
-   * A caller's change: the answer tells all that became of the tools meanwhile, also where a server's
-   * arrival, here or on another replica, wrote a part of it first.
+   * A caller's change: `work` makes it, and answers with the servers that it is about. Those are waited for,
+   * as long as `wait` says; then the registry takes over what there is.
    */
   async function changeBy(
     session: Session,
     apply: Apply,
-    patience: Patience,
-    work: (bindings: readonly Binding[]) => Promise<unknown>,
+    wait: LookUp | null,
+    work: (bindings: readonly Binding[]) => Promise<readonly Binding[]>,
   ): Promise<ToolsChange> {
-    const change = await inLine(session.id, async () => {
+    const [about, first] = await inLine(session.id, async () => {
       const ground = await registries.ground(session.id)
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-      const { row: before, bindings } = ground
-      await work(bindings)
-      const { row } = await upkeep.update(session.id, patience)
-      return { before, row, delta: { tools_revision: row.revision, ...difference(before.tools, row.tools) } }
+      return [await work(ground.bindings), ground.row.tools] as const
     })
-    return finish(session, change, apply)
+    if (wait) await discovery.lookUp(about, wait)
+    const { before, row } = await inLine(session.id, () => upkeep.update(session.id))
+    const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
+    // Of these servers all that became of their tools: a server's arrival may have written a part of it first.
+    const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
+    const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
+    return finish(session, { before: { ...before, tools }, row, delta }, apply)
   }
 
   /** Lists that are under way have come, or the time is over. */
@@ -143,7 +154,17 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const bound = upkeep.servers(session)?.bound
     if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
     const bindings = known ?? (await store.connectors.bindings(session))
-    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms), refresh: false })
+    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms) })
+  }
+
+  /** The list of a server that nobody has asked yet. */
+  async function listed(spec: McpServerSpec, timeoutMs: number): Promise<ToolList> {
+    try {
+      return await mcp.list(spec, { timeoutMs })
+    } catch (thrown) {
+      if (!(thrown instanceof McpError)) throw thrown
+      throw new BatonError('unavailable', thrown.message, { cause: thrown })
+    }
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {
@@ -179,7 +200,6 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       // Read a moment ago, and nothing has moved since.
       if (known && !line && upkeep.isCurrent(session, known)) return 0
       const from = performance.now()
-      // A bind may wait for its server much longer: the turn goes on without it.
       if (line) await within(deadlineMs, line)
       const servers = upkeep.servers(session)
       // Nothing was announced since its registry was made, and every server was there then.
@@ -195,25 +215,37 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
       for (const one of connectors) await store.connectors.bind(session.id, one.id, null)
-      await inLine(session.id, () => upkeep.update(session.id, { deadlineMs: 'budget', refresh: false }))
+      const bindings = connectors.map((connector) => ({ connector, alias: null }))
+      await discovery.lookUp(bindings, { deadlineMs: 'budget' })
+      await inLine(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
       const row = await registries.current(session.id)
       const view = await deps.viewOf(session, provider)
-      return listing(row, view, deps.providers, provider !== null, await changesIn(deps, row))
+      return listing(
+        row,
+        view,
+        deps.providers,
+        provider !== null,
+        await changesIn(deps, row),
+        discovery.lastSeen,
+      )
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', refresh: false }, async (bindings) => {
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
         assertFree(bindings, found.id, alias ?? found.name)
         await store.connectors.bind(session.id, found.id, alias)
+        return [{ connector: found, alias }]
       })
     },
-    // What stays is not waited for: taking tools away must be quick.
     unbind: (session, idOrName, apply) =>
-      changeBy(session, apply, AT_ONCE, async (bindings) => {
+      changeBy(session, apply, null, async (bindings) => {
         const bound = bindings.find(({ connector: one }) => one.id === idOrName || one.name === idOrName)
-        if (bound) return store.connectors.unbind(session.id, bound.connector.id)
+        if (bound) {
+          await store.connectors.unbind(session.id, bound.connector.id)
+          return [bound]
+        }
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
       }),
     async setEnabled(session, name, enabled, apply) {
@@ -228,13 +260,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
         return { tools: next, added: [], removed: [], changed: tool.enabled === enabled ? [] : [name] }
       }
       const switched = await inLine(session.id, () => registries.change(session.id, make))
-      return finish(session, switched, apply)
+      return finish(session, switched, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>
-      changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async () => {}),
+      changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
     async accept(caller: Caller, from, tool) {
       const spec = deps.specFor(from)
-      const list = mcp.cached(spec.key) ?? (await mcp.list(spec, { timeoutMs: connectBudgetMs(from) }))
+      const list = (await lastList(deps, spec.key)) ?? (await listed(spec, connectBudgetMs(from)))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)
@@ -259,6 +291,7 @@ function listing(
   providers: readonly string[],
   withDeclarations: boolean,
   changes: ReadonlyMap<string, DefinitionChange[]>,
+  lastSeen: Discovery['lastSeen'],
 ): SessionToolList {
   const overlay = overlayOf(row, view.deployment)
   const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
@@ -278,7 +311,7 @@ function listing(
         parameters: tool.parameters,
         enabled: tool.enabled,
         source: tool.source,
-        last_seen_at: tool.last_seen_at,
+        last_seen_at: later(tool.last_seen_at, lastSeen(tool.connector_id ?? '', tool.mcp_tool_name ?? '')),
         status: isLeftOut ? 'undeclarable' : tool.status,
         ...(reason ? { reason } : {}),
         ...(diff ? { diff } : {}),
@@ -291,3 +324,7 @@ function listing(
     ...(withDeclarations ? { declarations: view.deployment.declare(overlay.tools, view.options) } : {}),
   }
 }
+
+/** A registry is not written only because its tools were seen again. */
+const later = (kept: string | null, seen: string | null): string | null =>
+  (seen ?? '') > (kept ?? '') ? seen : kept

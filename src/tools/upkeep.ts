@@ -4,23 +4,17 @@
  */
 import type { Logger } from 'pino'
 import type { McpTool } from '../mcp/mcp.ts'
-import type { Binding, Store } from '../store/store.ts'
+import type { RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { type Bound, connectBudgetMs, type Discovery, type ListedServer } from './discovery.ts'
+import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
 import { hashOf, type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
-/** How long servers may take; `budget`: as long as each of them may take to be reached. */
-export interface Patience {
-  deadlineMs: number | 'budget'
-  /** Asks them even where a list is fresh */
-  refresh: boolean
-}
-
+/** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
 interface Upkeep {
-  /** One session by itself, its servers waited for. Throws session_not_found. */
-  update(session: string, patience: Patience): Promise<Change>
+  /** One session by itself. Throws session_not_found. */
+  update(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
   bringUp(session: string): Promise<void>
   /** The same without haste, for those that are still `behind` when it is their turn. Never rejects. */
@@ -55,8 +49,6 @@ interface Wish {
   done(failure?: unknown): void
 }
 
-/** What is known now. */
-export const AT_ONCE: Patience = { deadlineMs: 0, refresh: false }
 /** Sessions whose last look is known. */
 const MOST_LOOKS = 50_000
 /** Of one lot: more would keep the store, and the event loop, from everybody else. */
@@ -71,11 +63,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   const pinning = new Map<readonly McpTool[], Promise<ReadonlyMap<string, string>>>()
   let isBusy = false
 
-  /** The registry that the bound servers' lists make of it now, or once they are there. */
-  async function look({ row, bindings, pins }: Ground, patience: Patience): Promise<Next> {
-    const { refresh } = patience
-    const deadlineMs = patience.deadlineMs === 'budget' ? budgetOf(bindings) : patience.deadlineMs
-    const servers = await discovery.lookUp(bindings, { deadlineMs, refresh })
+  /** The registry that the bound servers' lists make of it now. */
+  async function look({ row, bindings, pins }: Ground): Promise<Next> {
+    const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: lastSeen(row.tools) })
     const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
     const made: Look = {
       bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
@@ -122,9 +112,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
   }
 
-  /** Servers are waited for once: whatever another writer did meanwhile is looked at as it is. */
-  const update = (session: string, patience: Patience): Promise<Change> =>
-    registries.change(session, (ground, tries) => look(ground, tries === 0 ? patience : AT_ONCE))
+  const update = (session: string): Promise<Change> => registries.change(session, look)
 
   function wish(line: Map<string, Wish>, session: string, isStill: () => boolean): Promise<void> {
     const known = line.get(session)
@@ -172,14 +160,14 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   async function together(lot: ReadonlyMap<string, readonly Wish[]>): Promise<void> {
     const sessions = [...lot.keys()]
-    const changed = registries.changeTogether(sessions, (ground) => look(ground, AT_ONCE))
+    const changed = registries.changeTogether(sessions, look)
     // One that cannot be changed must not keep the others from it.
     const late = new Set(await changed.catch(() => sessions))
     for (const [session, wishes] of lot) {
       const end = (failure?: unknown) => {
         for (const { done } of wishes) done(failure)
       }
-      if (late.has(session)) update(session, AT_ONCE).then(() => end(), end)
+      if (late.has(session)) update(session).then(() => end(), end)
       else end()
     }
   }
@@ -210,8 +198,12 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 }
 
-/** An attempt ends by itself at its budget: whoever waits for all of it is to hear how it ended. */
-const SLACK_MS = 500
-
-const budgetOf = (bindings: readonly Binding[]) =>
-  bindings.reduce((most, { connector }) => Math.max(most, connectBudgetMs(connector)), 0) + SLACK_MS
+/** When each server listed the newest of these tools. */
+function lastSeen(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {
+  const seen = new Map<string, string>()
+  for (const { connector_id, last_seen_at } of tools) {
+    if (connector_id === null || last_seen_at === null) continue
+    if (last_seen_at > (seen.get(connector_id) ?? '')) seen.set(connector_id, last_seen_at)
+  }
+  return seen
+}

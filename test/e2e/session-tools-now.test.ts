@@ -260,6 +260,28 @@ async function duringTools(t: Test, world: World) {
     )
   }
 
+  await t.test('a tool that is switched off takes its call along, running or waiting', async (t) => {
+    const { opened, open } = gate()
+    const { name } = await fresh(world, { slow: { run: () => opened.then(() => textResult('made it')) } })
+    const session = await world.session('openai key', { connectors: [name] })
+    const stream = await api.turn(session, `call ${name}__slow with {}`)
+    await stream.until('tool_execution.started')
+    const off = { enabled: false, apply: 'now' }
+    const path = `/v1/sessions/${session}/tools/${name}.slow`
+    t.match(await api.patch(path, off), { changed: [`${name}.slow`], removed: [], restarted_turn_id: null })
+    t.match(ofType(await stream.done, 'tool_execution.completed'), [{ outcome: 'cancelled' }])
+    open()
+
+    const [bound] = (await api.get(`/v1/sessions/${session}/connectors`)).data
+    await api.patch(`/v1/connectors/${bound.id}`, { require_approval: 'always' })
+    await api.patch(path, { enabled: true })
+    const asked = await api.turn(session, `call ${name}__slow with {}`)
+    await asked.until('turn.awaiting_input')
+    await api.patch(path, off)
+    const turn = await api.get(`/v1/turns/${asked.headers.get('x-baton-turn')}?wait=10`)
+    t.match(turn, { state: 'completed', messages: [{}, {}, { parts: [{ outcome: 'cancelled' }] }] })
+  })
+
   await t.test('without now a running call of a removed server ends as it will', async (t) => {
     const { opened, open } = gate()
     const { name } = await fresh(world, { slow: { run: () => opened.then(() => textResult('made it')) } })

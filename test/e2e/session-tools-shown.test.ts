@@ -234,10 +234,42 @@ async function longResults(t: Test, world: World) {
   })
 }
 
+// ---------------------------------------------------------------- servers
+
+async function servers(t: Test, world: World) {
+  const { api } = world
+  const shown = async (session: string): Promise<Json[]> =>
+    (await world.api.get(`/v1/sessions/${session}/connectors`)).data
+  const [changed, empty] = [await fresh(world, { one: {} }), await fresh(world, {})]
+  const session = await world.session('openai key', { connectors: [changed.name, empty.name] })
+
+  await t.test('one that went is unavailable, also where no tool of it says so', async (t) => {
+    changed.server.tools.set('one', { description: 'Another.' })
+    await api.post(`/v1/sessions/${session}/tools/refresh`)
+    const { tools } = await api.get(`/v1/sessions/${session}/tools`)
+    t.match(tools.at(-1), { canonical_name: `${changed.name}.one`, status: 'changed' })
+    t.match(await shown(session), [{ status: 'available' }, { status: 'available' }])
+    await changed.server.close()
+    await api.post(`/v1/sessions/${session}/tools/refresh`)
+    const expected = [{ status: 'unavailable', reason: /\w/ }, { status: 'available' }]
+    t.match(await shown(session), expected)
+  })
+
+  await t.test('one without tools is there after a start as before it', async (t) => {
+    await world.restart()
+    const all = await shown(session)
+    t.match(
+      all.find(({ name }) => name === empty.name),
+      { status: 'available' },
+    )
+  })
+}
+
 // ---------------------------------------------------------------- all of it
 
 await everyBackend(t, async (t, world) => {
   await t.test('declarations', (t) => declarations(t, world))
   await t.test('results that are too long', (t) => longResults(t, world))
   await t.test('hundreds of tools', (t) => hundreds(t, world))
+  await t.test('servers', (t) => servers(t, world))
 })

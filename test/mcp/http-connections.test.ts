@@ -4,7 +4,7 @@ import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/mcp.ts'
-import { call, door, fails, list, RAN, specOf } from './door.ts'
+import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
@@ -84,6 +84,10 @@ t.test(
     }
     t.ok(refused >= 20, `${refused} of 30 were refused without an attempt`)
     t.ok(mcp.status(spec.key).state === 'down')
+    mcp.retryNow(spec.key)
+    const paused = connections
+    await fails(t, list(mcp, spec), { kind: 'unavailable', retryAfterMs: undefined })
+    t.ok(connections > paused, 'who insists is served at once')
     const before = connections
     await fails(t, call(mcp, { ...spec, key: 'server:2' }), { kind: 'unavailable', sent: false })
     t.ok(connections > before)
@@ -280,6 +284,32 @@ t.test(
     }
   },
 )
+
+t.test('a server that takes too long is given longer with each attempt', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 1_000 })
+  rig.on('tools/list', ({ reply }) => void setTimeout(() => reply({ tools: [TOOL] }), 600))
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  t.match(await list(mcp, specOf(rig)), { tools: [TOOL] })
+  rig.on('server/discover', () => {})
+  const other = specOf(rig, { key: 'server:2' })
+  for (const ms of [400, 800, 1_000])
+    await fails(t, list(mcp, other), { kind: 'timeout', message: new RegExp(` ${ms} ms`) })
+})
+
+t.test('an attempt and a list end at once with the gateway', async (t) => {
+  for (const method of ['server/discover', 'tools/list']) {
+    const rig = await startRig(t)
+    rig.on(method, () => {})
+    const mcp = door(t, { connectMs: { http: PATIENCE, stdio: PATIENCE }, drainMs: PATIENCE })
+    const listed = fails(t, list(mcp, specOf(rig)), {})
+    await rig.arrival(method)
+    const from = performance.now()
+    await mcp.close()
+    t.ok(performance.now() - from < PATIENCE / 2)
+    await listed
+  }
+})
 
 t.test('closing waits for running calls, then cuts them off', async (t) => {
   const rig = await startRig(t)

@@ -346,13 +346,17 @@ t.test(
 
     const ask = async (as: string): Promise<string | undefined> => {
       name = as
-      const asked = listing.get(spec, true)
+      listing.markChanged()
+      const asked = listing.get(spec, false)
       release()
       return (await asked).tools[0]?.name
     }
     for (let i = 0; i < 10; i++) t.equal(await ask(`change ${i}`), `change ${i}`)
     t.equal(listing.isQuarantined(), true)
     t.equal(await ask('one too many'), 'change 9', 'the list is held still')
+    const wanted = listing.get(spec, true)
+    release()
+    t.equal((await wanted).tools[0]?.name, 'one too many', 'but not for who asks for it')
     clock += 11 * 60_000
     t.equal(listing.isQuarantined(), false)
     t.equal(await ask('calm again'), 'calm again')

@@ -33,6 +33,7 @@ const server = (
   connector: connector(name),
   server: name,
   tools,
+  seen_at: NOW,
   repaired: [],
   state: 'live',
   reason: null,

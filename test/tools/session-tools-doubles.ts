@@ -82,6 +82,8 @@ export function createDoor() {
   const lists = new Map<string, ToolList>()
   const listeners = new Set<(key: string) => void>()
   const asked: string[] = []
+  /** Asked for whatever failed before */
+  const insisted: string[] = []
   const mcp: Mcp = {
     async list({ key }, { refresh, timeoutMs }) {
       asked.push(key)
@@ -108,6 +110,7 @@ export function createDoor() {
       return list
     },
     isOutdated: () => false,
+    retryNow: (key) => void insisted.push(key),
     cached: (key) => lists.get(key) ?? null,
     call: () => Promise.reject(new Error('not in this test')),
     status: () => ({ state: 'idle' }),
@@ -122,7 +125,7 @@ export function createDoor() {
   const announce = (key: string) => {
     for (const fn of listeners) fn(key)
   }
-  return { mcp, servers, asked, announce }
+  return { mcp, servers, asked, insisted, announce }
 }
 
 /** The few verbs that session tools use, with the same meaning as the store's. */

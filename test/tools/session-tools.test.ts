@@ -119,6 +119,22 @@ t.test(
   },
 )
 
+t.test('a server is asked even in its back-off by who binds or refreshes, not by who opens', async (t) => {
+  const { create, add, servers, insisted } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await tools.open(session, [one])
+  t.strictSame(insisted, [])
+  await tools.refresh(session, 'next')
+  t.strictSame(insisted, ['con_s@1'])
+  servers.set('con_s@1', { tools: [tool('a')] })
+  t.match(await tools.bind(session, 's', 'next', null), { added: ['s.a'] })
+  t.strictSame(insisted, ['con_s@1', 'con_s@1'])
+  await tools.bind(session, 's', 'next', null)
+  t.equal(insisted.length, 2, 'a list that is there is enough')
+})
+
 t.test('the last known list of a server that is away is there as unavailable', async (t) => {
   const { create, add, servers } = setUp(t)
   const one = add('s', { tools: [tool('a')] })
@@ -154,6 +170,49 @@ t.test('a turn waits for no server longer than it was told, however many there a
   letGo()
   await bound
   await heard((_, { added }) => added.includes('slow.a'))
+})
+
+t.test('a change waits for its own server, and for no other one', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  t.teardown(() => letGo())
+  const fast = ['f1', 'f2'].map((name) => add(name, { tools: [tool('a')] }))
+  for (const name of ['h1', 'h2', 'f3']) add(name, { tools: [tool('a')], ...(name === 'f3' ? {} : { when }) })
+  await tools.open(session, fast)
+  const from = performance.now()
+  const hung = ['h1', 'h2'].map((name) => tools.bind(session, name, 'next', null))
+  t.match(await tools.unbind(session, 'f1', 'now'), { removed: ['f1.a'] })
+  t.match(await tools.setEnabled(session, 'f2.a', false, 'now'), { changed: ['f2.a'] })
+  t.match(await tools.bind(session, 'f3', 'now', null), { added: ['f3.a'] })
+  t.ok(performance.now() - from < 2_000, 'not the five seconds of the others')
+  letGo()
+  for (const name of ['h1', 'h2']) {
+    const answer = await hung.shift()
+    t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
+  }
+})
+
+t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const all = ['fast', 'slow'].map((name) => add(name, { tools: [tool('a')] }))
+  await tools.open(session, all)
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  servers.set('con_slow@1', { tools: [tool('a')], when })
+  servers.set('con_fast@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(session, 'next')
+  await heard((_, { added }) => added.includes('fast.b'))
+  letGo()
+  t.match(await refreshed, { added: ['fast.b'], prompt_cache: 'invalidated' })
 })
 
 t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
@@ -225,6 +284,40 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.equal(written.length, 2)
 })
 
+t.test('an older list takes nothing away that another replica saw since', async (t) => {
+  const { create, add, servers, said, asked, store } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] })
+  await here.open(session, [one])
+  add('other', { tools: [tool('a')] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const newer = { tools: [tool('b')] }
+  const door = createDoor()
+  door.servers.set('con_s@1', newer)
+  servers.set('con_s@1', newer)
+  const there = create(door.mcp)
+  t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
+  asked.splice(0)
+  t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: [] })
+  t.strictSame(asked, ['con_other@1', 'con_s@1'], 'and the newer one is asked for')
+  await here.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
+})
+
+t.test('a tool was last seen when its list was asked for last, whether or not it moved', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const seen = async () => (await tools.list(session, null)).tools.at(-1)?.last_seen_at ?? ''
+  const first = await seen()
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  t.match(await tools.refresh(session, 'next'), { changed: [] })
+  t.ok((await seen()) > first, `${await seen()} after ${first}`)
+})
+
 t.test('two writers at once lose nothing', async (t) => {
   const { create, add, written } = setUp(t)
   const [left, right] = [create(), create()]
@@ -278,6 +371,31 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
 })
 
+t.test('what is accepted is the newest definition that any replica saw', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await here.open(session, [one])
+  const other = createDoor()
+  other.servers.set('con_s@1', { tools: [tool('a', { description: 'Newer.' })] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const there = create(other.mcp)
+  await there.refresh(session, 'next')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  here.noteRevision('ses_1', there.latestRevision('ses_1'))
+  t.match((await here.list(session, null)).tools.at(-1), { diff: [{ after: 'Newer.' }] })
+  const caller = { owner: 'o', admin: false, key_id: null }
+  const { hash } = await here.accept(caller, one, 'a')
+  t.equal(hash, hashOf(tool('a', { description: 'Newer.' })))
+  // After a start the server is away: what was seen of it is stored.
+  servers.set('con_s@1', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  t.equal((await create(createDoor().mcp).accept(caller, one, 'a')).hash, hash)
+  const unseen = add('unseen', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await t.rejects(here.accept(caller, unseen, 'a'), { code: 'unavailable', message: /refused/ })
+})
+
 t.test('a connector that is changed or deleted takes its tools along', async (t) => {
   const { create, add, connectors, heard } = setUp(t)
   const tools = create()
@@ -317,6 +435,34 @@ t.test('a connector that was deleted while its server was asked is not asked for
   answer()
   t.match(await known, [{ state: 'away', reason: /refused/ }])
   mock.timers.tick(60_000)
+  t.strictSame(asked, ['s'])
+})
+
+t.test('a server that takes longer than callers wait joins by the same attempt', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { tools: [tool('a')], when })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
+  mock.timers.tick(5_500)
+  t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
+  const arrived = new Promise((resolve) => discovery.onArrival(resolve))
+  mock.timers.tick(10_000)
+  answer()
+  await arrived
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
   t.strictSame(asked, ['s'])
 })
 
