@@ -6,7 +6,14 @@
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
-import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
+import {
+  type AssistantPart,
+  addUsage,
+  isBlank,
+  NO_USAGE,
+  type Part,
+  type ToolCallPart,
+} from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
@@ -139,7 +146,7 @@ async function streamStep(
 const isSilent = (folding: Fold): boolean =>
   folding.finish()?.reason === 'stop' &&
   folding.parts().every(({ type }) => type === 'text' || type === 'reasoning') &&
-  folding.textSoFar().trim() === ''
+  isBlank(folding.textSoFar())
 
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)
