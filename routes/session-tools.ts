@@ -11,8 +11,11 @@ import {
   Instant,
   idParams,
   Json,
+  listOf,
   nullable,
+  Paging,
   Provider,
+  pageOf,
 } from './schemas.ts'
 
 const Name = Type.String()
@@ -129,12 +132,13 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
         tags,
         summary: 'Connectors that the session binds',
         params: IdParam,
-        response: { 200: Type.Object({ data: Type.Array(BoundConnector), next_cursor: Type.Null() }) },
+        querystring: Paging,
+        response: { 200: listOf(BoundConnector) },
       },
     },
     async (request) => {
       const session = await sessions.get(request.caller, request.params.id)
-      return { data: await connectors.boundTo(session), next_cursor: null }
+      return connectors.boundTo(session, pageOf(request.query))
     },
   )
   app.put(

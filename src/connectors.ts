@@ -13,6 +13,7 @@ import type { Vault } from './credentials/vault.ts'
 import { BatonError } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, LoginStatus, SessionTool, SessionTools } from './ports.ts'
+import { readCursor, toPage } from './store/page.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
@@ -51,7 +52,7 @@ export interface Connectors {
   get(scope: Scope, id: string): Promise<ConnectorView>
   list(scope: Scope, page: PageRequest): Promise<Page<ConnectorView>>
   /** What a session binds. */
-  boundTo(session: Session): Promise<BoundConnector[]>
+  boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>>
   update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView>
   delete(caller: Caller, id: string): Promise<void>
   /** Connects and lists, within the connect budget; a failure of the server is an answer, not an error. */
@@ -216,12 +217,21 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     return { ...status, login_url: loginPath(connector.id), ...(hasToken ? {} : { state: 'auth_required' }) }
   }
 
-  async function boundTo(session: Session): Promise<BoundConnector[]> {
+  async function boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>> {
+    const after = readCursor('bindings', page)
     const [bindings, known] = await Promise.all([
       store.connectors.bindings(session.id),
       tools.list(session, null),
     ])
-    const shown = bindings.map(async ({ connector, alias }): Promise<BoundConnector> => {
+    const newest = bindings.reverse()
+    const from = newest.findIndex(({ connector }) => connector.id === after) + 1
+    const { data, next_cursor } = toPage(
+      'bindings',
+      page,
+      newest.slice(from),
+      ({ connector }) => connector.id,
+    )
+    const shown = data.map(async ({ connector, alias }): Promise<BoundConnector> => {
       const { id, name, origin, transport } = connector
       const own = known.tools.filter((tool) => tool.connector_id === id)
       const reason = await whyAway(connector, own)
@@ -230,7 +240,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
         ? { ...common, status: 'available' }
         : { ...common, status: 'unavailable', reason }
     })
-    return Promise.all(shown)
+    return { data: await Promise.all(shown), next_cursor }
   }
 
   /** Null: its tools can be called, as far as is known. */

@@ -261,6 +261,14 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   t.match((await call('GET', `${url}/connectors`)).body, {
     data: [{ name: 'files', alias: null, status: String }],
   })
+  const { body: later } = await call('POST', '/v1/connectors', { ...FILES, name: 'later' })
+  await g.store.connectors.bind(id, later.id, null)
+  const { body: page } = await call('GET', `${url}/connectors?limit=1`)
+  t.match(page, { data: [{ name: 'later' }], next_cursor: String })
+  const { body: rest } = await call('GET', `${url}/connectors?limit=1&cursor=${page.next_cursor}`)
+  t.match(rest, { data: [{ name: 'files' }], next_cursor: null })
+  t.match(await call('GET', `${url}/connectors?limit=abc`), { status: 400 })
+  await g.store.connectors.unbind(id, later.id)
   const change = {
     status: 200,
     body: { tools_revision: 1, effective: { from: 'next_turn' }, prompt_cache: 'kept' },
