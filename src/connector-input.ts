@@ -81,7 +81,11 @@ export function assertShape(input: ConnectorInput): void {
       throw invalid(`headers.${name}`, `${name} is set by the connection.`)
   }
   assertStdioEnv(input.env ?? {})
-  const { timeout = DEFAULT_TOOLS.timeout } = input.default_tool_config ?? {}
+}
+
+/** Of limits as they are given: what was stored before there was a bound stays. */
+export function assertLimits({ default_tool_config }: Pick<ConnectorInput, 'default_tool_config'>): void {
+  const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
     const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
     throw invalid('default_tool_config.timeout', words)

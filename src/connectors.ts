@@ -4,13 +4,20 @@
  */
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import { assertShape, type ConnectorInput, type ConnectorPatch, inputOf, rowOf } from './connector-input.ts'
+import {
+  assertLimits,
+  assertShape,
+  type ConnectorInput,
+  type ConnectorPatch,
+  inputOf,
+  rowOf,
+} from './connector-input.ts'
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
 import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError } from './errors.ts'
+import { BatonError, invalid } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, LoginStatus, SessionTool, SessionTools } from './ports.ts'
 import { readCursor, toPage } from './store/page.ts'
@@ -125,6 +132,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
 
   async function create(caller: Caller, input: ConnectorInput): Promise<ConnectorView> {
     assertNotConfigured(input.name)
+    assertLimits(input)
     await check(input)
     const { owner } = caller
     const connector = await store.connectors.create(
@@ -141,6 +149,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const merged = { ...inputOf(before, secret), ...patch }
     // One that was there before the configuration took its name keeps it.
     if (merged.name !== before.name) await assertRenames(id, merged.name)
+    assertLimits(patch)
     await check(merged)
     const { oauth: login } = secret
     const isSameServer = merged.url === before.url && patch.auth === undefined
@@ -225,6 +234,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     ])
     const newest = bindings.reverse()
     const from = newest.findIndex(({ connector }) => connector.id === after) + 1
+    if (after !== null && from === 0) {
+      throw invalid('cursor', 'The connector at the cursor is bound no longer; leave it out to start anew.')
+    }
     const { data, next_cursor } = toPage(
       'bindings',
       page,

@@ -276,7 +276,12 @@ function waitInWords(message: string): number | undefined {
   const [, words] = /try again in ((?:\d+(?:\.\d+)? ?[a-z]+[, ]*)+)/i.exec(message) ?? []
   if (words === undefined) return undefined
   const pieces = words.toLowerCase().matchAll(/([\d.]+) ?(ms|milli|[dhms])/g)
-  return [...pieces].reduce((sum, [, amount, unit]) => sum + Number(amount) * (UNITS[unit ?? ''] ?? 0), 0)
+  const sum = [...pieces].reduce(
+    (sum, [, amount, unit]) => sum + Number(amount) * (UNITS[unit ?? ''] ?? 0),
+    0,
+  )
+  // Of no unit that is known.
+  return sum || undefined
 }
 
 /** Seconds, by the unit's beginning. */

@@ -222,8 +222,13 @@ async function listenLegacy(
   return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
 }
 
-/** How a refusal says that the server knows nothing of this session, or of this revision. */
-const FORGOTTEN = /session|initializ|protocol.version|-32022/i
+/**
+ * How a refusal says that the server knows nothing of this session, or of this revision. Narrow: a tool that ran and
+ * speaks of a session of its own must not run again.
+ */
+const NEVER_AGREED = /session.?id|not initialized|expect initialize|protocol.version|-32022/i
+const FORGOTTEN =
+  /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
 
 /**
  * Session gone: 404 by the specification, other statuses with words about it by others (rust-sdk#559; the
@@ -246,9 +251,13 @@ function isStale(
   const { message } = error instanceof SdkHttpError ? error : failure
   const hasSession = wire.http?.sessionId !== undefined
   const refusals = hasSession ? [400, 401, 404, 422, 503] : [400, 422]
-  if (wire.http && refusals.includes(status) && (status === 404 || FORGOTTEN.test(message))) return true
+  if (wire.http && refusals.includes(status)) {
+    if (status === 404 || NEVER_AGREED.test(message)) return true
+    if (hasSession && FORGOTTEN.test(message)) return true
+  }
   if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
   const { rpcCode } = failure
   if (hasSession && rpcCode === -32001 && /session not found/i.test(message)) return true
-  return rpcCode === -32022 || (!isProven && rpcCode === -32601)
+  if (rpcCode === -32022 && status === 400) return true
+  return !isProven && (rpcCode === -32022 || rpcCode === -32601)
 }

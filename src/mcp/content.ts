@@ -2,7 +2,6 @@
  * A server's `tools/call` result as canonical parts. Reads what is there: by the time a result arrives
  * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
  */
-
 import { isRecord, isWithin } from '../chat/json.ts'
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'

@@ -169,6 +169,8 @@ export class McpError extends Error {
 
 /** The server forgot the session, or no longer speaks the revision that was remembered: connect anew. */
 export class StaleConnectionError extends McpError {
+  /** What it is where the new connection is refused alike */
+  readonly failure: McpError
   constructor(failure: McpError) {
     super(failure.kind, failure.message, {
       sent: false,
@@ -176,6 +178,7 @@ export class StaleConnectionError extends McpError {
       cause: failure.cause,
     })
     this.name = 'StaleConnectionError'
+    this.failure = failure
   }
 }
 

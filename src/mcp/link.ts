@@ -82,7 +82,9 @@ export class Link {
         // Parallel calls notice the same loss; the first of them lets the old connection go.
         if (this.#held === held) this.#letGo()
         this.#verdict = null
-        return await this.#runOn(await wait(this.#connected(spec)), run)
+        return await this.#runOn(await wait(this.#connected(spec)), run).catch((again: unknown) => {
+          throw again instanceof StaleConnectionError ? again.failure : again
+        })
       }
     } finally {
       this.#leave()
@@ -211,8 +213,10 @@ export class Link {
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
-    // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew.
-    if (what === 'attempt' && (error.kind === 'protocol' || error.kind === 'auth_required')) {
+    // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew. No
+    // process is replaced under its connection, and it may hold what its tools have begun.
+    const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
+    if (what === 'attempt' && isRefused && !this.#isStdio) {
       this.#letGo()
       this.#verdict = null
     }

@@ -1,7 +1,7 @@
 /** Keeps a connector's own secrets out of what its server says: servers quote addresses, headers and variables. */
 import { BEARABLE, isWithin } from '../chat/json.ts'
 import { withoutSecrets } from '../foreign.ts'
-import { McpError, type McpServerSpec } from './contract.ts'
+import { McpError, type McpResult, type McpServerSpec } from './contract.ts'
 
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 
@@ -33,13 +33,21 @@ const CREDENTIAL = /auth|key|token|secret|cookie|pass/i
 
 /** A result without the headers that authorise Baton: a server that shows what it was sent shows them to every reader. */
 export function unquoted(
-  raw: unknown,
+  result: McpResult,
   { headers = {}, auth }: Pick<McpServerSpec, 'headers' | 'auth'>,
-): unknown {
+): McpResult {
   const own = Object.entries(headers).flatMap(([name, value]) => (CREDENTIAL.test(name) ? [value] : []))
   const secrets = [...own, auth?.held?.() ?? ''].filter((value) => value !== '')
-  if (secrets.length === 0 || !isWithin(raw, BEARABLE)) return raw
-  const text = JSON.stringify(raw) ?? ''
-  if (withoutSecrets(text, secrets) === text) return raw
-  return JSON.parse(text, (_, value) => (typeof value === 'string' ? withoutSecrets(value, secrets) : value))
+  if (secrets.length === 0) return result
+  const clean = (text: string): string => withoutSecrets(text, secrets)
+  const content = result.content.map((part) =>
+    part.type === 'text' ? { ...part, text: clean(part.text) } : part,
+  )
+  const { structured } = result
+  // One beyond that is left out of the result anyway.
+  if (structured === undefined || !isWithin(structured, BEARABLE)) return { ...result, content }
+  const text = JSON.stringify(structured)
+  if (clean(text) === text) return { ...result, content }
+  const told = JSON.parse(text, (_, value) => (typeof value === 'string' ? clean(value) : value))
+  return { ...result, content, structured: told }
 }

@@ -42,6 +42,7 @@ export function createServer(options: ServerOptions): Server {
   const link = new Link(options)
   const listing = createListing(async (spec) => {
     const from = performance.now()
+    const wasConnected = link.isConnected()
     try {
       const listed = await link.use(
         spec,
@@ -52,7 +53,8 @@ export function createServer(options: ServerOptions): Server {
         }),
       )
       link.succeeded()
-      link.took(spec, performance.now() - from)
+      // A list over a connection that stands says nothing of how long the next one takes to be made.
+      if (!wasConnected) link.took(spec, performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
@@ -106,7 +108,8 @@ export function createServer(options: ServerOptions): Server {
         })
         link.succeeded()
         // An owner may read their own; the configuration's are the operator's.
-        return readResult(spec.isConfigured ? unquoted(raw, spec) : raw)
+        const result = readResult(raw)
+        return spec.isConfigured ? unquoted(result, spec) : result
       } catch (error) {
         const failure = deadline.failure() ?? error
         if (failure instanceof McpError && link.isConnected()) link.failed(failure, 'call')

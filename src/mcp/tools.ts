@@ -2,7 +2,6 @@
  * A server's tool list, tool by tool: what is malformed is mended or left out with a reason. The SDK
  * throws a whole list away for one bad entry (mend first, then let it look).
  */
-
 import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, McpAnnotations, McpTool, ToolProblem } from './contract.ts'
 

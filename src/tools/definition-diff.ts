@@ -2,7 +2,6 @@
  * What became of a tool's definition since it was accepted, for the person who decides on it. Characters
  * that a reader would not see are written out, since they may be the whole change.
  */
-
 import { canonicalJson, isRecord } from '../chat/json.ts'
 import type { Mcp, McpServerSpec, McpTool } from '../mcp/mcp.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'

@@ -87,6 +87,8 @@ interface Watch {
   /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
   failure: string | null
   failures: number
+  /** The newest date that others have shown its tools with and that a list has been asked for since: their clocks differ */
+  caughtUp: string
   retry: NodeJS.Timeout | null
   asking: Promise<Answer> | null
   wantedUntil: number
@@ -108,8 +110,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const wantedUntil = Date.now() + INTEREST_MS
     const known = watches.get(spec.key)
     if (known) return Object.assign(known, { connector, spec, wantedUntil })
-    const fresh = { connector, spec, list: null, failure: null, failures: 0, retry: null, asking: null }
-    const watch: Watch = { ...fresh, wantedUntil }
+    const none = { list: null, failure: null, failures: 0, caughtUp: '', retry: null, asking: null }
+    const watch: Watch = { connector, spec, wantedUntil, ...none }
     watches.set(spec.key, watch)
     latest.set(connector.id, watch)
     return watch
@@ -130,10 +132,10 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const isRecent = (list: ToolList): boolean => Date.now() < list.fresh_until
 
   /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
-  function isOutdated({ connector, spec: { key } }: Watch, seen: Wanted['seen']): boolean {
+  function isOutdated({ connector, spec: { key }, caughtUp }: Watch, seen: Wanted['seen']): boolean {
     const list = mcp.cached(key)
-    const isOlder = list !== null && dateOf(list) < (seen?.get(connector.id) ?? '')
-    return isOlder || mcp.isOutdated(key)
+    const shown = seen?.get(connector.id) ?? ''
+    return (list !== null && dateOf(list) < shown && caughtUp < shown) || mcp.isOutdated(key)
   }
 
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
@@ -146,12 +148,18 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     watch.retry = null
     if (insists) mcp.retryNow(spec.key)
     const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
-      (list) => noteList(watch, list),
+      (list) => {
+        const shown = seen?.get(connector.id) ?? ''
+        if (isNewer && watch.caughtUp < shown) watch.caughtUp = shown
+        return noteList(watch, list)
+      },
       (thrown: unknown) => noteFailure(watch, thrown),
     )
     watch.asking = asking
     const budgetMs = connectBudgetMs(connector)
-    const late = setTimeout(() => noteAway(watch, new Error(`not ready within ${budgetMs} ms`)), budgetMs)
+    // One that is there and takes its time over a new list is not away.
+    const tell = () => void (watch.list ?? noteAway(watch, new Error(`not ready within ${budgetMs} ms`)))
+    const late = setTimeout(tell, budgetMs)
     late.unref()
     void asking.finally(() => {
       clearTimeout(late)

@@ -3,7 +3,6 @@
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
  * are replaced, and `renameBack` gives a call's arguments their own names again.
  */
-
 import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../provider.ts'
 import { MAX_SCHEMA_BYTES } from './schema.ts'

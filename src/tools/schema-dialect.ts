@@ -3,7 +3,6 @@
  * older draft's form means in 2020-12, and where a local reference leads. A property may be named like a
  * keyword, so every walk goes by position, never by key name.
  */
-
 import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 

@@ -1,5 +1,4 @@
 /** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
-
 import { canonicalJson, isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import { KEYWORD_ORDER } from './schema-dialect.ts'

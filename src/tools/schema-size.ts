@@ -1,5 +1,4 @@
 /** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
-
 import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import { definitionsOf, mapSubschemas, withDefinitions } from './schema-dialect.ts'

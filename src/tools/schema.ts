@@ -7,7 +7,6 @@
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  */
-
 import { canonicalJson, isRecord, isWithin } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import {

@@ -22,7 +22,7 @@ import {
 } from './registries.ts'
 import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
-import { createUpkeep } from './upkeep.ts'
+import { createUpkeep, datesOf } from './upkeep.ts'
 
 export interface SessionToolsDeps extends RegistriesDeps {
   store: Pick<Store, 'registry' | 'connectors'>
@@ -140,7 +140,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
       return [await work(ground.bindings), ground.row.tools] as const
     })
-    if (wait) await discovery.lookUp(about, wait)
+    if (wait) await discovery.lookUp(about, { ...wait, seen: datesOf(first) })
     const { before, row } = await inLine(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
     // Of these servers all that became of their tools: a server's arrival may have written a part of it first.

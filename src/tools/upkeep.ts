@@ -65,7 +65,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   /** The registry that the bound servers' lists make of it now. */
   async function look({ row, bindings, pins }: Ground): Promise<Next> {
-    const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: lastSeen(row.tools) })
+    const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
     const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
     const made: Look = {
       bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
@@ -199,7 +199,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 }
 
 /** When each server listed the newest of these tools. */
-function lastSeen(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {
+export function datesOf(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {
   const seen = new Map<string, string>()
   for (const { connector_id, last_seen_at } of tools) {
     if (connector_id === null || last_seen_at === null) continue

@@ -5,7 +5,7 @@
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
-import { addUsage } from '../chat/message.ts'
+import { addUsage, isBlank } from '../chat/message.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
@@ -252,17 +252,16 @@ async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const text = how.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
   const step = run.open && endedStep(run.open, how.state === 'failed' ? 'error' : null)
   if (step) turn.usage = addUsage(turn.usage, step.usage)
-  const partial: NewMessage[] =
-    text.trim() === ''
-      ? []
-      : [
-          {
-            id: newId('msg'),
-            turn_id: turn.id,
-            role: 'assistant',
-            parts: [{ type: 'text', text }],
-            incomplete: true,
-          },
-        ]
+  const partial: NewMessage[] = isBlank(text)
+    ? []
+    : [
+        {
+          id: newId('msg'),
+          turn_id: turn.id,
+          role: 'assistant',
+          parts: [{ type: 'text', text }],
+          incomplete: true,
+        },
+      ]
   await commit(run, { messages: partial, end: how, ...(step ? { step } : {}) })
 }

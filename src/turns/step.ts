@@ -135,11 +135,10 @@ async function streamStep(
   active.stop.signal.throwIfAborted()
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
   if (active.restartPending) return 'restart'
+  active.phase = 'committing'
   // Asked for once more, as a vendor's own client does (wire/gemini.md 6.5); behind tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
-  if (isFirst && isSilent(folding)) return 'stale'
-  active.phase = 'committing'
-  return 'done'
+  return isFirst && isSilent(folding) ? 'stale' : 'done'
 }
 
 /** It ended like an answer, and nothing in it is to be read or done. */
