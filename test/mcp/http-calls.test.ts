@@ -308,6 +308,16 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
     content: [{ type: 'text', text: 'sent "***" to eu-central' }],
     structured: { headers: { 'x-api-key': '***', 'x-region': 'eu-central' } },
   })
+
+  rig.on('tools/call', ({ request, reply }) => {
+    const text = `sent ${request.headers['x-api-key']}`
+    reply({ content: [{ type: 'text', text }], structuredContent: { many: Array(200_001).fill(1) } })
+  })
+  t.match(
+    await call(mcp, spec),
+    { content: [{ type: 'text', text: 'sent ***' }] },
+    'beside however much else',
+  )
 })
 
 t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {

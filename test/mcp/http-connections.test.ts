@@ -49,6 +49,23 @@ t.test('a lost session is opened anew and each call is run once', async (t) => {
   }
 })
 
+t.test('a tool that ran is not run again for what it says of sessions and versions of its own', async (t) => {
+  const said: [string, number, number, string][] = [
+    ['modern', 400, -32000, 'Paid, but the checkout session could not be closed'],
+    ['modern', 422, -32000, 'Your login session expired'],
+    ['modern', 200, -32022, 'Unsupported version of the document'],
+    ['legacy', 400, -32000, 'Paid, but the checkout session could not be closed'],
+  ]
+  for (const [era, status, code, words] of said) {
+    const rig = await startRig(t, era as 'modern' | 'legacy', 's')
+    const mcp = door(t)
+    t.same(await call(mcp, specOf(rig)), RAN)
+    rig.on('tools/call', ({ fail }) => fail(code, words, status))
+    await fails(t, call(mcp, specOf(rig)), { sent: code !== -32022 })
+    t.equal(rig.count('tools/call'), 2, words)
+  }
+})
+
 t.test('a session that is lost again is reported, not chased', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   rig.on('tools/call', ({ status }) => status(404, {}, 'Session not found'))

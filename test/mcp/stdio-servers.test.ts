@@ -119,6 +119,13 @@ t.test('a server is one process for all callers, and ends when nobody uses it', 
   t.not(await told<number>(call(mcp, child('good'), 'pid')), pids[0], 'started again when needed')
 })
 
+t.test('a process whose list fails is not ended: it may hold what its tools have begun', async (t) => {
+  const mcp = door(t)
+  const pid = await told<number>(call(mcp, child('listless'), 'pid'))
+  await fails(t, list(mcp, child('listless')), { kind: 'protocol', message: /Not now/ })
+  t.equal(await told<number>(call(mcp, child('listless'), 'pid')), pid)
+})
+
 t.test('a process that comes up after its callers have left ends when nobody uses it', async (t) => {
   const scratch = mkdtempSync(join(tmpdir(), 'baton-child-'))
   t.teardown(() => rmSync(scratch, { recursive: true }))

@@ -117,6 +117,8 @@ createInterface({ input: process.stdin }).on('line', (line) => {
   if (mode === 'noisy') process.stdout.write(`handling ${rpc.method}\n`)
   // Neither a result nor an error by JSON-RPC, whatever its arguments put there
   if (rpc.params?.name === 'broken') return write({ id: rpc.id, ...rpc.params.arguments })
+  if (mode === 'listless' && rpc.method === 'tools/list')
+    return write({ id: rpc.id, error: { code: -32603, message: 'Not now' } })
   const result = ANSWERS[rpc.method]?.(rpc)
   if (result) write({ id: rpc.id, result })
 })

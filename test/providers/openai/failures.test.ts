@@ -159,6 +159,7 @@ t.test('failures become codes of the catalogue', async (t) => {
       ['1.5 seconds', 2],
       ['9d', 777_600],
       ['a while', 5],
+      ['3 weeks', 5],
     ] as const) {
       t.equal(wait({}, { message: `Please try again in ${words}` }), seconds, words)
     }
