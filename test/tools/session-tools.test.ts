@@ -306,6 +306,26 @@ t.test('an older list takes nothing away that another replica saw since', async 
   t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
 })
 
+t.test(
+  'a list that is asked for here is taken over, however far ahead another replica’s clock is',
+  async (t) => {
+    mock.timers.enable({ apis: ['Date'], now: Date.now() })
+    t.teardown(() => mock.timers.reset())
+    const { create, add, servers } = setUp(t)
+    const session = sessionOf('ses_1')
+    const here = create()
+    await here.open(session, [add('s', { tools: [tool('a')] })])
+    const door = createDoor()
+    door.servers.set('con_s@1', { tools: [tool('b')] })
+    const there = create(door.mcp)
+    mock.timers.tick(60_000)
+    await there.refresh(session, 'next')
+    mock.timers.setTime(Date.now() - 50_000)
+    servers.set('con_s@1', { tools: [tool('c')] })
+    t.match(await here.refresh(session, 'next'), { added: ['s.c'], removed: ['s.b'] })
+  },
+)
+
 t.test('a tool was last seen when its list was asked for last, whether or not it moved', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
@@ -464,6 +484,11 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   await arrived
   t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
   t.strictSame(asked, ['s'])
+  servers.set('s', { tools: [tool('b')], when: new Promise(() => {}) })
+  const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
+  mock.timers.tick(5_500)
+  t.match(await again, [{ state: 'pending', tools: [{ name: 'a' }] }], 'it is there, and takes its time')
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
 })
 
 t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
