@@ -1,6 +1,6 @@
 /** Gateway keys and the rotation of encryption keys, for admins. */
 import { Type } from 'typebox'
-import { BatonError } from '../src/errors.ts'
+import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { closed, Id, IdParam, Instant, listOf, NoBody, nullable, Paging, pageOf, text } from './schemas.ts'
 
@@ -58,7 +58,7 @@ export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void
     async (request, reply) => {
       const { expires_at } = request.body
       if (expires_at !== undefined && Date.parse(expires_at) <= Date.now()) {
-        throw new BatonError('invalid_request', 'expires_at is in the past.', { param: 'expires_at' })
+        throw invalid('expires_at', 'expires_at is in the past.')
       }
       return reply.code(201).send(await auth.create(request.caller, request.body))
     },

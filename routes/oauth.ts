@@ -1,7 +1,7 @@
 /** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
 import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
-import { BatonError } from '../src/errors.ts'
+import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'
 import { closed, Id, Instant, LoginReturn, PAGE, PAGE_OR_ERROR, Provider } from './schemas.ts'
@@ -162,5 +162,5 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
 function answerOf({ state, code, pasted }: Static<typeof Exchange>) {
   if (code !== undefined && pasted === undefined) return { state, code }
   if (pasted !== undefined && code === undefined) return { state, pasted }
-  throw new BatonError('invalid_request', 'Give exactly one of code and pasted.', { param: 'code' })
+  throw invalid('code', 'Give exactly one of code and pasted.')
 }

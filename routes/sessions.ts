@@ -1,6 +1,6 @@
 /** Sessions: the settings of a conversation, and the preview of its next request. */
 import { Type } from 'typebox'
-import { BatonError } from '../src/errors.ts'
+import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { givenEdits, givenInput } from './given.ts'
 import {
@@ -105,7 +105,7 @@ const tags = ['sessions']
 /** JSON of a session's metadata may not grow without bound: it travels with every read. */
 function assertSmall(metadata: Record<string, unknown> | undefined): void {
   if (metadata === undefined || Buffer.byteLength(JSON.stringify(metadata)) <= 16 * 1024) return
-  throw new BatonError('invalid_request', 'metadata must be at most 16 KiB of JSON.', { param: 'metadata' })
+  throw invalid('metadata', 'metadata must be at most 16 KiB of JSON.')
 }
 
 export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: RouteDeps): void {

@@ -2,7 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
-import { BatonError, noSession } from '../src/errors.ts'
+import { BatonError, invalid, noSession } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -228,7 +228,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     async (request) => {
       const { id, call_id } = request.params
       if (request.body.decision === 'deny' && request.body.arguments) {
-        throw new BatonError('invalid_request', 'A denied call takes no arguments.', { param: 'arguments' })
+        throw invalid('arguments', 'A denied call takes no arguments.')
       }
       return turnView(await turns.decide(request.caller, id, call_id, request.body))
     },

@@ -351,7 +351,7 @@ function secretFor(held: ConnectorSecret | null, before: Connector, patch: Conne
   const why = held
     ? 'what is stored was given for another server, and is not sent to this one'
     : 'what is stored cannot be opened, since its encryption key is gone'
-  throw new BatonError('invalid_request', `${lacking.join(' and ')} must be given anew: ${why}.`, { param })
+  throw invalid(param, `${lacking.join(' and ')} must be given anew: ${why}.`)
 }
 
 type Sealed = 'headers' | 'auth' | 'env'

@@ -4,7 +4,7 @@ import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import { configuredId } from './connector-input.ts'
 import type { Credentials } from './credentials/credentials.ts'
-import { BatonError, noSession } from './errors.ts'
+import { BatonError, invalid, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'
 import type { ModelSettings } from './provider.ts'
 import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
@@ -57,7 +57,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
       : credential.provider !== provider
         ? `Credential ${id} is for ${credential.provider}, not for ${provider}.`
         : null
-    if (why) throw new BatonError('invalid_request', why, { param: 'credential_id' })
+    if (why) throw invalid('credential_id', why)
   }
 
   /** The configuration's `auto` servers, by id: the owner may have had the name before; then those asked for. */
@@ -69,7 +69,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     for (const [i, name] of names.entries()) {
       const param = `connectors[${i}]`
       const connector = await store.connectors.find(scope, name)
-      if (!connector) throw new BatonError('invalid_request', `No connector ${name} exists.`, { param })
+      if (!connector) throw invalid(param, `No connector ${name} exists.`)
       const holder = found.get(connector.name) ?? connector
       if (holder.id !== connector.id) throw new BatonError('name_taken', sharedName(connector), { param })
       found.set(connector.name, connector)
@@ -107,9 +107,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     const patch: SessionPatch = { ...input }
     if (provider !== session.provider) {
       if (input.model === undefined) {
-        throw new BatonError('invalid_request', 'A new provider needs a model of its own.', {
-          param: 'model',
-        })
+        throw invalid('model', 'A new provider needs a model of its own.')
       }
       patch.credential_id = input.credential_id ?? null
     }

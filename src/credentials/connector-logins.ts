@@ -5,7 +5,7 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import { sha256 } from '../chat/json.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
@@ -179,7 +179,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function begin(caller: Scope, connector: Connector): Promise<ConnectorLogin> {
     if (connector.auth.type !== 'oauth') {
       const words = `Connector ${connector.name} needs no login: its auth is ${connector.auth.type}.`
-      throw new BatonError('invalid_request', words, { param: 'id' })
+      throw invalid('id', words)
     }
     if (connector.owner !== caller.owner) {
       throw new BatonError('forbidden', `Only ${connector.owner} can log in for this connector.`)

@@ -5,7 +5,7 @@
  */
 import { newId } from '../chat/ids.ts'
 import type { Config } from '../config/config.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
 import type {
@@ -137,7 +137,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     if (wanted === undefined) return paths.includes('code_assist') ? 'code_assist' : paths[0]
     if (paths.some((path) => path === wanted)) return wanted
     const known = paths.length > 0 ? `one of: ${paths.join(', ')}` : 'left out for this provider'
-    throw new BatonError('invalid_request', `path must be ${known}.`, { param: 'path' })
+    throw invalid('path', `path must be ${known}.`)
   }
 
   async function create(owner: string, input: CreateCredential): Promise<CredentialView> {
@@ -190,10 +190,10 @@ export function createCredentials(deps: CredentialDeps): Credentials {
       row &&
       row.vendor.renew(row.settings, { federation: secret.federation }) === null
     ) {
-      throw new BatonError('invalid_request', `${provider} takes no federation.`, { param: 'federation' })
+      throw invalid('federation', `${provider} takes no federation.`)
     }
     if (secret.access_token === undefined && !secret.federation) {
-      throw new BatonError('invalid_request', 'access_token is required.', { param: 'access_token' })
+      throw invalid('access_token', 'access_token is required.')
     }
     const own = row?.vendor.identify(secret)
     // Without a token it is to be fetched at the first use.

@@ -1,5 +1,6 @@
 /** Login files of vendors' own tools, taken over: read, completed, and stored as credentials. */
-import { BatonError } from '../errors.ts'
+import { isRecord } from '../chat/json.ts'
+import { invalid } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { Scope } from '../store/store.ts'
 import type { AddLogin, CredentialView } from './credentials.ts'
@@ -53,7 +54,7 @@ export function createImport({ table, http, add, sleep, now }: ImportDeps): Impo
     if (!read) {
       const known = Object.keys(row.vendor.imports).join(', ')
       const words = `format must be one of ${known} for ${file.provider}.`
-      throw new BatonError('invalid_request', words, { param: 'format' })
+      throw invalid('format', words)
     }
     const { warning, ...login } = read(contentOf(file.content))
     const { secret, expires_at } = await fresh(row, login.secret, login.expires_at ?? null)
@@ -75,15 +76,9 @@ function contentOf(content: unknown): Record<string, unknown> {
     try {
       value = JSON.parse(content)
     } catch {
-      throw new BatonError('invalid_request', "content is not JSON: give the login file's text.", {
-        param: 'content',
-      })
+      throw invalid('content', "content is not JSON: give the login file's text.")
     }
   }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-    return value as Record<string, unknown>
-  }
-  throw new BatonError('invalid_request', 'content must be a JSON object: a login file.', {
-    param: 'content',
-  })
+  if (isRecord(value)) return value
+  throw invalid('content', 'content must be a JSON object: a login file.')
 }

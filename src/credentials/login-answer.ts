@@ -1,6 +1,6 @@
 /** Reads what comes back from a login page and from the exchange of its code; refusals in words. */
 import * as oauth from 'oauth4webapi'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { LoginRow } from './login-table.ts'
 
 /** The code of an authorization response. Throws in words what the vendor answered in its place. */
@@ -26,7 +26,7 @@ export function codeIn({ vendor, settings }: LoginRow, answer: URLSearchParams, 
       `The provider's answer does not fit this login: ${thrown.message}.`,
     )
   }
-  throw new BatonError('invalid_request', "The provider's answer holds no code.", { param: 'code' })
+  throw invalid('code', "The provider's answer holds no code.")
 }
 
 /** Foreign words as one short line. */

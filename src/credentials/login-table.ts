@@ -1,6 +1,6 @@
 /** Who can be logged in to: each vendor's description with the operator's settings for it. */
 import type { Config } from '../config/config.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { OAuthSettings, OAuthVendor } from '../oauth-vendor.ts'
 
 /** A vendor's description and the operator's settings for it. */
@@ -50,7 +50,7 @@ export function createLoginTable(
       const row = rows.get(provider)
       if (!row) {
         const known = [...rows.keys()].join(', ')
-        throw new BatonError('invalid_request', `provider must be one of: ${known}.`, { param: 'provider' })
+        throw invalid('provider', `provider must be one of: ${known}.`)
       }
       if (isEnabled(provider)) return row
       throw oauthOff(provider)

@@ -7,7 +7,7 @@ import { setTimeout as sleepFor } from 'node:timers/promises'
 import * as oauth from 'oauth4webapi'
 import type { Logger } from 'pino'
 import { sha256 } from '../chat/json.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { DeviceGrant, LoginMode, LoginWish, OAuthCall } from '../oauth-vendor.ts'
 import type { OAuthLogin, Scope, Store } from '../store/store.ts'
 import type { AddLogin, Credentials, CredentialView } from './credentials.ts'
@@ -108,9 +108,7 @@ export function createLogins(deps: LoginsDeps): Logins {
     const mode = wanted ?? (deps.ownUrl() === null ? vendor.remoteMode : 'loopback')
     if (vendor.modes.includes(mode)) return mode
     const known = vendor.modes.join(', ')
-    throw new BatonError('invalid_request', `mode must be one of ${known} for ${vendor.provider}.`, {
-      param: 'mode',
-    })
+    throw invalid('mode', `mode must be one of ${known} for ${vendor.provider}.`)
   }
 
   interface Begin {
@@ -211,18 +209,18 @@ export function createLogins(deps: LoginsDeps): Logins {
     const login = assertOpen(found?.owner === caller.owner ? found : null)
     if (login.mode === 'device') {
       const words = 'A device login ends by itself once it is granted; ask for its status.'
-      throw new BatonError('invalid_request', words, { param: 'state' })
+      throw invalid('state', words)
     }
     const [field, text] = 'code' in answer ? ['code', answer.code] : ['pasted', answer.pasted]
     const given = readPasted(text)
     const returned = given.get('state')
     if (returned !== null && stateIn(row, returned) !== state) {
       const words = `${field} belongs to another login: its state is not the one given.`
-      throw new BatonError('invalid_request', words, { param: field })
+      throw invalid(field, words)
     }
     if (!given.get('code') && !given.get('error')) {
       const words = `${field} holds no code. Give what the page showed, or the address that the browser ended at.`
-      throw new BatonError('invalid_request', words, { param: field })
+      throw invalid(field, words)
     }
     given.set('state', state)
     return redeem(row, login, state, given)
@@ -358,7 +356,7 @@ function assertOpen(login: OAuthLogin | null): OAuthLogin {
 function assertWish({ vendor }: LoginRow, wish: LoginWish): void {
   const [field] = Object.keys(wish)
   if (field === undefined || vendor.setup) return
-  throw new BatonError('invalid_request', `${vendor.provider} logins take no ${field}.`, { param: field })
+  throw invalid(field, `${vendor.provider} logins take no ${field}.`)
 }
 
 /** Which of the vendor's APIs the login is for, where it has several. */

@@ -1,6 +1,6 @@
 /** Logins that a browser is away for. Those at providers and those at MCP servers share a table. */
 import { sha256 } from '../chat/json.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { OAuthLogin, Store } from '../store/store.ts'
 import type { Vault } from './vault.ts'
 
@@ -58,4 +58,4 @@ const contextOf = (owner: string, hash: string): string => `${owner}/login/${has
 export const USED = 'This login was used already; begin a new one.'
 export const LATE = 'This login took too long; begin a new one.'
 /** invalid_request for a `state` that opens nothing. */
-export const wrongState = (words: string) => new BatonError('invalid_request', words, { param: 'state' })
+export const wrongState = (words: string) => invalid('state', words)

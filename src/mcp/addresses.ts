@@ -1,6 +1,6 @@
 /** Which addresses a caller's URL may lead to: public unicast ones, and what an operator has opened. */
 import { BlockList, isIP, isIPv4 } from 'node:net'
-import { BatonError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 
 /** IPv4 ranges that are not public unicast (IANA special-purpose registry, multicast, class E). */
 const SPECIAL_IPV4 = blockList('ipv4', [
@@ -91,10 +91,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
     if (addRange(ranges, text)) continue
     if (SUFFIX.test(text)) suffixes.push(text.slice(1))
     else if (NAME.test(text)) names.add(text)
-    else
-      throw new BatonError('invalid_request', `"${entry}" is no CIDR, address, host name or *.suffix.`, {
-        param: 'allow_private',
-      })
+    else throw invalid('allow_private', `"${entry}" is no CIDR, address, host name or *.suffix.`)
   }
   return {
     name: (hostname) => names.has(hostname) || suffixes.some((suffix) => hostname.endsWith(suffix)),

@@ -8,7 +8,7 @@ import { lookup as dnsLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
 
 /** Of one answer where nobody says otherwise. */
@@ -139,7 +139,7 @@ function afterLastBlankLine(chunk: Uint8Array, before: number): number {
 }
 
 function parseUrl(text: string): URL {
-  if (!URL.canParse(text)) throw new BatonError('invalid_request', `"${text}" is no URL.`, { param: 'url' })
+  if (!URL.canParse(text)) throw invalid('url', `"${text}" is no URL.`)
   return new URL(text)
 }
 

@@ -1,6 +1,6 @@
 /** The ledger of tool calls: written under the fence of the turn's owner, decided and read by people. */
 import type { ToolResultPart } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
@@ -149,9 +149,7 @@ function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): str
 function timeParam(text: string, param: string): string {
   const ms = Date.parse(text)
   if (Number.isNaN(ms)) {
-    throw new BatonError('invalid_request', `${param} must be a time such as 2026-01-31T12:00:00Z.`, {
-      param,
-    })
+    throw invalid(param, `${param} must be a time such as 2026-01-31T12:00:00Z.`)
   }
   return new Date(Math.min(Math.max(ms, 0), LATEST_MS)).toISOString()
 }

@@ -1,5 +1,5 @@
 /** A part of a stored tool output: by JSON Pointer, then by bytes, never through a character. */
-import { BatonError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 import { characterStart } from './text.ts'
 
 /** One part, and where it stands in the whole; offsets are bytes. */
@@ -65,4 +65,4 @@ function asJson(text: string): unknown {
   }
 }
 
-const refused = (message: string) => new BatonError('invalid_request', message, { param: 'path' })
+const refused = (message: string) => invalid('path', message)

@@ -1,6 +1,6 @@
 /** A person's word on a tool call that waits: checked, then written where whoever resumes the turn reads it. */
 import { exposedName } from '../chat/names.ts'
-import { BatonError } from '../errors.ts'
+import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
@@ -65,7 +65,7 @@ async function assertFit(
 ): Promise<void> {
   const declared = await declaredTool(deps, turn, row.tool)
   const misfit = declared && (await deps.executor.misfits(declared, args))
-  if (misfit) throw new BatonError('invalid_request', misfit, { param: 'arguments' })
+  if (misfit) throw invalid('arguments', misfit)
 }
 
 /** The tool as the turn's model was given it; under its server's own names where no credential is left. */
