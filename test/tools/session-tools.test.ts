@@ -321,7 +321,12 @@ t.test(
     mock.timers.tick(60_000)
     await there.refresh(session, 'next')
     mock.timers.setTime(Date.now() - 50_000)
-    servers.set('con_s@1', { tools: [tool('c')] })
+    servers.set('con_s@1', {
+      tools: [tool('c')],
+      get when() {
+        return new Promise((resolve) => setTimeout(resolve, 30))
+      },
+    })
     t.match(await here.refresh(session, 'next'), { added: ['s.c'], removed: ['s.b'] })
   },
 )
