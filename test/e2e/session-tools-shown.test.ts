@@ -251,7 +251,7 @@ async function servers(t: Test, world: World) {
     t.match(await shown(session), [{ status: 'available' }, { status: 'available' }])
     await changed.server.close()
     await api.post(`/v1/sessions/${session}/tools/refresh`)
-    const expected = [{ status: 'unavailable', reason: /\w/ }, { status: 'available' }]
+    const expected = [{ status: 'available' }, { status: 'unavailable', reason: /\w/ }]
     t.match(await shown(session), expected)
   })
 
