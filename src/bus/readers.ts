@@ -27,6 +27,8 @@ const PAGE_BYTES = 512 << 10
 const LINGER_MS = 30_000
 /** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
 const AWAY_MS = 500
+/** Between the tries to find a turn's first event: its owner says it a moment after the store knows that it began. */
+const SOON_MS = [10, 40, 200]
 
 /** What one reader has heard and not dealt with; bounded. */
 interface Ear {
@@ -105,6 +107,18 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
     return link.persist(() => scripts.read(session, tag, from, bounds))
   }
 
+  /** The first page. What is lost stays lost, but a turn's first event may be on its way into the log. */
+  async function askFirst(session: string, tag: string, from: Position | 'start' | 'now', options: ReadOptions) {
+    const { begun = false, signal } = options
+    let page = await ask(session, tag, from, options)
+    for (const ms of begun && from === 'start' ? SOON_MS : []) {
+      if (!page.isGap || signal.aborted) break
+      await sleep(ms, undefined, { signal }).catch(() => {})
+      page = await ask(session, tag, from, options)
+    }
+    return page
+  }
+
   /** A page for a reader that has begun: null when it was aborted before Redis was back. */
   async function askAgain(session: string, tag: string, from: Position, options: ReadOptions) {
     while (!options.signal.aborted && !isClosed) {
@@ -133,7 +147,7 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
         const page: Page | null =
           hasBegun && position
             ? await askAgain(session, hub.tag, position, options)
-            : await ask(session, hub.tag, position ?? (after === 'now' ? 'now' : 'start'), options)
+            : await askFirst(session, hub.tag, position ?? (after === 'now' ? 'now' : 'start'), options)
         if (!page) return
         hasBegun = true
         position = page.position

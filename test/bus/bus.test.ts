@@ -174,6 +174,18 @@ t.test(
       t.match((await next).value, { events: [{ cursor }] })
     })
 
+    t.test('a first event that is being said when its reader comes is no gap', async (t) => {
+      const bus = await redis.open(t)
+      const reading = start(t, bus, { turn: TURN, begun: true })
+      await sleep(20)
+      await bus.append(SESSION, [event('turn.created'), delta(1)])
+      t.strictSame(
+        (await reading.events(2)).map(({ type }) => type),
+        ['turn.created', 'content.delta'],
+      )
+      t.match(reading.items[0], { events: [{ type: 'turn.created' }] })
+    })
+
     t.test('a flush under live readers costs them nothing that was said', async (t) => {
       const bus = await redis.open(t)
       const reading = start(t, bus)
