@@ -108,15 +108,20 @@ export function createEngine(deps: EngineDeps): Engine {
         .track(own(turn, fence, session, entry))
         .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
     },
-    async startNext(session) {
-      if (draining || active.has(session)) return
-      const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
-      if (next) state.launch(next.turn, next.fence, null, { kind: 'fresh' })
-    },
-    async resume(turn) {
-      const resumed = await store.turns.resumeAwaiting(turn, lease)
-      if (resumed) state.launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
-    },
+    startNext: (session) => underWay.track(startNext(session)),
+    resume: (turn) => underWay.track(resume(turn)),
+    track: underWay.track,
+  }
+
+  async function startNext(session: string): Promise<void> {
+    if (draining || active.has(session)) return
+    const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
+    if (next) state.launch(next.turn, next.fence, null, { kind: 'fresh' })
+  }
+
+  async function resume(turn: string): Promise<void> {
+    const resumed = await store.turns.resumeAwaiting(turn, lease)
+    if (resumed) state.launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
   }
 
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {

@@ -9,6 +9,7 @@ import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts
 import type { EngineDeps } from './deps.ts'
 import type { Entry } from './loop.ts'
 import { hydrate } from './run.ts'
+import type { UnderWay } from './under-way.ts'
 
 /** The turns that this process owns, and how it comes to own one more. */
 export interface EngineState {
@@ -21,6 +22,8 @@ export interface EngineState {
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
   resume(turn: string): Promise<void>
+  /** Asking the store for a turn: a drain waits for it, since what it brings runs here. */
+  track: UnderWay['track']
   isDraining(): boolean
 }
 
@@ -191,7 +194,9 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
     metrics.turnRecovered(reason)
     state.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
   }
-  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, turns, null, takeOne)
+  for (let count = 0; isMore && !state.isDraining() && count < SCAN_LIMIT; count++) {
+    await helped(state, turns, null, () => state.track(takeOne()))
+  }
 }
 
 const turnOf = ({ turn_id }: { turn_id: string }): string => turn_id
