@@ -247,7 +247,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed, control.revision)
     if (mine.turn.id !== control.turn_id) return
     if (control.op === 'cancel') requestStop(mine, CANCELLED)
-    else requestRestart(mine)
+    else if (control.op === 'restart') requestRestart(mine)
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
