@@ -71,8 +71,8 @@ export interface Turns {
    * signal. Throws turn_not_found.
    */
   wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
-  /** Idempotent; with `wait` it answers after the end. Throws turn_not_found. */
-  cancel(caller: Caller, turn: string, wait: boolean): Promise<Turn>
+  /** Idempotent; with a signal it answers after the end, or when that fires. Throws turn_not_found. */
+  cancel(caller: Caller, turn: string, waits: AbortSignal | null): Promise<Turn>
   /** Throws turn_not_found, not_restartable, restart_limit. */
   restart(caller: Caller, turn: string): Promise<Turn>
   /** Throws turn_not_found, tool_call_not_found, not_awaiting, invalid_request. */

@@ -185,7 +185,7 @@ export function createEngine(deps: EngineDeps): Engine {
 
   const wait = createWait(bus, find)
 
-  async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
+  async function cancel(caller: Caller, id: string, waits: AbortSignal | null): Promise<Turn> {
     // Marked first: whoever starts or resumes it after this look sees the mark.
     const epoch = await store.turns.requestCancel(caller, id)
     const turn = await find(caller, id)
@@ -195,9 +195,8 @@ export function createEngine(deps: EngineDeps): Engine {
     else if (turn.state === 'awaiting_input') await state.resume(id)
     else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
     if (epoch !== null && turn.state === 'running') breakLater(turn, epoch)
-    const never = new AbortController().signal
     return waits
-      ? wait(caller, id, CANCEL_WAIT_SECONDS, never, (now) => now.ended_at !== null)
+      ? wait(caller, id, CANCEL_WAIT_SECONDS, waits, (now) => now.ended_at !== null)
       : find(caller, id)
   }
 
@@ -271,7 +270,7 @@ export function createEngine(deps: EngineDeps): Engine {
     await sayCreated(turn)
     // The running turn may have ended between the check and the insert: nobody else would look soon.
     await bus.publish('queue', turn.session_id).catch(() => {})
-    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
+    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
     return { turn, outcome: kind }
   }
 

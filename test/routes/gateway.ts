@@ -153,8 +153,8 @@ export function fakeTurns(store: Store) {
         await new Promise((resolve) => setTimeout(resolve, 5))
       }
     },
-    async cancel(caller, id, wait) {
-      calls.push({ verb: 'cancel', args: [id, wait] })
+    async cancel(caller, id, waits) {
+      calls.push({ verb: 'cancel', args: [id, waits !== null] })
       return find(caller, id)
     },
     async restart(caller, id) {
