@@ -53,10 +53,6 @@ export interface SchemaProfile {
 
 /** What Baton must know of a model before it prepares a request for it. Data, per model family. */
 export interface Capabilities {
-  /** temperature, top_p are accepted */
-  sampling: boolean
-  /** tool_choice other than auto and none is accepted */
-  forcedToolChoice: boolean
   /** Reasoning tokens are only valid under the very prefix that they were made under */
   boundThinking: boolean
   /** The model is shown this medium, from the user as well as in a tool result */
@@ -68,7 +64,6 @@ export interface Capabilities {
 /** A model as the provider's own models endpoint reports it; absent fields are unknown. */
 export interface ReportedModel {
   id: string
-  max_input_tokens?: number
   max_output_tokens?: number
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
   thinking_types?: string[]
@@ -119,7 +114,6 @@ export interface ModelRequest {
   reasoning_summary?: false
   /** False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
-  capabilities: Capabilities
   reported?: ReportedModel
   credential: CredentialFacts
   options: DeploymentOptions

@@ -105,14 +105,8 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
 }
 
 export function capabilitiesOf(model: string, reported?: ReportedModel): Capabilities {
-  const { sampling, forcedToolChoice, boundThinking, systemMessages } = familyOf(model, reported)
-  return {
-    sampling,
-    forcedToolChoice,
-    boundThinking,
-    takesMedia: (part) => mediaBlocks(part).length > 0,
-    systemMessages,
-  }
+  const { boundThinking, systemMessages } = familyOf(model, reported)
+  return { boundThinking, takesMedia: (part) => mediaBlocks(part).length > 0, systemMessages }
 }
 
 /** Reads the body of `GET /v1/models` (wire/anthropic.md 9). */
@@ -125,14 +119,12 @@ export function parseModels(body: unknown): ReportedModel[] {
 }
 
 function reportedModel(id: string, model: Json): ReportedModel {
-  const input = number(model.max_input_tokens)
   const output = number(model.max_tokens)
   const { thinking, effort } = object(model.capabilities)
   const types = supported(object(thinking).types)
   const efforts = supported(effort)
   return {
     id,
-    ...(input === undefined ? {} : { max_input_tokens: input }),
     ...(output === undefined ? {} : { max_output_tokens: output }),
     ...(types ? { thinking_types: types } : {}),
     ...(efforts ? { efforts } : {}),

@@ -109,7 +109,7 @@ function settings(request: ModelRequest, note: (text: string) => void): Record<s
   const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
   for (const [name, [field, value]] of Object.entries(sampling)) {
     if (value === undefined) continue
-    if (request.capabilities.sampling) config[field] = value
+    if (familyOf(request.model).sampling) config[field] = value
     else note(`${name}: not accepted by this model`)
   }
   if (max_output_tokens !== undefined) {

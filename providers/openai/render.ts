@@ -86,7 +86,7 @@ const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 6
 
 /** The public API's body; exported for the test that holds it against the SDK's types. */
 export function publicBody(request: ModelRequest): Draft<PublicBody> {
-  const { settings, capabilities } = request
+  const { settings } = request
   const notes: string[] = []
   const instructions = allInstructions(request)
   const body: PublicBody = {
@@ -99,7 +99,7 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
     if (value === undefined) continue
-    if (capabilities.sampling) body[field] = value
+    if (!familyOf(request.model).reasoning) body[field] = value
     else notes.push(`${field}: not accepted by ${request.model}`)
   }
   if (settings.max_output_tokens !== undefined) {
@@ -157,16 +157,11 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
 
 /** The wished choice where it can be met: with no tools, anything but auto and none is refused. */
 function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | undefined {
-  const { tools, capabilities, settings } = request
+  const { tools, settings } = request
   const wish = settings.tool_choice
   if (wish === undefined || wish === 'auto' || wish === 'none') return tools.length > 0 ? wish : undefined
-  const reason = !capabilities.forcedToolChoice
-    ? `not accepted by ${request.model}`
-    : tools.length === 0
-      ? 'no tool is declared'
-      : null
-  if (reason) {
-    notes.push(`tool_choice: ${reason}`)
+  if (tools.length === 0) {
+    notes.push('tool_choice: no tool is declared')
     return undefined
   }
   if (wish === 'required') return wish

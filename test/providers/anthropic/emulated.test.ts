@@ -92,9 +92,10 @@ const post = async ({ emulator, deployment, secret, credential_id }: Talk, reque
 async function step(talk: Talk, input?: string): Promise<Step> {
   if (input !== undefined) talk.history.push(said(input))
   const { deployment, model, credential_id, wish, history } = talk
-  const plain = requestFor({ ...wish, model }, deployment)
+  const plain = requestFor({ ...wish, model })
   const head = JSON.stringify([plain.instructions, deployment.declare(plain.tools, plain.options)])
-  const target = { provider: 'anthropic', model, credential_id, ...plain.capabilities }
+  const capabilities = deployment.capabilities(model, plain.reported)
+  const target = { provider: 'anthropic', model, credential_id, ...capabilities }
   const { messages, prefix } = repair(history, target, head)
   const request = { ...plain, messages }
   let answer = await post(talk, request)
@@ -283,7 +284,6 @@ t.test('against the emulator', async (t) => {
       t.match(
         models.find(({ id }) => id === 'claude-sonnet-5-5'),
         {
-          max_input_tokens: 1_000_000,
           max_output_tokens: 128_000,
           thinking_types: ['adaptive', 'between_tools'],
           efforts: ['low', 'medium', 'high', 'xhigh', 'max'],

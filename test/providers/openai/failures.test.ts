@@ -194,7 +194,7 @@ t.test('a refused request may be sent once more without what was refused', async
     { type: 'text', text: 'So.' },
   ]
   const alone: MessageInput = { role: 'assistant', parts: parts.slice(0, 1) }
-  const request = requestFor(openai, { messages: [{ role: 'assistant', parts }, alone] })
+  const request = requestFor({ messages: [{ role: 'assistant', parts }, alone] })
   const failed = (error: Record<string, unknown>, status = 400): UpstreamFailure => ({
     status,
     headers: {},
@@ -218,7 +218,7 @@ t.test('a refused request may be sent once more without what was refused', async
   t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
   t.equal(quiet && openai.repair?.(unverified, quiet), null, 'once')
   const limited = (max_output_tokens: number, message: string) => {
-    const wish = requestFor(openai, { settings: { max_output_tokens, temperature: 1 } })
+    const wish = requestFor({ settings: { max_output_tokens, temperature: 1 } })
     const again = openai.repair?.(failed({ param: 'max_output_tokens', message }), wish)
     return again?.settings
   }

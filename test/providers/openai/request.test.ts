@@ -36,7 +36,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   const change = { settings, tools: TOOLS, instructions: '' }
 
   await t.test('with a key', async (t) => {
-    const { body, notes } = publicBody(requestFor(openai, change))
+    const { body, notes } = publicBody(requestFor(change))
     const typed: SdkBody = body
     t.same(typed, {
       model: MODEL,
@@ -60,13 +60,13 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       notes.map((note) => note.split(':')[0]),
       ['reasoning.effort', 'temperature', 'top_p', 'max_output_tokens'],
     )
-    const { headers, path, method } = openai.render(requestFor(openai, change))
+    const { headers, path, method } = openai.render(requestFor(change))
     t.same(
       { headers, path, method },
       { headers: { accept: 'text/event-stream' }, path: '/responses', method: 'POST' },
     )
 
-    const plain = publicBody(requestFor(openai, { ...change, model: 'gpt-4.1', tools: [] }))
+    const plain = publicBody(requestFor({ ...change, model: 'gpt-4.1', tools: [] }))
     t.match(plain.body, { temperature: 0.5, top_p: 0.9 })
     t.same(
       plain.notes.map((note) => note.split(':')[0]),
@@ -78,7 +78,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   })
 
   await t.test('with a ChatGPT login', async (t) => {
-    const { body, notes } = chatgptBody(requestFor(chatgpt, change))
+    const { body, notes } = chatgptBody(requestFor(change))
     const typed: SdkBody = body
     t.match(typed, { instructions: 'You are a helpful assistant.', parallel_tool_calls: true, store: false })
     t.same(
@@ -86,10 +86,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       ['reasoning.effort', 'instructions', 'temperature', 'top_p', 'max_output_tokens'],
     )
     const follow = (settings: ModelSettings) =>
-      chatgptBody(requestFor(chatgpt, { tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
+      chatgptBody(requestFor({ tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
     t.equal(follow({}), false)
     t.equal(follow({ parallel_tool_calls: true }), true)
-    t.same(chatgpt.render(requestFor(chatgpt)).headers, {
+    t.same(chatgpt.render(requestFor()).headers, {
       accept: 'text/event-stream',
       'chatgpt-account-id': 'acc-1',
       originator: 'baton',
@@ -107,7 +107,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       dual_declarations: false,
     }
     const rendered = chatgpt.render(
-      requestFor(chatgpt, {
+      requestFor({
         options,
         credential: { id: null, account_id: 'org-1' },
         session_id: 's'.repeat(80),
@@ -122,7 +122,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   await t.test('content of every kind', async (t) => {
     const data = 'QUJD'
     const { body } = publicBody(
-      requestFor(openai, {
+      requestFor({
         messages: repaired(openai, [
           { role: 'system', parts: [{ type: 'text', text: 'Mind the gap.' }] },
           {
@@ -183,7 +183,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       ['application/x-unheard-of', undefined, 'file.txt'],
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
-      const { body } = publicBody(requestFor(openai, { messages: [{ role: 'user', parts: [part] }] }))
+      const { body } = publicBody(requestFor({ messages: [{ role: 'user', parts: [part] }] }))
       t.match(body.input, [{ content: [{ filename: expected }] }], media_type)
     }
   })
@@ -231,9 +231,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         outcome: 'ok',
       },
     ]
-    const { body } = publicBody(
-      requestFor(openai, { messages: [{ role: 'tool', parts: [...parts, ...odd] }] }),
-    )
+    const { body } = publicBody(requestFor({ messages: [{ role: 'tool', parts: [...parts, ...odd] }] }))
     const outputs = body.input.map((item) => (item.type === 'function_call_output' ? item.output : null))
     t.same(outputs, [
       'words',
@@ -273,7 +271,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
     })
   const rendered = (model: string, credential = 'cred_1') => {
     const messages = repaired(chatgpt, history, model, credential)
-    return chatgptBody(requestFor(chatgpt, { model, messages })).body.input
+    return chatgptBody(requestFor({ model, messages })).body.input
   }
   t.same(rendered(MODEL).slice(1, 5), sent, 'reasoning in its segments, phases, calls: all unchanged')
   t.equal(rendered(MODEL).length, 7, 'and both calls are answered')
@@ -299,7 +297,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
       const [reasoning] = parts
       if (reasoning?.type !== 'reasoning') throw new Error('the fixture begins with reasoning')
       const input = (...own: Part[]) =>
-        chatgptBody(requestFor(chatgpt, { messages: [{ role: 'assistant', parts: own }] })).body.input
+        chatgptBody(requestFor({ messages: [{ role: 'assistant', parts: own }] })).body.input
       const answer: Part = { type: 'text', text: 'So.' }
       t.match(input({ ...reasoning, text: 'edited' }, answer)[0], {
         summary: [{ type: 'summary_text', text: 'edited' }],
