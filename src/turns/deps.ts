@@ -12,10 +12,7 @@ import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export type ResolvedCredential = Pick<
-  ChosenCredential,
-  'facts' | 'kind' | 'path' | 'secret' | 'complete' | 'onUnauthorized'
->
+export type ResolvedCredential = ChosenCredential
 
 export type TurnTools = Pick<
   EngineTools,
