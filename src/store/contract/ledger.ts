@@ -57,7 +57,6 @@ export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | '
     sealed_arguments: Uint8Array | null
   } | null
 }
-/** Times are a caller's words: who reads with them throws invalid_request for what is none. */
 export interface ExecutionFilter {
   session_id?: string
   turn_id?: string
