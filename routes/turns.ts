@@ -258,10 +258,8 @@ const closing = (turn: Turn, what: string) =>
 /** A failed turn's error as the answer to whoever waited for it. */
 function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
   const { code, message, param, details } = error
-  const retryAfter = details?.retry_after
   return new BatonError(code, message, {
     ...(param === null ? {} : { param }),
-    ...(typeof retryAfter === 'number' ? { retryAfter } : {}),
     details: { ...details, turn_id: turn.id },
   })
 }
