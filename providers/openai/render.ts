@@ -38,7 +38,7 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 
 /** For the public API; the operator's headers overrule. */
 export function renderPublic(request: ModelRequest): RenderedRequest {
-  return rendered(publicBody(request), { ...accept, ...operatorHeaders(request) })
+  return rendered(publicBody(request), request.options.headers)
 }
 
 /**
@@ -48,8 +48,6 @@ export function renderPublic(request: ModelRequest): RenderedRequest {
 export function renderChatgpt(request: ModelRequest): RenderedRequest {
   const conversation = cacheKey(request)
   return rendered(chatgptBody(request), {
-    ...accept,
-    ...accountHeader(request.credential),
     ...ORIGINATOR,
     'openai-beta': 'responses=experimental',
     'session-id': conversation,
@@ -65,8 +63,6 @@ export const ORIGINATOR = { originator: 'baton' }
 /** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5). */
 export const accountHeader = ({ account_id }: CredentialFacts): Record<string, string> =>
   account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}
-
-const accept = { accept: 'text/event-stream' }
 
 const rendered = (
   draft: Draft<Record<string, unknown>>,
