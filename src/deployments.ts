@@ -79,7 +79,9 @@ function optionsOf(
   const extras = credential.kind === 'oauth' ? config.providers[provider] : undefined
   return {
     system_blocks: extras?.systemBlocks ?? [],
-    headers: extras?.headers ?? {},
+    headers: Object.fromEntries(
+      Object.entries(extras?.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]),
+    ),
     dual_declarations: config.codeAssistDualDeclarations,
   }
 }

@@ -319,8 +319,7 @@ export function createLlm(deps: LlmDeps): Llm {
     preview(deployment, request) {
       const { method, path, headers, body, notes } = deployment.render(request)
       const shown = headersFor(deployment, MASKED, request.credential, { ...STREAM_HEADERS, ...headers })
-      const added = new Set(Object.keys(request.options.headers).map((name) => name.toLowerCase()))
-      for (const name of Object.keys(shown)) if (added.has(name.toLowerCase())) shown[name] = '***'
+      for (const name of Object.keys(request.options.headers)) if (name in shown) shown[name] = '***'
       return { method, url: urlOf(deployment, path).href, headers: shown, body, notes }
     },
     reported: createModels(fetchModels, now),

@@ -89,7 +89,7 @@ export interface CredentialSecret {
 export interface DeploymentOptions {
   /** Extra leading system blocks; empty by default */
   system_blocks: readonly string[]
-  /** Extra headers; empty by default */
+  /** Extra headers, their names in lower case; empty by default */
   headers: Readonly<Record<string, string>>
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean

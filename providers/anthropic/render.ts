@@ -176,7 +176,7 @@ function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinki
   if (thinking?.type === 'adaptive' && thinking.block_binding) betas.add(BINDING_BETA)
   const own: Record<string, string> = { ...VERSION_HEADER }
   for (const [name, value] of Object.entries(oauth ? options.headers : {})) {
-    if (name.toLowerCase() !== 'anthropic-beta') own[name.toLowerCase()] = value
+    if (name !== 'anthropic-beta') own[name] = value
     else for (const beta of value.split(',')) if (beta.trim() !== '') betas.add(beta.trim())
   }
   return betas.size > 0 ? { ...own, 'anthropic-beta': [...betas].join(',') } : own

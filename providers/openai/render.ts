@@ -53,7 +53,7 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
     'session-id': conversation,
     'thread-id': conversation,
     session_id: conversation,
-    ...operatorHeaders(request),
+    ...request.options.headers,
   })
 }
 
@@ -73,9 +73,6 @@ const rendered = (
   headers,
   ...draft,
 })
-
-const operatorHeaders = ({ options }: ModelRequest): Record<string, string> =>
-  Object.fromEntries(Object.entries(options.headers).map(([name, value]) => [name.toLowerCase(), value]))
 
 /** One key for a conversation; the API takes at most 64 characters. */
 const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 64)

@@ -244,7 +244,7 @@ t.test('each path authorizes in its own way, and only a login takes the operator
     'x-goog-user-project': 'billed',
   })
   t.strictSame(geminiOauth.authorize(SECRET, { id: null }), { authorization: 'Bearer ya29.token' })
-  const options = { system_blocks: ['First.'], headers: { 'X-Extra': '1' }, dual_declarations: true }
+  const options = { system_blocks: ['First.'], headers: { 'x-extra': '1' }, dual_declarations: true }
   const system = (deployment: Deployment) => {
     const { headers, body } = deployment.render(request({ options }))
     const { systemInstruction } = (body.request ?? body) as Record<string, unknown>

@@ -98,7 +98,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   await t.test("the operator's blocks lead, and their headers overrule", async (t) => {
     const options = {
       system_blocks: ['First.'],
-      headers: { Version: '0.169.0', Originator: 'mine' },
+      headers: { version: '0.169.0', originator: 'mine' },
       dual_declarations: false,
     }
     const rendered = chatgpt.render(
