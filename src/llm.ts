@@ -15,7 +15,7 @@ import { bodyBytes } from './llm/body.ts'
 import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
 import { createModels, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
-import { classifier, scrubber } from './llm/scrub.ts'
+import { scrubber } from './llm/scrub.ts'
 import type {
   CredentialFacts,
   CredentialSecret,
@@ -170,7 +170,9 @@ export function createLlm(deps: LlmDeps): Llm {
       maxBytes: MAX_ANSWER,
       beforeSend: () => call.beforeSend?.() ?? true,
     })
-    const classify = classifier(deployment, secret)
+    const scrub = scrubber(secret)
+    const classify = (failure: UpstreamFailure) =>
+      deployment.classify({ ...failure, body: scrub.text(failure.body) })
     const head = await exchange.head()
     if (!isStream(head)) {
       const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
@@ -178,7 +180,7 @@ export function createLlm(deps: LlmDeps): Llm {
     }
     progress.isStreaming = true
     const parser = deployment.parser(call.context, head.headers)
-    await readAnswer(exchange, head, { parser, classify, scrub: scrubber(secret) }, take)
+    await readAnswer(exchange, head, { parser, classify, scrub }, take)
   }
 
   /** The request to try next. Throws the error to give up with. */
