@@ -1,11 +1,9 @@
 /** What every route file is written against: the app with its schema types, and the parts that it calls. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyBaseLogger, FastifyInstance, FastifyTypeProvider, RawServerDefault } from 'fastify'
-import type { Logger } from 'pino'
 import type { Static, TSchema } from 'typebox'
 import type { Auth } from '../src/auth.ts'
 import type { Bus } from '../src/bus/bus.ts'
-import type { Config } from '../src/config/config.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
 import type { Rotation } from '../src/credentials/rotation.ts'
@@ -45,9 +43,7 @@ declare module 'fastify' {
 
 /** What routes call; each takes the parts that it needs. */
 export interface RouteDeps {
-  config: Config
   version: string
-  log: Logger
   store: Store
   bus: Bus
   auth: Auth

@@ -7,6 +7,7 @@ import { Socket } from 'node:net'
 import cors from '@fastify/cors'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
 import helmet from 'helmet'
+import type { Logger } from 'pino'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { auditRoutes } from '../routes/audit.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
@@ -20,6 +21,7 @@ import { sessionToolRoutes } from '../routes/session-tools.ts'
 import { sessionRoutes } from '../routes/sessions.ts'
 import { toolExecutionRoutes } from '../routes/tool-executions.ts'
 import { turnRoutes } from '../routes/turns.ts'
+import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import { onClientError, requestId, sendError, useErrors } from './http-errors.ts'
 import { useOpenApi } from './http-openapi.ts'
@@ -28,6 +30,8 @@ import { createStreams } from './http-sse.ts'
 import { NO_COMPILERS, useValidation } from './http-validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
+  config: Config
+  log: Logger
   /** Between two pings of an event stream; default 15 s */
   pingMs?: number
 }

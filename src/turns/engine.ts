@@ -54,7 +54,6 @@ export interface Engine extends Turns {
   /** No new turns; running ones leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
   isDraining(): boolean
-  running(): number
   /** The turn that this process runs in a session */
   activeTurn(session: string): string | null
 }
@@ -370,7 +369,6 @@ export function createEngine(deps: EngineDeps): Engine {
       await announced.flush()
     },
     isDraining: () => draining,
-    running: () => active.size,
     activeTurn: (session) => active.get(session)?.turn.id ?? null,
   }
 }

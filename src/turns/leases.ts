@@ -2,7 +2,6 @@
  * What keeps turns alive across processes: the heartbeat of our leases, and the scan for work that nobody
  * owns. Both run at a third of the lease; losing the bus costs at most that long.
  */
-import { newId } from '../chat/ids.ts'
 import { inFull, isUnavailable } from '../errors.ts'
 import { EVERYONE, type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
@@ -250,6 +249,3 @@ const isReady = (bus: EngineState['deps']['bus']): Promise<boolean> =>
     () => true,
     () => false,
   )
-
-/** A replica's name as a lease owner: new for each process, since a restarted one owns nothing. */
-export const replicaName = (): string => newId('replica')

@@ -1,12 +1,13 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Bus } from '../bus/bus.ts'
+import { TERMINAL } from '../chat/event.ts'
 import type { Caller } from '../ports.ts'
 import type { Turn } from '../store/store.ts'
 
 /** A bus that is away must not leave a waiting caller behind. */
 const POLL_MS = 1_000
-const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
+const SETTLING: ReadonlySet<string> = new Set([...TERMINAL, 'turn.awaiting_input'])
 const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
 
 /** `find` throws turn_not_found. The wait resolves with the turn as it is then; `seconds` null: without a limit. */

@@ -310,6 +310,6 @@ t.test('nothing is said of a commit that could not be made', async (t) => {
   const { turn } = await former.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
   say()
-  await until(() => former.running() === 0 && types.includes('usage'))
+  await until(() => former.activeTurn(id) === null && types.includes('usage'))
   t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
 })
