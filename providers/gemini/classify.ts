@@ -2,9 +2,10 @@
  * Google's failures as Baton's errors (wire/gemini.md 7). The vendor's own words, its reason and its
  * links are kept in `details.upstream`, with anything that looks like a secret taken out.
  */
+import { isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { count, type Fields, isRecord, list, record, text } from './json.ts'
+import { count, type Fields, list, record, text } from './json.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>

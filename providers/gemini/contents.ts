@@ -2,6 +2,7 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
+import { isRecord } from '../../src/chat/json.ts'
 import type {
   ContentPart,
   MediaPart,
@@ -10,7 +11,7 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { isJsonOf, isRecord } from './json.ts'
+import { isJsonOf } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 export type WirePart =

@@ -2,9 +2,10 @@
  * Failures of the Responses API as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
  * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Wire, wireJson, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Wire, wireNumber, wireObject, wireText } from './wire.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
 interface Facts {
@@ -199,7 +200,7 @@ function toError(facts: Facts, vendor: string): BatonError {
 
 function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const html = /^\s*<(!doctype|html)/i.test(body) || 'cf-mitigated' in headers
-  const json = wireJson(body)
+  const json = parseRecord(body)
   if (!json) {
     const words = html ? (/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? '') : body
     const message = presentable(words)
