@@ -55,4 +55,19 @@ export function parseCursor(cursor: string, session: string): Place {
 export const placeOf = (session: string, after: string): Place | null =>
   after === 'start' || after === 'now' ? null : parseCursor(after, session)
 
+/**
+ * The id of a turn's last frame, a gap too: a log that was lost does not know the turn's end, so the cursor must carry it,
+ * with the turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
+ */
+export const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
+
+const ENDED = /^(.*)\.(turn_[0-9a-z]{24})$/
+
+/** What a client sends to go on after: the cursor in it, and the turn that had ended there. */
+export function readEnd(given: string): { after: string; ended: string | undefined } {
+  // Whatever else follows a cursor is none.
+  const [, after = given, ended] = ENDED.exec(given) ?? []
+  return { after, ended }
+}
+
 const invalid = (message: string) => new BatonError('invalid_cursor', message, { param: 'after' })

@@ -347,7 +347,7 @@ function eventsIn(parts: readonly string[], start: number, tag: string, generati
   const events: LoggedEvent[] = []
   for (let i = start; i + 3 < parts.length; i += 4) {
     const [id = '', type = '', turn = '', data = ''] = parts.slice(i, i + 4)
-    events.push({ cursor: `${id}.${tag}${generation}`, type, turn_id: turn === '' ? null : turn, data })
+    events.push({ cursor: cursorOf(tag, { generation, id }), type, turn_id: turn === '' ? null : turn, data })
   }
   return events
 }
