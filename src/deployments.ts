@@ -13,7 +13,7 @@ interface Served {
   path?: 'code_assist' | 'public'
 }
 
-export interface Deployments {
+interface Deployments {
   /** The ids of the providers, each once */
   readonly providers: readonly string[]
   /** Throws invalid_request where none serves it. */

@@ -48,7 +48,7 @@ export interface ModelCall {
 }
 
 /** A request as it would be sent. */
-export interface Preview {
+interface Preview {
   method: string
   url: string
   /** Secrets, and values that the operator added, as `***` */

@@ -9,7 +9,7 @@ import type { Caller, SessionTools } from './ports.ts'
 import type { ModelSettings } from './provider.ts'
 import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
 
-export interface NewSessionInput {
+interface NewSessionInput {
   provider: string
   model: string
   credential_id?: string | null
@@ -21,7 +21,7 @@ export interface NewSessionInput {
   title?: string | null
   metadata?: Record<string, unknown>
 }
-export type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
+type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
 
 /** Verbs throw session_not_found for an unknown id and another owner's. */
 export interface Sessions {
@@ -34,7 +34,7 @@ export interface Sessions {
   delete(scope: Scope, id: string): Promise<void>
 }
 
-export interface SessionDeps {
+interface SessionDeps {
   store: Pick<Store, 'sessions' | 'connectors'>
   bus: Pick<Bus, 'drop'>
   credentials: Pick<Credentials, 'get'>

@@ -306,7 +306,7 @@ type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
 const [WARN, ERROR] = [40, 50]
 
 /** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
-export interface Presence {
+interface Presence {
   /** It cannot be used, and why */
   away(thrown: unknown): void
   /** Something went well again */

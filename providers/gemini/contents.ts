@@ -14,7 +14,7 @@ import type {
 import { isJsonOf } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
-export type WirePart =
+type WirePart =
   | { text: string; thoughtSignature?: string }
   | { functionCall: FunctionCall; thoughtSignature?: string }
   | { functionResponse: FunctionResponse }
@@ -41,7 +41,7 @@ export interface Content {
   parts: WirePart[]
 }
 
-export interface ContentsTarget {
+interface ContentsTarget {
   /** Signed calls and media inside of function responses (capabilities.ts) */
   gemini3: boolean
   /** Calls and responses carry their ids (4.5) */

@@ -10,7 +10,7 @@ import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
 
 /** Where the deployments differ inside of the body. */
-export interface Form {
+interface Form {
   /** A login: the operator's leading system blocks are for these alone */
   oauth: boolean
   /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */

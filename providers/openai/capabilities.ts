@@ -59,7 +59,7 @@ export function familyOf(model: string): Family {
   return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
 }
 
-export interface EffortTarget {
+interface EffortTarget {
   model: string
   reported?: ReportedModel
 }

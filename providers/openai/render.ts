@@ -16,7 +16,7 @@ import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './
 const RESPONSES_PATH = '/responses'
 
 /** A body and what was left out of it, in words. */
-export interface Draft<Body> {
+interface Draft<Body> {
   body: Body
   notes: string[]
 }

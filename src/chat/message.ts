@@ -38,7 +38,7 @@ export interface ToolCallPart {
   provenance?: Provenance
 }
 /** Where the rest of an oversized result is kept: the execution's stored output. */
-export interface Spill {
+interface Spill {
   exec_id: string
   bytes: number
 }
@@ -63,7 +63,7 @@ export interface MediaPart {
   name?: string
 }
 /** Shown to people, never sent to a model. */
-export interface NoticePart {
+interface NoticePart {
   type: 'notice'
   text: string
 }

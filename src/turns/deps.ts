@@ -14,7 +14,7 @@ import type { ToolboxPolicy } from '../tools/toolbox.ts'
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
 export type ResolvedCredential = ChosenCredential
 
-export type TurnTools = Pick<
+type TurnTools = Pick<
   EngineTools,
   | 'bringUpToDate'
   | 'isBehind'

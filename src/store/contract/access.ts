@@ -125,7 +125,7 @@ export interface Keys {
   used(ids: string[]): Promise<void>
 }
 
-export interface AuditEntry {
+interface AuditEntry {
   /** Who did it */
   owner: string
   /** noun.verb */

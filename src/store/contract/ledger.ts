@@ -4,7 +4,7 @@ import type { Page, PageRequest, Scope } from './scope.ts'
 import type { Fence } from './turns.ts'
 
 /** `started` may have had its effect; `settled` has its result. */
-export type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
+type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
 /** A ledger row. Arguments, error and output are redacted before they get here. */
 export interface NewExecution {
   id: string
