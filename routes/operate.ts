@@ -42,7 +42,7 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Figures for Prometheus',
+        summary: 'Metrics for Prometheus',
         response: {
           200: { description: 'Metrics', content: { 'text/plain': { schema: { type: 'string' } } } },
         },

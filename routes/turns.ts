@@ -117,7 +117,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Say something, and follow what comes of it',
+        summary: 'Start a turn and stream its events',
         description:
           'Default: an event stream of the turn. `stream: false` waits and answers with the turn, or with its ' +
           'error. `background: true` answers at once with 202. A client that goes away never cancels a turn.',
@@ -204,7 +204,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Make the model call in flight anew',
+        summary: 'Restart the model call in flight',
         description: '409 `not_restartable` when none is in flight, `restart_limit` after 8.',
         params: IdParam,
         body: NoBody,

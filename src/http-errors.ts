@@ -111,7 +111,7 @@ export function useErrors(app: App): void {
     const allowed = [...new Set(methods)].join(', ')
     const error = new BatonError(
       'method_not_allowed',
-      `${request.method} is not for ${path}; use ${allowed}.`,
+      `${path} does not allow ${request.method}; use ${allowed}.`,
     )
     return sendError(error, request, reply.header('allow', allowed))
   }

@@ -139,7 +139,7 @@ export async function busyError(
   const session = await store.sessions.get(scope, id)
   return new BatonError(
     'turn_in_progress',
-    'A turn of this session is not ended; wait for it or cancel it first.',
+    'A turn of this session has not ended; wait for it or cancel it first.',
     { details: { active_turn_id: session?.active_turn_id ?? null } },
   )
 }

@@ -209,7 +209,7 @@ function verdict({ status, reason, message }: Failure): Verdict {
   if (byStatus) return byStatus
   if (status >= 500) return ['upstream_overloaded', 'Gemini is not able to answer at the moment.']
   if (status >= 400) return ['upstream_rejected', 'Gemini rejected the request.']
-  return ['upstream_rejected', 'Gemini answered with something else than an event stream.']
+  return ['upstream_rejected', 'Gemini answered with something other than an event stream.']
 }
 
 function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {

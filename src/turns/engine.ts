@@ -315,7 +315,7 @@ export function createEngine(deps: EngineDeps): Engine {
       await find(caller, id)
       const isKnown = (await store.executions.ofTurn(id)).some(({ call_id }) => call_id === call)
       if (!isKnown) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
-      throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
+      throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },
     render: (caller, session, request) => renderPreview(deps, caller, session, request),
     async toolsChanged(session, delta, apply) {

@@ -167,7 +167,7 @@ export function fakeTurns(store: Store) {
     },
     async answer(caller, id, call) {
       await find(caller, id)
-      throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
+      throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },
     async render(_, session, request) {
       calls.push({ verb: 'render', args: [session, request] })
