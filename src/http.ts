@@ -1,6 +1,6 @@
 /**
  * The HTTP side as one Fastify app: hardening, who may call, validation, errors, the OpenAPI document, and
- * the routes. It owns no state but the open streams, and knows nothing of how its parts do their work.
+ * the routes. It owns no state but its connections and open streams, and knows nothing of how its parts do their work.
  */
 import { IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'

@@ -98,7 +98,7 @@ const MAX_ERROR = 256 << 10
 /** Shorter than the idle time of common load balancers (60 s), so that seldom a socket is closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 const MODELS_TIMEOUT_MS = 15_000
-/** One request may be refused for one thing after another; each vendor's `repair` knows fewer. */
+/** One request may be refused for one thing after another; each vendor's `repair` knows no more. */
 const MOST_REPAIRS = 3
 /** A list of models is asked for on nobody's behalf. */
 const NEVER = new AbortController().signal

@@ -51,7 +51,10 @@ export interface SchemaProfile {
   keywords?: ReadonlySet<string>
 }
 
-/** What Baton must know of a model before it prepares a request for it. Data, per model family. */
+/**
+ * What the repair of a history must know of a model (chat/repair.ts). Data, per model family; whatever else families
+ * differ in is the adapter's own.
+ */
 export interface Capabilities {
   /** Reasoning tokens are only valid under the very prefix that they were made under */
   boundThinking: boolean

@@ -1,4 +1,4 @@
-/** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
+/** What the engine needs of the rest; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { Message } from '../chat/message.ts'
