@@ -30,7 +30,7 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   const wait = retryAfter(error)
   if (wait !== null) reply.header('retry-after', String(wait))
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
-  // Closed at once, as Fastify would have it, the connection breaks under a client that still sends, and the answer with it.
+  // Fastify would close the connection at once, and a client still sending would lose the answer.
   if (error.code === 'body_too_large') reply.removeHeader('connection')
   return reply
     .code(error.status)

@@ -95,7 +95,7 @@ export interface LlmDeps {
 const MAX_ANSWER = 64 << 20
 /** Bytes of an error's body; vendors' pages of HTML are shorter. */
 const MAX_ERROR = 256 << 10
-/** Shorter than the idle time of common load balancers (60 s), so that seldom a socket is closed under a request. */
+/** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 const MODELS_TIMEOUT_MS = 15_000
 /** One request may be refused for one thing after another; each vendor's `repair` knows no more. */

@@ -1,4 +1,4 @@
-/** How many turns this process runs at once, shared fairly: owners take turns, whoever asks most. */
+/** How many turns this process runs at once, shared fairly: round-robin over owners. */
 
 export interface Slots {
   /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
