@@ -45,7 +45,8 @@ import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
-import { type Control, createEngine, type Engine } from './turns/engine.ts'
+import { tell } from './turns/control.ts'
+import { createEngine, type Engine } from './turns/engine.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
 export interface App {
@@ -182,8 +183,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         at: new Date().toISOString(),
       }
       await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
-      const control: Control = { op: 'revision', session_id: session, revision: delta.tools_revision }
-      await bus.publish('control', JSON.stringify(control))
+      await tell(bus, { op: 'revision', session_id: session, revision: delta.tools_revision })
     }
 
     const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
