@@ -41,10 +41,10 @@ export interface ModelCall {
   /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
   onUnauthorized?(): Promise<boolean>
   /**
-   * What the deployment's `repair` has mended for calls of the same turn: done to this request before it is sent,
+   * What the deployment's `amend` has amended for calls of the same turn: done to this request before it is sent,
    * and added to by this call.
    */
-  mended?: UpstreamFailure[]
+  amended?: UpstreamFailure[]
 }
 
 /** A request as it would be sent. */
@@ -98,8 +98,8 @@ const MAX_ERROR = 256 << 10
 /** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 const MODELS_TIMEOUT_MS = 15_000
-/** One request may be refused for one thing after another; each vendor's `repair` knows no more. */
-const MOST_REPAIRS = 3
+/** One request may be refused for one thing after another; each vendor's `amend` knows no more. */
+const MOST_AMENDMENTS = 3
 /** A list of models is asked for on nobody's behalf. */
 const NEVER = new AbortController().signal
 
@@ -123,8 +123,8 @@ interface Progress {
   /** A stream has answered the last attempt */
   isStreaming: boolean
   isRefreshed: boolean
-  mended: UpstreamFailure[]
-  repairs: number
+  amended: UpstreamFailure[]
+  amendments: number
   started: number
   firstEventMs: number | null
   usage: Usage | null
@@ -194,12 +194,12 @@ export function createLlm(deps: LlmDeps): Llm {
         progress.isRefreshed = true
         if (await call.onUnauthorized()) return progress.request
       }
-      if (failure.status >= 400 && failure.status < 500 && progress.repairs < MOST_REPAIRS) {
-        const repaired = call.deployment.repair?.(failure, progress.request)
-        if (repaired) {
-          progress.repairs++
-          progress.mended.push(failure)
-          return repaired
+      if (failure.status >= 400 && failure.status < 500 && progress.amendments < MOST_AMENDMENTS) {
+        const amended = call.deployment.amend?.(failure, progress.request)
+        if (amended) {
+          progress.amendments++
+          progress.amended.push(failure)
+          return amended
         }
       }
     }
@@ -246,15 +246,15 @@ export function createLlm(deps: LlmDeps): Llm {
   }
 
   async function stream(call: ModelCall, take: Take): Promise<void> {
-    const { deployment, mended = [] } = call
+    const { deployment, amended = [] } = call
     const progress: Progress = {
-      request: mended.reduce((request, one) => deployment.repair?.(one, request) ?? request, call.request),
+      request: amended.reduce((request, one) => deployment.amend?.(one, request) ?? request, call.request),
       retry: createRetry(random),
       attempts: 0,
       isStreaming: false,
       isRefreshed: false,
-      mended,
-      repairs: 0,
+      amended,
+      amendments: 0,
       started: now(),
       firstEventMs: null,
       usage: null,

@@ -186,11 +186,11 @@ export interface Deployment {
    */
   renewOn?: readonly number[]
   /**
-   * A request to send instead of the refused one (vendor's documented repair, e.g. reasoning that the vendor
+   * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor
    * can no longer verify is left out); null when there is none, or it was made already. Called only before the
    * first byte, possibly again for another reason, and again for later requests of the same turn.
    */
-  repair?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
+  amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */
   models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

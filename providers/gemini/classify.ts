@@ -281,7 +281,7 @@ const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
 /** What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify. */
-export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
   if (/unknown name "id"/i.test(message)) {

@@ -6,7 +6,7 @@
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
 import { bareModel, capabilities, parseModels } from './capabilities.ts'
-import { classify, repairRequest } from './classify.ts'
+import { amendRequest, classify } from './classify.ts'
 import { createParser } from './parse.ts'
 import { declareTools, renderBody, SCHEMA } from './render.ts'
 
@@ -17,7 +17,7 @@ const shared = {
   toolLimit: 512,
   parser: createParser,
   classify,
-  repair: repairRequest,
+  amend: amendRequest,
 } as const
 
 const publicApi = {

@@ -155,7 +155,7 @@ export function classifyEvent(event: Wire, vendor: string, answered: Facts['head
  * account or model, items that were never stored, readable summaries for an unverified organisation
  * (param `reasoning.summary`), more output than the model has. Null where leaving that out would change nothing.
  */
-export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
     return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }

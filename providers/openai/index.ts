@@ -11,7 +11,7 @@ import {
   publicCapabilities,
   schemaProfile,
 } from './capabilities.ts'
-import { classifyFailure, repairRequest } from './classify.ts'
+import { amendRequest, classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
 import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
@@ -31,7 +31,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   render: renderPublic,
   parser: (context, headers = {}) => createParser(context, vendor, headers),
   classify: (failure) => classifyFailure(failure, vendor),
-  repair: repairRequest,
+  amend: amendRequest,
   authorize: ({ api_key }) => bearer(api_key, vendor),
   models: { path: '/models', parse: parsePublicModels },
 })

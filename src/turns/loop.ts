@@ -154,7 +154,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     isCurrent: start !== undefined,
     index: committedSteps(turn),
     invalidCalls: 0,
-    mended: [],
+    amended: [],
     hint: null,
     open: null,
   }

@@ -57,7 +57,7 @@ t.test('whole turns against the emulator', async (t) => {
       return [...framesOf(answer).flatMap((frame) => parser.push(frame)), ...parser.end()]
     }
     const failure = { status: response.status, headers: Object.fromEntries(response.headers), body: answer }
-    const again = path.deployment.repair?.(failure, request)
+    const again = path.deployment.amend?.(failure, request)
     if (again) return send(path, again)
     throw path.deployment.classify(failure)
   }
