@@ -52,7 +52,7 @@ export interface RouteDeps {
   tools: SessionTools
   connectors: Connectors
   credentials: Credentials
-  /** Seals everything at rest anew under the first encryption key. */
+  /** Re-encrypts everything at rest with the first encryption key. */
   rotateEncryption(by: string): Promise<Rotation>
   logins: Logins
   /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */

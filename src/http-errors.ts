@@ -78,7 +78,7 @@ const REFUSALS: Record<string, () => BatonError> = {
 export function useErrors(app: App): void {
   const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
   app.addHook('onRoute', ({ url, method }) => {
-    // What answers preflights everywhere is no sign of something being there.
+    // The route that answers preflights everywhere does not count.
     if (url === '*') return
     const pattern = new RegExp(
       `^${url
@@ -123,7 +123,7 @@ export function useErrors(app: App): void {
   app.setNotFoundHandler(notHere)
 }
 
-/** A request that is no HTTP: answered in the same shape before the connection is closed. */
+/** A request that is not HTTP: answered in the same shape before the connection is closed. */
 export function onClientError({ code }: ConnectionError, socket: Socket): void {
   if (code === 'ECONNRESET' || socket.destroyed || !socket.writable) return void socket.destroy()
   const [status, message] = NOT_HTTP[code] ?? ['400 Bad Request', 'The request is not valid HTTP.']

@@ -217,8 +217,8 @@ interface Told {
 }
 
 /**
- * Where the log was lost, a turn's next owner says in the new one how the turn began: whoever stayed knows that, or has
- * it from a snapshot.
+ * Where the log was lost, a turn's next owner says in the new one how the turn began. Readers that stayed know that, or
+ * have it from a snapshot.
  */
 function createTold(): Told {
   const known = new Set<string>()

@@ -135,7 +135,7 @@ async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
   })
 }
 
-/** Helmet's headers, asked for once: it works them out anew for each request, and here they are always the same. */
+/** Helmet's headers, computed once: it would compute them for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
   const headers: Record<string, string> = {}
   const apply = helmet({
@@ -144,7 +144,7 @@ function hardeningHeaders(): Record<string, string> {
       useDefaults: false,
       directives: { defaultSrc: ["'none'"], frameAncestors: ["'none'"] },
     },
-    // Whether the name is served by https alone is for whoever ends TLS to say.
+    // Whether the name is served by https alone is up to the proxy that ends TLS.
     strictTransportSecurity: false,
   })
   const response = new ServerResponse(new IncomingMessage(new Socket()))

@@ -32,7 +32,7 @@ export { LlmStale } from './llm/exchange.ts'
 export interface ModelCall {
   deployment: Deployment
   request: ModelRequest
-  /** Opened anew for every attempt, so that a refreshed token is used */
+  /** Opened for every attempt, so that a refreshed token is used */
   secret(): Promise<CredentialSecret>
   context: ParseContext
   signal: AbortSignal

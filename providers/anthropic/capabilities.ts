@@ -84,7 +84,7 @@ const FAMILIES: Readonly<Record<string, Family>> = {
 
 /** An unknown Claude is taken for a newer one: it gets nothing that any of the newest refuses. */
 const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
-/** An id that is no Claude's comes from a proxy: besides that, it is told nothing that was not asked for. */
+/** An id that is not a Claude's comes from a proxy: beyond that, it is sent nothing that was not asked for. */
 const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date. */

@@ -16,8 +16,8 @@ import { createParser } from './parse.ts'
 import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
 /**
- * The Responses API with a key, of whoever serves it: the provider's id, and its name in errors. Where it serves
- * other models than OpenAI's, it needs capabilities of its own.
+ * The Responses API with a key, whichever vendor serves it: its provider id, and its name in errors. A vendor with
+ * models other than OpenAI's needs capabilities of its own.
  */
 export const responsesApi = (provider: string, vendor: string): Deployment => ({
   id: provider,

@@ -41,7 +41,7 @@ export const formatCursor = (tag: string, { generation, ms, n }: Place): string 
 
 const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
-/** Throws `invalid_cursor` for what is no cursor, or one of another session. */
+/** Throws `invalid_cursor` for what is not a cursor, or is another session's. */
 export function parseCursor(cursor: string, session: string): Place {
   const [, ms, n, tag, generation] = FORM.exec(cursor) ?? []
   if (ms === undefined || n === undefined || generation === undefined) {

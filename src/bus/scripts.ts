@@ -231,7 +231,7 @@ export interface Position {
 export interface Group {
   session: string
   events: readonly BusEvent[]
-  /** Events of this session were given up before: its log begins anew */
+  /** Events of this session were given up before: its log starts over */
   reset: boolean
 }
 export interface Page {

@@ -113,7 +113,7 @@ export function addUsage(a: Usage, b: Usage): Usage {
 /** More than any provider counts in one call; all calls of a session together stay within what the store can hold. */
 const MOST_TOKENS = 1e12
 
-/** A provider's figures as they can be counted: what is no sound number of tokens was not told. */
+/** A provider's token counts; whatever is not a sound number was not reported. */
 export function soundUsage(told: Usage): Usage {
   const sound = (count: number) => (Number.isInteger(count) && count >= 0 && count <= MOST_TOKENS ? count : 0)
   return {

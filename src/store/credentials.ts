@@ -1,4 +1,4 @@
-/** Credentials: rows for their owners, refreshes under a claim, secrets sealed anew by version. */
+/** Credentials: rows for their owners, refreshes under a claim, secrets re-sealed by version. */
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
@@ -108,7 +108,7 @@ function rows(db: Db) {
   } satisfies Partial<Credentials>
 }
 
-/** Who sets a default waits here for whoever else does; then there is one at most. */
+/** Setting a default waits here for any other that is being set, so that there is one at most. */
 async function clearDefault(queries: Queries, owner: string, provider: string): Promise<void> {
   await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [`${provider} ${owner}`])
   await queries.query(

@@ -126,7 +126,7 @@ export function createEngine(deps: EngineDeps): Engine {
       const isLate = entry.kind === 'fresh' && slots.isFull()
       // What was read when it was opened is old for a turn that has to wait for a slot.
       const begins: Entry = isLate ? { kind: 'fresh' } : entry
-      // Its log begins with this, whoever speaks of it or reads it before it has its slot.
+      // The first event of its log, also for those who speak of it or read it before it has its slot.
       if (isLate) void sayCreated(turn)
       // One that is told to stop while it waits goes on without a slot: it only ends.
       const asked = performance.now()

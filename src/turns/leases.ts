@@ -50,7 +50,7 @@ interface Watch {
   storeAwayAt: number
   /** Announcements that were found unsaid, and when first */
   unsaidSince: Map<string, number>
-  /** Turns that did not open, to be run or announced: whoever has their keys is a later process, or another */
+  /** Turns that could not be decrypted, to be run or announced: only a later process, or another, has their keys */
   unreadable: { turns: Set<string>; ends: Set<string> }
 }
 
@@ -219,7 +219,7 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
   const { store, bus, log } = state.deps
   const { ends } = watch.unreadable
   const leftovers = await store.turns.unannounced(SCAN_LIMIT, [...ends])
-  // A bus that is away would count each try as events lost, and begin their sessions' logs anew.
+  // A bus that is away would count each try as events lost, and start their sessions' logs over.
   if (leftovers.length > 0 && !(await isReady(bus))) return
   const now = performance.now()
   const before = watch.unsaidSince

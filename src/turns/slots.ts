@@ -5,7 +5,7 @@ export interface Slots {
   take(owner: string, signal: AbortSignal): Promise<() => void>
   running(): number
   waiting(): number
-  /** Whoever takes one now has to wait. */
+  /** One that is taken now has to wait. */
   isFull(): boolean
 }
 

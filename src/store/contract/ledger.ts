@@ -77,7 +77,7 @@ export interface Executions {
   >
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
   ofTurn(turn: string): Promise<Execution[]>
-  /** Marks a started execution as begun anew (recovery) or moves an approved one to started. */
+  /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
   decide(
