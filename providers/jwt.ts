@@ -2,6 +2,7 @@
  * What a token says of itself. Never a proof: tokens are read here that came straight from a vendor over
  * TLS, or that their owner gave, and only to show and to plan by.
  */
+import { parseRecord } from '../src/chat/json.ts'
 
 export type Claims = Readonly<Record<string, unknown>>
 
@@ -9,12 +10,7 @@ export type Claims = Readonly<Record<string, unknown>>
 export function claimsOf(token: string | undefined): Claims {
   const [, middle, signature] = token?.split('.') ?? []
   if (middle === undefined || signature === undefined) return {}
-  try {
-    const value: unknown = JSON.parse(Buffer.from(middle, 'base64url').toString('utf8'))
-    return typeof value === 'object' && value !== null ? (value as Claims) : {}
-  } catch {
-    return {}
-  }
+  return parseRecord(Buffer.from(middle, 'base64url').toString('utf8')) ?? {}
 }
 
 /** When it ends, RFC 3339; undefined where it does not say. */

@@ -1,11 +1,9 @@
 /** What every route file is written against: the app with its schema types, and the parts that it calls. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyBaseLogger, FastifyInstance, FastifyTypeProvider, RawServerDefault } from 'fastify'
-import type { Logger } from 'pino'
 import type { Static, TSchema } from 'typebox'
 import type { Auth } from '../src/auth.ts'
 import type { Bus } from '../src/bus/bus.ts'
-import type { Config } from '../src/config/config.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
 import type { Rotation } from '../src/credentials/rotation.ts'
@@ -45,9 +43,7 @@ declare module 'fastify' {
 
 /** What routes call; each takes the parts that it needs. */
 export interface RouteDeps {
-  config: Config
   version: string
-  log: Logger
   store: Store
   bus: Bus
   auth: Auth
@@ -56,7 +52,7 @@ export interface RouteDeps {
   tools: SessionTools
   connectors: Connectors
   credentials: Credentials
-  /** Seals everything at rest anew under the first encryption key. */
+  /** Re-encrypts everything at rest with the first encryption key. */
   rotateEncryption(by: string): Promise<Rotation>
   logins: Logins
   /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */

@@ -151,7 +151,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   )
   app.delete(
     '/credentials/:id',
-    { schema: { tags, summary: 'Forget a key or login', params: IdParam, response: { 204: Type.Null() } } },
+    { schema: { tags, summary: 'Delete a credential', params: IdParam, response: { 204: Type.Null() } } },
     async (request, reply) => {
       await credentials.delete(request.caller, request.params.id)
       return reply.code(204).send()

@@ -1,16 +1,14 @@
 /** The events of a turn and of a session, as streams that can be resumed. */
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
+import { endedAt, readEnd } from '../src/bus/cursor.ts'
 import { BatonError } from '../src/errors.ts'
-import { endedAt, type StreamSource } from '../src/http-sse.ts'
+import type { StreamSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
 import { IdParam } from './schemas.ts'
 import { Event } from './turn-event.ts'
 import { turnView } from './turn-view.ts'
-
-/** See endedAt; whatever else follows a cursor is none. */
-const ENDED = /^(.*)\.(turn_[0-9a-z]{24})$/
 
 /** One that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
@@ -108,10 +106,9 @@ export const EventStream = {
 function resumeAt(
   header: string | undefined,
   query: string | undefined,
-): { after: string | null; ended: string | undefined } {
-  const given = header || (query ?? null)
-  const [, after = given, ended] = ENDED.exec(given ?? '') ?? []
-  return { after, ended }
+): Partial<ReturnType<typeof readEnd>> {
+  const given = header || query
+  return given === undefined ? {} : readEnd(given)
 }
 
 /** A cursor that is refused is named as it was sent. */
@@ -151,7 +148,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const turn = await store.turns.get(request.caller, request.params.id)
       if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
       const header = request.headers['last-event-id']
-      const { after, ended } = resumeAt(header, request.query.after)
+      const { after = null, ended } = resumeAt(header, request.query.after)
       return namingHeader(header, async () => {
         const hasEnded = turn.ended_at !== null
         const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after, hasEnded))
@@ -176,7 +173,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
       const header = request.headers['last-event-id']
-      const { after } = resumeAt(header, request.query.after)
+      const { after = null } = resumeAt(header, request.query.after)
       return namingHeader(header, async () =>
         streams.send(reply, sessionEvents(deps, request.caller, session.id, after)),
       )

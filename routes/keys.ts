@@ -54,7 +54,7 @@ const config = { admin: true }
 export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void {
   app.post(
     '/keys',
-    { config, schema: { tags, summary: 'Make a key', body: NewKey, response: { 201: MadeKey } } },
+    { config, schema: { tags, summary: 'Create a key', body: NewKey, response: { 201: MadeKey } } },
     async (request, reply) => {
       const { expires_at } = request.body
       if (expires_at !== undefined && Date.parse(expires_at) <= Date.now()) {
@@ -77,7 +77,7 @@ export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void
       config,
       schema: {
         tags,
-        summary: 'Seal every stored secret anew under the first key of BATON_ENCRYPTION_KEYS',
+        summary: 'Re-encrypt every stored secret with the first key of BATON_ENCRYPTION_KEYS',
         body: NoBody,
         response: { 200: Rotated },
       },

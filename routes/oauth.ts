@@ -129,7 +129,7 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     {
       schema: {
         tags,
-        summary: 'How far a login is',
+        summary: "Read a login's status",
         params: ProviderParam,
         querystring: Type.Object({ state: State }, closed),
         response: { 200: LoginStatus },

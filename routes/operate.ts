@@ -11,7 +11,7 @@ const tags = ['operation']
 /** A dependency that has not answered by then is not ready. */
 const READY_MS = 3000
 
-/** Below the root, for the machine around Baton: no key. */
+/** Outside /v1, for probes and scrapers; no key needed. */
 export function operateRoutes(app: App, deps: RouteDeps): void {
   const { store, bus, metrics, version, isDraining } = deps
 
@@ -42,7 +42,7 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Figures for Prometheus',
+        summary: 'Metrics for Prometheus',
         response: {
           200: { description: 'Metrics', content: { 'text/plain': { schema: { type: 'string' } } } },
         },

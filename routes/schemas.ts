@@ -115,7 +115,7 @@ export const ErrorShape = Type.Object(
   },
 )
 
-/** Where a page is asked for in a way that is nobody's return: the error in JSON. */
+/** When the callback is called without a login's parameters, the error is JSON. */
 export const PAGE_OR_ERROR = {
   ...PAGE,
   content: { ...PAGE.content, 'application/json': { schema: ErrorShape } },

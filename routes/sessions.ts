@@ -174,10 +174,10 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
       },
     },
     async (request) => {
-      const { provider, model, context, input } = request.body
+      const { provider = null, model = null, context, input } = request.body
       return turns.render(request.caller, request.params.id, {
-        ...(provider === undefined ? {} : { provider }),
-        ...(model === undefined ? {} : { model }),
+        provider,
+        model,
         context: await givenEdits({ assertUrl }, context),
         input: input === undefined ? [] : await givenInput({ assertUrl }, input),
       })

@@ -14,6 +14,7 @@ import {
   Json,
   listOf,
   nullable,
+  Outcome,
   pageOf,
   paging,
   text,
@@ -23,7 +24,7 @@ const filters = {
   session_id: Type.Optional(text(1, 512)),
   turn_id: Type.Optional(text(1, 512)),
   tool: Type.Optional(text(1, 512)),
-  outcome: Type.Optional(Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])),
+  outcome: Type.Optional(Outcome),
   since: Type.Optional(Instant),
   until: Type.Optional(Instant),
 }

@@ -109,9 +109,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     const now = await turns.wait(caller, turn.id, null, streams.leaving(reply))
     if (now.state === 'failed' && now.error) throw failure(now, now.error)
     if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(now)
-    throw new BatonError('draining', 'Baton is shutting down; the turn goes on.', {
-      details: { turn_id: turn.id },
-    })
+    throw closing(turn, 'the turn goes on')
   }
 
   app.post(
@@ -119,7 +117,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Say something, and follow what comes of it',
+        summary: 'Start a turn and stream its events',
         description:
           'Default: an event stream of the turn. `stream: false` waits and answers with the turn, or with its ' +
           'error. `background: true` answers at once with 202. A client that goes away never cancels a turn.',
@@ -194,9 +192,11 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const waits = request.query.wait ?? false
+      const waits = request.query.wait ? streams.leaving(reply) : null
       const turn = await turns.cancel(request.caller, request.params.id, waits)
-      return reply.code(waits ? 200 : 202).send(waits ? await fullView(turn) : turnView(turn))
+      if (!waits) return reply.code(202).send(turnView(turn))
+      if (waits.aborted && turn.ended_at === null) throw closing(turn, 'the turn is still being cancelled')
+      return fullView(turn)
     },
   )
   app.post(
@@ -204,7 +204,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     {
       schema: {
         tags,
-        summary: 'Make the model call in flight anew',
+        summary: 'Restart the model call in flight',
         description: '409 `not_restartable` when none is in flight, `restart_limit` after 8.',
         params: IdParam,
         body: NoBody,
@@ -251,13 +251,15 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
   )
 }
 
+/** To whoever waits for a turn when the server closes. */
+const closing = (turn: Turn, what: string) =>
+  new BatonError('draining', `Baton is shutting down; ${what}.`, { details: { turn_id: turn.id } })
+
 /** A failed turn's error as the answer to whoever waited for it. */
 function failure(turn: Turn, error: NonNullable<Turn['error']>): BatonError {
   const { code, message, param, details } = error
-  const retryAfter = details?.retry_after
   return new BatonError(code, message, {
     ...(param === null ? {} : { param }),
-    ...(typeof retryAfter === 'number' ? { retryAfter } : {}),
     details: { ...details, turn_id: turn.id },
   })
 }

@@ -11,6 +11,7 @@ import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
 import type { ToolsDelta, TurnEvent } from './chat/event.ts'
+import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import { EX_CONFIG } from './config/load.ts'
 import { isLoopback } from './config/settings.ts'
@@ -44,8 +45,8 @@ import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
-import { type Control, createEngine, type Engine } from './turns/engine.ts'
-import { replicaName } from './turns/leases.ts'
+import { tell } from './turns/control.ts'
+import { createEngine, type Engine } from './turns/engine.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
 export interface App {
@@ -182,8 +183,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         at: new Date().toISOString(),
       }
       await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
-      const control: Control = { op: 'revision', session_id: session, revision: delta.tools_revision }
-      await bus.publish('control', JSON.stringify(control))
+      await tell(bus, { op: 'revision', session_id: session, revision: delta.tools_revision })
     }
 
     const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
@@ -226,7 +226,8 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       metrics,
       log,
       settings: {
-        replica: replicaName(),
+        // A new one for each process: one that was restarted owns nothing.
+        replica: newId('replica'),
         leaseSeconds: config.leaseSeconds,
         concurrentTurns: config.limits.concurrentTurns,
         waitingTurns: config.limits.waitingTurns,

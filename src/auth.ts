@@ -70,7 +70,7 @@ export interface Auth {
   close(): Promise<void>
 }
 
-export interface AuthDeps {
+interface AuthDeps {
   config: Pick<Config, 'auth' | 'adminKey' | 'corsOrigins'>
   store: Pick<Store, 'keys' | 'audit'>
   bus: Pick<Bus, 'publish' | 'subscribe'>

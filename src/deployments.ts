@@ -13,7 +13,7 @@ interface Served {
   path?: 'code_assist' | 'public'
 }
 
-export interface Deployments {
+interface Deployments {
   /** The ids of the providers, each once */
   readonly providers: readonly string[]
   /** Throws invalid_request where none serves it. */
@@ -79,7 +79,9 @@ function optionsOf(
   const extras = credential.kind === 'oauth' ? config.providers[provider] : undefined
   return {
     system_blocks: extras?.systemBlocks ?? [],
-    headers: extras?.headers ?? {},
+    headers: Object.fromEntries(
+      Object.entries(extras?.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]),
+    ),
     dual_declarations: config.codeAssistDualDeclarations,
   }
 }

@@ -30,7 +30,7 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   const wait = retryAfter(error)
   if (wait !== null) reply.header('retry-after', String(wait))
   if (error.code === 'unauthenticated') reply.header('www-authenticate', 'Bearer')
-  // Closed at once, as Fastify would have it, the connection breaks under a client that still sends, and the answer with it.
+  // Fastify would close the connection at once, and a client still sending would lose the answer.
   if (error.code === 'body_too_large') reply.removeHeader('connection')
   return reply
     .code(error.status)
@@ -78,7 +78,7 @@ const REFUSALS: Record<string, () => BatonError> = {
 export function useErrors(app: App): void {
   const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
   app.addHook('onRoute', ({ url, method }) => {
-    // What answers preflights everywhere is no sign of something being there.
+    // The route that answers preflights everywhere does not count.
     if (url === '*') return
     const pattern = new RegExp(
       `^${url
@@ -111,7 +111,7 @@ export function useErrors(app: App): void {
     const allowed = [...new Set(methods)].join(', ')
     const error = new BatonError(
       'method_not_allowed',
-      `${request.method} is not for ${path}; use ${allowed}.`,
+      `${path} does not allow ${request.method}; use ${allowed}.`,
     )
     return sendError(error, request, reply.header('allow', allowed))
   }
@@ -123,7 +123,7 @@ export function useErrors(app: App): void {
   app.setNotFoundHandler(notHere)
 }
 
-/** A request that is no HTTP: answered in the same shape before the connection is closed. */
+/** A request that is not HTTP: answered in the same shape before the connection is closed. */
 export function onClientError({ code }: ConnectionError, socket: Socket): void {
   if (code === 'ECONNRESET' || socket.destroyed || !socket.writable) return void socket.destroy()
   const [status, message] = NOT_HTTP[code] ?? ['400 Bad Request', 'The request is not valid HTTP.']

@@ -69,10 +69,10 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
 /** What a status says where its route says no more. */
 const STATUSES: Record<string, string> = {
   200: 'Done',
-  201: 'Made',
-  202: 'Accepted; it goes on',
-  204: 'Done; there is nothing to show',
-  503: 'Not now',
+  201: 'Created',
+  202: 'Accepted; runs in the background',
+  204: 'No content',
+  503: 'Unavailable; try again later',
   default: 'What went wrong',
 }
 

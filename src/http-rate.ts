@@ -9,7 +9,7 @@ export interface RateLimit {
   /** Throws rate_limited. The bootstrap admin is never refused: somebody must be able to look. */
   admit(caller: Caller): Promise<void>
 }
-export interface RateLimitDeps {
+interface RateLimitDeps {
   config: Pick<Config, 'rateLimitPerMinute'>
   bus: Pick<Bus, 'tally'>
   /** Milliseconds; for tests */

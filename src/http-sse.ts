@@ -7,6 +7,7 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'n
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
 import type { LoggedEvent, ReadItem } from './bus/bus.ts'
+import { endedAt } from './bus/cursor.ts'
 import { isTerminal } from './chat/event.ts'
 import { BatonError } from './errors.ts'
 import { encodeComment, encodeEvent } from './sse.ts'
@@ -35,7 +36,7 @@ export interface Streams {
   close(): void
 }
 
-export interface StreamOptions {
+interface StreamOptions {
   log: Logger
   metrics: Pick<Metrics, 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   /** Asked at each ping: throws unauthenticated once the stream's key may call no more */
@@ -216,8 +217,8 @@ interface Told {
 }
 
 /**
- * Where the log was lost, a turn's next owner says in the new one how the turn began: whoever stayed knows that, or has
- * it from a snapshot.
+ * Where the log was lost, a turn's next owner says in the new one how the turn began. Readers that stayed know that, or
+ * have it from a snapshot.
  */
 function createTold(): Told {
   const known = new Set<string>()
@@ -238,12 +239,6 @@ function createTold(): Told {
   }
 }
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
-
-/**
- * The id of a turn's last frame, a gap too: a log that was lost does not know the turn's end, so the cursor must carry it,
- * with the turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
- */
-export const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
 
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''

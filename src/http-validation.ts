@@ -16,7 +16,7 @@ import { createAjv, deepest, problemOf } from './validation.ts'
 const DEEPEST = 200
 /** Items and fields of a body: each costs a hundred bytes and more, and all are made without a pause. */
 const MOST_VALUES = 1_000_000
-/** Whoever asks since it was started whether it is ready hears so before schemas are compiled. */
+/** Readiness probes waiting since the start are answered before schemas are compiled. */
 const ANSWER_FIRST_MS = 50
 
 /** Stands where Fastify would load compilers of its own until `useValidation` has set ours. */
@@ -123,8 +123,8 @@ function useBodies(app: App): void {
 }
 
 /**
- * A content type without content means nothing, be it one that nobody reads. Where only the parser will see whether
- * there is content, one that is no type at all must not be refused before.
+ * Without a body the content type is ignored. With a chunked body only the parser knows, so a malformed type must not
+ * be refused earlier.
  */
 function plainContentType(request: FastifyRequest, _: unknown, done: () => void): void {
   const { headers } = request.raw

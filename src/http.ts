@@ -1,12 +1,13 @@
 /**
  * The HTTP side as one Fastify app: hardening, who may call, validation, errors, the OpenAPI document, and
- * the routes. It owns no state but the open streams, and knows nothing of how its parts do their work.
+ * the routes. It owns no state but its connections and open streams, and knows nothing of how its parts do their work.
  */
 import { IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import cors from '@fastify/cors'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
 import helmet from 'helmet'
+import type { Logger } from 'pino'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { auditRoutes } from '../routes/audit.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
@@ -20,6 +21,7 @@ import { sessionToolRoutes } from '../routes/session-tools.ts'
 import { sessionRoutes } from '../routes/sessions.ts'
 import { toolExecutionRoutes } from '../routes/tool-executions.ts'
 import { turnRoutes } from '../routes/turns.ts'
+import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import { onClientError, requestId, sendError, useErrors } from './http-errors.ts'
 import { useOpenApi } from './http-openapi.ts'
@@ -28,6 +30,8 @@ import { createStreams } from './http-sse.ts'
 import { NO_COMPILERS, useValidation } from './http-validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
+  config: Config
+  log: Logger
   /** Between two pings of an event stream; default 15 s */
   pingMs?: number
 }
@@ -131,7 +135,7 @@ async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
   })
 }
 
-/** Helmet's headers, asked for once: it works them out anew for each request, and here they are always the same. */
+/** Helmet's headers, computed once: it would compute them for each request, and here they never change. */
 function hardeningHeaders(): Record<string, string> {
   const headers: Record<string, string> = {}
   const apply = helmet({
@@ -140,7 +144,7 @@ function hardeningHeaders(): Record<string, string> {
       useDefaults: false,
       directives: { defaultSrc: ["'none'"], frameAncestors: ["'none'"] },
     },
-    // Whether the name is served by https alone is for whoever ends TLS to say.
+    // Whether the name is served by https alone is up to the proxy that ends TLS.
     strictTransportSecurity: false,
   })
   const response = new ServerResponse(new IncomingMessage(new Socket()))

@@ -15,7 +15,7 @@ import { bodyBytes } from './llm/body.ts'
 import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
 import { createModels, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
-import { classifier, scrubber } from './llm/scrub.ts'
+import { scrubber } from './llm/scrub.ts'
 import type {
   CredentialFacts,
   CredentialSecret,
@@ -32,7 +32,7 @@ export { LlmStale } from './llm/exchange.ts'
 export interface ModelCall {
   deployment: Deployment
   request: ModelRequest
-  /** Opened anew for every attempt, so that a refreshed token is used */
+  /** Opened for every attempt, so that a refreshed token is used */
   secret(): Promise<CredentialSecret>
   context: ParseContext
   signal: AbortSignal
@@ -41,14 +41,14 @@ export interface ModelCall {
   /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
   onUnauthorized?(): Promise<boolean>
   /**
-   * What the deployment's `repair` has mended for calls of the same turn: done to this request before it is sent,
+   * What the deployment's `amend` has amended for calls of the same turn: done to this request before it is sent,
    * and added to by this call.
    */
-  mended?: UpstreamFailure[]
+  amended?: UpstreamFailure[]
 }
 
 /** A request as it would be sent. */
-export interface Preview {
+interface Preview {
   method: string
   url: string
   /** Secrets, and values that the operator added, as `***` */
@@ -95,11 +95,11 @@ export interface LlmDeps {
 const MAX_ANSWER = 64 << 20
 /** Bytes of an error's body; vendors' pages of HTML are shorter. */
 const MAX_ERROR = 256 << 10
-/** Shorter than the idle time of common load balancers (60 s), so that seldom a socket is closed under a request. */
+/** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
 const KEEP_ALIVE_MS = 55_000
 const MODELS_TIMEOUT_MS = 15_000
-/** One request may be refused for one thing after another; each vendor's `repair` knows fewer. */
-const MOST_REPAIRS = 3
+/** One request may be refused for one thing after another; each vendor's `amend` knows no more. */
+const MOST_AMENDMENTS = 3
 /** A list of models is asked for on nobody's behalf. */
 const NEVER = new AbortController().signal
 
@@ -123,8 +123,8 @@ interface Progress {
   /** A stream has answered the last attempt */
   isStreaming: boolean
   isRefreshed: boolean
-  mended: UpstreamFailure[]
-  repairs: number
+  amended: UpstreamFailure[]
+  amendments: number
   started: number
   firstEventMs: number | null
   usage: Usage | null
@@ -170,7 +170,9 @@ export function createLlm(deps: LlmDeps): Llm {
       maxBytes: MAX_ANSWER,
       beforeSend: () => call.beforeSend?.() ?? true,
     })
-    const classify = classifier(deployment, secret)
+    const scrub = scrubber(secret)
+    const classify = (failure: UpstreamFailure) =>
+      deployment.classify({ ...failure, body: scrub.text(failure.body) })
     const head = await exchange.head()
     if (!isStream(head)) {
       const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
@@ -178,7 +180,7 @@ export function createLlm(deps: LlmDeps): Llm {
     }
     progress.isStreaming = true
     const parser = deployment.parser(call.context, head.headers)
-    await readAnswer(exchange, head, { parser, classify, scrub: scrubber(secret) }, take)
+    await readAnswer(exchange, head, { parser, classify, scrub }, take)
   }
 
   /** The request to try next. Throws the error to give up with. */
@@ -192,12 +194,12 @@ export function createLlm(deps: LlmDeps): Llm {
         progress.isRefreshed = true
         if (await call.onUnauthorized()) return progress.request
       }
-      if (failure.status >= 400 && failure.status < 500 && progress.repairs < MOST_REPAIRS) {
-        const repaired = call.deployment.repair?.(failure, progress.request)
-        if (repaired) {
-          progress.repairs++
-          progress.mended.push(failure)
-          return repaired
+      if (failure.status >= 400 && failure.status < 500 && progress.amendments < MOST_AMENDMENTS) {
+        const amended = call.deployment.amend?.(failure, progress.request)
+        if (amended) {
+          progress.amendments++
+          progress.amended.push(failure)
+          return amended
         }
       }
     }
@@ -244,15 +246,15 @@ export function createLlm(deps: LlmDeps): Llm {
   }
 
   async function stream(call: ModelCall, take: Take): Promise<void> {
-    const { deployment, mended = [] } = call
+    const { deployment, amended = [] } = call
     const progress: Progress = {
-      request: mended.reduce((request, one) => deployment.repair?.(one, request) ?? request, call.request),
+      request: amended.reduce((request, one) => deployment.amend?.(one, request) ?? request, call.request),
       retry: createRetry(random),
       attempts: 0,
       isStreaming: false,
       isRefreshed: false,
-      mended,
-      repairs: 0,
+      amended,
+      amendments: 0,
       started: now(),
       firstEventMs: null,
       usage: null,
@@ -319,8 +321,7 @@ export function createLlm(deps: LlmDeps): Llm {
     preview(deployment, request) {
       const { method, path, headers, body, notes } = deployment.render(request)
       const shown = headersFor(deployment, MASKED, request.credential, { ...STREAM_HEADERS, ...headers })
-      const added = new Set(Object.keys(request.options.headers).map((name) => name.toLowerCase()))
-      for (const name of Object.keys(shown)) if (added.has(name.toLowerCase())) shown[name] = '***'
+      for (const name of Object.keys(request.options.headers)) if (name in shown) shown[name] = '***'
       return { method, url: urlOf(deployment, path).href, headers: shown, body, notes }
     },
     reported: createModels(fetchModels, now),

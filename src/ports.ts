@@ -3,11 +3,9 @@
  * (src/tools/), logins. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
  * scope, and answers in the shapes of api.md, so that a route is schema, call and reply.
  */
-import type { ContextEdit } from './chat/edits.ts'
 import type { ToolsDelta } from './chat/event.ts'
-import type { Part } from './chat/message.ts'
 import type { JsonSchema } from './provider.ts'
-import type { Connector, Scope, Session, Turn } from './store/store.ts'
+import type { Connector, NewTurn, OpenTurn, Scope, Session, Turn } from './store/store.ts'
 import type { DefinitionChange } from './tools/definition-diff.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
@@ -18,17 +16,8 @@ export interface Caller extends Scope {
 // ---------------------------------------------------------------- turns
 
 /** A validated request for a turn. Text input has become one text part. */
-export interface StartTurn {
-  input: Part[]
-  context: ContextEdit[]
-  on_busy: 'reject' | 'enqueue' | 'interrupt'
-  max_steps: number
-  /** The turn's own provider and model; null: the session's */
-  provider: string | null
-  model: string | null
-  idempotency_key: string | null
-  /** SHA-256 of the body in canonical JSON; empty without a key, since only that asks for it */
-  body_hash: string
+export interface StartTurn extends Omit<NewTurn, 'id' | 'session_id'> {
+  on_busy: OpenTurn['on_busy']
 }
 export interface StartedTurn {
   turn: Turn
@@ -42,12 +31,7 @@ export interface Decision {
   reason?: string
 }
 
-export interface RenderRequest {
-  provider?: string
-  model?: string
-  context: ContextEdit[]
-  input: Part[]
-}
+export type RenderRequest = Pick<StartTurn, 'provider' | 'model' | 'context' | 'input'>
 /** Exactly what would be sent now, secrets as `***` (api.md section 4). */
 export interface Rendered {
   provider: string
@@ -71,8 +55,8 @@ export interface Turns {
    * signal. Throws turn_not_found.
    */
   wait(caller: Caller, turn: string, seconds: number | null, signal: AbortSignal): Promise<Turn>
-  /** Idempotent; with `wait` it answers after the end. Throws turn_not_found. */
-  cancel(caller: Caller, turn: string, wait: boolean): Promise<Turn>
+  /** Idempotent; with a signal it answers after the end, or when that fires. Throws turn_not_found. */
+  cancel(caller: Caller, turn: string, waits: AbortSignal | null): Promise<Turn>
   /** Throws turn_not_found, not_restartable, restart_limit. */
   restart(caller: Caller, turn: string): Promise<Turn>
   /** Throws turn_not_found, tool_call_not_found, not_awaiting, invalid_request. */

@@ -51,12 +51,11 @@ export interface SchemaProfile {
   keywords?: ReadonlySet<string>
 }
 
-/** What Baton must know of a model before it prepares a request for it. Data, per model family. */
+/**
+ * What the repair of a history must know of a model (chat/repair.ts). Data, per model family; whatever else families
+ * differ in is the adapter's own.
+ */
 export interface Capabilities {
-  /** temperature, top_p are accepted */
-  sampling: boolean
-  /** tool_choice other than auto and none is accepted */
-  forcedToolChoice: boolean
   /** Reasoning tokens are only valid under the very prefix that they were made under */
   boundThinking: boolean
   /** The model is shown this medium, from the user as well as in a tool result */
@@ -68,7 +67,6 @@ export interface Capabilities {
 /** A model as the provider's own models endpoint reports it; absent fields are unknown. */
 export interface ReportedModel {
   id: string
-  max_input_tokens?: number
   max_output_tokens?: number
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
   thinking_types?: string[]
@@ -94,7 +92,7 @@ export interface CredentialSecret {
 export interface DeploymentOptions {
   /** Extra leading system blocks; empty by default */
   system_blocks: readonly string[]
-  /** Extra headers; empty by default */
+  /** Extra headers, their names in lower case; empty by default */
   headers: Readonly<Record<string, string>>
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean
@@ -119,7 +117,6 @@ export interface ModelRequest {
   reasoning_summary?: false
   /** False: calls and results go without ids, since the backend may know none. */
   call_ids?: false
-  capabilities: Capabilities
   reported?: ReportedModel
   credential: CredentialFacts
   options: DeploymentOptions
@@ -189,11 +186,11 @@ export interface Deployment {
    */
   renewOn?: readonly number[]
   /**
-   * A request to send instead of the refused one (vendor's documented repair, e.g. reasoning that the vendor
-   * can no longer verify is left out); null when there is none, or it was made already. Called before the first
-   * byte, for what one request is refused for after the other, and for the turn's later requests once more.
+   * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor
+   * can no longer verify is left out); null when there is none, or it was made already. Called only before the
+   * first byte, possibly again for another reason, and again for later requests of the same turn.
    */
-  repair?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
+  amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */
   models?: { path: string; headers?: Record<string, string>; parse(body: unknown): ReportedModel[] }
 }

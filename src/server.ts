@@ -36,12 +36,12 @@ try {
       throw failure
     })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
-  // Every call would fail until somebody starts it anew: whoever watches over the process does, once it has ended.
+  // Exit, so that the supervisor restarts the process.
   void (await database).lost?.then((err) => {
     app.log.fatal({ err }, 'the process is ending: its embedded database is gone')
     process.exit(1)
   })
-  // The first tool call need not wait for them, nor whoever asks whether it is ready. Who uses them hears of a failure.
+  // Loaded in the background: neither readiness nor the first tool call waits for them. A failure shows where they are used.
   setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.
   closeWithGrace({ delay: (config.drainSeconds + 15) * 1000 }, async ({ err, signal }) => {

@@ -9,7 +9,7 @@ import type { Caller, SessionTools } from './ports.ts'
 import type { ModelSettings } from './provider.ts'
 import type { Connector, Scope, Session, SessionPatch, Store } from './store/store.ts'
 
-export interface NewSessionInput {
+interface NewSessionInput {
   provider: string
   model: string
   credential_id?: string | null
@@ -21,7 +21,7 @@ export interface NewSessionInput {
   title?: string | null
   metadata?: Record<string, unknown>
 }
-export type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
+type SessionPatchInput = Partial<Omit<NewSessionInput, 'connectors' | 'tool_profile'>>
 
 /** Verbs throw session_not_found for an unknown id and another owner's. */
 export interface Sessions {
@@ -34,7 +34,7 @@ export interface Sessions {
   delete(scope: Scope, id: string): Promise<void>
 }
 
-export interface SessionDeps {
+interface SessionDeps {
   store: Pick<Store, 'sessions' | 'connectors'>
   bus: Pick<Bus, 'drop'>
   credentials: Pick<Credentials, 'get'>
@@ -139,7 +139,7 @@ export async function busyError(
   const session = await store.sessions.get(scope, id)
   return new BatonError(
     'turn_in_progress',
-    'A turn of this session is not ended; wait for it or cancel it first.',
+    'A turn of this session has not ended; wait for it or cancel it first.',
     { details: { active_turn_id: session?.active_turn_id ?? null } },
   )
 }

@@ -296,7 +296,7 @@ const told = new WeakSet<object>()
 const isTold = (thrown: unknown): boolean =>
   thrown instanceof Error && (told.has(thrown) || isTold(thrown.cause))
 
-/** Whoever needs a server that is away fails, again and again. Its door says it, once; the rest is for debugging. */
+/** All that needs a server that is away fails, again and again. Its door logs that once; the rest is for debugging. */
 const logMethod: LogHook = function (given, method, level) {
   const [line] = given as [{ err?: unknown } | undefined]
   const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err) && isTold(line?.err)
@@ -306,7 +306,7 @@ type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
 const [WARN, ERROR] = [40, 50]
 
 /** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
-export interface Presence {
+interface Presence {
   /** It cannot be used, and why */
   away(thrown: unknown): void
   /** Something went well again */

@@ -11,7 +11,7 @@ const baseUrls = {
   gemini: 'https://gemini.test',
   code_assist: 'https://code-assist.test',
 }
-const extras = { systemBlocks: ['first'], headers: { 'x-team': 'research' } }
+const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
 const deployments = createDeployments(DEPLOYMENTS, {
   baseUrls,
   providers: { anthropic: extras },

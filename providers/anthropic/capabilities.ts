@@ -84,7 +84,7 @@ const FAMILIES: Readonly<Record<string, Family>> = {
 
 /** An unknown Claude is taken for a newer one: it gets nothing that any of the newest refuses. */
 const NEWER: Family = { ...BOUND, systemMessages: false, maxOutput: null }
-/** An id that is no Claude's comes from a proxy: besides that, it is told nothing that was not asked for. */
+/** An id that is not a Claude's comes from a proxy: beyond that, it is sent nothing that was not asked for. */
 const FOREIGN: Family = { ...NEWER, thinksUnasked: false, boundThinking: false }
 
 /** The family of `claude-<line>-<version>`, with or without a snapshot's date. */
@@ -105,14 +105,8 @@ export function familyOf(model: string, reported?: ReportedModel): Family {
 }
 
 export function capabilitiesOf(model: string, reported?: ReportedModel): Capabilities {
-  const { sampling, forcedToolChoice, boundThinking, systemMessages } = familyOf(model, reported)
-  return {
-    sampling,
-    forcedToolChoice,
-    boundThinking,
-    takesMedia: (part) => mediaBlocks(part).length > 0,
-    systemMessages,
-  }
+  const { boundThinking, systemMessages } = familyOf(model, reported)
+  return { boundThinking, takesMedia: (part) => mediaBlocks(part).length > 0, systemMessages }
 }
 
 /** Reads the body of `GET /v1/models` (wire/anthropic.md 9). */
@@ -125,14 +119,12 @@ export function parseModels(body: unknown): ReportedModel[] {
 }
 
 function reportedModel(id: string, model: Json): ReportedModel {
-  const input = number(model.max_input_tokens)
   const output = number(model.max_tokens)
   const { thinking, effort } = object(model.capabilities)
   const types = supported(object(thinking).types)
   const efforts = supported(effort)
   return {
     id,
-    ...(input === undefined ? {} : { max_input_tokens: input }),
     ...(output === undefined ? {} : { max_output_tokens: output }),
     ...(types ? { thinking_types: types } : {}),
     ...(efforts ? { efforts } : {}),

@@ -3,10 +3,11 @@
  * the status only where there is no known type: pages of the edge carry none. The vendor's words go to
  * `details.upstream`, without any token that they might quote.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Json, object, parseObject, string } from './json.ts'
+import { type Json, object, string } from './json.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -29,7 +30,7 @@ export const streamError = (event: Json): BatonError =>
   errorOf({ status: null, headers: {}, ...wordsOf(event) })
 
 function reportOf({ status, headers, body }: UpstreamFailure): Report {
-  const sent = parseObject(body)
+  const sent = parseRecord(body)
   const words = wordsOf(sent ?? {})
   return {
     status,

@@ -34,7 +34,7 @@ const common = {
   declare: declareTools,
   parser: createParser,
   classify,
-  repair: withoutThinking,
+  amend: withoutThinking,
 } satisfies Partial<Deployment>
 
 /** The Messages API by key. */

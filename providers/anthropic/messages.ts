@@ -24,7 +24,7 @@ import type {
   WireMessage,
 } from './wire.ts'
 
-export interface Rendering {
+interface Rendering {
   /** Thinking blocks stay in the history (thinking.ts). */
   replay: boolean
   note(note: string): void

@@ -3,6 +3,7 @@
  * identity federation, and Claude Code's login file, which is read and never renewed. Pure; the source of
  * every fact is wire/anthropic.md section 1, and section 10 says what the vendor permits.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import {
   type ImportedLogin,
@@ -15,7 +16,7 @@ import {
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { instantOf } from '../jwt.ts'
-import { type Json, number, object, parseObject, string } from './json.ts'
+import { type Json, number, object, string } from './json.ts'
 import { OAUTH_BETA } from './render.ts'
 
 const FEDERATION_BETA = 'oidc-federation-2026-04-01'
@@ -109,7 +110,7 @@ const unfit = (name: string, problem: string) =>
   new BatonError('invalid_request', `federation.${name} ${problem}.`, { param: `federation.${name}` })
 
 function readTokens(body: string): TokenAnswer | null {
-  const answer = parseObject(body)
+  const answer = parseRecord(body)
   const access_token = string(answer?.access_token)
   if (!answer || !access_token) return null
   const refresh_token = string(answer.refresh_token)
@@ -128,7 +129,7 @@ function readTokens(body: string): TokenAnswer | null {
  * login's end; a 401 says nothing of its cause and is final (federation).
  */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
-  const answer = parseObject(body) ?? {}
+  const answer = parseRecord(body) ?? {}
   const error = object(answer.error)
   const code = string(answer.error) ?? string(error.type) ?? `http_${status}`
   const words = string(answer.error_description) ?? string(error.message) ?? ''

@@ -5,12 +5,13 @@
  */
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import { parseRecord } from '../../src/chat/json.ts'
 import type { AssistantPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { streamError } from './classify.ts'
-import { type Json, number, object, parseObject, string } from './json.ts'
+import { type Json, number, object, string } from './json.ts'
 import { redacted, signed } from './opaque.ts'
 
 /** A content block while it is open. */
@@ -164,7 +165,7 @@ export function createParser(context: ParseContext): ModelParser {
 }
 
 function readFrame({ data }: SseFrame): Json {
-  const event = parseObject(data)
+  const event = parseRecord(data)
   if (event) return event
   throw new BatonError(
     'upstream_disconnected',

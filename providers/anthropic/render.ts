@@ -35,7 +35,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
   const plan = planThinking(request, family, max_tokens, note)
   const system = systemBlocks(request, oauth)
   const tools = declareTools(request.tools)
-  const tool_choice = toolChoice(request, plan, note)
+  const tool_choice = toolChoice(request, family, plan, note)
   const messages = renderMessages(request.messages, { replay: plan.replay, note })
   const body: WireRequest = {
     model: request.model,
@@ -46,7 +46,7 @@ export function renderRequest(request: ModelRequest, oauth: boolean): RenderedRe
     ...(tool_choice ? { tool_choice } : {}),
     ...(plan.thinking ? { thinking: plan.thinking } : {}),
     ...(plan.effort ? { output_config: { effort: plan.effort } } : {}),
-    ...sampling(request, plan, note),
+    ...sampling(request, family, plan, note),
     ...(oauth ? { metadata: { user_id: sessionHash(request.session_id) } } : {}),
     messages: withAnchors(withinImages(messages, family.maxImages, note)),
   }
@@ -109,7 +109,12 @@ function maxTokens({ settings }: ModelRequest, { maxOutput }: Family, note: Note
   return maxOutput
 }
 
-function toolChoice(request: ModelRequest, plan: Thinking, note: Note): WireToolChoice | undefined {
+function toolChoice(
+  request: ModelRequest,
+  family: Family,
+  plan: Thinking,
+  note: Note,
+): WireToolChoice | undefined {
   const { tool_choice: wish, parallel_tool_calls: parallel } = request.settings
   if (request.tools.length === 0) {
     if (wish !== undefined && wish !== 'auto' && wish !== 'none')
@@ -120,7 +125,7 @@ function toolChoice(request: ModelRequest, plan: Thinking, note: Note): WireTool
   const single = parallel === false ? { disable_parallel_tool_use: true as const } : {}
   const auto: WireToolChoice = { type: 'auto', ...single }
   if (wish === undefined || wish === 'auto') return parallel === false ? auto : undefined
-  if (!request.capabilities.forcedToolChoice) {
+  if (!family.forcedToolChoice) {
     note('tool_choice: this model cannot be forced to call a tool; sent as auto')
     return auto
   }
@@ -137,13 +142,14 @@ function toolChoice(request: ModelRequest, plan: Thinking, note: Note): WireTool
 
 /** Wire/anthropic.md 3.5: temperature 0 to 1; never both fields; with thinking only top_p, from 0.95. */
 function sampling(
-  { settings, capabilities }: ModelRequest,
+  { settings }: ModelRequest,
+  family: Family,
   plan: Thinking,
   note: Note,
 ): { temperature?: number; top_p?: number } {
   const { temperature, top_p } = settings
   const thinks = plan.thinking?.type === 'adaptive' || plan.thinking?.type === 'enabled'
-  if (!capabilities.sampling) {
+  if (!family.sampling) {
     if (temperature !== undefined) note('temperature: not accepted by this model')
     if (top_p !== undefined) note('top_p: not accepted by this model')
     return {}
@@ -170,7 +176,7 @@ function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinki
   if (thinking?.type === 'adaptive' && thinking.block_binding) betas.add(BINDING_BETA)
   const own: Record<string, string> = { ...VERSION_HEADER }
   for (const [name, value] of Object.entries(oauth ? options.headers : {})) {
-    if (name.toLowerCase() !== 'anthropic-beta') own[name.toLowerCase()] = value
+    if (name !== 'anthropic-beta') own[name] = value
     else for (const beta of value.split(',')) if (beta.trim() !== '') betas.add(beta.trim())
   }
   return betas.size > 0 ? { ...own, 'anthropic-beta': [...betas].join(',') } : own

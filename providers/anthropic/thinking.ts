@@ -30,14 +30,14 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
     if (accepts('between_tools')) return { thinking: { type: 'between_tools' }, replay: true }
     if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
   }
-  if (accepts('adaptive')) return adaptive(effort, family, request, note)
+  if (accepts('adaptive')) return adaptive(effort, family, note)
   if (effort === undefined || effort === 'none') return { replay: false }
   if (accepts('enabled')) return budget(effort, request, maxTokens, note)
   note('reasoning.effort: not accepted by this model')
   return { replay: false }
 }
 
-function adaptive(effort: Effort | undefined, family: Family, request: ModelRequest, note: Note): Thinking {
+function adaptive(effort: Effort | undefined, family: Family, note: Note): Thinking {
   if (effort === undefined && !family.thinksUnasked) return { replay: false }
   const wire = effort && nearestEffort(effort, family.efforts, note)
   return {
@@ -45,9 +45,7 @@ function adaptive(effort: Effort | undefined, family: Family, request: ModelRequ
       type: 'adaptive',
       ...(family.display ? { display: 'summarized' as const } : {}),
       // Repair lets only fitting blocks back, but the vendor's idea of the prefix is not ours to prove.
-      ...(request.capabilities.boundThinking
-        ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } }
-        : {}),
+      ...(family.boundThinking ? { block_binding: { prefix_mismatch_behavior: 'drop_block' as const } } : {}),
     },
     ...(wire ? { effort: wire } : {}),
     replay: true,

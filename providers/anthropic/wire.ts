@@ -28,7 +28,7 @@ export interface DocumentBlock extends Cacheable {
     | { type: 'url'; url: string }
   title?: string
 }
-export interface ToolUseBlock extends Cacheable {
+interface ToolUseBlock extends Cacheable {
   type: 'tool_use'
   id: string
   name: string

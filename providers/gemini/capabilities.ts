@@ -75,8 +75,6 @@ const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^appl
 export function capabilities(model: string, urlMedia: boolean): Capabilities {
   const isGemma = bareModel(model).startsWith('gemma-')
   return {
-    sampling: familyOf(model).sampling,
-    forcedToolChoice: true,
     boundThinking: false,
     takesMedia: ({ type, media_type, url }) =>
       READABLE.test(media_type) && (urlMedia || url === undefined) && (!isGemma || type === 'image'),
@@ -174,12 +172,10 @@ export function parseModels(body: unknown): ReportedModel[] {
     const model = record(entry)
     const name = text(model.name)
     if (!name || !list(model.supportedGenerationMethods).includes('generateContent')) return []
-    const input = count(model.inputTokenLimit)
     const output = count(model.outputTokenLimit)
     return [
       {
         id: bareModel(name),
-        ...(input === undefined ? {} : { max_input_tokens: input }),
         ...(output === undefined ? {} : { max_output_tokens: output }),
         // The list names no levels, only whether a model thinks; proto JSON leaves `false` out.
         ...(model.thinking === true ? {} : { efforts: [] }),

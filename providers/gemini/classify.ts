@@ -2,9 +2,10 @@
  * Google's failures as Baton's errors (wire/gemini.md 7). The vendor's own words, its reason and its
  * links are kept in `details.upstream`, with anything that looks like a secret taken out.
  */
+import { isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { count, type Fields, isRecord, list, record, text } from './json.ts'
+import { count, type Fields, list, record, text } from './json.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
@@ -208,7 +209,7 @@ function verdict({ status, reason, message }: Failure): Verdict {
   if (byStatus) return byStatus
   if (status >= 500) return ['upstream_overloaded', 'Gemini is not able to answer at the moment.']
   if (status >= 400) return ['upstream_rejected', 'Gemini rejected the request.']
-  return ['upstream_rejected', 'Gemini answered with something else than an event stream.']
+  return ['upstream_rejected', 'Gemini answered with something other than an event stream.']
 }
 
 function toError(failure: Failure, headers: Readonly<Record<string, string>>): BatonError {
@@ -280,7 +281,7 @@ const BAD_SIGNATURE =
   /thought.?signature is not valid|corrupted thought.?signature|thought_?signature' \(TYPE_BYTES\)/i
 
 /** What Google refuses is left out once: ids that a backend does not know (4.5), signatures that it cannot verify. */
-export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
   if (/unknown name "id"/i.test(message)) {

@@ -2,6 +2,7 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
+import { isRecord } from '../../src/chat/json.ts'
 import type {
   ContentPart,
   MediaPart,
@@ -10,10 +11,10 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { isJsonOf, isRecord } from './json.ts'
+import { isJsonOf } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
-export type WirePart =
+type WirePart =
   | { text: string; thoughtSignature?: string }
   | { functionCall: FunctionCall; thoughtSignature?: string }
   | { functionResponse: FunctionResponse }
@@ -40,7 +41,7 @@ export interface Content {
   parts: WirePart[]
 }
 
-export interface ContentsTarget {
+interface ContentsTarget {
   /** Signed calls and media inside of function responses (capabilities.ts) */
   gemini3: boolean
   /** Calls and responses carry their ids (4.5) */

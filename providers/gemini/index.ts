@@ -6,7 +6,7 @@
 import { BatonError } from '../../src/errors.ts'
 import type { Deployment, ModelRequest, RenderedRequest } from '../../src/provider.ts'
 import { bareModel, capabilities, parseModels } from './capabilities.ts'
-import { classify, repairRequest } from './classify.ts'
+import { amendRequest, classify } from './classify.ts'
 import { createParser } from './parse.ts'
 import { declareTools, renderBody, SCHEMA } from './render.ts'
 
@@ -17,7 +17,7 @@ const shared = {
   toolLimit: 512,
   parser: createParser,
   classify,
-  repair: repairRequest,
+  amend: amendRequest,
 } as const
 
 const publicApi = {
@@ -64,7 +64,7 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
   return {
     method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
-    headers: oauth ? operatorHeaders(request) : {},
+    headers: oauth ? request.options.headers : {},
     body,
     notes,
   }
@@ -78,7 +78,7 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
   return {
     method: 'POST',
     path: ':streamGenerateContent?alt=sse',
-    headers: operatorHeaders(request),
+    headers: request.options.headers,
     body: {
       model: bareModel(request.model),
       project: projectOf(request),
@@ -88,9 +88,6 @@ function renderCodeAssist(request: ModelRequest): RenderedRequest {
     notes,
   }
 }
-
-const operatorHeaders = ({ options }: ModelRequest): Record<string, string> =>
-  Object.fromEntries(Object.entries(options.headers).map(([name, value]) => [name.toLowerCase(), value]))
 
 /** Without one the backend answers 500 for ever, and a project's number is not its id (3.1, 2.2). */
 function projectOf({ credential: { project_id } }: ModelRequest): string {

@@ -1,10 +1,8 @@
 /** Tolerant reading of a vendor's JSON: what is missing or of another type reads as absent, never throws. */
 import { isDeepStrictEqual } from 'node:util'
+import { isRecord } from '../../src/chat/json.ts'
 
 export type Fields = Record<string, unknown>
-
-export const isRecord = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 export const record = (value: unknown): Fields => (isRecord(value) ? value : {})
 export const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])

@@ -2,6 +2,7 @@
  * Google logins with the operator's own OAuth client, for Code Assist or for the public API, and gemini-cli's
  * login file. Pure; wire/gemini.md 1 is the source of every fact here, and 11 says what the vendor permits.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import {
   type ImportedLogin,
@@ -101,7 +102,7 @@ const scopeOf = ({ path }: LoginWish): string =>
   (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
 
 function readTokens(body: string): TokenAnswer | null {
-  const answer = parse(body)
+  const answer = record(parseRecord(body))
   const access_token = text(answer.access_token)
   if (access_token === undefined) return null
   const refresh_token = text(answer.refresh_token)
@@ -117,7 +118,7 @@ function readTokens(body: string): TokenAnswer | null {
 
 /** Dead grants by code; a client that is refused is the operator's setting and no login's end (1.3). */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
-  const answer = parse(body)
+  const answer = record(parseRecord(body))
   const code = text(answer.error) ?? `http_${status}`
   const words = text(answer.error_description) ?? ''
   const isRapt = answer.error_subtype === 'invalid_rapt'
@@ -158,13 +159,5 @@ function readCliFile(file: Fields): ImportedLogin {
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
       "Google forbids other software to use gemini-cli's login and may suspend the account for it (docs/provider-logins.md). Renewing it needs the OAuth client that made it in BATON_GOOGLE_OAUTH_CLIENT_ID and _SECRET.",
-  }
-}
-
-function parse(body: string): Fields {
-  try {
-    return record(JSON.parse(body))
-  } catch {
-    return {}
   }
 }

@@ -4,12 +4,13 @@
  */
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import { isRecord } from '../../src/chat/json.ts'
 import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { errorFromStream } from './classify.ts'
-import { count, type Fields, isRecord, list, record, text } from './json.ts'
+import { count, type Fields, list, record, text } from './json.ts'
 
 /** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)

@@ -10,7 +10,7 @@ import { familyOf, mostOutput, thinkingConfig } from './capabilities.ts'
 import { toContents } from './contents.ts'
 
 /** Where the deployments differ inside of the body. */
-export interface Form {
+interface Form {
   /** A login: the operator's leading system blocks are for these alone */
   oauth: boolean
   /** Declare tools under both spellings of the field, equal (architecture decision over wire 3.1) */
@@ -109,7 +109,7 @@ function settings(request: ModelRequest, note: (text: string) => void): Record<s
   const sampling = { temperature: ['temperature', temperature], top_p: ['topP', top_p] } as const
   for (const [name, [field, value]] of Object.entries(sampling)) {
     if (value === undefined) continue
-    if (request.capabilities.sampling) config[field] = value
+    if (familyOf(request.model).sampling) config[field] = value
     else note(`${name}: not accepted by this model`)
   }
   if (max_output_tokens !== undefined) {

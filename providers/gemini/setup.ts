@@ -2,6 +2,7 @@
  * From a Google login to a Code Assist project: loadCodeAssist, and onboarding where the account has none
  * yet (wire/gemini.md 2). A generator yields the calls and is given their answers.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
 import { classify } from './classify.ts'
@@ -81,7 +82,7 @@ function readAccount(answer: OAuthAnswer): Account {
     if (!JSON.stringify(failed.details ?? {}).includes('SECURITY_POLICY_VIOLATED')) throw failed
     return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
   }
-  const body = parse(answer)
+  const body = record(parseRecord(answer.body))
   const ineligible = list(body.ineligibleTiers).slice(0, 10).map(record)
   const isMember = text(record(body.currentTier).id) !== undefined
   if (!isMember) {
@@ -106,7 +107,7 @@ function readOperation(answer: OAuthAnswer): {
   name: string | undefined
   project: string | undefined
 } {
-  const { done, name, response, error } = parse(answer)
+  const { done, name, response, error } = record(parseRecord(answer.body))
   if (answer.status >= 400 || error !== undefined) throw classify(answer)
   return {
     isDone: done === true,
@@ -161,12 +162,4 @@ function refuse(ineligible: readonly Fields[]): never {
     'This Google account needs a Google Cloud project: give the id of one as project_id.',
     { param: 'project_id' },
   )
-}
-
-function parse({ body }: OAuthAnswer): Fields {
-  try {
-    return record(JSON.parse(body))
-  } catch {
-    return {}
-  }
 }

@@ -4,11 +4,14 @@
  */
 import type { Capabilities, Effort, ReportedModel, SchemaProfile } from '../../src/provider.ts'
 import { formOf } from './input.ts'
-import { wireList, wireNumber, wireObject, wireText } from './wire.ts'
+import { wireList, wireObject, wireText } from './wire.ts'
 
 interface Family {
   pattern: RegExp
-  /** Takes `reasoning` and `include: [reasoning.encrypted_content]`; the others answer both with a 400. */
+  /**
+   * Takes `reasoning` and `include: [reasoning.encrypted_content]`; the others answer both with a 400. Refuses
+   * temperature and top_p (OpenHands/software-agent-sdk#1837).
+   */
   reasoning: boolean
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
@@ -56,7 +59,7 @@ export function familyOf(model: string): Family {
   return FAMILIES.find(({ pattern }) => pattern.test(base)) ?? NEWEST
 }
 
-export interface EffortTarget {
+interface EffortTarget {
   model: string
   reported?: ReportedModel
 }
@@ -78,12 +81,10 @@ export function effortFor(wish: Effort, { model, reported }: EffortTarget, refus
   return best
 }
 
-/** Reasoning models refuse temperature and top_p (OpenHands/software-agent-sdk#1837). */
 export function publicCapabilities(model: string): Capabilities {
-  const { reasoning, vision } = familyOf(model)
+  const { vision } = familyOf(model)
   return {
     ...COMMON,
-    sampling: !reasoning,
     takesMedia(part) {
       const form = formOf(part)
       if (vision) return form !== null
@@ -93,14 +94,14 @@ export function publicCapabilities(model: string): Capabilities {
   }
 }
 
-/** No sampling fields at all (wire/openai.md 3.2); no files (vybestack/llxprt-code#2608). */
+/** No files (vybestack/llxprt-code#2608). */
 export function chatgptCapabilities(model: string): Capabilities {
   const { vision } = familyOf(model)
   const takesMedia: Capabilities['takesMedia'] = (part) => vision && formOf(part) === 'input_image'
-  return { ...COMMON, sampling: false, takesMedia }
+  return { ...COMMON, takesMedia }
 }
 
-const COMMON = { forcedToolChoice: true, boundThinking: false, systemMessages: true } as const
+const COMMON = { boundThinking: false, systemMessages: true } as const
 
 /**
  * What a non-strict function schema may hold (wire/openai.md 5). Codex rewrites `const` and gives every
@@ -124,12 +125,10 @@ export function parseChatgptModels(body: unknown): ReportedModel[] {
   return wireList(wireObject(body).models).flatMap((model) => {
     const id = wireText(model.slug)
     if (id === '' || (model.visibility !== undefined && model.visibility !== 'list')) return []
-    const input = wireNumber(model.context_window)
     const efforts = wireList(model.supported_reasoning_levels).map(({ effort }) => wireText(effort))
     return [
       {
         id,
-        ...(input === undefined ? {} : { max_input_tokens: input }),
         ...(efforts.length > 0 ? { efforts } : {}),
       },
     ]

@@ -2,9 +2,10 @@
  * Failures of the Responses API as errors of the catalogue (wire/openai.md 7). Two body shapes exist, `{error: …}` and
  * `{detail: …}`, and a page of HTML from the network's edge; inside a stream the same codes come as events.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Wire, wireJson, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Wire, wireNumber, wireObject, wireText } from './wire.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
 interface Facts {
@@ -154,7 +155,7 @@ export function classifyEvent(event: Wire, vendor: string, answered: Facts['head
  * account or model, items that were never stored, readable summaries for an unverified organisation
  * (param `reasoning.summary`), more output than the model has. Null where leaving that out would change nothing.
  */
-export function repairRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
+export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
     return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
@@ -199,7 +200,7 @@ function toError(facts: Facts, vendor: string): BatonError {
 
 function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   const html = /^\s*<(!doctype|html)/i.test(body) || 'cf-mitigated' in headers
-  const json = wireJson(body)
+  const json = parseRecord(body)
   if (!json) {
     const words = html ? (/<title>([^<]*)<\/title>/i.exec(body)?.[1] ?? '') : body
     const message = presentable(words)

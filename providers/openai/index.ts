@@ -11,13 +11,13 @@ import {
   publicCapabilities,
   schemaProfile,
 } from './capabilities.ts'
-import { classifyFailure, repairRequest } from './classify.ts'
+import { amendRequest, classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
 import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
 /**
- * The Responses API with a key, of whoever serves it: the provider's id, and its name in errors. Where it serves
- * other models than OpenAI's, it needs capabilities of its own.
+ * The Responses API with a key, whichever vendor serves it: its provider id, and its name in errors. A vendor with
+ * models other than OpenAI's needs capabilities of its own.
  */
 export const responsesApi = (provider: string, vendor: string): Deployment => ({
   id: provider,
@@ -31,7 +31,7 @@ export const responsesApi = (provider: string, vendor: string): Deployment => ({
   render: renderPublic,
   parser: (context, headers = {}) => createParser(context, vendor, headers),
   classify: (failure) => classifyFailure(failure, vendor),
-  repair: repairRequest,
+  amend: amendRequest,
   authorize: ({ api_key }) => bearer(api_key, vendor),
   models: { path: '/models', parse: parsePublicModels },
 })

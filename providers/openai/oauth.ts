@@ -2,6 +2,7 @@
  * ChatGPT logins: browser, paste and device code, refresh, and Codex CLI's login file. Pure; wire/openai.md
  * section 1 is the source of every fact here.
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import {
   type DeviceFlow,
@@ -17,7 +18,7 @@ import {
 } from '../../src/oauth-vendor.ts'
 import { claimsOf, expiryOf } from '../jwt.ts'
 import { ORIGINATOR } from './render.ts'
-import { type Wire, wireJson, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Wire, wireNumber, wireObject, wireText } from './wire.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -82,7 +83,7 @@ export const openaiLogins: OAuthVendor = {
 }
 
 function readTokens(body: string): TokenAnswer | null {
-  const answer = wireJson(body)
+  const answer = parseRecord(body)
   if (!answer) return null
   const tokens = tokensOf(answer)
   if (Object.keys(tokens).length === 0) return null
@@ -130,7 +131,7 @@ const LASTING = new Set([
 ])
 /** By code, not by status: the same failure comes as 400 and as 401 (1.6). */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
-  const answer = wireJson(body) ?? {}
+  const answer = parseRecord(body) ?? {}
   const error = wireObject(answer.error)
   const code = wireText(error.code) || wireText(answer.error) || wireText(answer.code)
   const words = wireText(error.message) || wireText(answer.error_description) || wireText(answer.message)
@@ -159,7 +160,7 @@ function deviceFlow(): DeviceFlow {
       json: { client_id: client(settings).id },
     }),
     readStart(answer) {
-      const { device_auth_id, user_code, usercode, interval } = wireJson(answer.body) ?? {}
+      const { device_auth_id, user_code, usercode, interval } = parseRecord(answer.body) ?? {}
       const device = wireText(device_auth_id)
       const code = wireText(user_code) || wireText(usercode)
       if (answer.status === 200 && device !== '' && code !== '') {
@@ -173,7 +174,7 @@ function deviceFlow(): DeviceFlow {
       json: { device_auth_id: device, user_code },
     }),
     readPoll(answer) {
-      const { authorization_code, code_verifier } = wireJson(answer.body) ?? {}
+      const { authorization_code, code_verifier } = parseRecord(answer.body) ?? {}
       const code = wireText(authorization_code)
       if (answer.status === 200 && code !== '') {
         return { state: 'granted', code, verifier: wireText(code_verifier) }

@@ -2,9 +2,10 @@
  * What OpenAI wants back unchanged, packed into a part's `provenance.opaque`: encrypted reasoning with
  * the segments of its summary, and the phase of a message (wire/openai.md 4).
  */
+import { parseRecord } from '../../src/chat/json.ts'
 import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
 import type { InputItem, Phase } from './wire.ts'
-import { wireJson, wireList, wireObject, wireText } from './wire.ts'
+import { wireList, wireObject, wireText } from './wire.ts'
 
 /** Between the segments of a summary where they are shown as one text. */
 export const SEGMENT_BREAK = '\n\n'
@@ -16,7 +17,7 @@ export function packReasoning(encrypted: string, segments: readonly string[]): s
 
 /** The reasoning item as it came, or null where the part holds no token to send back. */
 export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: 'reasoning' }> | null {
-  const packed = wireJson(part.provenance.opaque ?? '')
+  const packed = parseRecord(part.provenance.opaque ?? '')
   const encrypted = wireText(packed?.encrypted_content)
   if (encrypted === '') return null
   const lengths = Array.isArray(packed?.segments) ? packed.segments.map(Number) : []
@@ -53,7 +54,7 @@ export const packPhase = (phase: Phase): string => JSON.stringify({ phase })
 
 /** The phase that a text came with; undefined where it had none. */
 export function phaseOf({ provenance }: TextPart): Phase | undefined {
-  return provenance?.opaque === undefined ? undefined : phase(wireJson(provenance.opaque)?.phase)
+  return provenance?.opaque === undefined ? undefined : phase(parseRecord(provenance.opaque)?.phase)
 }
 
 /** Undefined for a phase that this code does not know. */

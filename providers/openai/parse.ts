@@ -5,13 +5,14 @@
  */
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import { parseRecord } from '../../src/chat/json.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
 import { classifyEvent } from './classify.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
-import { type Wire, wireJson, wireList, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Wire, wireList, wireNumber, wireObject, wireText } from './wire.ts'
 
 /** An output item while it streams. `pieces` holds its texts by content, or its summary by segment. */
 interface Item {
@@ -76,7 +77,7 @@ export function createParser(
 /** `[DONE]` is no part of this protocol, but relays add it. */
 function decoded({ data }: SseFrame, vendor: string): Wire | null {
   if (data === '' || data === '[DONE]') return null
-  const event = wireJson(data)
+  const event = parseRecord(data)
   if (event) return event
   throw new BatonError('upstream_disconnected', `${vendor} sent a frame that is no JSON object.`)
 }

@@ -16,7 +16,7 @@ import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './
 const RESPONSES_PATH = '/responses'
 
 /** A body and what was left out of it, in words. */
-export interface Draft<Body> {
+interface Draft<Body> {
   body: Body
   notes: string[]
 }
@@ -38,7 +38,7 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 
 /** For the public API; the operator's headers overrule. */
 export function renderPublic(request: ModelRequest): RenderedRequest {
-  return rendered(publicBody(request), { ...accept, ...operatorHeaders(request) })
+  return rendered(publicBody(request), request.options.headers)
 }
 
 /**
@@ -48,14 +48,12 @@ export function renderPublic(request: ModelRequest): RenderedRequest {
 export function renderChatgpt(request: ModelRequest): RenderedRequest {
   const conversation = cacheKey(request)
   return rendered(chatgptBody(request), {
-    ...accept,
-    ...accountHeader(request.credential),
     ...ORIGINATOR,
     'openai-beta': 'responses=experimental',
     'session-id': conversation,
     'thread-id': conversation,
     session_id: conversation,
-    ...operatorHeaders(request),
+    ...request.options.headers,
   })
 }
 
@@ -65,8 +63,6 @@ export const ORIGINATOR = { originator: 'baton' }
 /** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5). */
 export const accountHeader = ({ account_id }: CredentialFacts): Record<string, string> =>
   account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}
-
-const accept = { accept: 'text/event-stream' }
 
 const rendered = (
   draft: Draft<Record<string, unknown>>,
@@ -78,15 +74,12 @@ const rendered = (
   ...draft,
 })
 
-const operatorHeaders = ({ options }: ModelRequest): Record<string, string> =>
-  Object.fromEntries(Object.entries(options.headers).map(([name, value]) => [name.toLowerCase(), value]))
-
 /** One key for a conversation; the API takes at most 64 characters. */
 const cacheKey = ({ session_id }: ModelRequest): string => session_id.slice(0, 64)
 
 /** The public API's body; exported for the test that holds it against the SDK's types. */
 export function publicBody(request: ModelRequest): Draft<PublicBody> {
-  const { settings, capabilities } = request
+  const { settings } = request
   const notes: string[] = []
   const instructions = allInstructions(request)
   const body: PublicBody = {
@@ -99,7 +92,7 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
     if (value === undefined) continue
-    if (capabilities.sampling) body[field] = value
+    if (!familyOf(request.model).reasoning) body[field] = value
     else notes.push(`${field}: not accepted by ${request.model}`)
   }
   if (settings.max_output_tokens !== undefined) {
@@ -157,16 +150,11 @@ function commonBody(request: ModelRequest, notes: string[], refusedEffort?: Effo
 
 /** The wished choice where it can be met: with no tools, anything but auto and none is refused. */
 function toolChoice(request: ModelRequest, notes: string[]): WireToolChoice | undefined {
-  const { tools, capabilities, settings } = request
+  const { tools, settings } = request
   const wish = settings.tool_choice
   if (wish === undefined || wish === 'auto' || wish === 'none') return tools.length > 0 ? wish : undefined
-  const reason = !capabilities.forcedToolChoice
-    ? `not accepted by ${request.model}`
-    : tools.length === 0
-      ? 'no tool is declared'
-      : null
-  if (reason) {
-    notes.push(`tool_choice: ${reason}`)
+  if (tools.length === 0) {
+    notes.push('tool_choice: no tool is declared')
     return undefined
   }
   if (wish === 'required') return wish

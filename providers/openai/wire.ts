@@ -2,6 +2,7 @@
  * The Responses API as this adapter writes it (types) and reads it (tolerant readers: a vendor's frame is
  * unknown until a field has been looked at). Source: wire/openai.md 3–6.
  */
+import { isRecord } from '../../src/chat/json.ts'
 
 export type TextInput = { type: 'input_text'; text: string }
 export type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
@@ -56,22 +57,9 @@ export type PublicBody = ResponsesBody & {
 /** A JSON object that came from outside; every field is unknown. */
 export type Wire = Readonly<Record<string, unknown>>
 
-const NOTHING: Wire = {}
-
 /** The value as an object; an empty one where it is none. */
-export const wireObject = (value: unknown): Wire =>
-  typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Wire) : NOTHING
+export const wireObject = (value: unknown): Wire => (isRecord(value) ? value : {})
 export const wireList = (value: unknown): Wire[] => (Array.isArray(value) ? value.map(wireObject) : [])
 export const wireText = (value: unknown): string => (typeof value === 'string' ? value : '')
 export const wireNumber = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
-
-/** A JSON text as an object; null where it is not JSON or no object. */
-export function wireJson(text: string): Wire | null {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Wire) : null
-  } catch {
-    return null
-  }
-}

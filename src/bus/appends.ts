@@ -1,7 +1,7 @@
 /**
  * A replica's appends to Redis, one script call at a time: what comes meanwhile, of whatever session, goes
  * with the next one. A call whose answer was lost is repeated under the same number and takes effect once.
- * Events that had to be given up leave a mark: their session's log begins anew, so that its readers get a
+ * Events that had to be given up leave a mark: their session's log starts over, so that its readers get a
  * gap and not a log that only looks whole.
  */
 import { BatonError } from '../errors.ts'
@@ -97,7 +97,7 @@ function takeSome(waiting: Map<string, Job[]>, broken: ReadonlySet<string>): Bat
   for (const [session, jobs] of waiting) {
     let count = 0
     for (const { events } of jobs) {
-      // A log that only begins anew (mend) is work as well.
+      // A log that only starts over (mend) is work as well.
       const work = Math.max(1, events.length)
       if (room < work && room < MOST_AT_ONCE) break
       room -= work

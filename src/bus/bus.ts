@@ -82,7 +82,7 @@ export interface Bus {
   close(): Promise<void>
 }
 /**
- * control: what an owner of turns, or all replicas, must hear (`Control`, turns/engine.ts) · queue: a session has
+ * control: what an owner of turns, or all replicas, must hear (`Control`, turns/control.ts) · queue: a session has
  * work · keys: a key was revoked
  */
 export type Topic = 'control' | 'queue' | 'keys'

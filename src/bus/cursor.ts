@@ -41,7 +41,7 @@ export const formatCursor = (tag: string, { generation, ms, n }: Place): string 
 
 const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
-/** Throws `invalid_cursor` for what is no cursor, or one of another session. */
+/** Throws `invalid_cursor` for what is not a cursor, or is another session's. */
 export function parseCursor(cursor: string, session: string): Place {
   const [, ms, n, tag, generation] = FORM.exec(cursor) ?? []
   if (ms === undefined || n === undefined || generation === undefined) {
@@ -54,5 +54,20 @@ export function parseCursor(cursor: string, session: string): Place {
 /** A read's `after`: null for its two words. Throws `invalid_cursor`. */
 export const placeOf = (session: string, after: string): Place | null =>
   after === 'start' || after === 'now' ? null : parseCursor(after, session)
+
+/**
+ * The id of a turn's last frame, a gap too: a log that was lost does not know the turn's end, so the cursor must carry it,
+ * with the turn's id, since it is a place in the session's other turns too. Clients take cursors as they are.
+ */
+export const endedAt = (cursor: string, turn: string): string => `${cursor}.${turn}`
+
+const ENDED = /^(.*)\.(turn_[0-9a-z]{24})$/
+
+/** What a client sends to go on after: the cursor in it, and the turn that had ended there. */
+export function readEnd(given: string): { after: string; ended: string | undefined } {
+  // Whatever else follows a cursor is none.
+  const [, after = given, ended] = ENDED.exec(given) ?? []
+  return { after, ended }
+}
 
 const invalid = (message: string) => new BatonError('invalid_cursor', message, { param: 'after' })

@@ -4,7 +4,7 @@ import type { Metrics } from '../telemetry.ts'
 import type { Bus } from './bus.ts'
 import { createMemoryBus } from './memory.ts'
 
-export interface OpenBus {
+interface OpenBus {
   redisUrl: string | null
   log: Logger
   metrics?: Pick<Metrics, 'eventsAppended' | 'eventsLost'>

@@ -29,7 +29,7 @@ export interface Script {
 }
 export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
 
-export interface LinkDeps {
+interface LinkDeps {
   url: string
   log: Logger
   onMessage(channel: string, message: string): void

@@ -9,7 +9,7 @@ import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionT
 import { FIRST_EVENT, LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
 import { createMemoryPlaces } from './places.ts'
 
-export interface MemoryBusDeps {
+interface MemoryBusDeps {
   limits?: Partial<LogLimits>
   metrics?: Pick<Metrics, 'eventsAppended'>
   now?(): number

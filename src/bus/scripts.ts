@@ -8,6 +8,7 @@
  * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
  * newest owner that spoke.
  */
+import { TERMINAL } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent } from './bus.ts'
 import { type Place, sessionTag } from './cursor.ts'
 import type { LogLimits } from './limits.ts'
@@ -45,6 +46,8 @@ local function begin(s)
 end
 `
 
+const IS_TERMINAL = TERMINAL.map((type) => `kind == '${type}'`).join(' or ')
+
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
  * idle ms, writer, number; then of each session: channel, reset (1 or 0), count of events, and type, turn,
@@ -60,7 +63,7 @@ local function mark(s, id, kind, turn, once)
   if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
   if turn == '' then return end
   redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
-  if kind == 'turn.completed' or kind == 'turn.failed' or kind == 'turn.cancelled' then
+  if ${IS_TERMINAL} then
     redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
 end
@@ -228,7 +231,7 @@ export interface Position {
 export interface Group {
   session: string
   events: readonly BusEvent[]
-  /** Events of this session were given up before: its log begins anew */
+  /** Events of this session were given up before: its log starts over */
   reset: boolean
 }
 export interface Page {
@@ -344,7 +347,7 @@ function eventsIn(parts: readonly string[], start: number, tag: string, generati
   const events: LoggedEvent[] = []
   for (let i = start; i + 3 < parts.length; i += 4) {
     const [id = '', type = '', turn = '', data = ''] = parts.slice(i, i + 4)
-    events.push({ cursor: `${id}.${tag}${generation}`, type, turn_id: turn === '' ? null : turn, data })
+    events.push({ cursor: cursorOf(tag, { generation, id }), type, turn_id: turn === '' ? null : turn, data })
   }
   return events
 }

@@ -121,7 +121,7 @@ interface Waiting {
   isIn: boolean
 }
 
-export interface SharedPlacesDeps {
+interface SharedPlacesDeps {
   link: Pick<Link, 'run' | 'database' | 'subscribe'>
   /** Whose places they are: replicas with the same scope share them */
   scope: string

@@ -125,8 +125,8 @@ export function createWriter(
       pace.sentAt = now
     }
     isPlanned = true
-    // Where an append is a journey, a turn's request leaves before its first events, which so go together. In memory they
-    // are there at once: whoever repeats the request that began the turn finds no log without its beginning.
+    // Where an append is a round trip, a turn's request leaves before its first events, which thus travel together. In
+    // memory they are there at once: a repeat of the request that began the turn finds the log with its beginning.
     if (flushMs > 0 && isUrgent) setImmediate(send)
     else queueMicrotask(send)
   }

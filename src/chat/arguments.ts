@@ -1,4 +1,4 @@
-import { BEARABLE, isRecord, isWithin } from './json.ts'
+import { BEARABLE, isWithin, parseRecord } from './json.ts'
 
 /** A model's argument text as the canonical pair: an object, or `{}` with the text kept (api.md section 5). */
 export function parseArguments(text: string): {
@@ -6,11 +6,8 @@ export function parseArguments(text: string): {
   arguments_text?: string
 } {
   if (text.trim() === '') return { arguments: {} }
-  try {
-    const value: unknown = JSON.parse(text)
-    if (isRecord(value) && isWithin(value, BEARABLE)) return { arguments: value }
-  } catch {
-    // Cut by the length limit, or simply wrong: kept as text, never run.
-  }
+  const value = parseRecord(text)
+  if (value && isWithin(value, BEARABLE)) return { arguments: value }
+  // Cut by the length limit, or simply wrong: kept as text, never run.
   return { arguments: {}, arguments_text: text }
 }

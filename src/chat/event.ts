@@ -29,7 +29,7 @@ export type ModelEvent =
     }
 
 /** Fields that every turn event carries beside its own; `step` is null outside of a step. */
-export interface EventHead {
+interface EventHead {
   session_id: string
   turn_id: string | null
   step: number | null

@@ -1,7 +1,7 @@
 /** Prefixed ids that sort by the time they were made. */
 import { randomBytes } from 'node:crypto'
 
-export type IdPrefix = 'ses' | 'turn' | 'msg' | 'con' | 'cred' | 'exec' | 'key' | 'req' | 'call' | 'replica'
+type IdPrefix = 'ses' | 'turn' | 'msg' | 'con' | 'cred' | 'exec' | 'key' | 'req' | 'call' | 'replica'
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz'
 let lastMs = 0

@@ -38,7 +38,7 @@ export interface ToolCallPart {
   provenance?: Provenance
 }
 /** Where the rest of an oversized result is kept: the execution's stored output. */
-export interface Spill {
+interface Spill {
   exec_id: string
   bytes: number
 }
@@ -63,7 +63,7 @@ export interface MediaPart {
   name?: string
 }
 /** Shown to people, never sent to a model. */
-export interface NoticePart {
+interface NoticePart {
   type: 'notice'
   text: string
 }
@@ -113,7 +113,7 @@ export function addUsage(a: Usage, b: Usage): Usage {
 /** More than any provider counts in one call; all calls of a session together stay within what the store can hold. */
 const MOST_TOKENS = 1e12
 
-/** A provider's figures as they can be counted: what is no sound number of tokens was not told. */
+/** A provider's token counts; whatever is not a sound number was not reported. */
 export function soundUsage(told: Usage): Usage {
   const sound = (count: number) => (Number.isInteger(count) && count >= 0 && count <= MOST_TOKENS ? count : 0)
   return {

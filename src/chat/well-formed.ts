@@ -3,14 +3,6 @@
  * and every later one of the conversation (wire/anthropic.md 4.3, anomalyco/opencode#17758).
  */
 
-declare global {
-  // ES2024, in Node since 20; the compiler's `lib` ends before it.
-  interface String {
-    isWellFormed(): boolean
-    toWellFormed(): string
-  }
-}
-
 /** Each half becomes U+FFFD. */
 export const wellFormed = (text: string): string => text.toWellFormed()
 

@@ -24,11 +24,9 @@ import { hintOf, secretContext, type Vault } from './vault.ts'
 /** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
 export interface ChosenCredential {
   facts: CredentialFacts
-  provider: string
   kind: 'api_key' | 'oauth'
   /** Where a provider's logins have several APIs: which one they are for */
   path?: 'code_assist' | 'public'
-  origin: 'api' | 'env'
   /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
   secret(): Promise<CredentialSecret>
   /** Logins: after a refusal that `renewOn` names, whether there is another token to try with */
@@ -293,9 +291,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   function fromEnv(provider: string): ChosenCredential {
     return {
       facts: { id: envId(provider) },
-      provider,
       kind: 'api_key',
-      origin: 'env',
       secret: async () => ({ api_key: keyOf(provider) ?? '' }),
     }
   }
@@ -306,10 +302,8 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     const login = row.kind === 'oauth' && logins ? logins.refresher.open(row) : null
     return {
       facts: { id: row.id, ...facts },
-      provider: row.provider,
       kind: row.kind,
       ...(path === 'code_assist' || path === 'public' ? { path } : {}),
-      origin: 'api',
       ...(login ?? { secret: async () => opened(vault.open(row.secret, secretContext(row.owner, row.id))) }),
     }
   }

@@ -1,7 +1,7 @@
 /** Keeps a call's own secret out of its errors: vendors quote keys and tokens in theirs. */
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
-import type { CredentialSecret, Deployment, UpstreamFailure } from '../provider.ts'
+import type { CredentialSecret } from '../provider.ts'
 
 /** Texts and errors with `***` for the secret. */
 export interface Scrub {
@@ -23,11 +23,4 @@ export function scrubber(secret: CredentialSecret): Scrub {
       })
     },
   }
-}
-
-/** The adapter's `classify`, over a body that no longer holds the secret. */
-export function classifier(deployment: Deployment, secret: CredentialSecret) {
-  const { text } = scrubber(secret)
-  return (failure: UpstreamFailure): BatonError =>
-    deployment.classify({ ...failure, body: text(failure.body) })
 }

@@ -46,9 +46,7 @@ export function createConnectors(db: Db): Connectors {
   return { ...rows(db), ...logins(db), ...bindings(db), ...caches(db) }
 }
 
-type LoginVerb = 'claim' | 'keep' | 'release'
-
-function logins(db: Db): Pick<Connectors, LoginVerb> {
+function logins(db: Db) {
   return {
     async claim(id, by, seconds) {
       const found = await value<StoredConnector>(
@@ -73,12 +71,10 @@ function logins(db: Db): Pick<Connectors, LoginVerb> {
         [id, by],
       )
     },
-  }
+  } satisfies Partial<Connectors>
 }
 
-type RowVerb = 'create' | 'get' | 'find' | 'list' | 'update' | 'delete' | 'syncConfig'
-
-function rows(db: Db): Pick<Connectors, RowVerb> {
+function rows(db: Db) {
   const one = async (text: string, params: Param[]) => {
     const found = await value<StoredConnector>(db, text, params)
     return found && toConnector(found)
@@ -139,7 +135,7 @@ function rows(db: Db): Pick<Connectors, RowVerb> {
         for (const connector of connectors) synced.push(await syncOne(queries, connector))
         return synced
       }),
-  }
+  } satisfies Partial<Connectors>
 }
 
 /** One that did not change keeps its revision; a secret is sealed anew each time, so it does not count. */
@@ -181,9 +177,7 @@ async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
   }
 }
 
-type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'isNameBeside' | 'sessionsOf'
-
-function bindings(db: Db): Pick<Connectors, BindingVerb> {
+function bindings(db: Db) {
   return {
     bindings: async (session) =>
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
@@ -219,7 +213,7 @@ function bindings(db: Db): Pick<Connectors, BindingVerb> {
           where b.connector_id = $1 order by s.updated_at desc, s.id desc limit $2`,
         [connector, limit],
       ),
-  }
+  } satisfies Partial<Connectors>
 }
 
 /** The session or the connector was deleted in the meantime. */
@@ -234,9 +228,7 @@ function orGone(err: unknown): unknown {
   return err
 }
 
-type CacheVerb = 'saveList' | 'loadList' | 'pinFirst' | 'pins' | 'pin'
-
-function caches(db: Db): Pick<Connectors, CacheVerb> {
+function caches(db: Db) {
   return {
     async saveList(key, connector, list) {
       await db.query(
@@ -279,5 +271,5 @@ function caches(db: Db): Pick<Connectors, CacheVerb> {
         throw orGone(err)
       }
     },
-  }
+  } satisfies Partial<Connectors>
 }

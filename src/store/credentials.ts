@@ -1,4 +1,4 @@
-/** Credentials: rows for their owners, refreshes under a claim, secrets sealed anew by version. */
+/** Credentials: rows for their owners, refreshes under a claim, secrets re-sealed by version. */
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
@@ -27,9 +27,7 @@ export function createCredentials(db: Db): Credentials {
   return { ...rows(db), ...refreshing(db), ...resealing(db) }
 }
 
-type RowVerb = 'create' | 'get' | 'list' | 'update' | 'delete' | 'preferred'
-
-function rows(db: Db): Pick<Credentials, RowVerb> {
+function rows(db: Db) {
   return {
     create: (credential) =>
       db.transaction(async (queries) => {
@@ -107,10 +105,10 @@ function rows(db: Db): Pick<Credentials, RowVerb> {
       return (await value(db, text, [id, visibleTo(scope)])) !== null
     },
     preferred: (owner, provider) => one(db, 'select preferred_credential($1, $2)', [owner, provider]),
-  }
+  } satisfies Partial<Credentials>
 }
 
-/** Who sets a default waits here for whoever else does; then there is one at most. */
+/** Setting a default waits here for any other that is being set, so that there is one at most. */
 async function clearDefault(queries: Queries, owner: string, provider: string): Promise<void> {
   await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [`${provider} ${owner}`])
   await queries.query(
@@ -119,9 +117,7 @@ async function clearDefault(queries: Queries, owner: string, provider: string): 
   )
 }
 
-type RefreshVerb = 'due' | 'claim' | 'rotate' | 'release' | 'fail'
-
-function refreshing(db: Db): Pick<Credentials, RefreshVerb> {
+function refreshing(db: Db) {
   return {
     due: (providers, seconds, limit) =>
       values<{ id: string; owner: string }>(
@@ -165,10 +161,10 @@ function refreshing(db: Db): Pick<Credentials, RefreshVerb> {
         [id, version, reason],
       )
     },
-  }
+  } satisfies Partial<Credentials>
 }
 
-function resealing(db: Db): Pick<Credentials, 'sealed' | 'reseal'> {
+function resealing(db: Db) {
   return {
     async sealed(after, limit) {
       const found = await db.query<{
@@ -192,7 +188,7 @@ function resealing(db: Db): Pick<Credentials, 'sealed' | 'reseal'> {
     // The version stays: what is sealed is the same, and a refresh under way must still find its own.
     reseal: async (table, id, version, secret) =>
       (await value(db, RESEAL[table], [id, version, secret])) !== null,
-  }
+  } satisfies Partial<Credentials>
 }
 
 const RESEAL = {

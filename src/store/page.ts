@@ -14,7 +14,7 @@ export function readCursor(list: string, page: PageRequest, keys = ID): string |
   if (!isOurs || name !== list || !key || !keys.test(key)) {
     throw new BatonError(
       'invalid_request',
-      'The cursor is none that this list gave out; leave it out to start anew.',
+      'This list did not issue the cursor; omit it to start from the first page.',
       {
         param: 'cursor',
       },

@@ -33,18 +33,7 @@ export function createTurns(db: Db, parts: Parts): Turns {
   return { ...publicVerbs(db, parts), ...engineVerbs(db, parts), ...takeovers(db, parts) }
 }
 
-type PublicVerb =
-  | 'ground'
-  | 'open'
-  | 'openSurely'
-  | 'get'
-  | 'ofKey'
-  | 'list'
-  | 'countOpen'
-  | 'requestCancel'
-  | 'endQueued'
-
-function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
+function publicVerbs(db: Db, parts: Parts) {
   return {
     async ground(scope, session, provider) {
       const found = await value<StoredGround>(db, 'select turn_ground($1, $2, $3)', [
@@ -129,19 +118,10 @@ function publicVerbs(db: Db, parts: Parts): Pick<Turns, PublicVerb> {
       const params = [id, record(endRecord(end)), parts.events(announce, session_id)]
       return (await value<boolean>(db, 'select end_queued($1, $2, $3)', params)) ?? false
     },
-  }
+  } satisfies Partial<Turns>
 }
 
-type EngineVerb =
-  | 'readStep'
-  | 'commit'
-  | 'heartbeat'
-  | 'handOver'
-  | 'breakLease'
-  | 'forgetAnnouncements'
-  | 'unannounced'
-
-function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
+function engineVerbs(db: Db, parts: Parts) {
   return {
     async readStep(fence, turn, afterSeq, knownRevision) {
       const read = await value<{
@@ -210,7 +190,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
         events: () => parts.openEvents(announce, session_id),
       }))
     },
-  }
+  } satisfies Partial<Turns>
 }
 
 async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<void> {
@@ -240,9 +220,7 @@ function leftBefore(
   )
 }
 
-type Takeover = 'startQueued' | 'resumeAwaiting' | 'recover' | 'idleQueues' | 'lapsedApprovals' | 'resumable'
-
-function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
+function takeovers(db: Db, parts: Parts) {
   /** Handed back where it cannot be read: no failure of the turn, and whoever has its key may take it at once. */
   async function taken(
     { turn, epoch, announce = null }: TakenAnswer,
@@ -316,7 +294,7 @@ function takeovers(db: Db, parts: Parts): Pick<Turns, Takeover> {
           order by e.expires_at limit $1`,
         [limit],
       ),
-  }
+  } satisfies Partial<Turns>
 }
 
 const endRecord = (end: TurnEnd) => ({ ...end, error: end.error && document(end.error) })

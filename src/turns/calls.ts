@@ -261,7 +261,7 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
   run.history.push(...stored)
 }
 
-/** The session's connectors, read anew only when its registry has moved. */
+/** The session's connectors, read again only when its registry has moved. */
 async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
   const revision = run.registry?.revision ?? -1
   if (run.connectors?.revision === revision) return run.connectors.byId

@@ -1,4 +1,4 @@
-/** What the engine needs of the rest, as narrow as it uses it; src/app.ts hands the real parts in. */
+/** What the engine needs of the rest; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { Message } from '../chat/message.ts'
@@ -12,12 +12,9 @@ import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
 /** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export type ResolvedCredential = Pick<
-  ChosenCredential,
-  'facts' | 'kind' | 'path' | 'secret' | 'complete' | 'onUnauthorized'
->
+export type ResolvedCredential = ChosenCredential
 
-export type TurnTools = Pick<
+type TurnTools = Pick<
   EngineTools,
   | 'bringUpToDate'
   | 'isBehind'

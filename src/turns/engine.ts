@@ -1,24 +1,24 @@
 /**
  * The engine as the rest of Baton sees it: starts turns, knows those that this process owns, and carries
- * wishes to whoever owns the others. The loop itself is loop.ts; leases and recovery are leases.ts.
+ * wishes to whoever owns the others (cancel.ts, restart.ts). The loop itself is loop.ts; leases and recovery are
+ * leases.ts.
  */
-import type { ToolsDelta, TurnEvent } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
-import type { Apply, Caller, StartedTurn, StartTurn, ToolsChange, Turns } from '../ports.ts'
-import { EVERYONE, type Fence, type Scope, type Session, type Turn, Unreadable } from '../store/store.ts'
+import type { Caller, StartedTurn, StartTurn, Turns } from '../ports.ts'
+import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
-  cancelRemoved,
   createActive,
   DRAINING,
   OWNER_LOST,
-  RESTART_LIMIT,
   requestRestart,
   requestStop,
 } from './active.ts'
-import { expireRemoved, recordDecision } from './approvals.ts'
+import { recordDecision } from './approvals.ts'
+import { createCancel } from './cancel.ts'
+import { type Control, tell } from './control.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
@@ -27,46 +27,27 @@ import { type Entry, runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
+import { createRestarts, type Restarts, takeEffect } from './restart.ts'
 import { createRoom, watchLateness } from './room.ts'
-import { event, terminalEvent } from './run.ts'
+import { append, event } from './run.ts'
 import { createSlots } from './slots.ts'
 import { createUnderWay } from './under-way.ts'
-import { createWait } from './wait.ts'
+import { createWait, findTurn } from './wait.ts'
 
-/** How long a waiting cancel gives the running turn to end. */
-const CANCEL_WAIT_SECONDS = 30
 /** How long turns that were told to leave may take to let go. */
 const STOP_MS = 5_000
 /** Ends of turns that are noted together; what a crash leaves unnoted is said again, and dropped. */
 const GATHER_MS = 200
-/** A cancelled turn that is not over by then is taken from its owner, alive or not. */
-const CANCEL_DEADLINE_MS = 10_000
 
-export interface Engine extends Turns {
-  /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
-  toolsChanged(
-    session: Session,
-    delta: ToolsDelta,
-    apply: Apply,
-  ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
+export interface Engine extends Turns, Pick<Restarts, 'toolsChanged'> {
   /** Takes over what crashed owners left, and keeps doing so. */
   begin(): void
   /** No new turns; running ones leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
   isDraining(): boolean
-  running(): number
   /** The turn that this process runs in a session */
   activeTurn(session: string): string | null
 }
-
-/** What an owner of turns, or all replicas, must hear: a message of the bus's topic `control`. */
-export type Control =
-  | { op: 'cancel'; turn_id: string; session_id: string }
-  | { op: 'restart'; turn_id: string; session_id: string }
-  | { op: 'tools'; session_id: string; apply: Apply; removed: string[]; revision: number }
-  | { op: 'revision'; session_id: string; revision: number }
-  /** A turn was given away: whoever hears this first may have it */
-  | { op: 'handed_over'; session_id: string }
 
 /** Until `begin` it runs what it is asked for, and hears of nothing else. */
 export function createEngine(deps: EngineDeps): Engine {
@@ -94,8 +75,6 @@ export function createEngine(deps: EngineDeps): Engine {
   const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
   const open = createOpening(deps, histories, lease)
   const underWay = createUnderWay()
-  /** Turns whose owner has been told to end them and has until a deadline */
-  const watched = new Set<string>()
   let draining = false
   let leases: Leases | null = null
 
@@ -108,15 +87,20 @@ export function createEngine(deps: EngineDeps): Engine {
         .track(own(turn, fence, session, entry))
         .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
     },
-    async startNext(session) {
-      if (draining || active.has(session)) return
-      const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
-      if (next) state.launch(next.turn, next.fence, null, { kind: 'fresh' })
-    },
-    async resume(turn) {
-      const resumed = await store.turns.resumeAwaiting(turn, lease)
-      if (resumed) state.launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
-    },
+    startNext: (session) => underWay.track(startNext(session)),
+    resume: (turn) => underWay.track(resume(turn)),
+    track: underWay.track,
+  }
+
+  async function startNext(session: string): Promise<void> {
+    if (draining || active.has(session)) return
+    const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
+    if (next) state.launch(next.turn, next.fence, null, { kind: 'fresh' })
+  }
+
+  async function resume(turn: string): Promise<void> {
+    const resumed = await store.turns.resumeAwaiting(turn, lease)
+    if (resumed) state.launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
   }
 
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
@@ -142,7 +126,7 @@ export function createEngine(deps: EngineDeps): Engine {
       const isLate = entry.kind === 'fresh' && slots.isFull()
       // What was read when it was opened is old for a turn that has to wait for a slot.
       const begins: Entry = isLate ? { kind: 'fresh' } : entry
-      // Its log begins with this, whoever speaks of it or reads it before it has its slot.
+      // The first event of its log, also for those who speak of it or read it before it has its slot.
       if (isLate) void sayCreated(turn)
       // One that is told to stop while it waits goes on without a slot: it only ends.
       const asked = performance.now()
@@ -164,7 +148,7 @@ export function createEngine(deps: EngineDeps): Engine {
     if (turn.state === 'awaiting_input') await state.resume(turn.id)
     if (stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
-      await tell({ op: 'handed_over', session_id: turn.session_id })
+      await tell(bus, { op: 'handed_over', session_id: turn.session_id })
     }
   }
 
@@ -172,63 +156,9 @@ export function createEngine(deps: EngineDeps): Engine {
   const goOn = (session: string): Promise<void> =>
     draining ? bus.publish('queue', session) : state.startNext(session)
 
-  async function find(caller: Scope, id: string): Promise<Turn> {
-    const turn = await store.turns.get(caller, id)
-    if (turn) return turn
-    throw new BatonError('turn_not_found', `No turn ${id} exists.`)
-  }
-
-  const wait = createWait(bus, find)
-
-  async function cancel(caller: Caller, id: string, waits: boolean): Promise<Turn> {
-    // Marked first: whoever starts or resumes it after this look sees the mark.
-    const epoch = await store.turns.requestCancel(caller, id)
-    const turn = await find(caller, id)
-    const mine = active.get(turn.session_id)
-    if (mine?.turn.id === id) requestStop(mine, CANCELLED)
-    else if (turn.state === 'queued') await endQueued(turn)
-    else if (turn.state === 'awaiting_input') await state.resume(id)
-    else if (turn.state === 'running') await tell({ op: 'cancel', turn_id: id, session_id: turn.session_id })
-    if (epoch !== null && turn.state === 'running') breakLater(turn, epoch)
-    const never = new AbortController().signal
-    return waits
-      ? wait(caller, id, CANCEL_WAIT_SECONDS, never, (now) => now.ended_at !== null)
-      : find(caller, id)
-  }
-
-  /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
-  function breakLater({ id, session_id }: Turn, epoch: number): void {
-    if (watched.has(id)) return
-    watched.add(id)
-    const timer = setTimeout(() => {
-      watched.delete(id)
-      const broken = store.turns.breakLease(id, epoch).then(async (isBroken) => {
-        if (!isBroken) return
-        log.warn({ turn_id: id }, 'a cancelled turn was taken from its owner')
-        await tell({ op: 'handed_over', session_id })
-      })
-      broken.catch((err: unknown) => log.warn({ err, turn_id: id }, 'a lease could not be broken'))
-    }, CANCEL_DEADLINE_MS)
-    timer.unref()
-  }
-
-  async function endQueued(turn: Turn): Promise<void> {
-    const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    const word = { key: `${turn.id}:end`, event: event({ turn }, null, terminalEvent(end, turn.usage)) }
-    // It may have begun to run meanwhile: then its owner sees the request before its first step.
-    if (!(await store.turns.endQueued(turn, end, [word]))) return
-    await append(word.event, word.key).then(
-      () => announced.add(turn.id),
-      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'announcement is left to the scan'),
-    )
-  }
-
-  const append = (said: TurnEvent, once: string) =>
-    bus.append(said.session_id, [
-      { type: said.type, turn_id: said.turn_id, data: JSON.stringify(said), once },
-    ])
-
-  const tell = (control: Control) => bus.publish('control', JSON.stringify(control))
+  const wait = createWait(store, bus)
+  const cancel = createCancel(state, wait, announced.add)
+  const { restart, toolsChanged } = createRestarts(state)
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
@@ -239,10 +169,10 @@ export function createEngine(deps: EngineDeps): Engine {
       if (control.op === 'cancel') leases?.retry(control.turn_id)
       return
     }
-    if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed, control.revision)
+    if (control.op === 'tools') return void takeEffect(mine, control.apply, control.removed, control.revision)
     if (mine.turn.id !== control.turn_id) return
     if (control.op === 'cancel') requestStop(mine, CANCELLED)
-    else requestRestart(mine)
+    else if (control.op === 'restart') requestRestart(mine)
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
@@ -266,82 +196,34 @@ export function createEngine(deps: EngineDeps): Engine {
     await sayCreated(turn)
     // The running turn may have ended between the check and the insert: nobody else would look soon.
     await bus.publish('queue', turn.session_id).catch(() => {})
-    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, false)
+    if (opened.interrupted !== null) await cancel(caller, opened.interrupted, null)
     return { turn, outcome: kind }
   }
 
   /** Of one that does not begin yet. */
   async function sayCreated(turn: Turn): Promise<void> {
-    await append(event({ turn }, null, { type: 'turn.created' }), `${turn.id}:created`).catch(
-      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'),
-    )
-  }
-
-  const isCalling = async (turn: string): Promise<boolean> =>
-    (await store.executions.ofTurn(turn)).some((row) => row.state !== 'settled')
-
-  function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
-    if (apply !== 'now') return 'next_step'
-    cancelRemoved(mine, new Set(removed))
-    return requestRestart(mine, revision) === 'restarting' ? 'restart' : 'next_step'
+    const word = { key: `${turn.id}:created`, event: event({ turn }, null, { type: 'turn.created' }) }
+    await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
   }
 
   return {
     start,
     wait,
     cancel,
-    async restart(caller, id) {
-      const turn = await find(caller, id)
-      const mine = active.get(turn.session_id)
-      if (mine?.turn.id === id) {
-        const answer = requestRestart(mine)
-        if (answer === 'restarting') return find(caller, id)
-        throw refusal(answer === 'limit')
-      }
-      if (turn.state !== 'running' || (await isCalling(id))) throw refusal(false)
-      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
-      await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
-      return turn
-    },
+    restart,
+    toolsChanged,
     async decide(caller, id, call, decision) {
-      await recordDecision(deps, caller, await find(caller, id), call, decision)
+      await recordDecision(deps, caller, await findTurn(store, caller, id), call, decision)
       await state.resume(id)
-      return find(caller, id)
+      return findTurn(store, caller, id)
     },
     async answer(caller, id, call) {
-      await find(caller, id)
+      await findTurn(store, caller, id)
       const isKnown = (await store.executions.ofTurn(id)).some(({ call_id }) => call_id === call)
       if (!isKnown) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
-      throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
+      throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },
     render: (caller, session, request) => renderPreview(deps, caller, session, request),
-    async toolsChanged(session, delta, apply) {
-      const mine = active.get(session.id)
-      if (mine) {
-        const from = applyNow(mine, apply, delta.removed, delta.tools_revision)
-        return {
-          effective: { turn_id: mine.turn.id, from },
-          restarted_turn_id: from === 'restart' ? mine.turn.id : null,
-        }
-      }
-      const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
-      const turn = id === null ? null : await store.turns.get(EVERYONE, id)
-      if (!turn || turn.state === 'queued') {
-        return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
-      }
-      if (turn.state === 'awaiting_input' && apply === 'now') {
-        if (await expireRemoved(deps, turn.id, delta.removed)) await state.resume(turn.id)
-      } else {
-        const { removed, tools_revision: revision } = delta
-        await tell({ op: 'tools', session_id: session.id, apply, removed, revision })
-      }
-      const mayRestart = apply === 'now' && turn.state === 'running' && turn.restarts < RESTART_LIMIT
-      const restarts = mayRestart && !(await isCalling(turn.id))
-      return {
-        effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
-        restarted_turn_id: restarts ? turn.id : null,
-      }
-    },
     begin() {
       bus.subscribe('control', obey)
       bus.subscribe('queue', (session_id) => {
@@ -366,12 +248,6 @@ export function createEngine(deps: EngineDeps): Engine {
       await announced.flush()
     },
     isDraining: () => draining,
-    running: () => active.size,
     activeTurn: (session) => active.get(session)?.turn.id ?? null,
   }
 }
-
-const refusal = (isLimit: boolean) =>
-  isLimit
-    ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
-    : new BatonError('not_restartable', 'No model call of this turn is in flight.')

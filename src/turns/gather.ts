@@ -1,6 +1,6 @@
 /** Ids that are written together: one statement in place of one for each. */
 
-export interface Gathering {
+interface Gathering {
   add(id: string): void
   /** Writes what waits now. */
   flush(): Promise<void>

@@ -2,13 +2,13 @@
  * What keeps turns alive across processes: the heartbeat of our leases, and the scan for work that nobody
  * owns. Both run at a third of the lease; losing the bus costs at most that long.
  */
-import { newId } from '../chat/ids.ts'
 import { inFull, isUnavailable } from '../errors.ts'
 import { EVERYONE, type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
 import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
 import type { EngineDeps } from './deps.ts'
 import type { Entry } from './loop.ts'
 import { hydrate } from './run.ts'
+import type { UnderWay } from './under-way.ts'
 
 /** The turns that this process owns, and how it comes to own one more. */
 export interface EngineState {
@@ -21,6 +21,8 @@ export interface EngineState {
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
   resume(turn: string): Promise<void>
+  /** Asking the store for a turn: a drain waits for it, since what it brings runs here. */
+  track: UnderWay['track']
   isDraining(): boolean
 }
 
@@ -48,7 +50,7 @@ interface Watch {
   storeAwayAt: number
   /** Announcements that were found unsaid, and when first */
   unsaidSince: Map<string, number>
-  /** Turns that did not open, to be run or announced: whoever has their keys is a later process, or another */
+  /** Turns that could not be decrypted, to be run or announced: only a later process, or another, has their keys */
   unreadable: { turns: Set<string>; ends: Set<string> }
 }
 
@@ -191,7 +193,9 @@ async function takeOver(state: EngineState, watch: Watch): Promise<void> {
     metrics.turnRecovered(reason)
     state.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
   }
-  for (let count = 0; isMore && count < SCAN_LIMIT; count++) await helped(state, turns, null, takeOne)
+  for (let count = 0; isMore && !state.isDraining() && count < SCAN_LIMIT; count++) {
+    await helped(state, turns, null, () => state.track(takeOne()))
+  }
 }
 
 const turnOf = ({ turn_id }: { turn_id: string }): string => turn_id
@@ -215,7 +219,7 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
   const { store, bus, log } = state.deps
   const { ends } = watch.unreadable
   const leftovers = await store.turns.unannounced(SCAN_LIMIT, [...ends])
-  // A bus that is away would count each try as events lost, and begin their sessions' logs anew.
+  // A bus that is away would count each try as events lost, and start their sessions' logs over.
   if (leftovers.length > 0 && !(await isReady(bus))) return
   const now = performance.now()
   const before = watch.unsaidSince
@@ -245,6 +249,3 @@ const isReady = (bus: EngineState['deps']['bus']): Promise<boolean> =>
     () => true,
     () => false,
   )
-
-/** A replica's name as a lease owner: new for each process, since a restarted one owns nothing. */
-export const replicaName = (): string => newId('replica')

@@ -96,8 +96,8 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
 }
 
 /**
- * Not for this process to end: it is another's now, or whoever has its key goes on with what it has done. One that began
- * here fails, and says why; one that is to be cancelled needs no key for that.
+ * This process must not end the turn: another owns it now, or one with its key will continue it. A turn that began here
+ * fails and says why; cancelling needs no key.
  */
 const isLeft = ({ stop }: ActiveTurn, entry: Entry, thrown: unknown): boolean =>
   thrown instanceof StaleOwner ||
@@ -154,7 +154,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     isCurrent: start !== undefined,
     index: committedSteps(turn),
     invalidCalls: 0,
-    mended: [],
+    amended: [],
     hint: null,
     open: null,
   }

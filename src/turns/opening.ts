@@ -4,7 +4,7 @@ import { newId } from '../chat/ids.ts'
 import type { MessageInput } from '../chat/message.ts'
 import { BatonError, invalid, noSession } from '../errors.ts'
 import type { Caller, StartTurn } from '../ports.ts'
-import type { Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
+import type { NewTurn, Opened, OpenTurn, Session, TurnGround } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
 import { type Histories, wholeHistory } from './histories.ts'
 
@@ -22,40 +22,35 @@ export function createOpening(
 ): Opening {
   const { store, settings, credentials, tools } = deps
 
-  async function open(caller: Caller, id: string, request: StartTurn, row: OpenTurn): Promise<Opened | null> {
-    const isPlain = request.context.length === 0 && (request.provider === null || request.model !== null)
+  async function open(caller: Caller, row: OpenTurn): Promise<Opened | null> {
+    const { session_id, context, provider, model } = row.turn
+    const isPlain = context.length === 0 && (provider === null || model !== null)
     if (!isPlain || settings.turnsPerOwner !== null) {
-      const ground = await store.turns.ground(caller, id, request.provider)
-      return ground && openOn(ground, caller, id, request, row)
+      const ground = await store.turns.ground(caller, session_id, provider)
+      return ground && openOn(ground, caller, row)
     }
     // Nothing but a credential is to be looked at first: the statement that opens the turn does it.
     const opened = await store.turns.openSurely(caller, row, credentials.environment)
-    return opened?.kind === 'unsure' ? openOn(opened.ground, caller, id, request, row) : opened
+    return opened?.kind === 'unsure' ? openOn(opened.ground, caller, row) : opened
   }
 
   /** Looks at all that may refuse it, and opens it. */
-  async function openOn(
-    ground: TurnGround,
-    caller: Caller,
-    id: string,
-    request: StartTurn,
-    row: OpenTurn,
-  ): Promise<Opened | null> {
-    await assertRoom(ground.session, request)
-    const refused = await check(ground, request).then(
+  async function openOn(ground: TurnGround, caller: Caller, row: OpenTurn): Promise<Opened | null> {
+    const { session_id, idempotency_key: key, body_hash } = row.turn
+    await assertRoom(ground.session, row.turn)
+    const refused = await check(ground, row.turn).then(
       () => null,
       (thrown: unknown) => ({ thrown }),
     )
     if (!refused) return store.turns.open(caller, row)
     // What would be refused now may have been taken before: the same key brings the same turn all the same.
-    const { idempotency_key: key, body_hash } = request
-    const known = key === null ? null : await store.turns.ofKey(id, key)
+    const known = key === null ? null : await store.turns.ofKey(session_id, key)
     if (known?.body_hash === body_hash) return { kind: 'replayed', turn: known.turn }
     throw refused.thrown
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
-  async function assertRoom({ id, owner }: Session, { idempotency_key }: StartTurn): Promise<void> {
+  async function assertRoom({ id, owner }: Session, { idempotency_key }: NewTurn): Promise<void> {
     const most = settings.turnsPerOwner
     if (most === null || (await store.turns.countOpen(owner, { session: id, idempotency_key }, most)) < most)
       return
@@ -65,17 +60,17 @@ export function createOpening(
   }
 
   /** What must be refused before a turn exists: no model, no credential, edits that do not fit the history. */
-  async function check({ session, credentials: known }: TurnGround, request: StartTurn): Promise<void> {
-    assertModel(session, request)
-    const provider = request.provider ?? session.provider
+  async function check({ session, credentials: known }: TurnGround, turn: NewTurn): Promise<void> {
+    assertModel(session, turn)
+    const provider = turn.provider ?? session.provider
     await credentials.resolve(session, provider, known)
-    if (request.context.length === 0) return
-    applyEdits<MessageInput>(await store.messages.after(session.id, 0), request.context)
+    if (turn.context.length === 0) return
+    applyEdits<MessageInput>(await store.messages.after(session.id, 0), turn.context)
   }
 
   return async (caller, id, request) => {
     const kept = histories.kept(id)
-    const opened = await open(caller, id, request, {
+    const opened = await open(caller, {
       ...turnRow(id, request),
       queue_limit: settings.queueLimit,
       lease,
@@ -90,30 +85,19 @@ export function createOpening(
 /** A provider other than the session's needs a model of its own: the session's is none of its models. */
 export function assertModel(
   session: Session,
-  { provider, model }: { provider?: string | null; model?: string | null },
+  { provider, model }: Pick<StartTurn, 'provider' | 'model'>,
 ): void {
-  if ((provider ?? session.provider) === session.provider || (model ?? null) !== null) return
-  const words = 'A turn with a provider of its own needs its own model.'
-  throw invalid('model', words)
+  if ((provider ?? session.provider) === session.provider || model !== null) return
+  throw invalid('model', 'A turn with a provider of its own needs its own model.')
 }
 
 function turnRow(session: string, request: StartTurn): Pick<OpenTurn, 'turn' | 'message' | 'on_busy'> {
   const turn = newId('turn')
-  const { input, context, max_steps, provider, model, idempotency_key, body_hash } = request
+  const { on_busy, ...given } = request
   return {
-    turn: {
-      id: turn,
-      session_id: session,
-      input,
-      context,
-      max_steps,
-      provider,
-      model,
-      idempotency_key,
-      body_hash,
-    },
-    message: { id: newId('msg'), turn_id: turn, role: 'user', parts: input },
-    on_busy: request.on_busy,
+    turn: { id: turn, session_id: session, ...given },
+    message: { id: newId('msg'), turn_id: turn, role: 'user', parts: given.input },
+    on_busy,
   }
 }
 

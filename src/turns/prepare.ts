@@ -73,7 +73,6 @@ export function prepare(
     settings: stepSettings(from.settings, from.followUp),
     session_id: from.session_id,
     follow_up: from.followUp,
-    capabilities,
     ...(reported ? { reported } : {}),
     credential: credential.facts,
     options,

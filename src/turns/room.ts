@@ -18,7 +18,11 @@ export function createRoom(slots: Slots, most: number, lateness: Lateness): Room
     enter() {
       const there = slots.running() + slots.waiting() + opening
       if (there >= most) {
-        throw new BatonError('unavailable', 'Too many turns run and wait here.', { retryAfter: 2 })
+        throw new BatonError(
+          'unavailable',
+          'This replica has as many running and waiting turns as it can take.',
+          { retryAfter: 2 },
+        )
       }
       if (there > 0 && lateness.isBehind()) {
         throw new BatonError('unavailable', 'This replica has more work than it can do in time.', {

@@ -2,6 +2,7 @@
  * What a turn's loop carries from step to step, and the two ways in which it speaks: at once, or with a
  * commit. Steps and tool calls use both; neither knows the loop.
  */
+import type { Bus } from '../bus/bus.ts'
 import type { Writer } from '../bus/writer.ts'
 import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Fold } from '../chat/fold.ts'
@@ -45,8 +46,8 @@ export interface Run {
   index: number
   /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
-  /** Refusals that this turn's requests had to be mended for: its next ones need not earn them again */
-  mended: UpstreamFailure[]
+  /** Refusals that this turn's requests had to be amended for: its next ones need not earn them again */
+  amended: UpstreamFailure[]
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
   /** The one whose request has left and which is neither committed nor discarded */
@@ -124,7 +125,7 @@ export async function commit(
     ...before,
     ...(rest.messages ?? []).map((message) => announcedMessage(run, message)),
     ...events,
-    ...(rest.end ? [announcedEnd(run, rest.end)] : []),
+    ...(rest.end ? [announcedEnd(active, rest.end)] : []),
   ]
   const { messages: stored, has_queued } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
@@ -182,10 +183,16 @@ function announcedMessage(run: Pick<Run, 'active' | 'index'>, message: NewMessag
   }
 }
 
-function announcedEnd(run: Pick<Run, 'active'>, end: TurnEnd): AnnouncedEvent {
-  const { turn } = run.active
-  return { key: `${turn.id}:end`, event: event(run.active, null, terminalEvent(end, turn.usage)) }
-}
+export const announcedEnd = ({ turn }: Pick<ActiveTurn, 'turn'>, end: TurnEnd): AnnouncedEvent => ({
+  key: `${turn.id}:end`,
+  event: event({ turn }, null, terminalEvent(end, turn.usage)),
+})
+
+/** Says something of a turn that does not run here, or not yet. */
+export const append = (bus: Pick<Bus, 'append'>, { key, event }: AnnouncedEvent): Promise<string[]> =>
+  bus.append(event.session_id, [
+    { type: event.type, turn_id: event.turn_id, data: JSON.stringify(event), once: key },
+  ])
 
 /** Puts the stored message into an announcement that named it; null where it has been deleted since. */
 export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {

@@ -1,11 +1,11 @@
-/** How many turns this process runs at once, shared fairly: owners take turns, whoever asks most. */
+/** How many turns this process runs at once, shared fairly: round-robin over owners. */
 
 export interface Slots {
   /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
   take(owner: string, signal: AbortSignal): Promise<() => void>
   running(): number
   waiting(): number
-  /** Whoever takes one now has to wait. */
+  /** One that is taken now has to wait. */
   isFull(): boolean
 }
 

@@ -121,7 +121,7 @@ async function streamStep(
       context: prepared.context,
       signal: abort.signal,
       beforeSend,
-      mended: run.mended,
+      amended: run.amended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
     }
     await deps.llm.stream(call, (item) => take(run, folding, item))

@@ -1,7 +1,7 @@
-/** Turns that are opened, run or are given away: what a process that leaves waits for. */
+/** Turns that are opened, taken, run or given away: what a process that leaves waits for. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
-interface UnderWay {
+export interface UnderWay {
   /** The work itself; whoever asked for it hears of its failure. */
   track<T>(work: Promise<T>): Promise<T>
   /** Resolves when nothing is under way, or after `ms`. */

@@ -1,16 +1,27 @@
 /** A caller that waits for a turn: for its end, or until it needs input. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Bus } from '../bus/bus.ts'
+import { TERMINAL } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
 import type { Caller } from '../ports.ts'
-import type { Turn } from '../store/store.ts'
+import type { Scope, Store, Turn } from '../store/store.ts'
 
 /** A bus that is away must not leave a waiting caller behind. */
 const POLL_MS = 1_000
-const SETTLING = new Set(['turn.completed', 'turn.failed', 'turn.cancelled', 'turn.awaiting_input'])
+const SETTLING: ReadonlySet<string> = new Set([...TERMINAL, 'turn.awaiting_input'])
 const isSettled = (turn: Turn) => turn.ended_at !== null || turn.state === 'awaiting_input'
 
-/** `find` throws turn_not_found. The wait resolves with the turn as it is then; `seconds` null: without a limit. */
-export function createWait(bus: Pick<Bus, 'read'>, find: (caller: Caller, id: string) => Promise<Turn>) {
+/** Throws turn_not_found. */
+export async function findTurn(store: Pick<Store, 'turns'>, scope: Scope, id: string): Promise<Turn> {
+  const turn = await store.turns.get(scope, id)
+  if (turn) return turn
+  throw new BatonError('turn_not_found', `No turn ${id} exists.`)
+}
+
+export type Wait = ReturnType<typeof createWait>
+
+/** Throws turn_not_found. The wait resolves with the turn as it is then; `seconds` null: without a limit. */
+export function createWait(store: Pick<Store, 'turns'>, bus: Pick<Bus, 'read'>) {
   async function watch(turn: Turn, signal: AbortSignal, wake: () => void): Promise<void> {
     for await (const item of bus.read(turn.session_id, { turn: turn.id, after: 'start', signal })) {
       if (!('events' in item) || item.events.some(({ type }) => SETTLING.has(type))) wake()
@@ -24,7 +35,7 @@ export function createWait(bus: Pick<Bus, 'read'>, find: (caller: Caller, id: st
     signal: AbortSignal,
     isDone = isSettled,
   ): Promise<Turn> => {
-    const turn = await find(caller, id)
+    const turn = await findTurn(store, caller, id)
     if (isDone(turn) || seconds === 0) return turn
     const until = seconds === null ? Number.POSITIVE_INFINITY : performance.now() + seconds * 1000
     const stop = new AbortController()
@@ -36,7 +47,7 @@ export function createWait(bus: Pick<Bus, 'read'>, find: (caller: Caller, id: st
         const signalled = new Promise<void>((resolve) => {
           wake = resolve
         })
-        const now = await find(caller, id)
+        const now = await findTurn(store, caller, id)
         const left = until - performance.now()
         if (isDone(now) || left <= 0 || signal.aborted) return now
         await Promise.race([signalled, pause(Math.min(POLL_MS, left), over)])

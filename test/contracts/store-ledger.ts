@@ -1,7 +1,6 @@
 /** What every store does with tool calls. */
 import type { Test } from 'tap'
 import type { ToolResultPart } from '../../src/chat/message.ts'
-import { BatonError } from '../../src/errors.ts'
 import {
   type Execution,
   type NewExecution,
@@ -239,11 +238,9 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   t.strictSame(await listed({ turn_id: two.turn.id, tool: 'now' }), [third.id])
   t.strictSame(await listed({ outcome: 'error' }), [second.id])
   t.strictSame(await listed({ since: '2020-01-01T00:00:00Z', until: '9999-12-31T23:59:59.999Z' }), all)
-  t.strictSame(await listed({ until: '0000-01-01T00:00:00Z' }), [])
+  t.strictSame(await listed({ until: '1970-01-01T00:00:00Z' }), [])
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
-  const thrown = await rejection(listed({ since: 'yesterday' }))
-  t.ok(thrown instanceof BatonError && thrown.code === 'invalid_request' && thrown.param === 'since')
 
   const byTool = await store.executions.stats(scope, 'tool', {})
   t.strictSame(

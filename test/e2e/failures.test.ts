@@ -206,7 +206,7 @@ async function upstream(t: Test, world: World) {
     t.match(await world.run(sessions[3] ?? '', 'now?'), { state: 'completed' })
   })
 
-  await t.test('what one request had to be mended for, the next ones of its turn do without', async (t) => {
+  await t.test('what one request had to be amended for, the next ones of its turn do without', async (t) => {
     const settings = { max_output_tokens: 90_000 }
     const session = await world.session('openai key', { connectors: ['kit'], settings })
     const before = world.sent('openai key').length

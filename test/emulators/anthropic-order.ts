@@ -3,10 +3,10 @@
  * and their results (wire/anthropic.md 3.2, 3.6, 4). Thinking is in anthropic-thinking.ts.
  */
 
-import { type Json, list, object, string } from '../../providers/anthropic/json.ts'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { checkText, invalid, onlyKeys } from './anthropic-rules.ts'
 import { seenAs } from './bytes.ts'
+import { type Json, list, object, string } from './json.ts'
 
 /** A message with its content as blocks; `index` is its place in the request. */
 export interface Turn {

@@ -4,9 +4,9 @@
  * field, order or combination left that the API is known to refuse.
  */
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { type Json, list, number, object, string } from '../../providers/anthropic/json.ts'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { hasLoneSurrogate } from './http.ts'
+import { type Json, list, number, object, string } from './json.ts'
 
 /** A request that the emulated API turns down. */
 export class Refusal extends Error {

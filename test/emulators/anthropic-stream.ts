@@ -3,10 +3,10 @@
  * (wire/anthropic.md 6). Thinking is shown, emptied or left out as the request has it.
  */
 import { createHash } from 'node:crypto'
-import { type Json, list, object } from '../../providers/anthropic/json.ts'
 import type { Turn } from './anthropic-order.ts'
 import { type Asker, bytes, claimFor, modeOf, sign, type Transformation } from './anthropic-thinking.ts'
 import { type Beat, pause, type Reply } from './http.ts'
+import { type Json, list, object } from './json.ts'
 import { type Answer, pieces, type SceneItem } from './scene.ts'
 
 /** What an answer is made of, beside its scene. */

@@ -4,10 +4,10 @@
  * API drops some of these silently; here only `drop_block` makes it do so, that nothing goes unnoticed.
  */
 import { createHash, createHmac } from 'node:crypto'
-import { type Json, object, parseObject, string } from '../../providers/anthropic/json.ts'
 import type { EmulatedModel } from './anthropic-models.ts'
 import { mergeRoles, type Turn } from './anthropic-order.ts'
 import { invalid } from './anthropic-rules.ts'
+import { type Json, object, parseObject, string } from './json.ts'
 
 /** Who asks, and for what. */
 export interface Asker {

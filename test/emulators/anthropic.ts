@@ -6,13 +6,13 @@
  * to the next dash; thinking made for one organization is worth nothing to another.
  */
 import { readFileSync } from 'node:fs'
-import { type Json, list, object, parseObject, string } from '../../providers/anthropic/json.ts'
 import { MODELS, modelInfo, modelOf } from './anthropic-models.ts'
 import { checkMessages, mergeRoles, type Turn } from './anthropic-order.ts'
 import { checkFields, checkHead, type Head, invalid, Refusal } from './anthropic-rules.ts'
 import { createPromptCache, requestId, tell } from './anthropic-stream.ts'
 import { type Asker, checkReplay } from './anthropic-thinking.ts'
 import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
+import { type Json, list, object, parseObject, string } from './json.ts'
 import { defaultScene, type SceneInput, type Script } from './scene.ts'
 
 export interface AnthropicEmulator {

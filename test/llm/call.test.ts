@@ -222,13 +222,13 @@ t.test('an answer without end is given up at its limit', async (t) => {
 
 t.test('a preview shows the request with its secrets masked and sends nothing', async (t) => {
   const { llm } = bench(t, 'https://api.example.test/v1')
-  const request = { ...REQUEST, options: { ...REQUEST.options, headers: { 'X-Proxy-Key': 'operators-own' } } }
+  const request = { ...REQUEST, options: { ...REQUEST.options, headers: { 'x-proxy-key': 'operators-own' } } }
   t.same(llm.preview(vendor, request), {
     method: 'POST',
     url: 'https://api.example.test/v1/answer?alt=sse',
     headers: {
       'x-session': 'ses_1',
-      'X-Proxy-Key': '***',
+      'x-proxy-key': '***',
       'content-type': 'application/json',
       accept: 'text/event-stream',
       'user-agent': 'baton/1.2.3',

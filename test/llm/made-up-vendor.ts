@@ -27,8 +27,6 @@ export const vendor: Deployment = {
   },
   toolLimit: null,
   capabilities: () => ({
-    sampling: true,
-    forcedToolChoice: true,
     boundThinking: false,
     takesMedia: () => false,
     systemMessages: true,
@@ -87,7 +85,6 @@ export const REQUEST: ModelRequest = {
   settings: {},
   session_id: 'ses_1',
   follow_up: false,
-  capabilities: vendor.capabilities('one'),
   credential: { id: 'cred_1' },
   options: { system_blocks: [], headers: {}, dual_declarations: false },
 }

@@ -8,7 +8,7 @@ const until = async (holds: () => boolean): Promise<void> => {
 }
 
 t.test('lists of models', async (t) => {
-  const list = [{ id: 'one', max_input_tokens: 1000 }, { id: 'two' }]
+  const list = [{ id: 'one', max_output_tokens: 1000 }, { id: 'two' }]
   const caller = { facts: { id: 'cred_1' }, secret: async () => ({ api_key: KEY }) }
 
   t.test('are asked for once an hour and credential, however many want them', async (t) => {

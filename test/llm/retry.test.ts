@@ -160,20 +160,20 @@ t.test('retries', async (t) => {
 })
 
 t.test(
-  'a refused request is mended for one thing after another, where the deployment knows how',
+  'a refused request is amended for one thing after another, where the deployment knows how',
   async (t) => {
     const deployment: Deployment = {
       ...vendor,
-      repair: ({ body }, request) => ({ ...request, instructions: `${request.instructions} ${body}` }),
+      amend: ({ body }, request) => ({ ...request, instructions: `${request.instructions} ${body}` }),
     }
     const instructions = ({ requests }: { requests: { text: string }[] }) =>
       requests.map(({ text }) => JSON.parse(text).instructions)
     const server = await upstreamServer(t, status(400, 'a'), status(400, 'b'), whole)
-    const mended: UpstreamFailure[] = []
+    const amended: UpstreamFailure[] = []
     const { call } = bench(t, server.url)
-    t.equal(textOf((await collect(call({ deployment, mended }))).batches), 'hello')
+    t.equal(textOf((await collect(call({ deployment, amended }))).batches), 'hello')
     t.same(instructions(server), ['Be brief.', 'Be brief. a', 'Be brief. a b'])
-    await collect(call({ deployment, mended }))
+    await collect(call({ deployment, amended }))
     t.equal(instructions(server).at(-1), 'Be brief. a b', 'at once, with what an earlier call learned')
 
     const endless = await upstreamServer(t, status(400, 'c'))
@@ -181,7 +181,7 @@ t.test(
     t.equal(endless.requests.length, 4)
 
     const hopeless = await upstreamServer(t, status(400))
-    await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, repair: () => null } }))
+    await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, amend: () => null } }))
     t.equal(hopeless.requests.length, 1)
   },
 )

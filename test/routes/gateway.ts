@@ -153,8 +153,8 @@ export function fakeTurns(store: Store) {
         await new Promise((resolve) => setTimeout(resolve, 5))
       }
     },
-    async cancel(caller, id, wait) {
-      calls.push({ verb: 'cancel', args: [id, wait] })
+    async cancel(caller, id, waits) {
+      calls.push({ verb: 'cancel', args: [id, waits !== null] })
       return find(caller, id)
     },
     async restart(caller, id) {
@@ -167,7 +167,7 @@ export function fakeTurns(store: Store) {
     },
     async answer(caller, id, call) {
       await find(caller, id)
-      throw new BatonError('not_awaiting', `Tool call ${call} asks nothing.`)
+      throw new BatonError('not_awaiting', `Tool call ${call} is not asking for input.`)
     },
     async render(_, session, request) {
       calls.push({ verb: 'render', args: [session, request] })

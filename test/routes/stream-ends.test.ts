@@ -180,6 +180,26 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   await closing
 })
 
+t.test('a caller who waits for a cancel is answered when the server closes', async (t) => {
+  const turn = turnRow()
+  const waiting = { signal: null as AbortSignal | null }
+  const turns = {
+    cancel: async (_: unknown, __: string, signal: AbortSignal) => {
+      waiting.signal = signal
+      await aborted(signal)
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  const answer = s.open('/v1/turns/turn_1/cancel?wait=true', {}, {})
+  await settled(() => waiting.signal !== null)
+  const closing = s.app.close()
+  const stream = await answer
+  t.equal(stream.statusCode, 503)
+  t.match(JSON.parse(await all(stream)), { error: { code: 'draining', details: { turn_id: 'turn_1' } } })
+  await closing
+})
+
 t.test('a caller who left while the turn was opened is not waited for', async (t) => {
   const turn = turnRow()
   const state = { gone: false, left: false }

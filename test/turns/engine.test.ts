@@ -7,7 +7,7 @@ import { BatonError } from '../../src/errors.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { endTurn, openRequest } from '../contracts/store-rows.ts'
+import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 import {
   asked,
@@ -36,7 +36,7 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const types = follow(t, bus, id, turn.id)
   isAway = true
-  t.match(await one.cancel(CALLER, turn.id, false), { state: 'cancelled' }, 'which is done all the same')
+  t.match(await one.cancel(CALLER, turn.id, null), { state: 'cancelled' }, 'which is done all the same')
   isAway = false
   await until(() => types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.cancelled'])
@@ -214,7 +214,7 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   replica()
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   isLooking = true
-  await one.cancel(CALLER, turn.id, false)
+  await one.cancel(CALLER, turn.id, null)
   await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
@@ -234,7 +234,22 @@ t.test('a cancel does not wait for what a login asks its vendor at its first use
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   await asks
-  t.match(await one.cancel(CALLER, turn.id, true), { state: 'cancelled' })
+  const never = new AbortController().signal
+  t.match(await one.cancel(CALLER, turn.id, never), { state: 'cancelled' })
+})
+
+t.test('whoever waits for a cancel waits no longer than its client and the server', async (t) => {
+  const { replica } = world(t)
+  const one = replica()
+  // Its owner lives, and hears nothing.
+  const { turn } = await runningTurn(store, CALLER)
+  const leave = new AbortController()
+  const over = one.cancel(CALLER, turn.id, leave.signal)
+  await until(async () => (await store.turns.get(CALLER, turn.id))?.cancel_requested === true)
+  const left = performance.now()
+  leave.abort()
+  t.match(await over, { state: 'running' })
+  t.ok(performance.now() - left < 5000, 'long before the turn is taken from its owner')
 })
 
 t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) => {
@@ -254,6 +269,19 @@ t.test('whoever reads a turn and does not wait asks the bus nothing', async (t) 
   say()
   t.match(await over, { state: 'completed' })
   t.equal(reads, 1)
+})
+
+t.test('a wish that this replica does not know is passed over', async (t) => {
+  const { bus, say, replica } = world(t)
+  const one = replica()
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  await bus.publish('control', JSON.stringify({ op: 'of_a_later_version', turn_id: turn.id, session_id: id }))
+  say()
+  await until(() => types.includes('turn.completed'))
+  t.notOk(types.includes('step.discarded'))
 })
 
 t.test('a turn that waits for a place can be read from its first event', async (t) => {
@@ -282,6 +310,6 @@ t.test('nothing is said of a commit that could not be made', async (t) => {
   const { turn } = await former.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
   say()
-  await until(() => former.running() === 0 && types.includes('usage'))
+  await until(() => former.activeTurn(id) === null && types.includes('usage'))
   t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
 })

@@ -6,7 +6,16 @@ import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createLog, createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
+import {
+  COMPLETED,
+  endTurn,
+  LAPSED,
+  message,
+  newSession,
+  openRequest,
+  runningTurn,
+  text,
+} from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 import {
   asked,
@@ -20,6 +29,50 @@ import {
   withTurns,
   world,
 } from './engines.ts'
+
+t.test('a drain waits for a turn that was being taken over, begun or resumed', async (t) => {
+  const queued = async () => {
+    const { fence, turn, session } = await runningTurn(store, CALLER)
+    const next = openRequest(session.id, { on_busy: 'enqueue' })
+    await store.turns.open(CALLER, next)
+    await endTurn(store, fence, turn.id)
+    return next.turn.id
+  }
+  const decided = async () => {
+    const { fence, turn } = await runningTurn(store, CALLER)
+    await store.turns.commit(fence, { turn_id: turn.id, state: 'awaiting_input' })
+    return turn.id
+  }
+  const lost = async () => (await runningTurn(store, CALLER, LAPSED)).turn.id
+  const ways = { startQueued: queued, recover: lost, resumeAwaiting: decided }
+  for (const [verb, leave] of Object.entries(ways)) {
+    const { replica } = world(t)
+    const { opened: isAsked, open: ask } = gate()
+    const { opened: reached, open: goOn } = gate()
+    const slow = async (...given: unknown[]) => {
+      ask()
+      await reached
+      return (store.turns[verb as 'recover'] as (...given: unknown[]) => Promise<unknown>)(...given)
+    }
+    const turn = await leave()
+    const leaving = replica({ store: withTurns({ [verb]: slow }) })
+    await isAsked
+    let isOver = false
+    const drained = leaving.drain(1000).then(() => {
+      isOver = true
+    })
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    t.notOk(isOver, verb)
+    goOn()
+    await drained
+    const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
+    t.match(
+      taken.find((one) => one.turn.id === turn),
+      { was_handed_over: true },
+      `${verb}: nobody has it any more`,
+    )
+  }
+})
 
 t.test('a drain is over when its turns have been given away', async (t) => {
   const { bus, replica } = world(t)
@@ -291,12 +344,13 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
+  const never = new AbortController().signal
   for (const { id, session_id } of given) {
-    t.match(await one.cancel(CALLER, id, true), { state: 'cancelled' }, 'a cancel needs no key')
+    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' }, 'a cancel needs no key')
     t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
   }
   const { turn } = await one.start(CALLER, fresh, asked())
-  const failed = await one.wait(CALLER, turn.id, 30, new AbortController().signal)
+  const failed = await one.wait(CALLER, turn.id, 30, never)
   t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
 
   const types = follow(t, bus, within.fence.session_id, turn_id)

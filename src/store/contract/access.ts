@@ -43,7 +43,7 @@ export interface Credentials {
   delete(scope: Scope, id: string): Promise<boolean>
   /**
    * The owner's default for the provider, in any state; else its only active one; else, where none is
-   * active, the newest that needs its login anew; else null.
+   * active, the newest that needs a new login; else null.
    */
   preferred(owner: string, provider: string): Promise<Credential | null>
   /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
@@ -125,7 +125,7 @@ export interface Keys {
   used(ids: string[]): Promise<void>
 }
 
-export interface AuditEntry {
+interface AuditEntry {
   /** Who did it */
   owner: string
   /** noun.verb */

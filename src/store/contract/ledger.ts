@@ -4,7 +4,7 @@ import type { Page, PageRequest, Scope } from './scope.ts'
 import type { Fence } from './turns.ts'
 
 /** `started` may have had its effect; `settled` has its result. */
-export type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
+type ExecutionState = 'awaiting_approval' | 'started' | 'settled'
 /** A ledger row. Arguments, error and output are redacted before they get here. */
 export interface NewExecution {
   id: string
@@ -57,7 +57,6 @@ export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | '
     sealed_arguments: Uint8Array | null
   } | null
 }
-/** Times are a caller's words: who reads with them throws invalid_request for what is none. */
 export interface ExecutionFilter {
   session_id?: string
   turn_id?: string
@@ -78,7 +77,7 @@ export interface Executions {
   >
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
   ofTurn(turn: string): Promise<Execution[]>
-  /** Marks a started execution as begun anew (recovery) or moves an approved one to started. */
+  /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
   decide(

@@ -10,7 +10,7 @@ import type { NewExecution, Settlement } from './ledger.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 
 /** `queued` and `awaiting_input` have no owner; all but the last three keep their session busy. */
-export type TurnState = 'queued' | 'running' | 'awaiting_input' | 'completed' | 'failed' | 'cancelled'
+type TurnState = 'queued' | 'running' | 'awaiting_input' | 'completed' | 'failed' | 'cancelled'
 
 /** One attempt at a step; one that was discarded left no message, and its usage counts all the same. */
 export interface Step {
@@ -157,7 +157,7 @@ export interface AnnouncedEvent {
 }
 
 /** What a step reads, in one round trip, right before it renders. */
-export interface StepRead {
+interface StepRead {
   messages: Message[]
   /** Null when the session's registry still has `knownRevision` */
   registry: RegistryRow | null

@@ -92,15 +92,16 @@ const post = async ({ emulator, deployment, secret, credential_id }: Talk, reque
 async function step(talk: Talk, input?: string): Promise<Step> {
   if (input !== undefined) talk.history.push(said(input))
   const { deployment, model, credential_id, wish, history } = talk
-  const plain = requestFor({ ...wish, model }, deployment)
+  const plain = requestFor({ ...wish, model })
   const head = JSON.stringify([plain.instructions, deployment.declare(plain.tools, plain.options)])
-  const target = { provider: 'anthropic', model, credential_id, ...plain.capabilities }
+  const capabilities = deployment.capabilities(model, plain.reported)
+  const target = { provider: 'anthropic', model, credential_id, ...capabilities }
   const { messages, prefix } = repair(history, target, head)
   const request = { ...plain, messages }
   let answer = await post(talk, request)
-  const mended =
-    answer.status === 200 ? null : (deployment.repair?.({ ...answer, body: answer.text }, request) ?? null)
-  if (mended) answer = await post(talk, mended)
+  const amended =
+    answer.status === 200 ? null : (deployment.amend?.({ ...answer, body: answer.text }, request) ?? null)
+  if (amended) answer = await post(talk, amended)
   if (answer.status !== 200) throw deployment.classify({ ...answer, body: answer.text })
   const parser = newParser({ provider: 'anthropic', model, credential_id, prefix })
   const frames = framesOf(answer.text)
@@ -114,7 +115,7 @@ async function step(talk: Talk, input?: string): Promise<Step> {
     events,
     rendered: answer.body as unknown as WireRequest,
     dropped: JSON.parse(start ?? '{}').message.input_transformations ?? [],
-    repaired: mended !== null,
+    repaired: amended !== null,
   }
 }
 const thinkingIn = ({ rendered }: Step) =>
@@ -239,13 +240,13 @@ t.test('against the emulator', async (t) => {
       body: JSON.stringify({ error: { type: 'invalid_request_error', message } }),
     })
     const failure = refused('messages.1.content.0: Invalid `signature` in `thinking` block')
-    t.equal(anthropic.repair?.(failure, requestFor()), null, 'nothing to leave out')
+    t.equal(anthropic.amend?.(failure, requestFor()), null, 'nothing to leave out')
     const thinks = requestFor({ messages: [said('a'), answered(thought('t', 'signed:x')), said('b')] })
-    t.match(anthropic.repair?.(failure, thinks)?.messages, [said('a'), said('b')])
+    t.match(anthropic.amend?.(failure, thinks)?.messages, [said('a'), said('b')])
     const hidden = refused('messages.1.content.0: Invalid `data` in `redacted_thinking` block')
-    t.match(anthropic.repair?.(hidden, thinks)?.messages, [said('a'), said('b')])
-    t.equal(anthropic.repair?.({ ...failure, status: 500 }, thinks), null)
-    t.equal(anthropic.repair?.({ ...failure, body: '{}' }, thinks), null)
+    t.match(anthropic.amend?.(hidden, thinks)?.messages, [said('a'), said('b')])
+    t.equal(anthropic.amend?.({ ...failure, status: 500 }, thinks), null)
+    t.equal(anthropic.amend?.({ ...failure, body: '{}' }, thinks), null)
   })
 
   await t.test('another credential or model takes the conversation over without its thinking', async (t) => {
@@ -283,7 +284,6 @@ t.test('against the emulator', async (t) => {
       t.match(
         models.find(({ id }) => id === 'claude-sonnet-5-5'),
         {
-          max_input_tokens: 1_000_000,
           max_output_tokens: 128_000,
           thinking_types: ['adaptive', 'between_tools'],
           efforts: ['low', 'medium', 'high', 'xhigh', 'max'],

@@ -27,18 +27,15 @@ export interface Wish {
   request?: Partial<ModelRequest>
 }
 
-export function requestFor(wish: Wish = {}, deployment: Deployment = anthropic): ModelRequest {
-  const model = wish.model ?? 'claude-sonnet-4-6'
-  const capabilities = deployment.capabilities(model, wish.request?.reported)
+export function requestFor(wish: Wish = {}): ModelRequest {
   return {
-    model,
+    model: wish.model ?? 'claude-sonnet-4-6',
     instructions: 'Be brief.',
     messages: wish.messages ?? [said('hello')],
     tools: wish.tools ?? TOOLS,
     settings: wish.settings ?? {},
     session_id: 'ses_1',
     follow_up: false,
-    capabilities,
     credential: { id: 'cred_1' },
     options: OPTIONS,
     ...wish.request,
@@ -74,7 +71,7 @@ export const returned = (
 export const results = (...parts: Part[]): MessageInput => ({ role: 'tool', parts })
 
 export const render = (wish: Wish = {}, deployment: Deployment = anthropic) => {
-  const rendered = deployment.render(requestFor(wish, deployment))
+  const rendered = deployment.render(requestFor(wish))
   // What render returns is a WireRequest; request.test.ts proves that to the vendor's own types.
   return { ...rendered, body: rendered.body as unknown as WireRequest }
 }

@@ -284,7 +284,7 @@ t.test('the login', async (t) => {
   const options = {
     ...OPTIONS,
     system_blocks: ['First.', 'Second.'],
-    headers: { 'Anthropic-Beta': 'context-1m-2025-08-07, oauth-2025-04-20', 'X-App': 'own' },
+    headers: { 'anthropic-beta': 'context-1m-2025-08-07, oauth-2025-04-20', 'x-app': 'own' },
   }
   const wish = { model: 'claude-opus-5-5', request: { options } }
   const { path, headers, body } = render(wish, anthropicOauth)

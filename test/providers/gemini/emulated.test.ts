@@ -124,11 +124,11 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
   })
   const refused = await ask(gemini, emulator, one)
   t.match(refused.error, { code: 'upstream_rejected', details: { upstream: { message: /not valid/ } } })
-  const again = refused.failure && gemini.repair?.(refused.failure, one)
-  if (!again) return t.fail('no repair')
+  const again = refused.failure && gemini.amend?.(refused.failure, one)
+  if (!again) return t.fail('it was not amended')
   t.equal((await ask(gemini, emulator, again)).error, null)
-  t.equal(gemini.repair?.({ ...refused.failure }, again), null, 'there is nothing more to leave out')
-  t.equal(gemini.repair?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not repaired')
+  t.equal(gemini.amend?.({ ...refused.failure }, again), null, 'there is nothing more to leave out')
+  t.equal(gemini.amend?.({ ...refused.failure, body: '{}' }, one), null, 'another refusal is not amended for')
 })
 
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {

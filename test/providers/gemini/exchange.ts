@@ -40,22 +40,18 @@ export function context(
   }
 }
 
-export const request = (extra: Partial<ModelRequest> = {}): ModelRequest => {
-  const model = extra.model ?? 'gemini-3.8-flash'
-  return {
-    model,
-    instructions: 'Be short.',
-    messages: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }],
-    tools: [],
-    settings: {},
-    session_id: 'ses_1',
-    follow_up: false,
-    capabilities: gemini.capabilities(model),
-    credential: { id: 'cred_1', project_id: 'acme-dev-482910' },
-    options: { system_blocks: [], headers: {}, dual_declarations: true },
-    ...extra,
-  }
-}
+export const request = (extra: Partial<ModelRequest> = {}): ModelRequest => ({
+  model: 'gemini-3.8-flash',
+  instructions: 'Be short.',
+  messages: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }],
+  tools: [],
+  settings: {},
+  session_id: 'ses_1',
+  follow_up: false,
+  credential: { id: 'cred_1', project_id: 'acme-dev-482910' },
+  options: { system_blocks: [], headers: {}, dual_declarations: true },
+  ...extra,
+})
 export const bodyOf = (extra: Partial<ModelRequest> = {}) =>
   gemini.render(request(extra)).body as Request & Record<string, unknown>
 

@@ -104,7 +104,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   ['<html><title>Error 502 (Server Error)!!1</title></html>', 502, 'upstream_overloaded', /said: Error 502/],
   ['', 503, 'upstream_overloaded'],
   [error(503, 'Overloaded.'), 200, 'upstream_overloaded'],
-  [{ candidates: [] }, 200, 'upstream_rejected', /something else than an event stream/],
+  [{ candidates: [] }, 200, 'upstream_rejected', /something other than an event stream/],
   [error(418, 'Teapot.'), 418, 'upstream_rejected'],
   [
     error(500, JSON.stringify([error(429, JSON.stringify(error(429, 'Deep.', because('QUOTA_EXHAUSTED'))))])),

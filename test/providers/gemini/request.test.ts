@@ -67,23 +67,23 @@ t.test(
       'Thought signature is not valid.',
       'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
     ]) {
-      const again = gemini.repair?.(refused(message), request({ messages }))
+      const again = gemini.amend?.(refused(message), request({ messages }))
       t.ok(again, message)
       t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
-      t.equal(again && gemini.repair?.(refused(message), again), null, 'once')
+      t.equal(again && gemini.amend?.(refused(message), again), null, 'once')
     }
-    t.equal(gemini.repair?.(refused('Invalid JSON payload received.'), request({ messages })), null)
+    t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), request({ messages })), null)
     const strange = refused(
       'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
     )
-    const plain = gemini.repair?.(strange, request({ messages }))
+    const plain = gemini.amend?.(strange, request({ messages }))
     t.notMatch(
       JSON.stringify(plain && gemini.render(plain).body.contents),
       /"id"/,
       'ids go where they are known',
     )
     t.match(JSON.stringify(plain && gemini.render(plain).body.contents), /U0lH/)
-    t.equal(plain && gemini.repair?.(strange, plain), null, 'once')
+    t.equal(plain && gemini.amend?.(strange, plain), null, 'once')
   },
 )
 
@@ -244,7 +244,7 @@ t.test('each path authorizes in its own way, and only a login takes the operator
     'x-goog-user-project': 'billed',
   })
   t.strictSame(geminiOauth.authorize(SECRET, { id: null }), { authorization: 'Bearer ya29.token' })
-  const options = { system_blocks: ['First.'], headers: { 'X-Extra': '1' }, dual_declarations: true }
+  const options = { system_blocks: ['First.'], headers: { 'x-extra': '1' }, dual_declarations: true }
   const system = (deployment: Deployment) => {
     const { headers, body } = deployment.render(request({ options }))
     const { systemInstruction } = (body.request ?? body) as Record<string, unknown>

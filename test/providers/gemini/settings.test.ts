@@ -103,7 +103,7 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
 
 t.test('the list of models is read for what generates content', async (t) => {
   t.strictSame(gemini.models?.parse(JSON.parse(fixture('public-models.json'))), [
-    { id: 'gemini-3.8-flash', max_input_tokens: 1_048_576, max_output_tokens: 65_536 },
+    { id: 'gemini-3.8-flash', max_output_tokens: 65_536 },
   ])
   const plain = { name: 'models/old', supportedGenerationMethods: ['generateContent'] }
   t.strictSame(gemini.models?.parse({ models: [plain, null, { name: 7 }] }), [{ id: 'old', efforts: [] }])

@@ -57,7 +57,7 @@ t.test('whole turns against the emulator', async (t) => {
       return [...framesOf(answer).flatMap((frame) => parser.push(frame)), ...parser.end()]
     }
     const failure = { status: response.status, headers: Object.fromEntries(response.headers), body: answer }
-    const again = path.deployment.repair?.(failure, request)
+    const again = path.deployment.amend?.(failure, request)
     if (again) return send(path, again)
     throw path.deployment.classify(failure)
   }
@@ -73,10 +73,7 @@ t.test('whole turns against the emulator', async (t) => {
     for (let step = 0; step < 8; step++) {
       const model = change.model ?? MODEL
       const messages = repaired(path.deployment, history, model, change.credential?.id ?? 'cred_1')
-      const events = await send(
-        path,
-        requestFor(path.deployment, { tools: TOOLS, ...change, messages, follow_up: step > 0 }),
-      )
+      const events = await send(path, requestFor({ tools: TOOLS, ...change, messages, follow_up: step > 0 }))
       const parts = fold(events)
       history.push({ role: 'assistant', parts })
       if (finishOf(events) !== 'tool_calls') return parts
@@ -151,7 +148,7 @@ t.test('whole turns against the emulator', async (t) => {
       const ask = (words: string, change: Partial<ModelRequest> = {}) =>
         send(
           path,
-          requestFor(path.deployment, {
+          requestFor({
             messages: [{ role: 'user', parts: [{ type: 'text', text: words }] }],
             ...change,
           }),
@@ -187,13 +184,13 @@ t.test('whole turns against the emulator', async (t) => {
 
     await t.test(`${path.deployment.id}: the list of models`, async (t) => {
       const { models } = path.deployment
-      const request = requestFor(path.deployment)
+      const request = requestFor()
       const response = await fetch(`${path.base}${models?.path}`, {
         headers: { ...models?.headers, ...headersFor(path, request) },
       })
       const list = models?.parse(await response.json()) ?? []
       t.equal(list[0]?.id, 'gpt-5.6-sol')
-      if (path.deployment.id === 'chatgpt') t.match(list, [{ max_input_tokens: 272000, efforts: ['low'] }])
+      if (path.deployment.id === 'chatgpt') t.match(list, [{ efforts: ['low'] }])
       t.same(models?.parse('nonsense'), [])
     })
   }
@@ -202,7 +199,7 @@ t.test('whole turns against the emulator', async (t) => {
     emulator.revoke('at-1')
     const [, login] = paths
     if (!login) throw new Error('two paths')
-    await t.rejects(send(login, requestFor(chatgpt)), { code: 'upstream_auth' })
+    await t.rejects(send(login, requestFor()), { code: 'upstream_auth' })
   })
 })
 
@@ -298,7 +295,7 @@ t.test('any history renders into what the services accept', async (t) => {
     fc.assert(
       fc.property(cases, ({ history, model, ...change }) => {
         const messages = repaired(deployment, history, model)
-        const { body } = deployment.render(requestFor(deployment, { ...change, model, messages }))
+        const { body } = deployment.render(requestFor({ ...change, model, messages }))
         checkBody(JSON.parse(JSON.stringify(body)), {
           chatgpt: deployment.id === 'chatgpt',
           verify: (token) => token === 'own' && model === MODEL,

@@ -37,17 +37,15 @@ const declared = (canonical: string): ToolDeclaration => ({
 })
 export const TOOLS = [declared('files.read'), declared('files.write')]
 
-export function requestFor(deployment: Deployment, change: Partial<ModelRequest> = {}): ModelRequest {
-  const model = change.model ?? MODEL
+export function requestFor(change: Partial<ModelRequest> = {}): ModelRequest {
   return {
-    model,
+    model: MODEL,
     instructions: 'Be brief.',
     messages: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }],
     tools: [],
     settings: {},
     session_id: 'ses_1',
     follow_up: false,
-    capabilities: deployment.capabilities(model),
     credential: { id: 'cred_1', account_id: 'acc-1' },
     options: { system_blocks: [], headers: {}, dual_declarations: false },
     ...change,

@@ -194,7 +194,7 @@ t.test('a refused request may be sent once more without what was refused', async
     { type: 'text', text: 'So.' },
   ]
   const alone: MessageInput = { role: 'assistant', parts: parts.slice(0, 1) }
-  const request = requestFor(openai, { messages: [{ role: 'assistant', parts }, alone] })
+  const request = requestFor({ messages: [{ role: 'assistant', parts }, alone] })
   const failed = (error: Record<string, unknown>, status = 400): UpstreamFailure => ({
     status,
     headers: {},
@@ -205,28 +205,28 @@ t.test('a refused request may be sent once more without what was refused', async
     failed({ message: 'The encrypted content gAAA could not be verified.' }),
     failed({ message: "Item with id 'rs_1' not found. Items are not persisted when `store` is false." }, 404),
   ]) {
-    const again = openai.repair?.(failure, request)
+    const again = openai.amend?.(failure, request)
     t.same(again?.messages, [{ role: 'assistant', parts: parts.slice(1) }])
-    t.equal(again && openai.repair?.(failure, again), null, 'once')
+    t.equal(again && openai.amend?.(failure, again), null, 'once')
   }
   const unverified = failed({
     param: 'reasoning.summary',
     code: 'unsupported_value',
     message: 'must be verified',
   })
-  const quiet = openai.repair?.(unverified, request)
+  const quiet = openai.amend?.(unverified, request)
   t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
-  t.equal(quiet && openai.repair?.(unverified, quiet), null, 'once')
+  t.equal(quiet && openai.amend?.(unverified, quiet), null, 'once')
   const limited = (max_output_tokens: number, message: string) => {
-    const wish = requestFor(openai, { settings: { max_output_tokens, temperature: 1 } })
-    const again = openai.repair?.(failed({ param: 'max_output_tokens', message }), wish)
+    const wish = requestFor({ settings: { max_output_tokens, temperature: 1 } })
+    const again = openai.amend?.(failed({ param: 'max_output_tokens', message }), wish)
     return again?.settings
   }
   const above = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
   t.same(limited(128_000, above), { temperature: 1, max_output_tokens: 16_384 })
   t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
   t.same(limited(128_000, 'Too large.'), { temperature: 1 })
-  t.equal(openai.repair?.(failed({ param: 'max_output_tokens' }), request), null)
-  t.equal(openai.repair?.(failed({ code: 'invalid_value' }), request), null)
-  t.equal(openai.repair?.(failed({ code: 'server_error' }, 500), request), null)
+  t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
+  t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
+  t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
 })

@@ -36,7 +36,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   const change = { settings, tools: TOOLS, instructions: '' }
 
   await t.test('with a key', async (t) => {
-    const { body, notes } = publicBody(requestFor(openai, change))
+    const { body, notes } = publicBody(requestFor(change))
     const typed: SdkBody = body
     t.same(typed, {
       model: MODEL,
@@ -60,13 +60,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       notes.map((note) => note.split(':')[0]),
       ['reasoning.effort', 'temperature', 'top_p', 'max_output_tokens'],
     )
-    const { headers, path, method } = openai.render(requestFor(openai, change))
-    t.same(
-      { headers, path, method },
-      { headers: { accept: 'text/event-stream' }, path: '/responses', method: 'POST' },
-    )
+    const { headers, path, method } = openai.render(requestFor(change))
+    t.same({ headers, path, method }, { headers: {}, path: '/responses', method: 'POST' })
 
-    const plain = publicBody(requestFor(openai, { ...change, model: 'gpt-4.1', tools: [] }))
+    const plain = publicBody(requestFor({ ...change, model: 'gpt-4.1', tools: [] }))
     t.match(plain.body, { temperature: 0.5, top_p: 0.9 })
     t.same(
       plain.notes.map((note) => note.split(':')[0]),
@@ -78,7 +75,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   })
 
   await t.test('with a ChatGPT login', async (t) => {
-    const { body, notes } = chatgptBody(requestFor(chatgpt, change))
+    const { body, notes } = chatgptBody(requestFor(change))
     const typed: SdkBody = body
     t.match(typed, { instructions: 'You are a helpful assistant.', parallel_tool_calls: true, store: false })
     t.same(
@@ -86,12 +83,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       ['reasoning.effort', 'instructions', 'temperature', 'top_p', 'max_output_tokens'],
     )
     const follow = (settings: ModelSettings) =>
-      chatgptBody(requestFor(chatgpt, { tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
+      chatgptBody(requestFor({ tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
     t.equal(follow({}), false)
     t.equal(follow({ parallel_tool_calls: true }), true)
-    t.same(chatgpt.render(requestFor(chatgpt)).headers, {
-      accept: 'text/event-stream',
-      'chatgpt-account-id': 'acc-1',
+    t.same(chatgpt.render(requestFor()).headers, {
       originator: 'baton',
       'openai-beta': 'responses=experimental',
       'session-id': 'ses_1',
@@ -103,26 +98,24 @@ t.test('a request takes the shape that the path accepts', async (t) => {
   await t.test("the operator's blocks lead, and their headers overrule", async (t) => {
     const options = {
       system_blocks: ['First.'],
-      headers: { Version: '0.169.0', Originator: 'mine' },
+      headers: { version: '0.169.0', originator: 'mine' },
       dual_declarations: false,
     }
     const rendered = chatgpt.render(
-      requestFor(chatgpt, {
+      requestFor({
         options,
-        credential: { id: null, account_id: 'org-1' },
         session_id: 's'.repeat(80),
       }),
     )
     t.equal(rendered.body.instructions, 'First.\n\nBe brief.')
     t.match(rendered.headers, { version: '0.169.0', originator: 'mine' })
-    t.notOk('chatgpt-account-id' in rendered.headers, 'an organisation is no workspace')
     t.equal(String(rendered.body.prompt_cache_key).length, 64)
   })
 
   await t.test('content of every kind', async (t) => {
     const data = 'QUJD'
     const { body } = publicBody(
-      requestFor(openai, {
+      requestFor({
         messages: repaired(openai, [
           { role: 'system', parts: [{ type: 'text', text: 'Mind the gap.' }] },
           {
@@ -183,7 +176,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       ['application/x-unheard-of', undefined, 'file.txt'],
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
-      const { body } = publicBody(requestFor(openai, { messages: [{ role: 'user', parts: [part] }] }))
+      const { body } = publicBody(requestFor({ messages: [{ role: 'user', parts: [part] }] }))
       t.match(body.input, [{ content: [{ filename: expected }] }], media_type)
     }
   })
@@ -231,9 +224,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
         outcome: 'ok',
       },
     ]
-    const { body } = publicBody(
-      requestFor(openai, { messages: [{ role: 'tool', parts: [...parts, ...odd] }] }),
-    )
+    const { body } = publicBody(requestFor({ messages: [{ role: 'tool', parts: [...parts, ...odd] }] }))
     const outputs = body.input.map((item) => (item.type === 'function_call_output' ? item.output : null))
     t.same(outputs, [
       'words',
@@ -273,7 +264,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
     })
   const rendered = (model: string, credential = 'cred_1') => {
     const messages = repaired(chatgpt, history, model, credential)
-    return chatgptBody(requestFor(chatgpt, { model, messages })).body.input
+    return chatgptBody(requestFor({ model, messages })).body.input
   }
   t.same(rendered(MODEL).slice(1, 5), sent, 'reasoning in its segments, phases, calls: all unchanged')
   t.equal(rendered(MODEL).length, 7, 'and both calls are answered')
@@ -299,7 +290,7 @@ t.test('what OpenAI made goes back as it came', async (t) => {
       const [reasoning] = parts
       if (reasoning?.type !== 'reasoning') throw new Error('the fixture begins with reasoning')
       const input = (...own: Part[]) =>
-        chatgptBody(requestFor(chatgpt, { messages: [{ role: 'assistant', parts: own }] })).body.input
+        chatgptBody(requestFor({ messages: [{ role: 'assistant', parts: own }] })).body.input
       const answer: Part = { type: 'text', text: 'So.' }
       t.match(input({ ...reasoning, text: 'edited' }, answer)[0], {
         summary: [{ type: 'summary_text', text: 'edited' }],
@@ -324,6 +315,8 @@ t.test('a credential without its secret is told apart from one that is refused',
     authorization: 'Bearer at',
     'chatgpt-account-id': 'acc-1',
   })
+  const organisation = chatgpt.authorize({ access_token: 'at' }, { id: null, account_id: 'org-1' })
+  t.same(organisation, { authorization: 'Bearer at' }, 'an organisation is no workspace')
   t.match(
     thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
     { code: 'no_credential' },

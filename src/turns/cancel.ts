@@ -1,0 +1,68 @@
+/**
+ * Cancels a turn, wherever it runs, waits or is queued. The mark in the store comes first: whoever has the turn, or
+ * takes it later, sees it there, whether or not it hears.
+ */
+import type { Caller, Turns } from '../ports.ts'
+import type { Turn } from '../store/store.ts'
+import { CANCELLED, requestStop } from './active.ts'
+import { tell } from './control.ts'
+import type { EngineState } from './leases.ts'
+import { announcedEnd, append } from './run.ts'
+import { findTurn, type Wait } from './wait.ts'
+
+/** How long a waiting cancel gives the running turn to end. */
+const WAIT_SECONDS = 30
+/** A cancelled turn that is not over by then is taken from its owner, alive or not. */
+const DEADLINE_MS = 10_000
+
+/** `noteAnnounced`: the end of this turn is in the stream. */
+export function createCancel(
+  { deps: { store, bus, log }, active, resume }: EngineState,
+  wait: Wait,
+  noteAnnounced: (turn: string) => void,
+): Turns['cancel'] {
+  /** Turns whose owner has been told to end them and has until a deadline */
+  const watched = new Set<string>()
+
+  /** An owner that does not act on a cancel in time loses the turn; whoever takes it only ends it. */
+  function breakLater({ id, session_id }: Turn, epoch: number): void {
+    if (watched.has(id)) return
+    watched.add(id)
+    const timer = setTimeout(() => {
+      watched.delete(id)
+      const broken = store.turns.breakLease(id, epoch).then(async (isBroken) => {
+        if (!isBroken) return
+        log.warn({ turn_id: id }, 'a cancelled turn was taken from its owner')
+        await tell(bus, { op: 'handed_over', session_id })
+      })
+      broken.catch((err: unknown) => log.warn({ err, turn_id: id }, 'a lease could not be broken'))
+    }, DEADLINE_MS)
+    timer.unref()
+  }
+
+  async function endQueued(turn: Turn): Promise<void> {
+    const end = { state: 'cancelled', finish_reason: null, error: null } as const
+    const word = announcedEnd({ turn }, end)
+    // It may have begun to run meanwhile: then its owner sees the request before its first step.
+    if (!(await store.turns.endQueued(turn, end, [word]))) return
+    await append(bus, word).then(
+      () => noteAnnounced(turn.id),
+      (err: unknown) => log.warn({ err, turn_id: turn.id }, 'announcement is left to the scan'),
+    )
+  }
+
+  return async (caller: Caller, id: string, waits: AbortSignal | null): Promise<Turn> => {
+    const epoch = await store.turns.requestCancel(caller, id)
+    const turn = await findTurn(store, caller, id)
+    const mine = active.get(turn.session_id)
+    if (mine?.turn.id === id) requestStop(mine, CANCELLED)
+    else if (turn.state === 'queued') await endQueued(turn)
+    else if (turn.state === 'awaiting_input') await resume(id)
+    else if (turn.state === 'running')
+      await tell(bus, { op: 'cancel', turn_id: id, session_id: turn.session_id })
+    if (epoch !== null && turn.state === 'running') breakLater(turn, epoch)
+    return waits
+      ? wait(caller, id, WAIT_SECONDS, waits, ({ ended_at }) => ended_at !== null)
+      : findTurn(store, caller, id)
+  }
+}

@@ -1,0 +1,25 @@
+/** Reading requests as an emulator does that judges an adapter: by itself, and nothing trusted to be there. */
+
+export type Json = Record<string, unknown>
+
+const isObject = (value: unknown): value is Json =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** The object that `value` is, or an empty one. */
+export const object = (value: unknown): Json => (isObject(value) ? value : {})
+
+export const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
+
+export const string = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
+
+export const number = (value: unknown): number | undefined => (typeof value === 'number' ? value : undefined)
+
+/** The object that a JSON text holds; null if it holds none. */
+export function parseObject(text: string): Json | null {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isObject(value) ? value : null
+  } catch {
+    return null
+  }
+}
