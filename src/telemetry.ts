@@ -6,7 +6,7 @@
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { NO_USAGE, type Outcome, type Usage } from './chat/message.ts'
-import { inFull, isUnavailable } from './errors.ts'
+import { type ErrorCode, inFull, isUnavailable } from './errors.ts'
 
 // ---------------------------------------------------------------- metrics
 
@@ -362,6 +362,7 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
 interface EndLines {
   'model call ended': {
     session_id: string
+    turn_id: string
     provider: string
     deployment: string
     model: string
@@ -380,7 +381,15 @@ interface EndLines {
     outcome: Outcome
     ms: number
   }
-  'turn ended': { session_id: string; turn_id: string; state: string; steps: number; ms: number }
+  'turn ended': {
+    session_id: string
+    turn_id: string
+    state: string
+    /** Of the error of one that failed */
+    code?: ErrorCode
+    steps: number
+    ms: number
+  }
 }
 
 /** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */
