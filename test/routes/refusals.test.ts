@@ -54,6 +54,15 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(await call('OPTIONS', '/v1/sessions'), refused('method_not_allowed', 405))
   const head = await call('HEAD', '/v1/sessions')
   t.match(head, { status: 405, text: '' })
+  t.match(await call('GET', '/docs/static/zz'), refused('not_found', 404))
+  t.match(await call('POST', '/docs/static/zz'), refused('method_not_allowed', 405))
+  for (const page of ['/docs', '/docs/']) {
+    t.equal((await call('GET', page)).status, 200, page)
+    t.match(await call('HEAD', page), { status: 405, headers: { allow: 'GET' } }, page)
+    t.match(await call('POST', page), refused('method_not_allowed', 405), page)
+  }
+  t.match(await call('POST', '/v1/sessions/'), refused('not_found', 404))
+  t.match(await call('PUT', '/v1/sessions/'), refused('not_found', 404))
 })
 
 t.test('a body is not read where there is nothing', async (t) => {
