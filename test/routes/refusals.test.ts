@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
+import { gzipSync } from 'node:zlib'
 import { pino } from 'pino'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
@@ -130,6 +131,14 @@ t.test('bodies that are none', async (t) => {
   )
   t.match(await raw('POST', url, '{}', { 'content-type': 'garbage' }), refused('unsupported_media_type', 415))
   t.match(await raw('POST', url, '{}', {}), { status: 415 })
+  const zipped = gzipSync('{"provider":"openai","model":"m"}')
+  for (const encoding of ['gzip', 'br, gzip']) {
+    const packed = await raw('POST', url, zipped, { ...json, 'content-encoding': encoding })
+    t.match(packed, refused('unsupported_media_type', 415), encoding)
+    t.match(packed.body.error.message, /content-encoding/)
+  }
+  const plain = { ...json, 'content-encoding': 'identity' }
+  t.match(await raw('POST', url, '{"provider":"openai","model":"m"}', plain), { status: 201 })
   t.match(await raw('POST', url, `{"a":"${'x'.repeat(65_536)}"}`), refused('body_too_large', 413))
   const deep = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(5000)}${']'.repeat(5000)}}}`
   t.match(await raw('POST', url, deep), refused('invalid_request', 400), 'nested too deep')
