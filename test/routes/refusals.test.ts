@@ -244,6 +244,11 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
   }
 })
 
+t.test('what names no host is told so', async (t) => {
+  const answer = await say('GET /healthz HTTP/1.0\r\n\r\n')
+  t.match(answer, /^HTTP\/1\.1 403 .*A Host header is required/s)
+})
+
 t.test('a failure of our own is a 500 that says nothing; the log names its request', async (t) => {
   const lines: unknown[] = []
   const other = await gateway(
