@@ -103,6 +103,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['keys list --nonsense', /Unknown option '--nonsense'[\s\S]*Usage: baton keys list/],
     ['login acme', /<provider> must be one of: openai, anthropic, gemini/],
     ['import acme codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
+    ['keys create --owner a --scope admin --scope chat', /--scope is given twice/],
+    ['doctor --url http://127.0.0.1:1 --online', /--online asks the providers from this machine/],
     ['login openai --mode pigeon', /--mode must be one of: loopback, paste, device/],
   ] as const) {
     const { code, err, out } = await run(env, line)
@@ -303,7 +305,7 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   )
   t.equal(scripted.out.length, 2, 'the exit code tells the rest')
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
-  t.match(wrong, { code: 1, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
+  t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 
   const url = await gateway(t, { ...env, BATON_PORT: '0' })
   const made = await fetch(`${url}/v1/connectors`, {
@@ -316,6 +318,9 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.equal(asked.code, 1)
   t.match(asked.out.join('\n'), /^BAD {3}MCP server away: .*See that it runs/m)
   t.match(asked.out.join('\n'), /by the gateway at http:\/\/127\.0\.0\.1/)
+  const named = await run({ BATON_PORT: 'x' }, `doctor --url ${url}`)
+  t.match(named, { code: 1, out: [/^ok {4}store and bus, by the gateway/, /^BAD {3}MCP server away/] })
+  t.notMatch(named.out.join(), 'configuration', 'that of this shell is not that of the gateway')
   const closed = Object.fromEntries(
     ['CHATGPT', 'ANTHROPIC', 'GEMINI', 'CODE_ASSIST'].map((name) => [`BATON_${name}_BASE_URL`, url]),
   )
