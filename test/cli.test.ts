@@ -1,7 +1,7 @@
 /** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -120,6 +120,10 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
   t.equal(help.code, 0)
   for (const word of ['login', 'logout', 'import', 'credentials', 'keys rotate-encryption', 'doctor'])
     t.match(help.out.join('\n'), new RegExp(`^  ${word}`, 'm'))
+  const { version } = JSON.parse(
+    readFileSync(fileURLToPath(new URL('../../package.json', import.meta.url)), 'utf8'),
+  )
+  t.same(await run(env, '--version'), { code: 0, out: [version], err: '' })
   t.match((await run(env, 'keys create --help')).out[0], /^Usage: baton keys create --owner/)
 })
 
@@ -230,6 +234,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   }
   const first = await into(env)
   t.equal((await run(env, `logout ${first}`)).code, 0)
+  t.match(await run(env, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
   const url = await gateway(t, { ...env, BATON_PORT: '0' })
   const at = { ...env, BATON_PORT: new URL(url).port }
   const second = await into(at)
@@ -262,7 +267,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
     [{ mode: 'paste', state: String }, { credential_id: /^cred_/ }],
   )
   t.match(await run(at, 'import anthropic claude missing.json'), { code: 1, err: /cannot be read/ })
-  t.match(await run(at, 'import anthropic codex login.json'), { code: 1, err: /format must be one of/ })
+  t.match(await run(at, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
 })
 
 t.test('a login may take its gateway minutes', async (t) => {
