@@ -2,6 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { endedAt, readEnd } from '../src/bus/cursor.ts'
+import type { TurnEvent } from '../src/chat/event.ts'
 import { BatonError } from '../src/errors.ts'
 import type { StreamSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
@@ -87,6 +88,15 @@ const ResumeHeaders = Type.Object({
   'last-event-id': Type.Optional(Type.String({ description: 'The last `id` received' })),
 })
 
+const EXAMPLE: Extract<TurnEvent, { type: 'content.delta' }> = {
+  type: 'content.delta',
+  session_id: 'ses_01j9z',
+  turn_id: 'turn_01j9z',
+  step: 0,
+  at: '2026-11-23T12:00:00.000Z',
+  text: 'Hello',
+}
+
 /** Documents an event stream: `contentSchema` is what each frame's data holds. */
 export const EventStream = {
   description: 'Server-sent events: `id` is a cursor, `event` a type, `data` an Event as JSON',
@@ -96,7 +106,7 @@ export const EventStream = {
         type: 'string',
         contentMediaType: 'text/event-stream',
         contentSchema: Event,
-        examples: ['id: 7-1.ab\nevent: content.delta\ndata: {"type":"content.delta","text":"Hello"}\n\n'],
+        examples: [`id: 7-1.ab\nevent: ${EXAMPLE.type}\ndata: ${JSON.stringify(EXAMPLE)}\n\n`],
       },
     },
   },

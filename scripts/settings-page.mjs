@@ -10,13 +10,15 @@ const rows = variables.map(
     `| \`${name}\` | ${fallback === null || fallback === '' ? '' : `\`${fallback}\``} | ${meaning} |`,
 )
 const limits = Object.entries(LIMITS).map(
-  ([name, { fallback, meaning }]) => `| \`${name}\` | \`${fallback}\` | ${meaning} |`,
+  ([name, { schema, fallback, meaning }]) =>
+    `| \`${name}\` | ${'minimum' in schema ? `${schema.minimum} to ${schema.maximum}` : 'duration'} | \`${fallback}\` | ${meaning} |`,
 )
 const text = `# Settings
 
-Environment variables. A setting may also stand in the YAML file (\`BATON_CONFIG\`, default \`./baton.yaml\`) under its name in lower
-case without the prefix (\`BATON_BODY_LIMIT\` is \`body_limit\`); any value of the file can be overridden by \`BATON__A__B=…\`. Made
-from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by \`node scripts/settings-page.mjs\`.
+Environment variables. Each but \`BATON_CONFIG\` and the providers' keys at the end may also stand in the YAML file (\`BATON_CONFIG\`,
+default \`./baton.yaml\`) under its name in lower case without the prefix (\`BATON_BODY_LIMIT\` is \`body_limit\`); any value of the
+file can be overridden by \`BATON__A__B=…\`. Made from \`settings.ts\` and \`limits.ts\` of \`src/config/\` by
+\`node scripts/settings-page.mjs\`.
 
 | variable | default | meaning |
 |---|---|---|
@@ -28,9 +30,11 @@ ${rows.join('\n')}
 
 \`limits:\` takes
 
-| key | default | meaning |
-|---|---|---|
+| key | takes | default | meaning |
+|---|---|---|---|
 ${limits.join('\n')}
+
+A duration is ISO 8601 (\`PT30S\`), longer than zero and at most 24 days.
 
 \`providers:\` takes, for a provider's logins, leading system blocks and headers that an operator must send with them; none by default:
 

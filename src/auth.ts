@@ -163,7 +163,9 @@ function presented(headers: IncomingHttpHeaders): string {
 }
 
 function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): void {
-  const host = headers.host ?? ''
+  const { host } = headers
+  if (host === undefined)
+    throw forbidden('A Host header is required: while auth is off only loopback names are served.')
   // In a URL these end the host or stand before it: another name than the one that was sent would be judged.
   const isPlain = !/[/?#@\\\s]/.test(host) && URL.canParse(`http://${host}`)
   const url = isPlain ? new URL(`http://${host}`) : null

@@ -77,14 +77,14 @@ const REFUSALS: Record<string, () => BatonError> = {
 /** Registers the error handler, and what an unknown path or method answers. Before any route. */
 export function useErrors(app: App): void {
   const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
-  app.addHook('onRoute', ({ url, method }) => {
+  app.addHook('onRoute', ({ url, method, prefix }) => {
     // The route that answers preflights everywhere does not count.
     if (url === '*') return
     const pattern = new RegExp(
       `^${url
         .replace(/[.+?^$()[\]{}|\\]/g, '\\$&')
         .replace(/:[^/]+/g, '[^/]+')
-        .replace('*', '.*')}$`,
+        .replace('*', '.*')}${url === prefix ? '/?' : ''}$`,
     )
     const known = routes.get(url) ?? { pattern, methods: new Set() }
     routes.set(url, known)
@@ -105,7 +105,8 @@ export function useErrors(app: App): void {
     const methods = [...routes.values()]
       .filter(({ pattern }) => pattern.test(path))
       .flatMap((route) => [...route.methods])
-    if (methods.length === 0) {
+    // A method that is among them found its route, and the route nothing: a file of the page that is none.
+    if (methods.length === 0 || methods.includes(request.method)) {
       return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
     }
     const allowed = [...new Set(methods)].join(', ')

@@ -76,12 +76,41 @@ const STATUSES: Record<string, string> = {
   default: 'What went wrong',
 }
 
+/** Headers that tell something; each answer has `x-request-id` beside. */
+const HEADERS = {
+  Location: 'Where what was made is',
+  'x-baton-turn': "The turn's id",
+  'Idempotent-Replayed': '`true`: the turn is one that was begun before, under the same key',
+  'Retry-After': 'Seconds to wait',
+}
+const MAKES = /^post_(sessions|connectors|credentials|oauth_provider_exchange)$/
+const STARTS = 'post_sessions_id_turns'
+
+/** Which of them an operation's answer of this status may carry. */
+function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
+  const wait = status === 'default' || status === '503' ? (['Retry-After'] as const) : []
+  if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...wait]
+  return status === '201' && MAKES.test(operation) ? ['Location'] : [...wait]
+}
+
+/** Responses with their headers, as references. */
+function withHeaders(operation: string, responses: Node): Node {
+  const all = Object.entries(responses).map(([status, response]) => {
+    const headers = sent(operation, status).map((name) => [name, { $ref: `#/components/headers/${name}` }])
+    return [
+      status,
+      { ...(response as Node), ...(headers.length > 0 ? { headers: Object.fromEntries(headers) } : {}) },
+    ]
+  })
+  return Object.fromEntries(all)
+}
+
 type Node = Record<string, unknown>
 const isNode = (value: unknown): value is Node => typeof value === 'object' && value !== null
 
 /**
  * Moves every schema with a title to `components.schemas`, a reference in its place; says what the generator
- * leaves out: statuses in words, and which bodies may be absent.
+ * leaves out: statuses in words, headers of answers, and which bodies may be absent.
  */
 function named<D extends object>(document: D): D {
   const schemas: Node = {}
@@ -94,6 +123,8 @@ function named<D extends object>(document: D): D {
     if (!isNode(value)) return value
     if (at === 'requestBody') value.required = needsBody(value)
     const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
+    if (typeof copy.operationId === 'string')
+      copy.responses = withHeaders(copy.operationId, copy.responses as Node)
     if (copy.description === 'Default Response') copy.description = STATUSES[at] ?? ''
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
@@ -115,7 +146,10 @@ function named<D extends object>(document: D): D {
     return { ...schema, oneOf, discriminator: { propertyName: tag, mapping } }
   }
   const { components = {}, ...rest } = moved(document) as { components?: object }
-  return { ...rest, components: { ...components, schemas } } as D
+  const headers = Object.fromEntries(
+    Object.entries(HEADERS).map(([name, description]) => [name, { description, schema: { type: 'string' } }]),
+  )
+  return { ...rest, components: { ...components, headers, schemas } } as D
 }
 
 /** A body whose fields are all optional may be absent (src/http-validation.ts). */

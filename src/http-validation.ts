@@ -105,6 +105,8 @@ function useBodies(app: App): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
     if (body.length === 0) return done(null, undefined)
+    const { 'content-encoding': encoding = 'identity' } = request.headers
+    if (encoding.toLowerCase() !== 'identity') return done(new BatonError('unsupported_media_type', PACKED))
     const text = String(body)
     const excess = excessOf(text)
     if (excess) return done(new BatonError('invalid_request', excess))
@@ -121,6 +123,7 @@ function useBodies(app: App): void {
   app.addHook('onRequest', plainContentType)
   app.addHook('onRoute', acceptAbsentBody)
 }
+const PACKED = 'Send the body without content-encoding: it is read as it comes.'
 
 /**
  * Without a body the content type is ignored. With a chunked body only the parser knows, so a malformed type must not

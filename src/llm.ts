@@ -30,6 +30,8 @@ import { logEnd, type Metrics } from './telemetry.ts'
 export { LlmStale } from './llm/exchange.ts'
 
 export interface ModelCall {
+  /** For the log */
+  turn_id: string
   deployment: Deployment
   request: ModelRequest
   /** Opened for every attempt, so that a refreshed token is used */
@@ -272,7 +274,7 @@ export function createLlm(deps: LlmDeps): Llm {
     }
   }
 
-  function ended({ deployment, request }: ModelCall, progress: Progress, outcome: string): void {
+  function ended({ turn_id, deployment, request }: ModelCall, progress: Progress, outcome: string): void {
     const { provider, id } = deployment
     const { attempts, firstEventMs, usage } = progress
     const { model, session_id } = request
@@ -280,6 +282,7 @@ export function createLlm(deps: LlmDeps): Llm {
     metrics.modelCallEnded({ provider, model, outcome, ms, firstEventMs, usage })
     logEnd(log, 'model call ended', {
       session_id,
+      turn_id,
       provider,
       deployment: id,
       model,

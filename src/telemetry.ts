@@ -6,7 +6,7 @@
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { NO_USAGE, type Outcome, type Usage } from './chat/message.ts'
-import { inFull, isUnavailable } from './errors.ts'
+import { type ErrorCode, inFull, isUnavailable } from './errors.ts'
 
 // ---------------------------------------------------------------- metrics
 
@@ -161,6 +161,9 @@ export interface Metrics {
   eventsLost(count: number): void
 }
 
+/** What a turn is when its process lets it go */
+const LET_GO = ['completed', 'failed', 'cancelled', 'running', 'awaiting_input']
+
 /** Distinct values that a label with invented values may take; the rest are counted as `other`. */
 const MOST_VALUES = 100
 
@@ -171,6 +174,9 @@ export function createMetrics({ defaults = true } = {}): Metrics {
   const { counter, gauge, histogram } = register(registry)
   const model = bounded()
   const tool = bounded()
+  // Prometheus sees no increase in a series that begins at one: those that alarms watch are there before.
+  for (const reason of ['lost', 'handed_over']) counter('baton_turns_recovered_total').inc({ reason }, 0)
+  for (const state of LET_GO) counter('baton_turns_total').inc({ state }, 0)
   return {
     contentType: registry.contentType,
     text: () => registry.metrics(),
@@ -210,8 +216,11 @@ export function createMetrics({ defaults = true } = {}): Metrics {
       histogram('baton_tool_call_seconds').observe({ tool: label }, ms / 1000)
     },
     toolEntered(name, ms) {
+      const label = tool(name)
       gauge('baton_tools_running').inc()
-      histogram('baton_tool_wait_seconds').observe({ tool: tool(name) }, ms / 1000)
+      histogram('baton_tool_wait_seconds').observe({ tool: label }, ms / 1000)
+      counter('baton_tool_busy_total').inc({ tool: label }, 0)
+      counter('baton_tool_calls_total').inc({ tool: label, outcome: 'outcome_unknown' }, 0)
     },
     toolLeft: () => gauge('baton_tools_running').dec(),
     toolWaits: (change) => gauge('baton_tools_waiting').inc(change),
@@ -353,6 +362,7 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
 interface EndLines {
   'model call ended': {
     session_id: string
+    turn_id: string
     provider: string
     deployment: string
     model: string
@@ -371,7 +381,15 @@ interface EndLines {
     outcome: Outcome
     ms: number
   }
-  'turn ended': { session_id: string; turn_id: string; state: string; steps: number; ms: number }
+  'turn ended': {
+    session_id: string
+    turn_id: string
+    state: string
+    /** Of the error of one that failed */
+    code?: ErrorCode
+    steps: number
+    ms: number
+  }
 }
 
 /** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */

@@ -1,7 +1,7 @@
 /** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -103,6 +103,8 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
     ['keys list --nonsense', /Unknown option '--nonsense'[\s\S]*Usage: baton keys list/],
     ['login acme', /<provider> must be one of: openai, anthropic, gemini/],
     ['import acme codex login.json', /<provider> must be one of: openai, anthropic, gemini/],
+    ['keys create --owner a --scope admin --scope chat', /--scope is given twice/],
+    ['doctor --url http://127.0.0.1:1 --online', /--online asks the providers from this machine/],
     ['login openai --mode pigeon', /--mode must be one of: loopback, paste, device/],
   ] as const) {
     const { code, err, out } = await run(env, line)
@@ -118,6 +120,10 @@ t.test('a wrong command line ends with 64, a wrong configuration with 78, help w
   t.equal(help.code, 0)
   for (const word of ['login', 'logout', 'import', 'credentials', 'keys rotate-encryption', 'doctor'])
     t.match(help.out.join('\n'), new RegExp(`^  ${word}`, 'm'))
+  const { version } = JSON.parse(
+    readFileSync(fileURLToPath(new URL('../../package.json', import.meta.url)), 'utf8'),
+  )
+  t.same(await run(env, '--version'), { code: 0, out: [version], err: '' })
   t.match((await run(env, 'keys create --help')).out[0], /^Usage: baton keys create --owner/)
 })
 
@@ -228,6 +234,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   }
   const first = await into(env)
   t.equal((await run(env, `logout ${first}`)).code, 0)
+  t.match(await run(env, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
   const url = await gateway(t, { ...env, BATON_PORT: '0' })
   const at = { ...env, BATON_PORT: new URL(url).port }
   const second = await into(at)
@@ -260,7 +267,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
     [{ mode: 'paste', state: String }, { credential_id: /^cred_/ }],
   )
   t.match(await run(at, 'import anthropic claude missing.json'), { code: 1, err: /cannot be read/ })
-  t.match(await run(at, 'import anthropic codex login.json'), { code: 1, err: /format must be one of/ })
+  t.match(await run(at, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
 })
 
 t.test('a login may take its gateway minutes', async (t) => {
@@ -303,7 +310,7 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   )
   t.equal(scripted.out.length, 2, 'the exit code tells the rest')
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
-  t.match(wrong, { code: 1, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
+  t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 
   const url = await gateway(t, { ...env, BATON_PORT: '0' })
   const made = await fetch(`${url}/v1/connectors`, {
@@ -316,6 +323,9 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.equal(asked.code, 1)
   t.match(asked.out.join('\n'), /^BAD {3}MCP server away: .*See that it runs/m)
   t.match(asked.out.join('\n'), /by the gateway at http:\/\/127\.0\.0\.1/)
+  const named = await run({ BATON_PORT: 'x' }, `doctor --url ${url}`)
+  t.match(named, { code: 1, out: [/^ok {4}store and bus, by the gateway/, /^BAD {3}MCP server away/] })
+  t.notMatch(named.out.join(), 'configuration', 'that of this shell is not that of the gateway')
   const closed = Object.fromEntries(
     ['CHATGPT', 'ANTHROPIC', 'GEMINI', 'CODE_ASSIST'].map((name) => [`BATON_${name}_BASE_URL`, url]),
   )

@@ -29,13 +29,13 @@ t.test('a credential is served by the deployment for its kind and API', async (t
   t.same(served('gemini', 'oauth', 'code_assist'), ['code-assist', baseUrls.code_assist])
   t.same(served('gemini', 'oauth'), ['code-assist', baseUrls.code_assist], 'one for no API in particular')
   t.same(deployments.providers, ['openai', 'anthropic', 'gemini'])
-  const none = thrownBy(() => served('acme', 'api_key'))
+  const none = thrownBy(() => served('nobody', 'api_key'))
   t.match(none, { code: 'invalid_request', param: 'credential_id' })
 })
 
 t.test('without a credential a provider is seen as its first deployment sees it', async (t) => {
   t.equal(deployments.viewFor('gemini', null).deployment.id, 'gemini')
-  const none = thrownBy(() => deployments.viewFor('acme', null))
+  const none = thrownBy(() => deployments.viewFor('nobody', null))
   t.match(none, { code: 'invalid_request', param: 'provider', message: /openai, anthropic, gemini/ })
 })
 

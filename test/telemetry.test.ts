@@ -67,6 +67,27 @@ t.test('what happens is counted under its labels, in seconds', async (t) => {
   for (const [name, value] of Object.entries(expected)) t.equal(found.get(name), value, name)
 })
 
+t.test('a series that an alarm watches is there before its first event', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  const first = await samples(metrics)
+  for (const reason of ['lost', 'handed_over'])
+    t.equal(first.get(`baton_turns_recovered_total{reason="${reason}"}`), 0, reason)
+  for (const state of ['completed', 'failed', 'cancelled', 'running', 'awaiting_input'])
+    t.equal(first.get(`baton_turns_total{state="${state}"}`), 0, state)
+  t.equal(first.get('baton_events_lost_total'), 0)
+  metrics.toolEntered('github.search', 0)
+  const entered = await samples(metrics)
+  t.equal(entered.get('baton_tool_busy_total{tool="github.search"}'), 0)
+  t.equal(entered.get('baton_tool_calls_total{tool="github.search",outcome="outcome_unknown"}'), 0)
+  metrics.toolRefused('github.search')
+  metrics.toolEntered('github.search', 0)
+  t.equal(
+    (await samples(metrics)).get('baton_tool_busy_total{tool="github.search"}'),
+    1,
+    'and stays as it is',
+  )
+})
+
 t.test('values that callers invent do not multiply the series', async (t) => {
   const metrics = createMetrics({ defaults: false })
   for (let i = 0; i < 1000; i++) metrics.toolEnded(`server.tool${i}`, 'ok', 1)

@@ -2,6 +2,7 @@
 import { PROVIDER_IDS, type ProviderId } from '../config/settings.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login, LoginMode } from '../credentials/logins.ts'
+import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
 import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
@@ -52,7 +53,10 @@ export const CREDENTIAL_COMMANDS: readonly Command[] = [
       const provider = providerOf(given)
       const [, format = '', file = ''] = given.args
       const content = given.io.readFile(file)
-      const made = await (await given.access()).importFile(provider, format, content)
+      const access = await given.access()
+      const made = await access.importFile(provider, format, content).catch((failure: unknown) => {
+        throw isOfFormat(failure) ? new UsageError(inFull(failure)) : failure
+      })
       given.io.note(made.warning)
       show(given, [made], COLUMNS)
       return 0
@@ -88,6 +92,10 @@ function providerOf({ args: [given] }: Given): ProviderId {
   if (found) return found
   throw new UsageError(`<provider> must be one of: ${PROVIDER_IDS.join(', ')}.`)
 }
+
+/** Which formats a provider has is the installation's to say. */
+const isOfFormat = (failure: unknown): boolean =>
+  failure instanceof Error && 'param' in failure && failure.param === 'format'
 
 function modeOf(text: string | undefined): LoginMode | null {
   if (text === undefined) return null

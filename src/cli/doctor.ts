@@ -1,12 +1,14 @@
 /** Looks at an installation and says what to do about what it finds. */
 import type { Config } from '../config/config.ts'
-import { ConfigError } from '../config/load.ts'
+import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
-import { all, type Command, type Given, TARGET } from './command.ts'
+import { all, type Command, type Given, TARGET, UsageError } from './command.ts'
 
 const ONLINE_MS = 10_000
+const ONLINE_HERE =
+  '--online asks the providers from this machine, by its configuration; it does not go with --url.'
 
 export const DOCTOR: Command = {
   name: 'doctor',
@@ -16,9 +18,16 @@ export const DOCTOR: Command = {
   options: { ...TARGET, online: { type: 'boolean' } },
   async run(given) {
     const report = createReport(given)
+    // The configuration of this shell is not that of a gateway that is named.
+    if (given.text('url') !== undefined) {
+      if (given.flag('online')) throw new UsageError(ONLINE_HERE)
+      await checkInstallation(given, report)
+      return report.end()
+    }
     const config = checkConfig(given, report)
-    if (config || given.text('url') !== undefined) await checkInstallation(given, report)
-    if (config && given.flag('online')) await checkProviders(config, report)
+    if (!config) return report.end(EX_CONFIG)
+    await checkInstallation(given, report)
+    if (given.flag('online')) await checkProviders(config, report)
     return report.end()
   },
 }
@@ -39,10 +48,11 @@ function createReport({ io, flag }: Given) {
       bad++
       sayBad(what)
     },
-    end(): number {
+    /** The exit code: `failed` if anything is bad */
+    end(failed = 1): number {
       const words = bad === 0 ? 'No problem found.' : `${bad} ${bad === 1 ? 'problem' : 'problems'} found.`
       if (!isJson) io.say(words)
-      return bad === 0 ? 0 : 1
+      return bad === 0 ? 0 : failed
     },
   }
 }

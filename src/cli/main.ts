@@ -26,6 +26,11 @@ export async function runCli(argv: readonly string[], world: World): Promise<num
       for (const line of help()) io.say(line)
       return argv.length === 0 ? EX_USAGE : 0
     }
+    if (argv[0] === '--version') {
+      // Loads most of Baton.
+      io.say((await import('../app.ts')).VERSION)
+      return 0
+    }
     return await runCommand(commandIn(argv), argv, world)
   } catch (failure) {
     io.note(inFull(failure))
@@ -83,9 +88,14 @@ function parsed({ options, ...command }: Command, args: string[]) {
     args,
     options: { ...options, help: { type: 'boolean', short: 'h' } },
     allowPositionals: true,
+    tokens: true,
   }
   try {
-    return parseArgs(config)
+    const read = parseArgs(config)
+    const named = (read.tokens ?? []).flatMap((token) => (token.kind === 'option' ? [token.name] : []))
+    const twice = named.find((name, at) => named.indexOf(name) < at)
+    if (twice !== undefined) throw new Error(`--${twice} is given twice.`)
+    return read
   } catch (failure) {
     const why = failure instanceof Error ? failure.message : String(failure)
     throw new UsageError(`${why}\n${usageOf(command)}`)
@@ -119,7 +129,7 @@ const help = (): string[] => [
 const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
 
 const COMMON = [
-  'Everywhere: [--url <url>] [--key <key>] [--json] [--help]',
+  'Everywhere: [--url <url>] [--key <key>] [--json] [--help]; alone: --version',
   'Everywhere but in keys rotate-encryption: [--owner <owner>]',
   '',
   ...RULE.split('\n'),

@@ -14,6 +14,11 @@ export interface RemoteOptions {
 /** The gateway refused, or cannot be reached; the message says what to do. */
 export class RemoteError extends Error {
   override name = 'RemoteError'
+  readonly param: string | null
+  constructor(message: string, param: string | null = null) {
+    super(message)
+    this.param = param
+  }
 }
 
 const TIMEOUT_MS = 60_000
@@ -107,16 +112,21 @@ function rootOf(text: string, key: string | null): string {
 }
 
 function refusal(root: string, status: number, text: string): RemoteError {
-  const { message, code } = errorIn(text)
+  const { message, code, param = null } = errorIn(text)
   if (status === 401) {
     return new RemoteError(`${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`)
   }
-  return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`)
+  return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, param)
 }
 
-function errorIn(text: string): { message?: string; code?: string } {
+interface Refused {
+  message?: string
+  code?: string
+  param?: string | null
+}
+function errorIn(text: string): Refused {
   try {
-    const { error } = JSON.parse(text) as { error?: { message?: string; code?: string } }
+    const { error } = JSON.parse(text) as { error?: Refused }
     return error ?? {}
   } catch {
     return {}

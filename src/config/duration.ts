@@ -26,7 +26,7 @@ export function parseDuration(text: string, longestMs = LONGEST_MS): { ms: numbe
   }
   const ms = Math.round(MS.reduce((sum, unit, i) => sum + unit * Number(match[i + 1] ?? 0), 0))
   if (ms < 1) return { problem: 'must be longer than zero' }
-  if (ms > longestMs) return { problem: `must be shorter than ${Math.floor(longestMs / 86_400_000)} days` }
+  if (ms > longestMs) return { problem: `must be at most ${Math.floor(longestMs / 86_400_000)} days` }
   return { ms }
 }
 

@@ -20,12 +20,16 @@ export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text:
         if (!hasSecret(text)) return part
         return { type: 'sealed', sealed: Buffer.from(vault.seal(text, session)).toString('base64') }
       }),
-    open: (stored: unknown, session: string): Part[] =>
+    open: (stored: unknown, session: string, lost?: (cause: unknown) => Part): Part[] =>
       // Written by `seal`, and read back only from our own store.
-      (stored as (Part | SealedPart)[]).map((part) =>
-        part.type === 'sealed'
-          ? (JSON.parse(vault.open(Buffer.from(part.sealed, 'base64'), session)) as Part)
-          : part,
-      ),
+      (stored as (Part | SealedPart)[]).map((part) => {
+        if (part.type !== 'sealed') return part
+        try {
+          return JSON.parse(vault.open(Buffer.from(part.sealed, 'base64'), session)) as Part
+        } catch (cause) {
+          if (!lost) throw cause
+          return lost(cause)
+        }
+      }),
   }
 }

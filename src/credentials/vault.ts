@@ -171,7 +171,7 @@ export async function verifyKeys(settings: KeyCheck, vault: Vault): Promise<void
     if (!(err instanceof BatonError)) throw err
     throw new BatonError(
       'internal',
-      `The encryption keys do not fit this database. ${err.message} Put the former key back (BATON_ENCRYPTION_KEYS, or the file ${KEY_FILE} in the data folder); a new key goes before it, and the old one stays until everything is re-encrypted.`,
+      `The encryption keys do not fit this database. ${err.message} Put the former key back (BATON_ENCRYPTION_KEYS, or the file ${KEY_FILE} in the data folder); a new key goes before it, and the old one stays until everything is re-encrypted. If it is lost for good, docs/operations.md (Backup and restore) says what is left to do.`,
       { cause: err },
     )
   }

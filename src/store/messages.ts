@@ -22,7 +22,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
           where m.id = $3 and s.id = $1 and ($2::text is null or s.owner = $2)`,
         [session, visibleTo(scope), id],
       )
-      return found && parts.message(found)
+      return found && parts.shown(found)
     },
     async list(scope, session, page) {
       const after = readCursor('messages', page, SEQ)
@@ -36,7 +36,7 @@ export function createMessages(db: Db, parts: Parts): Messages {
         [session, visibleTo(scope), Number(after ?? 0), page.limit + 1],
       )
       if (rows.length === 0) return null
-      const messages = rows.flatMap((row) => (row ? [parts.message(row)] : []))
+      const messages = rows.flatMap((row) => (row ? [parts.shown(row)] : []))
       return toPage('messages', page, messages, (message) => message.seq)
     },
     after: async (session, seq) => {

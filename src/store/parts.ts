@@ -4,13 +4,17 @@
  */
 import type { ContextEdit } from '../chat/edits.ts'
 import { type Message, type MessageInput, type Part, toolCalls } from '../chat/message.ts'
+import { inFull } from '../errors.ts'
 import { document } from './json.ts'
 import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './store.ts'
 
-/** `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave. */
+/**
+ * `context` is the session's id: bind what is sealed to it. `open` gets whatever `seal` gave, and throws for a part that
+ * does not open, unless `lost` says what stands in its place.
+ */
 export interface PartsCodec {
   seal(parts: Part[], context: string): unknown
-  open(stored: unknown, context: string): Part[]
+  open(stored: unknown, context: string, lost?: (cause: unknown) => Part): Part[]
 }
 
 /** Parts are stored as they are. */
@@ -38,9 +42,11 @@ export interface Parts {
   ): { role: string; parts: string; calls: string[]; results: string[] }
   newMessage(message: NewMessage, session: string): Record<string, unknown>
   message(stored: StoredMessage): Message
+  /** For people: a part that cannot be opened is told in its place. */
+  shown(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
-  // The verbs that open throw Unreadable.
+  // The verbs that open throw Unreadable; `shown` does not.
   open(stored: unknown, session: string): Part[]
   edits(edits: ContextEdit[], session: string): string
   turn(stored: StoredTurn): Turn
@@ -73,6 +79,7 @@ export function createParts(given: PartsCodec): Parts {
     }),
     // In place: a history may be thousands of them.
     message: (stored) => Object.assign(stored, { parts: codec.open(stored.parts, stored.session_id) }),
+    shown: (stored) => Object.assign(stored, { parts: codec.open(stored.parts, stored.session_id, inWords) }),
     edits: (edits, session) =>
       document(
         edits.map((edit) => {
@@ -96,12 +103,17 @@ export function createParts(given: PartsCodec): Parts {
   }
 }
 
+const inWords = (cause: unknown): Part => ({
+  type: 'notice',
+  text: `This part cannot be opened: ${inFull(cause)}`,
+})
+
 /** Whatever keeps parts from being opened is Unreadable. */
 const telling = ({ seal, open }: PartsCodec): PartsCodec => ({
   seal,
-  open(stored, session) {
+  open(stored, session, lost) {
     try {
-      return open(stored, session)
+      return open(stored, session, lost)
     } catch (cause) {
       throw new Unreadable(cause)
     }

@@ -58,7 +58,8 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
     const ms = Math.round(performance.now() - from)
     deps.metrics.turnEnded(turn.state, ms)
     const { id: turn_id, session_id, state } = turn
-    logEnd(deps.log, 'turn ended', { turn_id, session_id, state, steps: turn.steps.length, ms })
+    const code = turn.error ? { code: turn.error.code } : {}
+    logEnd(deps.log, 'turn ended', { turn_id, session_id, state, ...code, steps: turn.steps.length, ms })
   }
 }
 

@@ -115,6 +115,7 @@ async function streamStep(
   const { onUnauthorized } = run.credential
   try {
     const call = {
+      turn_id: active.turn.id,
       deployment: prepared.deployment,
       request: prepared.request,
       secret: () => patiently(deps.log, run.credential.secret),

@@ -310,7 +310,7 @@ t.test('durations are ISO 8601 without years and months', async (t) => {
   for (const text of ['P1Y', 'P1M', 'P1Y2M3DT4H'])
     t.match(parseDuration(text), { problem: /years or months/ })
   t.match(parseDuration('PT0S'), { problem: /longer than zero/ })
-  t.match(parseDuration('P30D'), { problem: /24 days/ })
+  t.match(parseDuration('P30D'), { problem: 'must be at most 24 days' })
   t.same(parseDuration('P30D', 31 * 86_400_000), { ms: 30 * 86_400_000 })
   t.equal(load({ BATON_LEDGER_RETENTION: 'forever' }).config.ledgerRetentionMs, null)
 })

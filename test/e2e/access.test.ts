@@ -99,7 +99,7 @@ const withKey =
     })
     const isJson = String(answer.headers['content-type']).startsWith('application/json')
     const parsed = isJson ? answer.json() : null
-    if (isJson) conforms(method, url, answer.statusCode, parsed)
+    conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
     return { status: answer.statusCode, body: parsed, text: answer.body }
   }
 const admin = withKey(ADMIN)

@@ -45,7 +45,9 @@ t.test('a call sends what was rendered and yields what was parsed', async (t) =>
   t.equal(request?.headers['x-session'], 'ses_1')
   t.match(calls, [{ provider: 'made-up', model: 'one', outcome: 'ok', usage: USAGE }])
   t.ok((calls[0]?.firstEventMs ?? -1) >= 0)
-  t.equal(logged.filter((line) => line.includes('model call ended')).length, 1, 'one line a call')
+  const ends = logged.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'model call ended')
+  t.match(ends, [{ session_id: 'ses_1', turn_id: 'turn_1', outcome: 'ok' }], 'one line a call')
+  t.equal(ends.length, 1)
   t.notMatch(logged.join(''), KEY)
 })
 

@@ -213,6 +213,7 @@ export function bench(
 }
 const PROVENANCE = { provider: 'made-up', model: 'one', credential_id: 'cred_1' }
 export const CALL: Omit<ModelCall, 'signal'> = {
+  turn_id: 'turn_1',
   deployment: vendor,
   request: REQUEST,
   secret: async () => ({ api_key: KEY }),

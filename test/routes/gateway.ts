@@ -389,7 +389,7 @@ export async function gateway(
         method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
       const parsed = isJson ? answer.json() : undefined
       conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
-      if (isJson) conforms(method, url, answer.statusCode, parsed)
+      conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
       return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
     },
     async close() {
@@ -412,7 +412,7 @@ export interface Operation {
     required?: boolean
     content: { 'application/json'?: { schema: Schema; example?: unknown; examples?: unknown } }
   }
-  responses: Record<string, { content?: Record<string, unknown> }>
+  responses: Record<string, { content?: Record<string, unknown>; headers?: Record<string, unknown> }>
   security?: unknown[]
 }
 /** What the tests read of a schema. */
@@ -443,7 +443,10 @@ function closed(schema: unknown, open = false): unknown {
   return copy
 }
 
-/** Holds an answer against the document: throws for an undocumented status or field. */
+/** Those that tell a client something about what it asked for */
+const TELLING = ['Location', 'x-baton-turn', 'Idempotent-Replayed', 'Retry-After']
+
+/** Holds an answer against the document: throws for an undocumented status, header or field. `body`: of JSON alone. */
 export function documented(document: Document) {
   const ajv = new Ajv2020({ strict: false, validateFormats: false })
   ajv.addSchema(closed(document) as object, 'api')
@@ -453,13 +456,17 @@ export function documented(document: Document) {
     params: path.split('{').length,
   }))
   paths.sort((a, b) => a.params - b.params)
-  return (method: string, url: string, status: number, body: unknown): void => {
+  return (method: string, url: string, status: number, body: unknown, headers: Answer['headers']): void => {
     const plain = url.split('?', 1)[0] ?? ''
     const path = paths.find(({ pattern }) => pattern.test(plain))?.path
     const operation = path === undefined ? undefined : document.paths[path]?.[method.toLowerCase()]
     const pointer = (steps: string[]) =>
       `api#/${steps.map((step) => encodeURIComponent(step.replaceAll('~', '~0').replaceAll('/', '~1'))).join('/')}`
     const known = operation?.responses[String(status)]
+    const named = (known ?? operation?.responses.default)?.headers ?? {}
+    const untold = TELLING.find((name) => headers[name.toLowerCase()] !== undefined && !named[name])
+    if (operation && untold) throw new Error(`${method} ${path}: ${untold} is not documented for ${status}`)
+    if (body === undefined) return
     if (operation && status < 300 && !known) throw new Error(`${method} ${path}: ${status} is not documented`)
     if (known?.content && !known.content['application/json'])
       throw new Error(`${method} ${path}: JSON is not documented for ${status}`)

@@ -1,5 +1,7 @@
 /** What the gateway says of itself: its readiness, figures, and the document of its operations. */
+import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
+import { EventStream } from '../../routes/events.ts'
 import { type Document, gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
 
@@ -86,6 +88,13 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
     'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
   })
+  const { examples = [] } = EventStream.content['text/event-stream'].schema
+  const ajv = new Ajv2020({ strict: false, validateFormats: false }).addSchema(document, 'api')
+  for (const example of examples) {
+    const [, event, data = ''] = /^id: \S+\nevent: (\S+)\ndata: (.*)\n\n$/.exec(example) ?? []
+    t.equal(JSON.parse(data).type, event)
+    t.ok(ajv.validate('api#/components/schemas/Event', JSON.parse(data)), ajv.errorsText())
+  }
   t.match(document.components.schemas.EventStepDiscarded, {
     properties: {
       type: { enum: ['step.discarded'] },

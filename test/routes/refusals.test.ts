@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
+import { gzipSync } from 'node:zlib'
 import { pino } from 'pino'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
@@ -54,6 +55,15 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(await call('OPTIONS', '/v1/sessions'), refused('method_not_allowed', 405))
   const head = await call('HEAD', '/v1/sessions')
   t.match(head, { status: 405, text: '' })
+  t.match(await call('GET', '/docs/static/zz'), refused('not_found', 404))
+  t.match(await call('POST', '/docs/static/zz'), refused('method_not_allowed', 405))
+  for (const page of ['/docs', '/docs/']) {
+    t.equal((await call('GET', page)).status, 200, page)
+    t.match(await call('HEAD', page), { status: 405, headers: { allow: 'GET' } }, page)
+    t.match(await call('POST', page), refused('method_not_allowed', 405), page)
+  }
+  t.match(await call('POST', '/v1/sessions/'), refused('not_found', 404))
+  t.match(await call('PUT', '/v1/sessions/'), refused('not_found', 404))
 })
 
 t.test('a body is not read where there is nothing', async (t) => {
@@ -121,6 +131,14 @@ t.test('bodies that are none', async (t) => {
   )
   t.match(await raw('POST', url, '{}', { 'content-type': 'garbage' }), refused('unsupported_media_type', 415))
   t.match(await raw('POST', url, '{}', {}), { status: 415 })
+  const zipped = gzipSync('{"provider":"openai","model":"m"}')
+  for (const encoding of ['gzip', 'br, gzip']) {
+    const packed = await raw('POST', url, zipped, { ...json, 'content-encoding': encoding })
+    t.match(packed, refused('unsupported_media_type', 415), encoding)
+    t.match(packed.body.error.message, /content-encoding/)
+  }
+  const plain = { ...json, 'content-encoding': 'identity' }
+  t.match(await raw('POST', url, '{"provider":"openai","model":"m"}', plain), { status: 201 })
   t.match(await raw('POST', url, `{"a":"${'x'.repeat(65_536)}"}`), refused('body_too_large', 413))
   const deep = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(5000)}${']'.repeat(5000)}}}`
   t.match(await raw('POST', url, deep), refused('invalid_request', 400), 'nested too deep')
@@ -224,6 +242,11 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
     })
     t.match(head, /x-request-id: req_/)
   }
+})
+
+t.test('what names no host is told so', async (t) => {
+  const answer = await say('GET /healthz HTTP/1.0\r\n\r\n')
+  t.match(answer, /^HTTP\/1\.1 403 .*A Host header is required/s)
 })
 
 t.test('a failure of our own is a 500 that says nothing; the log names its request', async (t) => {

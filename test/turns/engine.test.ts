@@ -5,6 +5,7 @@ import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
+import { createLog } from '../../src/telemetry.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
@@ -99,6 +100,32 @@ t.test('of the calls of one step so many are run, and the rest is told so', asyn
   ])
   const rows = await store.executions.ofTurn(turn.id)
   t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'and the ledger too')
+})
+
+t.test('the line that a failed turn leaves names the code of its error', async (t) => {
+  const { tools } = pieces(Promise.resolve(), [])
+  const lines: { msg: string; state?: string; code?: string }[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  let isBroken = true
+  const overlay = () => {
+    if (isBroken) throw new BatonError('context_too_long', 'It does not fit.')
+    return { tools: [], byExposed: new Map(), revision: 0 }
+  }
+  const { say, replica } = world(t)
+  const one = replica({ log, tools: { ...tools, overlay } as unknown as EngineDeps['tools'] })
+  say()
+  const { id } = await session()
+  for (const state of ['failed', 'completed']) {
+    const { turn } = await one.start(CALLER, id, asked())
+    t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state })
+    isBroken = false
+  }
+  await until(() => lines.filter(({ msg }) => msg === 'turn ended').length === 2)
+  const ends = lines.filter(({ msg }) => msg === 'turn ended')
+  t.match(ends, [
+    { state: 'failed', code: 'context_too_long' },
+    { state: 'completed', code: undefined },
+  ])
 })
 
 t.test('calls that could not be run to their end are given up under their own step', async (t) => {

@@ -44,6 +44,7 @@ export interface NewMessage extends MessageInput {
 }
 /** Null: the session or message is not there, or not to be seen; `busy`: a turn has not ended. */
 export interface Messages {
+  /** As `list`, for people: a part that cannot be opened is told in its place. All others throw Unreadable. */
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
