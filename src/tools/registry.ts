@@ -2,6 +2,7 @@
  * The session's tool registry as a pure function: from what it was, what the bound servers list now, and
  * the operator's rules, to what it is next. Effects are session-tools.ts.
  */
+import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { canonicalJson, sha256 } from '../chat/json.ts'
 import { exposedName } from '../chat/names.ts'
@@ -111,7 +112,7 @@ export function appended(before: readonly RegistryTool[], joining: readonly Regi
 
 const merged = (before: RegistryTool, next: Candidate): RegistryTool => ({
   ...next,
-  ...(before.hash === next.hash ? bytesOf(before) : {}),
+  ...(before.hash === next.hash && !isPlaceholder(before) ? bytesOf(before) : {}),
   enabled: before.enabled,
   order: before.order,
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
@@ -122,9 +123,15 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
   parameters,
   input_schema,
   annotations,
+/** What stands for a schema that was not worked out. A tool without properties may have it as its own. */
+const ANY = { type: 'object', properties: {} }
+const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
+  isDeepStrictEqual(parameters, ANY)
+
 })
 
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
+    isPlaceholder(before) !== isPlaceholder(after) ||
   before !== undefined &&
   (before.hash !== after.hash ||
     before.status !== after.status ||
@@ -176,8 +183,6 @@ function listed(
     )
   return [...usable, ...leftOut]
 }
-
-const ANY = { type: 'object', properties: {} }
 
 const BEYOND = {
   undeclarable: `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`,

@@ -250,6 +250,35 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   const spent = (process.cpuUsage().user - before) / 1_000
   t.ok(spent < 10_000, `${Math.round(spent)} ms for megabytes of definitions that nobody gets`)
   t.ok(read.filter(({ reason }) => reason?.includes('this one is beyond')).length > 50)
+t.test(
+  'a tool that comes within the limits, or was stored without its schema, is declared with it',
+  async (t) => {
+    const many = Array.from({ length: 257 }, (_, i) => tool(`t${String(i).padStart(3, '0')}`))
+    const last = 's.t256'
+    const first = next([], [server('s', many)]).tools
+    t.match(found(first, last), { status: 'undeclarable' })
+    const { parameters } = found(first, 's.t000')
+    const within = next(first, [server('s', many.slice(1))])
+    t.match(found(within.tools, last), { status: 'available', parameters })
+    t.strictSame(within.changed, [last])
+    const beyond = next(within.tools, [server('s', many)]).tools
+    t.match(found(beyond, last), { status: 'undeclarable', parameters }, 'and it keeps it')
+
+    const stripped = within.tools.map((one) => ({ ...one, parameters: { type: 'object', properties: {} } }))
+    const [deployment] = deployments
+    if (!deployment) throw new Error('no deployment')
+    const declared = (tools: RegistryTool[]) =>
+      overlayOf(rowOf(tools), { ...deployment, toolLimit: null }).tools.find(
+        (one) => one.canonical_name === last,
+      )?.parameters
+    t.strictSame(declared(stripped)?.properties, {})
+    t.match(declared(within.tools)?.properties, { a: {} }, 'another owner’s row is declared as it is')
+    const healed = next(stripped, [server('s', many.slice(1))])
+    t.match(found(healed.tools, last), { parameters })
+    t.equal(healed.changed.length, 256, 'and is written')
+  },
+)
+
 })
 
 t.test('a glob means the same however many stars it has, and costs no more', async (t) => {
