@@ -26,7 +26,7 @@ export interface ListedServer extends Omit<KnownServer, 'pins'> {
 
 /** As much of a binding as tells whether its server's list has moved. */
 export interface Bound {
-  connector: Pick<Connector, 'id' | 'config_revision'>
+  connector: Pick<Connector, 'id' | 'config_revision' | 'updated_at'>
   alias: string | null
 }
 
@@ -48,8 +48,8 @@ export interface Discovery {
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
-   * For each binding, which list its server shows now, over which connection and under which alias; null where
-   * there is no list, or an old one. Where all are as before, there is nothing to take over.
+   * For each binding, which list its server shows now, over which connection, under which alias and since which
+   * acceptance; null where there is no list, or an old one. Where all are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
   /** When its server listed the tool last, as far as this process knows: RFC 3339. */
@@ -237,7 +237,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isSame = watch?.connector.config_revision === connector.config_revision
     const list = watch && isSame ? usable(watch.spec) : null
     const isNow = list && watch?.failure === null && isRecent(list) && !mcp.isOutdated(watch.spec.key)
-    return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
+    return isNow ? `${watch.spec.key} ${alias ?? ''} ${connector.updated_at} ${list.hash}` : null
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */

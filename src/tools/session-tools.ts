@@ -64,7 +64,10 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-/** Sessions that follow a server's announcement or a changed connector at once; the others see it at their next turn. */
+/**
+ * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
+ * it at their next turn.
+ */
 export const FOLLOWERS = 1_000
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {

@@ -211,6 +211,9 @@ export function createMemory() {
         return news.map(({ tool }) => tool)
       },
       pins: async (id: string) => pins.get(id) ?? [],
+        const one = connectors.get(id)
+        const touched = new Date(Date.parse(one?.updated_at ?? NOW) + 1).toISOString()
+        if (one) connectors.set(id, { ...one, updated_at: touched })
       pin: async (id: string, name: string, hash: string, definition: unknown) => {
         const others = (pins.get(id) ?? []).filter((one) => one.tool !== name)
         pins.set(id, [...others, { tool: name, hash, definition }])
