@@ -141,6 +141,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       }),
     )
     const policy = createToolboxPolicy(config.toolbox)
+    const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
     // Replicas of one database share the tools' places, whoever else uses the same Redis.
     const gate = createGate({
       places: bus.places(await store.settings.init('deployment', randomUUID())),
@@ -152,7 +153,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       createExecutor({
         store,
         mcp,
-        builtins: BUILTINS,
+        builtins,
         specFor,
         place: (tool, connector, signal) =>
           gate.enter(
@@ -202,7 +203,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         store,
         mcp,
         specFor,
-        builtins: BUILTINS,
+        builtins,
         policy,
         viewOf,
         providers: deployments.providers,

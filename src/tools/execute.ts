@@ -32,6 +32,8 @@ export interface ToolProgress {
 export interface ExecutorCall {
   scope: Scope
   session_id: string
+  /** The model has the built-in that reads on in a long result */
+  canInspect: boolean
   exec_id: string
   call: ToolCallPart
   /** Undefined: the model called what is not declared */
@@ -101,7 +103,6 @@ export interface Executor {
 export function createExecutor(deps: ExecutorDeps): Executor {
   const validator = createValidator()
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
-  const canInspect = builtins.has('inspect_tool_output')
 
   async function attempt(call: ExecutorCall): Promise<Attempt> {
     const { declared } = call
@@ -213,14 +214,14 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       const duration = () => Math.round(performance.now() - started)
       try {
         const done = await attempt(call)
-        return await settle(call.call, call.exec_id, done, duration(), canInspect)
+        return await settle(call.call, call.exec_id, done, duration(), call.canInspect)
       } catch (thrown) {
         deps.log.error({ err: thrown, exec_id: call.exec_id, tool: call.call.name }, 'a tool call broke')
         const broken = said('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
-        return settle(call.call, call.exec_id, broken, duration(), canInspect)
+        return settle(call.call, call.exec_id, broken, duration(), call.canInspect)
       }
     },
-    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, canInspect),
+    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
     misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
     redactArguments: async (args) => (await redactJson(args)).value,
     close: () => validator.close(),

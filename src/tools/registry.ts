@@ -54,14 +54,12 @@ export function nextRegistry(
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
   builtins: readonly Builtin[],
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>,
+  policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): NextRegistry {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const candidates = new Map<string, Candidate>()
-  for (const builtin of builtins) {
-    if (policy.admitBuiltin(builtin.name).ok) candidates.set(builtin.name, builtinTool(builtin, now))
-  }
+  for (const builtin of builtins) candidates.set(builtin.name, builtinTool(builtin, now))
   for (const server of servers) {
     const own = before.filter((tool) => belongsTo(tool, server))
     const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)

@@ -9,6 +9,9 @@ import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
+/** The built-in that reads on in what was too long. */
+export const INSPECT = 'inspect_tool_output'
+
 export const MODEL_LIMIT = 65_536
 const HEAD = 40_960
 const TAIL = 16_384
@@ -34,7 +37,7 @@ interface ShapedResult {
   bytes: number
 }
 
-/** `canInspect`: the session has the built-in that reads a stored output. */
+/** `canInspect`: the model has the built-in that reads a stored output. */
 export async function shapeResult(
   raw: RawResult,
   execId: string,
@@ -99,7 +102,7 @@ async function storedForm(structured: unknown, text: string): Promise<ShapedResu
 
 const readOn = (execId: string, canInspect: boolean, how: string): string =>
   canInspect
-    ? `Read on with inspect_tool_output: {"exec_id": "${execId}", ${how}}.`
+    ? `Read on with ${INSPECT}: {"exec_id": "${execId}", ${how}}.`
     : 'The rest is kept with the tool execution and cannot be read from here.'
 
 async function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): Promise<string> {

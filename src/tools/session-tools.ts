@@ -29,7 +29,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  policy: Pick<ToolboxPolicy, 'admit'>
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]

@@ -5,6 +5,7 @@
 import type { Toolbox, ToolSetting } from '../config/config.ts'
 import { durationMs } from '../config/duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
+import { INSPECT } from './results.ts'
 
 interface ToolLimits {
   /** Calls of this tool at once, over all sessions and replicas */
@@ -30,8 +31,6 @@ export interface ToolboxPolicy {
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-/** The one built-in that spilled results need. */
-const INSPECT = 'inspect_tool_output'
 const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
 
 export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {

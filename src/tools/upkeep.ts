@@ -32,7 +32,7 @@ export interface UpkeepDeps {
   discovery: Pick<Discovery, 'lookUp' | 'marks' | 'isOutdated'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  policy: Pick<ToolboxPolicy, 'admit'>
   log: Logger
 }
 

@@ -54,6 +54,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
       exec_id: 'exec_1',
       call: { type: 'tool_call', call_id: 'call_1', name: 'srv.read', arguments: { path: 'x' }, ...call },
       declared: { tool: tool(), rename: null },
+      canInspect: true,
       connector,
       timeoutMs: 1_000,
       signal: new AbortController().signal,
@@ -221,6 +222,25 @@ t.test('a busy tool is an error, and its place is given back whatever happens', 
   let held = 0
   const place = async () => {
     held++
+t.test('a call may last as long as a timer can, however long its timeout', async (t) => {
+  let total = 0
+  const call: ExecutorDeps['mcp']['call'] = async (_spec, _name, _args, { maxTotalMs }) => {
+    total = maxTotalMs
+    return ok()
+  }
+  const { run } = setUp({ deps: { mcp: { call } } })
+  await run({}, { timeoutMs: 3 * 86_400_000 })
+  t.equal(total, 2 ** 31 - 1)
+})
+
+t.test('a model without the tool that reads on is not told to call it', async (t) => {
+  const { run } = setUp({ answer: async () => ({ content: [text('x'.repeat(100_000))], is_error: false }) })
+  t.match(words(await run({})), /Read on with inspect_tool_output/)
+  const alone = words(await run({}, { canInspect: false }))
+  t.match(alone, /cannot be read from here/)
+  t.notMatch(alone, /inspect_tool_output/)
+})
+
     return () => void held--
   }
   await setUp({ deps: { place } }).run({})
