@@ -4,6 +4,7 @@
  */
 import type { Logger } from 'pino'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { LONGEST_MS } from '../config/duration.ts'
 import { BatonError } from '../errors.ts'
 import { McpError, type McpResult, type McpServerSpec } from '../mcp/mcp.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
@@ -77,8 +78,8 @@ export interface ExecutorDeps {
 /** No place of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
-/** Progress may stretch a call, up to this many times its timeout. */
-const PROGRESS_STRETCH = 10
+/** Progress may stretch a call, up to this many times its timeout and to what a timer takes. */
+const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_MS)
 /** Of one call, and its words: a server that reports without end would push everything else out of the event logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
@@ -167,7 +168,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     }
     return deps.mcp.call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
       timeoutMs: call.timeoutMs,
-      maxTotalMs: call.timeoutMs * PROGRESS_STRETCH,
+      maxTotalMs: longest(call.timeoutMs),
       signal: call.signal,
       onProgress: paced(call.onProgress),
     })
