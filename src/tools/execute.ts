@@ -231,12 +231,18 @@ export function createExecutor(deps: ExecutorDeps): Executor {
 
 const BROKEN = 'The call failed inside the gateway.'
 
-/** What is thrown beside the door's own errors is a defect of ours, and no words of it are for a model. */
+/**
+ * What is thrown beside the door's own errors, and what they call internal, is a defect of ours or the operator's
+ * affair: no words of it are for a model. A BatonError comes before anything is sent.
+ */
 function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
   if (thrown instanceof McpError) return thrown
-  if (thrown instanceof BatonError) return new McpError('unavailable', thrown.message, { sent: false })
+  const isForeseen = thrown instanceof BatonError
+  if (isForeseen && thrown.code !== 'internal') {
+    return new McpError('unavailable', thrown.message, { sent: false })
+  }
   log.error({ err: thrown, tool: tool.canonical_name }, 'a tool call broke')
-  return new McpError('protocol', BROKEN, { sent: true })
+  return new McpError(isForeseen ? 'unavailable' : 'protocol', BROKEN, { sent: !isForeseen })
 }
 
 /** A built-in keeps no deadline of its own. */

@@ -190,6 +190,16 @@ t.test('nothing makes a call throw', async (t) => {
   t.notMatch(words(done), /secret/, 'our own words stay ours')
   const blocked = setUp(failing(new BatonError('address_not_allowed', 'The address is private.')))
   t.match(words(await blocked.run({})), /address is private/)
+  const unopened = setUp({
+    deps: {
+      specFor: () => {
+        throw new BatonError('internal', 'A stored secret is sealed under the encryption key k1.')
+      },
+    },
+  })
+  const closed = await unopened.run({})
+  t.match(words(closed), /failed inside the gateway.*not sent/s)
+  t.notMatch(words(closed), /k1/, 'nor does what is the operator’s affair')
   let deep: unknown = 'x'
   for (let i = 0; i < 50_000; i++) deep = [deep]
   const nested = setUp({ answer: async () => ({ content: [], structured: deep, is_error: false }) })
