@@ -6,11 +6,12 @@ import type { Logger } from 'pino'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { LONGEST_MS } from '../config/duration.ts'
 import { BatonError } from '../errors.ts'
-import { McpError, type McpResult, type McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpProgress, type McpResult, type McpServerSpec } from '../mcp/contract.ts'
+import { createDeadline } from '../mcp/deadline.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
-import { type RawResult, shapeResult } from './results.ts'
+import { shapeResult } from './results.ts'
 import { renameBack } from './schema-adapt.ts'
 import { cutUtf8 } from './text.ts'
 import { createValidator, type Problem } from './validate.ts'
@@ -22,27 +23,20 @@ export interface DeclaredTool {
   rename: ReadonlyMap<string, string> | null
 }
 
-/** How far a running call is, in its server's own numbers. */
-export interface ToolProgress {
-  progress: number
-  total?: number
-  message?: string
-}
-
 /** One call that the ledger has a row for. */
 export interface ExecutorCall {
   scope: Scope
   session_id: string
-  /** The model has the built-in that reads on in a long result */
-  canInspect: boolean
   exec_id: string
   call: ToolCallPart
   /** Undefined: the model called what is not declared */
   declared: DeclaredTool | undefined
   connector: Connector | null
+  /** The model has the built-in that reads on in a long result */
+  canInspect: boolean
   timeoutMs: number
   signal: AbortSignal
-  onProgress(progress: ToolProgress): void
+  onProgress(progress: McpProgress): void
 }
 
 /** What the model is told, and what the ledger keeps. */
@@ -53,19 +47,7 @@ export interface Settled {
 
 export interface ExecutorDeps {
   store: Pick<Store, 'executions'>
-  mcp: {
-    call(
-      spec: McpServerSpec,
-      tool: string,
-      args: Record<string, unknown>,
-      options: {
-        timeoutMs: number
-        maxTotalMs: number
-        signal: AbortSignal
-        onProgress(progress: ToolProgress): void
-      },
-    ): Promise<McpResult>
-  }
+  mcp: Pick<Mcp, 'call'>
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
@@ -112,7 +94,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     if (call.call.arguments_text !== undefined) {
       return said(
         'error',
-        `The arguments are no JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
+        `The arguments are not a JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
       )
     }
     const args = renameBack(call.call.arguments, declared.rename)
@@ -157,7 +139,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     call: ExecutorCall,
     tool: RegistryTool,
     args: Record<string, unknown>,
-  ): Promise<RawResult> {
+  ): Promise<McpResult> {
     const builtin = tool.source === 'builtin' ? builtins.get(tool.canonical_name) : undefined
     if (builtin) {
       const context = { store: deps.store, scope: call.scope, session_id: call.session_id }
@@ -247,18 +229,9 @@ function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log'
 
 /** A built-in keeps no deadline of its own. */
 async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall): Promise<T> {
-  const over = new AbortController()
-  try {
-    const late = new Promise<never>((_, reject) => {
-      const fail = (kind: 'timeout' | 'cancelled') => () => reject(new McpError(kind, '', { sent: true }))
-      const timer = setTimeout(fail('timeout'), timeoutMs)
-      signal.addEventListener('abort', fail('cancelled'), { once: true, signal: over.signal })
-      over.signal.addEventListener('abort', () => clearTimeout(timer), { once: true })
-    })
-    return await Promise.race([work, late])
-  } finally {
-    over.abort()
-  }
+  const deadline = createDeadline('', timeoutMs, signal)
+  deadline.markSent()
+  return deadline.race(work).finally(deadline.clear)
 }
 
 /** What comes too soon after the last is dropped: the next one says more. */
@@ -282,7 +255,7 @@ function inWords({ path, message, property }: Problem, rename: DeclaredTool['ren
 
 interface Attempt {
   outcome: Outcome
-  raw: RawResult
+  raw: McpResult
 }
 
 const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({

@@ -121,17 +121,17 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
   parameters,
   input_schema,
   annotations,
+})
+
 /** What stands for a schema that was not worked out. A tool without properties may have it as its own. */
 const ANY = { type: 'object', properties: {} }
 const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
   isDeepStrictEqual(parameters, ANY)
 
-})
-
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
-    isPlaceholder(before) !== isPlaceholder(after) ||
   before !== undefined &&
   (before.hash !== after.hash ||
+    isPlaceholder(before) !== isPlaceholder(after) ||
     before.status !== after.status ||
     before.is_blocked !== after.is_blocked ||
     before.enabled !== after.enabled)

@@ -5,13 +5,14 @@
 import { BEARABLE, canonicalJson, isWithin } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
+import type { McpResult } from '../mcp/contract.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
 
-/** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 /** The built-in that reads on in what was too long. */
 export const INSPECT = 'inspect_tool_output'
 
+/** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 export const MODEL_LIMIT = 65_536
 const HEAD = 40_960
 const TAIL = 16_384
@@ -19,13 +20,6 @@ const TAIL = 16_384
 const MEDIA_LIMIT = 5 * 1024 * 1024
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
-
-/** A result as its tool gave it, neither redacted nor cut. */
-export interface RawResult {
-  content: ContentPart[]
-  structured?: unknown
-  is_error: boolean
-}
 
 interface ShapedResult {
   content: ContentPart[]
@@ -39,7 +33,7 @@ interface ShapedResult {
 
 /** `canInspect`: the model has the built-in that reads a stored output. */
 export async function shapeResult(
-  raw: RawResult,
+  raw: McpResult,
   execId: string,
   canInspect: boolean,
 ): Promise<ShapedResult> {
@@ -73,7 +67,7 @@ export async function shapeResult(
 const part = (text: string): TextPart => ({ type: 'text', text })
 
 /** A result's texts and media within their limits, and its structure where that can be written down. */
-function sorted(raw: RawResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
+function sorted(raw: McpResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
   const given = raw.content.map(fitMedia)
   const texts = given.flatMap((one) => (one.type === 'text' ? [part(storableText(one.text))] : []))
   const media = given.filter((one): one is MediaPart => one.type !== 'text')

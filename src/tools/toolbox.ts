@@ -36,7 +36,10 @@ const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
 export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
   const byName = new Map(toolbox.tools.map((tool) => [tool.name, tool]))
   const servers = new Set(toolbox.mcps.map(({ name }) => name))
-  /** A bare name counts for every server; one that begins with a server's never for another that calls a tool so. */
+  /**
+   * A bare name applies to every server, unless it begins with a configured server's name and a dot: then it means
+   * that server's tool only.
+   */
   const bare = (tool: string) =>
     servers.has(tool.slice(0, Math.max(0, tool.indexOf('.')))) ? undefined : byName.get(tool)
   const settingOf = (server: string, tool: string): ToolSetting | undefined =>
