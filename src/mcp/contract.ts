@@ -80,12 +80,10 @@ export interface McpServerInfo {
   protocol_version: string
 }
 
-/** One tool definition that was mended or left out, and why. */
+/** A tool that its server defines and that cannot be offered, and why: the reason that its registry gives. */
 export interface ToolProblem {
   tool: string
   problem: string
-  /** Because of it the list lacks the tool: the reason that its registry gives */
-  left_out?: true
 }
 
 /** All that a server offers at one time. */
@@ -93,7 +91,7 @@ export interface ToolList {
   server: McpServerInfo
   /** In the server's order, names unique */
   tools: McpTool[]
-  repaired: ToolProblem[]
+  left_out: ToolProblem[]
   /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
   hash: string
   /** Milliseconds since the epoch, as is the next */

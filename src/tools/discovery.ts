@@ -215,10 +215,10 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
-      const { tools, repaired, hash } = answer.list
+      const { tools, left_out, hash } = answer.list
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
       const seen_at = dateOf(answer.list)
-      return { ...common, tools, seen_at, repaired, state: 'live', reason: null, mark }
+      return { ...common, tools, seen_at, left_out, state: 'live', reason: null, mark }
     }
     const older = await lastList({ store, mcp }, spec.key)
     return {
@@ -226,7 +226,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       mark: null,
       tools: older?.tools ?? null,
       seen_at: older && dateOf(older),
-      repaired: older?.repaired ?? [],
+      // One that was stored by an older version has none.
+      left_out: older?.left_out ?? [],
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
     }
@@ -299,7 +300,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
         server,
         tools: null,
         seen_at: null,
-        repaired: [],
+        left_out: [],
         state: 'away',
         reason,
         mark: null,

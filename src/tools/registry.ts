@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { canonicalJson, sha256 } from '../chat/json.ts'
 import { exposedName } from '../chat/names.ts'
-import type { McpTool, ToolProblem } from '../mcp/mcp.ts'
+import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { type Normalised, normalise } from './schema.ts'
@@ -22,8 +22,8 @@ export interface KnownServer {
   tools: readonly McpTool[] | null
   /** When that list came, RFC 3339 */
   seen_at: string | null
-  /** What was wrong with that list */
-  repaired: readonly ToolProblem[]
+  /** What that list lacks */
+  left_out: readonly ToolProblem[]
   /**
    * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet,
    * so what the registry says of its tools stays, and only tools that it does not have come in.
@@ -173,8 +173,8 @@ function listed(
       const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
       return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy)
     })
-  const leftOut = server.repaired
-    .filter(({ left_out, tool }) => left_out && isOffered(server.connector, tool))
+  const leftOut = server.left_out
+    .filter(({ tool }) => isOffered(server.connector, tool))
     .slice(0, MOST_TOOLS)
     .map(({ tool: name, problem }) =>
       mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy),

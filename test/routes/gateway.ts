@@ -259,7 +259,7 @@ function fakeTools(store: Store) {
 const LIST: ToolList = {
   server: { name: 'files', version: '1.0.0', protocol_version: '2025-11-25' },
   tools: [{ name: 'read', inputSchema: { type: 'object' } }],
-  repaired: [],
+  left_out: [],
   hash: 'h',
   fetched_at: 0,
   fresh_until: 0,

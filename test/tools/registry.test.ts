@@ -34,7 +34,7 @@ const server = (
   server: name,
   tools,
   seen_at: NOW,
-  repaired: [],
+  left_out: [],
   state: 'live',
   reason: null,
   pins: new Map(),
@@ -300,7 +300,7 @@ t.test('a glob means the same however many stars it has, and costs no more', asy
 })
 
 t.test('a tool that the MCP door left out is told with its reason, and takes no place', async (t) => {
-  const { tools, repaired } = mendTools([
+  const { tools, left_out } = mendTools([
     tool('fine'),
     { name: 'text', inputSchema: { type: 'string' } },
     { name: 'fine', inputSchema: { type: 'object' } },
@@ -308,7 +308,7 @@ t.test('a tool that the MCP door left out is told with its reason, and takes no 
     { inputSchema: { type: 'object' } },
     ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
   ])
-  const first = next([], [server('s', tools, { repaired })])
+  const first = next([], [server('s', tools, { left_out })])
   t.equal(first.tools.length, 2 + 256, 'bounded, and nothing of what has no name or is there by it')
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
   t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })

@@ -98,7 +98,7 @@ export function createDoor() {
       const list = {
         server: { name: key, version: '1', protocol_version: 'x' },
         tools: now.tools,
-        repaired: [],
+        left_out: [],
         hash,
         fetched_at: Date.now(),
         fresh_until: Date.now() + (now.ttlMs ?? 300_000),
