@@ -303,7 +303,7 @@ function ownUrl(host: string, address: AddressInfo | string | null): string | nu
 /** It may have printed what it was given, or what a caller asked it. */
 async function logLastWords(log: Logger, server: string, words: string): Promise<void> {
   const said = await redactText(words).catch(() => null)
-  log.warn({ server, words: said?.value ?? null }, 'what a server process said last')
+  log.warn({ server, words: said }, 'what a server process said last')
 }
 
 const sealedArguments = (vault: Vault) => ({

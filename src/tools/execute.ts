@@ -206,7 +206,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     },
     settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
     misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
-    redactArguments: async (args) => (await redactJson(args)).value,
+    redactArguments: redactJson,
     close: () => validator.close(),
   }
 }
@@ -290,7 +290,7 @@ async function settle(
       id: execId,
       outcome: told,
       is_error,
-      error: is_error ? (await redactText(firstText(shaped.content))).value.slice(0, 2_000) : null,
+      error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
       duration_ms: durationMs,
       bytes: shaped.bytes,
       output: shaped.stored.output,

@@ -89,9 +89,9 @@ function isSame(text: string, structured: unknown): boolean {
 
 async function storedForm(structured: unknown, text: string): Promise<ShapedResult['stored']> {
   if (structured === undefined) {
-    return { output: (await redactText(text)).value, structured: false }
+    return { output: await redactText(text), structured: false }
   }
-  return { output: JSON.stringify((await redactJson(structured)).value), structured: true }
+  return { output: JSON.stringify(await redactJson(structured)), structured: true }
 }
 
 const readOn = (execId: string, canInspect: boolean, how: string): string =>
@@ -102,7 +102,7 @@ const readOn = (execId: string, canInspect: boolean, how: string): string =>
 async function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): Promise<string> {
   const head = cutUtf8(whole, HEAD)
   // Where the stored text goes on: its secrets are shorter or longer than what they stand for.
-  const offset = Buffer.byteLength((await redactText(head)).value)
+  const offset = Buffer.byteLength(await redactText(head))
   const how = readOn(execId, canInspect, `"offset": ${offset}`)
   const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
   return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`
