@@ -4,6 +4,7 @@
  */
 import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
+import { stepsOf } from './chat/json.ts'
 import { parseDuration } from './config/duration.ts'
 
 /** What is wrong where, and what to do about it. */
@@ -73,10 +74,7 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
 
 /** `/input/0/text` → `input[0].text` */
 function fieldPath(pointer: string, field?: string): string {
-  const steps = pointer
-    .split('/')
-    .slice(1)
-    .map((step) => step.replace(/~1/g, '/').replace(/~0/g, '~'))
+  const steps = stepsOf(pointer)
   if (field !== undefined) steps.push(field)
   return steps.reduce((path, step) => {
     if (/^\d+$/.test(step)) return `${path}[${step}]`

@@ -5,6 +5,7 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
+import { stepsOf } from '../chat/json.ts'
 import { modernised } from './schema-dialect.ts'
 
 export interface Job {
@@ -81,11 +82,8 @@ function judge({ id, key, schema, value }: Job): Verdict {
   }
 }
 
-function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Problem {
-  const path = instancePath
-    .split('/')
-    .slice(1)
-    .map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'))
+function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Misfit {
+  const path = stepsOf(instancePath)
   switch (keyword) {
     case 'required':
       return { path, message: 'must have the property', property: params.missingProperty }
