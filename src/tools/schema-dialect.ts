@@ -186,23 +186,21 @@ export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean
   return visit(raw)
 }
 
-/** A copy of a 2020-12 node whose direct subschemas went through `fn`; undefined leaves one out. */
-export function mapSubschemas(node: JsonSchema, fn: (sub: unknown, keyword: string) => unknown): JsonSchema {
-  const entries = Object.entries(node).flatMap(([keyword, value]): Entries => {
-    const place = PLACES.get(keyword)
-    if (place === undefined) return [[keyword, value]]
-    if (place === 'list') {
-      const list = (value as unknown[]).map((sub) => fn(sub, keyword)).filter((sub) => sub !== undefined)
-      return [[keyword, list]]
+/** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
+export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): JsonSchema {
+  const mapped = (keyword: string, value: unknown): unknown => {
+    switch (PLACES.get(keyword)) {
+      case undefined:
+        return value
+      case 'list':
+        return (value as unknown[]).map((sub) => fn(sub))
+      case 'map':
+        return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
+      default:
+        return fn(value)
     }
-    if (place === 'map') {
-      const map = Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub, keyword)] as const)
-      return [[keyword, Object.fromEntries(map.filter(([, sub]) => sub !== undefined))]]
-    }
-    const sub = fn(value, keyword)
-    return sub === undefined ? [] : [[keyword, sub]]
-  })
-  return Object.fromEntries(entries)
+  }
+  return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
 }
 
 /** Names of the definitions that a clean schema refers to. */
