@@ -147,7 +147,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       places: bus.places(await store.settings.init('deployment', randomUUID())),
       metrics,
       queueMs: config.toolWaitSeconds * 1000,
-      maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
+      maxConcurrent: config.toolbox.maxConcurrent,
     })
     const executor = owned(
       createExecutor({

@@ -78,8 +78,7 @@ export type ApprovalPolicy = 'never' | 'always' | 'destructive'
 
 /** Durations are milliseconds here, ISO 8601 in the file. */
 export interface Toolbox {
-  /** The file has a `toolbox`: only then `maxConcurrent` limits anything */
-  configured: boolean
+  /** Infinity without a `toolbox` in the file */
   maxConcurrent: number
   tools: readonly ToolSetting[]
   mcps: readonly McpSetting[]

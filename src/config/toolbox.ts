@@ -54,8 +54,7 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
 /** The toolbox with its defaults; an absent one limits nothing. */
 export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
   return {
-    configured: file !== undefined,
-    maxConcurrent: file?.max_concurrent ?? 10,
+    maxConcurrent: file ? (file.max_concurrent ?? 10) : Number.POSITIVE_INFINITY,
     tools: (file?.tools ?? []).map(toolSetting),
     mcps: (file?.mcps ?? []).map(mcpSetting),
     inspect: file?.inspect ?? true,

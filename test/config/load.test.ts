@@ -36,7 +36,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
       gemini: 'https://generativelanguage.googleapis.com/v1beta',
       code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
     },
-    toolbox: { configured: false, maxConcurrent: 10, tools: [], mcps: [], inspect: true },
+    toolbox: { maxConcurrent: Infinity, tools: [], mcps: [], inspect: true },
   })
   t.same(warnings, [])
   t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')
@@ -278,7 +278,11 @@ t.test('the file', async (t) => {
   const dir = folder('port: 1234')
   t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
   t.equal(load({}, '').config.port, 8787, 'an empty file is fine')
-  t.equal(load({}, 'toolbox:\nport:\n').config.toolbox.configured, false, 'a key without a value is absent')
+  t.equal(
+    load({}, 'toolbox:\nport:\n').config.toolbox.maxConcurrent,
+    Infinity,
+    'a key without a value is absent',
+  )
   t.match(problems({ BATON_CONFIG: 'missing.yaml' }), [{ path: 'BATON_CONFIG', problem: /ENOENT/ }])
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')

@@ -33,7 +33,6 @@ toolbox:
 t.test('the toolbox', async (t) => {
   const { toolbox } = load({}, MCPS).config
   t.same(toolbox, {
-    configured: true,
     maxConcurrent: 3,
     inspect: false,
     tools: [
