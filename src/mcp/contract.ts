@@ -3,12 +3,15 @@
  * how a call can fail. No type of the SDK appears here; mcp.ts is the one door to it.
  */
 import type { ContentPart } from '../chat/message.ts'
+import type { JsonSchema } from '../provider.ts'
 
 /** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
 export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
-/** A JSON Schema of whatever draft the server wrote; not validated here. */
-export type JsonSchema = Record<string, unknown>
+/** How long a call waits for a connection, and a first attempt to connect or to list may take. */
+export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
+/** Each attempt that takes too long gives the next one twice the time, up to this. */
+export const ATTEMPT_MS = 60_000
 
 /** A connector as the door needs it; built by the caller from a stored connector. */
 export interface McpServerSpec {
@@ -67,7 +70,7 @@ export interface McpTool {
   name: string
   title?: string
   description?: string
-  /** Always an object schema: `type: 'object'` at the root */
+  /** Of whatever draft the server wrote; always `type: 'object'` at the root */
   inputSchema: JsonSchema
   outputSchema?: JsonSchema
   annotations?: McpAnnotations
@@ -187,8 +190,6 @@ export interface McpStatus {
   state: McpState
   /** The last failure's text; gone after the next success */
   error?: string
-  /** `down`: no attempt is made before this time (milliseconds since the epoch) */
-  retry_at?: number
 }
 
 /** What a server asks the user for (2025-11-25 "Elicitation"); only asked when a handler is given. */
@@ -200,7 +201,6 @@ export type ElicitHandler = (request: { message: string; [field: string]: unknow
 export interface ListOptions {
   /** The call settles within this time, whatever the server does. */
   timeoutMs: number
-  signal?: AbortSignal
   /** Ask the server even though a list is cached */
   refresh?: boolean
 }

@@ -20,11 +20,13 @@ const MAX_REDIRECTS = 5
 /** All addresses of a name; rejects if there is none. */
 export type Resolve = (hostname: string) => Promise<LookupAddress[]>
 
-export interface GuardOptions {
+interface GuardRules {
   /** Opens everything, nothing, or these CIDRs, addresses, host names and `*.suffix` patterns */
   allowPrivate: boolean | readonly string[]
   /** Only https is accepted (OAuth metadata and tokens); default: http too */
   requireHttps?: boolean
+}
+export interface GuardOptions extends GuardRules {
   /** Most bytes of a body, decompressed; of an event stream, of one event. Default 8 MiB */
   maxBytes?: number
   /** For the whole exchange, body included; 0: no limit of its own. Default 30 s */
@@ -100,6 +102,22 @@ export function createGuard(options: GuardOptions): Guard {
       if (!allPass(addresses, openings)) throw notAllowed(hostname)
     },
     close: () => agent.destroy(),
+  }
+}
+
+/** One guard for each set of rules that is asked for, all of them with the same limits. */
+export function createGuards(limits: Omit<GuardOptions, keyof GuardRules>) {
+  const guards = new Map<string, Guard>()
+  return {
+    of({ allowPrivate, requireHttps = false }: GuardRules): Guard {
+      const name = JSON.stringify([allowPrivate, requireHttps])
+      const guard = guards.get(name) ?? createGuard({ ...limits, allowPrivate, requireHttps })
+      guards.set(name, guard)
+      return guard
+    },
+    async close(): Promise<void> {
+      await Promise.all([...guards.values()].map((guard) => guard.close()))
+    },
   }
 }
 

@@ -7,7 +7,7 @@
 import { isLoopback } from '../config/settings.ts'
 import { BatonError } from '../errors.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
-import { createGuard, type Guard, type Resolve } from './guard.ts'
+import { createGuards, type Resolve } from './guard.ts'
 
 /** What a login at one server is made of. Secret. */
 export interface McpLogin {
@@ -87,25 +87,14 @@ const MAX_BYTES = 1 << 20
 
 /** Makes the steps; the flow itself is loaded with the first of them. */
 export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
-  const guards = new Map<string, Guard>()
-  const guardFor = (allowPrivate: McpServerSpec['allowPrivate'], requireHttps: boolean): Guard => {
-    const name = JSON.stringify([allowPrivate, requireHttps])
-    const { resolve } = options
-    const made =
-      guards.get(name) ??
-      createGuard({
-        allowPrivate,
-        requireHttps,
-        timeoutMs: TIMEOUT_MS,
-        maxBytes: MAX_BYTES,
-        ...(resolve && { resolve }),
-      })
-    guards.set(name, made)
-    return made
-  }
+  const guards = createGuards({
+    timeoutMs: TIMEOUT_MS,
+    maxBytes: MAX_BYTES,
+    ...(options.resolve && { resolve: options.resolve }),
+  })
   /** https alone, but for this machine, where that is open at all. */
   const fetchFor = (allowPrivate: McpServerSpec['allowPrivate']) => (url: string | URL, init?: RequestInit) =>
-    guardFor(allowPrivate, !isLoopback(new URL(url).hostname)).fetch(url, init)
+    guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) }).fetch(url, init)
 
   const flow = () => import('./oauth-flow.ts')
   function door({ allowPrivate }: McpLoginTarget): Door {
@@ -124,11 +113,10 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
     return made
   }
   return {
-    begin: async (target, begin) => (await flow()).begin(target, begin, door(target)),
-    finish: async (target, pending, query) => (await flow()).finish(target, pending, query, door(target)),
-    renew: async (target, login) => (await flow()).renew(target, login, door(target)),
-    async close() {
-      await Promise.all([...guards.values()].map((guard) => guard.close()))
-    },
+    begin: async (target, begin) => (await flow()).begin(target, begin, contextOf(target)),
+    finish: async (target, pending, query) =>
+      (await flow()).finish(target, pending, query, contextOf(target)),
+    renew: async (target, login) => (await flow()).renew(target, login, contextOf(target)),
+    close: guards.close,
   }
 }

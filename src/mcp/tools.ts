@@ -3,7 +3,8 @@
  * throws a whole list away for one bad entry (mend first, then let it look).
  */
 import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
-import type { JsonSchema, McpAnnotations, McpTool, ToolList } from './contract.ts'
+import type { JsonSchema } from '../provider.ts'
+import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */

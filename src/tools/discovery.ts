@@ -4,8 +4,15 @@
  * `onArrival` says when it is there.
  */
 import type { Logger } from 'pino'
+import {
+  ATTEMPT_MS,
+  CONNECT_MS,
+  type Mcp,
+  McpError,
+  type McpServerSpec,
+  type ToolList,
+} from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
 import type { KnownServer } from './registry.ts'
 
@@ -72,11 +79,9 @@ const MOST_WATCHED = 1_000
 const RETRY_MS = { first: 1_000, last: 60_000 }
 /** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
-  transport === 'stdio' ? 15_000 : 5_000
+  transport === 'stdio' ? CONNECT_MS.stdio : CONNECT_MS.http
 /** Whoever waits for all of the budget is to hear what became of it. */
 const SLACK_MS = 500
-/** The attempt itself may take so long (mcp.ts): a server that always needs more than the budget joins later. */
-const ATTEMPT_MS = 60_000
 
 /** One connection key, for as long as the process lives. */
 interface Watch {
@@ -147,6 +152,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
     if (insists) mcp.retryNow(spec.key)
+    // The attempt itself may take longer than callers wait: a server that always does joins later.
     const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
       (list) => {
         const shown = seen?.get(connector.id) ?? ''

@@ -4,8 +4,8 @@
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'

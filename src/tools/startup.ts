@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
-import { type Mcp, McpError, type McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
 import { connectBudgetMs } from './discovery.ts'
 import { isOffered } from './registry.ts'

@@ -3,7 +3,7 @@
  * read and written together: while one lot is under way the next gathers, sessions whose turn waits first.
  */
 import type { Logger } from 'pino'
-import type { McpTool } from '../mcp/mcp.ts'
+import type { McpTool } from '../mcp/contract.ts'
 import type { RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'

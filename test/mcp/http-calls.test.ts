@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { McpError } from '../../src/mcp/mcp.ts'
+import type { McpError } from '../../src/mcp/contract.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
 

@@ -12,13 +12,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import type { ContentPart } from '../../src/chat/message.ts'
-import {
-  createMcp,
-  type Mcp,
-  type McpOptions,
-  type McpResult,
-  type McpServerSpec,
-} from '../../src/mcp/mcp.ts'
+import type { Mcp, McpResult, McpServerSpec } from '../../src/mcp/contract.ts'
+import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { freePort } from '../servers.ts'
