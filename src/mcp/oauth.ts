@@ -65,8 +65,8 @@ export interface BeginLogin {
   state: string
 }
 
-/** One step's way out. */
-export interface Door {
+/** What one step works with: its way out, and what it met there. */
+export interface StepContext {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
   /** An address that the guard kept it from */
   refused: BatonError | null
@@ -97,9 +97,9 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
     guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) }).fetch(url, init)
 
   const flow = () => import('./oauth-flow.ts')
-  function door({ allowPrivate }: McpLoginTarget): Door {
+  function contextOf({ allowPrivate }: McpLoginTarget): StepContext {
     const guarded = fetchFor(allowPrivate)
-    const made: Door = {
+    const made: StepContext = {
       refused: null,
       // The SDK takes what it cannot read for what is not there, and looks elsewhere.
       fetch: (url, init) =>

@@ -14,7 +14,7 @@ import { MASK, redactJson, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
 import { renameBack } from './schema-adapt.ts'
 import { cutUtf8 } from './text.ts'
-import { createValidator, type Problem } from './validate.ts'
+import { createValidator, type Misfit } from './validate.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {
@@ -246,7 +246,7 @@ function paced(tell: ExecutorCall['onProgress']): ExecutorCall['onProgress'] {
 }
 
 /** A problem in the names that the model was given. */
-function inWords({ path, message, property }: Problem, rename: DeclaredTool['rename']): string {
+function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rename']): string {
   const sent = new Map([...(rename ?? [])].map(([name, own]) => [own, name]))
   const nameOf = (key: string) => sent.get(key) ?? key
   const where = path.length === 0 ? 'the arguments' : path.map(nameOf).join('.')
