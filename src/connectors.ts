@@ -26,8 +26,8 @@ import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
 /**
- * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Who is no
- * admin sees of the configuration's neither the command line nor the query, which may hold some.
+ * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are
+ * not admins see neither the command line nor the URL's query of configured connectors; both may hold secrets.
  */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null

@@ -137,7 +137,7 @@ export interface SessionTools {
   /** Throws tool_not_found. */
   setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
   refresh(session: Session, apply: Apply): Promise<ToolsChange>
-  /** Takes a tool's changed definition for good. Throws tool_not_found; unavailable where no list is known of. */
+  /** Takes a tool's changed definition for good. Throws tool_not_found; unavailable where none of its lists is known. */
   accept(caller: Caller, connector: Connector, tool: string): Promise<{ tool: string; hash: string }>
   /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
   connectorChanged(connector: Connector, sessions: string[]): void

@@ -30,7 +30,7 @@ export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 export const isDay = (text: string): boolean =>
   !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 
-/** Words for formats; the checks themselves are in `createAjv`. */
+/** Formats, each with its check and what is said where it fails. */
 const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
   'date-time': {
     check: isInstant,

@@ -31,7 +31,7 @@ export interface Config {
   ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
-  /** What stdio servers are shut into */
+  /** What stdio servers are run in */
   stdioIsolation: 'none' | 'bubblewrap' | 'bubblewrap-network'
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */

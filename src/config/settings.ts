@@ -134,7 +134,7 @@ const origins = (value: string): string[] =>
     const isOrigin = url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()
     if (isOrigin && !url.host.includes('*')) return url.origin
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
-    throw new UnfitValue(`holds '${item}', which is no origin`, remedy)
+    throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
   })
 
 /** A flag, or what the guard of addresses reads. */
@@ -145,7 +145,7 @@ const openNetworks = (value: string): boolean | string[] => {
   const unfit = entries.find((entry) => !isOpening(entry))
   if (unfit === undefined) return entries
   throw new UnfitValue(
-    `holds '${unfit}', which is no CIDR, address, host name or *.suffix`,
+    `holds '${unfit}', which is not a CIDR, address, host name or *.suffix`,
     'Or set it to true',
   )
 }
@@ -385,7 +385,11 @@ export const ENV_KEYS = {
 } as const satisfies Record<ProviderId, Setting<unknown>>
 
 /** Where the YAML file is. */
-export const CONFIG_FILE = optional('BATON_CONFIG', text, 'The YAML file. Default: ./baton.yaml where it is.')
+export const CONFIG_FILE = optional(
+  'BATON_CONFIG',
+  text,
+  'The YAML file. Default: ./baton.yaml, if it exists.',
+)
 
 /** What the readers of SETTINGS answer with, by key. */
 export type SettingValues = { [K in keyof typeof SETTINGS]: ReturnType<(typeof SETTINGS)[K]['read']> }

@@ -91,7 +91,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
     if (addRange(ranges, text)) continue
     if (SUFFIX.test(text)) suffixes.push(text.slice(1))
     else if (NAME.test(text)) names.add(text)
-    else throw invalid('allow_private', `"${entry}" is no CIDR, address, host name or *.suffix.`)
+    else throw invalid('allow_private', `"${entry}" is not a CIDR, address, host name or *.suffix.`)
   }
   return {
     name: (hostname) => names.has(hostname) || suffixes.some((suffix) => hostname.endsWith(suffix)),

@@ -16,7 +16,7 @@ export const ATTEMPT_MS = 60_000
 /** A connector as the door needs it; built by the caller from a stored connector. */
 export interface McpServerSpec {
   /**
-   * Pool key: connector id + config revision + credential identity (+ session id when exclusive). Two
+   * Pool key: the connector's id and config revision. Two
    * specs with one key share a connection, so everything below must be equal for equal keys.
    */
   key: string

@@ -157,7 +157,7 @@ function afterLastBlankLine(chunk: Uint8Array, before: number): number {
 }
 
 function parseUrl(text: string): URL {
-  if (!URL.canParse(text)) throw invalid('url', `"${text}" is no URL.`)
+  if (!URL.canParse(text)) throw invalid('url', `"${text}" is not a URL.`)
   return new URL(text)
 }
 

@@ -192,7 +192,7 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
   if (stdio) {
     stdio.onoversize = (id) =>
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
-    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is no valid JSON-RPC.")
+    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is not valid JSON-RPC.")
   }
   const client = createClient(context, mode)
   client.onerror = (error) => {

@@ -169,7 +169,7 @@ function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: read
     }
     if (builtins.includes(name) || up.some(({ tools }) => tools.includes(name))) return []
     return up.length === 0
-      ? [`Tool '${name}' was configured, and no MCP server is`]
+      ? [`Tool '${name}' is configured, but no MCP server is`]
       : [goneTool(name, up.map(({ setting }) => setting.name).join("', '"))]
   })
 }

@@ -234,7 +234,7 @@ t.test('values that a setting does not take', async (t) => {
     ['BATON_LEASE_SECONDS', '0', /from 1 to 600/],
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
-    ['BATON_CORS_ORIGINS', 'https://*.a.test', /no origin/],
+    ['BATON_CORS_ORIGINS', 'https://*.a.test', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],

@@ -234,7 +234,7 @@ t.test('an answer above the cap fails its call and no other', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('an answer that is no valid JSON-RPC fails its call at once', async (t) => {
+t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   for (const answer of [{ result: { content: [] }, error: null }, { result: null }, {}])
