@@ -1,6 +1,6 @@
 /**
- * What the routes call and other parts implement: the engine (src/turns/), the session's tools
- * (src/tools/), logins. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
+ * What the routes call and other parts implement: the engine (src/turns/) and the session's tools
+ * (src/tools/). Types only. Every verb throws a BatonError of the catalogue, applies the caller's
  * scope, and answers in the shapes of api.md, so that a route is schema, call and reply.
  */
 import type { ContextEdit } from './chat/edits.ts'
@@ -142,9 +142,3 @@ export interface SessionTools {
   /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
   connectorChanged(connector: Connector, sessions: string[]): void
 }
-
-// ---------------------------------------------------------------- credentials
-
-export type { ChooseCredential, ChosenCredential } from './credentials/credentials.ts'
-
-export type { Login, LoginMode, LoginStatus, Logins } from './credentials/logins.ts'
