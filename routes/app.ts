@@ -8,9 +8,9 @@ import type { Bus } from '../src/bus/bus.ts'
 import type { Config } from '../src/config/config.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
+import type { Logins } from '../src/credentials/logins.ts'
 import type { Rotation } from '../src/credentials/rotation.ts'
 import type { Streams } from '../src/http-sse.ts'
-import type { Logins } from '../src/credentials/logins.ts'
 import type { Caller, SessionTools, Turns } from '../src/ports.ts'
 import type { Sessions } from '../src/sessions.ts'
 import type { Store } from '../src/store/store.ts'
@@ -60,7 +60,7 @@ export interface RouteDeps {
   /** Seals everything at rest anew under the first encryption key. */
   rotateEncryption(by: string): Promise<Rotation>
   logins: Logins
-  /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */
+  /** Rejects with address_not_allowed (src/guard.ts): URLs of media that callers give */
   assertUrl(url: string): Promise<void>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   streams: Streams

@@ -1,9 +1,9 @@
 /** What a connector may be asked to be: the shape that holds, and the row that it becomes, secrets sealed. */
 import type { McpSetting } from './config/config.ts'
 import { shapeProblems } from './config/connector-shape.ts'
-import { durationMs } from './config/duration.ts'
 import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
+import { durationMs } from './duration.ts'
 import { invalid } from './errors.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'

@@ -80,7 +80,7 @@ export interface ConnectorDeps {
   store: Pick<Store, 'connectors' | 'audit'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
-  /** Rejects with address_not_allowed (src/mcp/guard.ts) */
+  /** Rejects with address_not_allowed (src/guard.ts) */
   assertUrl(url: string): Promise<void>
   mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
   logins: ConnectorLogins

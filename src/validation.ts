@@ -5,7 +5,7 @@
 import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
 import { stepsOf } from './chat/json.ts'
-import { parseDuration } from './config/duration.ts'
+import { parseDuration } from './duration.ts'
 
 /** What is wrong where, and what to do about it. */
 export interface Problem {

@@ -3,8 +3,8 @@
  * which the settings page is made too.
  */
 import { type Static, Type } from 'typebox'
+import { Duration, durationMs } from '../duration.ts'
 import type { Config } from './config.ts'
-import { Duration, durationMs } from './duration.ts'
 
 const whole = (minimum: number, maximum: number, fallback: number, meaning: string) => ({
   schema: Type.Optional(Type.Integer({ minimum, maximum })),

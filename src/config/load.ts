@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
+import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
 import { isHeader } from './connector-shape.ts'
@@ -12,7 +13,6 @@ import { limitsOf } from './limits.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
-  isLoopback,
   PROVIDER_IDS,
   SETTINGS,
   type Setting,

@@ -3,9 +3,8 @@
  * by this table, the documentation is checked against it. A setting may also stand in the YAML file under
  * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
  */
-import { isIP } from 'node:net'
-import { isOpening } from '../mcp/addresses.ts'
-import { parseDuration } from './duration.ts'
+import { isLoopback, isOpening } from '../addresses.ts'
+import { parseDuration } from '../duration.ts'
 
 /** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
 export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
@@ -95,13 +94,6 @@ const retention = (value: string): number | null => {
   throw new UnfitValue(read.problem, 'Write it like P90D or PT12H, or set it to forever')
 }
 const LONGEST_RETENTION_MS = 36_500 * 86_400_000
-
-/** Whether a host name or address, without a port, never leaves this machine. */
-export function isLoopback(host: string): boolean {
-  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
-  if (isIP(bare) === 4) return bare.startsWith('127.')
-  return bare === '::1' || bare === 'localhost' || bare.endsWith('.localhost')
-}
 
 function parsed(value: string, remedy = ''): URL {
   if (URL.canParse(value)) return new URL(value)

@@ -1,8 +1,9 @@
 /** The toolbox of the YAML file: its own rules beyond the schema, and its defaults (api.md section 1). */
+
+import { durationMs } from '../duration.ts'
 import type { Problem } from '../validation.ts'
 import type { McpSetting, Toolbox, ToolSetting } from './config.ts'
 import { shapeProblems } from './connector-shape.ts'
-import { durationMs } from './duration.ts'
 import type { FileContent } from './file.ts'
 
 type ToolboxFile = NonNullable<FileContent['toolbox']>

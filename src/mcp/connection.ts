@@ -3,6 +3,7 @@
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
 import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { capBody } from '../guard.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
@@ -13,7 +14,6 @@ import {
   StaleConnectionError,
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { capBody } from './guard.ts'
 import { type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'

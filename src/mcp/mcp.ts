@@ -1,4 +1,6 @@
 /** The one door to MCP servers: connections, discovery, calls. Nothing outside src/mcp/ names the SDK. */
+
+import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
   ATTEMPT_MS,
@@ -8,7 +10,6 @@ import {
   McpError,
   type McpServerSpec,
 } from './contract.ts'
-import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from './guard.ts'
 import type { LinkOptions } from './link.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createServer, type Server } from './server.ts'

@@ -4,10 +4,10 @@
  * nothing: what must be kept is handed out as JSON, secrets in it. The flow itself is oauth-flow.ts, which
  * is loaded with the first login, as the SDK costs half a second.
  */
-import { isLoopback } from '../config/settings.ts'
+import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
+import { createGuards, type Resolve } from '../guard.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
-import { createGuards, type Resolve } from './guard.ts'
 
 /** What a login at one server is made of. Secret. */
 export interface McpLogin {

@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
-import { LONGEST_MS } from '../config/duration.ts'
+import { LONGEST_MS } from '../duration.ts'
 import { BatonError } from '../errors.ts'
 import { type Mcp, McpError, type McpProgress, type McpResult, type McpServerSpec } from '../mcp/contract.ts'
 import { createDeadline } from '../mcp/deadline.ts'

@@ -3,7 +3,7 @@
  * and which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
  */
 import type { Toolbox, ToolSetting } from '../config/config.ts'
-import { durationMs } from '../config/duration.ts'
+import { durationMs } from '../duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import { INSPECT } from './results.ts'
 

@@ -3,9 +3,9 @@ import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { makeDataDir } from '../../src/config/data-dir.ts'
-import { parseDuration } from '../../src/config/duration.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { SETTINGS } from '../../src/config/settings.ts'
+import { parseDuration } from '../../src/duration.ts'
 import { empty, folder, load, problems } from './loading.ts'
 
 const KEY = Buffer.alloc(32, 7).toString('base64')

@@ -8,8 +8,8 @@ import { lookup as dnsLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
-import { BatonError, invalid } from '../errors.ts'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
+import { BatonError, invalid } from './errors.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
