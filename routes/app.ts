@@ -6,9 +6,10 @@ import type { Auth } from '../src/auth.ts'
 import type { Bus } from '../src/bus/bus.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
+import type { Logins } from '../src/credentials/logins.ts'
 import type { Rotation } from '../src/credentials/rotation.ts'
 import type { Streams } from '../src/http-sse.ts'
-import type { Caller, Logins, SessionTools, Turns } from '../src/ports.ts'
+import type { Caller, SessionTools, Turns } from '../src/ports.ts'
 import type { Sessions } from '../src/sessions.ts'
 import type { Store } from '../src/store/store.ts'
 import type { Metrics } from '../src/telemetry.ts'
@@ -55,7 +56,7 @@ export interface RouteDeps {
   /** Re-encrypts everything at rest with the first encryption key. */
   rotateEncryption(by: string): Promise<Rotation>
   logins: Logins
-  /** Rejects with address_not_allowed (src/mcp/guard.ts): URLs of media that callers give */
+  /** Rejects with address_not_allowed (src/guard.ts): URLs of media that callers give */
   assertUrl(url: string): Promise<void>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   streams: Streams

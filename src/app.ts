@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../providers/index.ts'
+import { isLoopback } from './addresses.ts'
 import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
@@ -14,7 +15,6 @@ import type { ToolsDelta, TurnEvent } from './chat/event.ts'
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import { EX_CONFIG } from './config/load.ts'
-import { isLoopback } from './config/settings.ts'
 import { configConnectors } from './connector-input.ts'
 import { createConnectors } from './connectors.ts'
 import { createConnectorLogins } from './credentials/connector-logins.ts'
@@ -28,9 +28,9 @@ import { rotateEncryption } from './credentials/rotation.ts'
 import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
 import { createDeployments } from './deployments.ts'
+import { createGuard } from './guard.ts'
 import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
-import { createGuard } from './mcp/guard.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
@@ -142,18 +142,19 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       }),
     )
     const policy = createToolboxPolicy(config.toolbox)
+    const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
     // Replicas of one database share the tools' places, whoever else uses the same Redis.
     const gate = createGate({
       places: bus.places(await store.settings.init('deployment', randomUUID())),
       metrics,
       queueMs: config.toolWaitSeconds * 1000,
-      maxConcurrent: config.toolbox.configured ? config.toolbox.maxConcurrent : Number.POSITIVE_INFINITY,
+      maxConcurrent: config.toolbox.maxConcurrent,
     })
     const executor = owned(
       createExecutor({
         store,
         mcp,
-        builtins: BUILTINS,
+        builtins,
         specFor,
         place: (tool, connector, signal) =>
           gate.enter(
@@ -202,7 +203,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         store,
         mcp,
         specFor,
-        builtins: BUILTINS,
+        builtins,
         policy,
         viewOf,
         providers: deployments.providers,
@@ -303,7 +304,7 @@ function ownUrl(host: string, address: AddressInfo | string | null): string | nu
 /** It may have printed what it was given, or what a caller asked it. */
 async function logLastWords(log: Logger, server: string, words: string): Promise<void> {
   const said = await redactText(words).catch(() => null)
-  log.warn({ server, words: said?.value ?? null }, 'what a server process said last')
+  log.warn({ server, words: said }, 'what a server process said last')
 }
 
 const sealedArguments = (vault: Vault) => ({

@@ -4,11 +4,11 @@
  */
 import { randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
+import { isLoopback } from './addresses.ts'
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
 import { sha256 } from './chat/json.ts'
 import type { Config } from './config/config.ts'
-import { isLoopback } from './config/settings.ts'
 import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
 import type { ApiKey, Page, PageRequest, Scope, Store } from './store/store.ts'

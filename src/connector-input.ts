@@ -1,11 +1,10 @@
 /** What a connector may be asked to be: the shape that holds, and the row that it becomes, secrets sealed. */
 import type { McpSetting } from './config/config.ts'
-import { durationMs } from './config/duration.ts'
-import { isHeader } from './config/toolbox.ts'
+import { shapeProblems } from './config/connector-shape.ts'
 import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
+import { durationMs } from './duration.ts'
 import { invalid } from './errors.ts'
-import { assertStdioEnv } from './mcp/child-env.ts'
 import type { McpClient, McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
@@ -42,45 +41,28 @@ const LONGEST_TIMEOUT = 'PT1H'
 
 const DEFAULT_TOOLS = { max_instances: 5, timeout: 'PT30S' }
 
-/** Headers that the connection itself sets. */
-const OWN_HEADERS = new Set([
-  'host',
-  'connection',
-  'content-length',
-  'content-type',
-  'transfer-encoding',
-  'upgrade',
-  'accept',
-  'mcp-session-id',
-  'mcp-protocol-version',
-])
-
-/** What belongs to which transport. Throws invalid_request at the field. */
+/** Throws invalid_request at the first field that is wrong. */
 export function assertShape(input: ConnectorInput): void {
-  const { transport } = input
-  const foreign =
-    transport === 'stdio' ? (['url', 'headers', 'auth'] as const) : (['command', 'args', 'env'] as const)
-  for (const field of foreign) {
-    const isNothing = field === 'auth' && input.auth?.type === 'none'
-    if (input[field] === undefined || isNothing) continue
-    throw invalid(field, `${field} does not belong to transport ${transport}; leave it out.`)
+  const { transport, auth } = input
+  const [first] = shapeProblems(input)
+  if (first) throw invalid(first.field, inWords(first))
+  if (transport === 'stdio' && auth !== undefined && auth.type !== 'none') {
+    throw invalid('auth', 'auth does not belong to transport stdio; leave it out.')
   }
-  if (transport === 'stdio') {
-    if (input.command === undefined) throw invalid('command', 'command is required for transport stdio.')
-  } else assertHttpUrl(input.url, transport)
   const hasToken = Object.keys(input.headers ?? {}).some((name) => name.toLowerCase() === 'authorization')
-  if (input.auth?.type === 'oauth' && hasToken) {
+  if (auth?.type === 'oauth' && hasToken) {
     throw invalid('headers', 'With auth oauth the login makes the Authorization; take it out of the headers.')
   }
-  if (input.auth?.type === 'bearer' && input.auth.token === undefined && !hasToken) {
+  if (auth?.type === 'bearer' && auth.token === undefined && !hasToken) {
     throw invalid('auth.token', 'auth.token is required, or an Authorization among the headers.')
   }
-  for (const [name, value] of Object.entries(input.headers ?? {})) {
-    if (!isHeader(name, value)) throw invalid(`headers.${name}`, `${name} is not a legal HTTP header.`)
-    if (OWN_HEADERS.has(name.toLowerCase()))
-      throw invalid(`headers.${name}`, `${name} is set by the connection.`)
-  }
-  assertStdioEnv(input.env ?? {})
+}
+
+/** One sentence, about the header or variable by its own name. */
+function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[number]): string {
+  const [, name] = /^(?:headers|env)\.(.*)$/s.exec(field) ?? []
+  const advice = remedy && `; ${remedy.charAt(0).toLowerCase()}${remedy.slice(1)}`
+  return `${name === undefined ? field : `"${name}"`} ${problem}${advice}.`
 }
 
 /** Of limits as they are given: what was stored before there was a bound stays. */
@@ -89,15 +71,6 @@ export function assertLimits({ default_tool_config }: Pick<ConnectorInput, 'defa
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {
     const words = `timeout is at most ${LONGEST_TIMEOUT} here; the operator can give a tool more in the configuration (toolbox.tools).`
     throw invalid('default_tool_config.timeout', words)
-  }
-}
-
-function assertHttpUrl(text: string | undefined, transport: string): void {
-  if (text === undefined) throw invalid('url', `url is required for transport ${transport}.`)
-  const url = URL.canParse(text) ? new URL(text) : null
-  if (!url || !/^https?:$/.test(url.protocol)) throw invalid('url', 'url must be an http or https URL.')
-  if (url.username || url.password) {
-    throw invalid('url', 'url must not hold a user name or password; put them into headers.')
   }
 }
 

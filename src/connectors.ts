@@ -15,19 +15,20 @@ import {
 import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
 import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
+import type { LoginStatus } from './credentials/logins.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, invalid } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
-import type { Caller, LoginStatus, SessionTool, SessionTools } from './ports.ts'
+import type { Caller, SessionTool, SessionTools } from './ports.ts'
 import { readCursor, toPage } from './store/page.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
 /**
- * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Who is no
- * admin sees of the configuration's neither the command line nor the query, which may hold some.
+ * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are
+ * not admins see neither the command line nor the URL's query of configured connectors; both may hold secrets.
  */
 export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
   header_names: string[] | null
@@ -79,7 +80,7 @@ export interface ConnectorDeps {
   store: Pick<Store, 'connectors' | 'audit'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
-  /** Rejects with address_not_allowed (src/mcp/guard.ts) */
+  /** Rejects with address_not_allowed (src/guard.ts) */
   assertUrl(url: string): Promise<void>
   mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
   logins: ConnectorLogins

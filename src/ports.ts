@@ -1,6 +1,6 @@
 /**
- * What the routes call and other parts implement: the engine (src/turns/), the session's tools
- * (src/tools/), logins. Types only. Every verb throws a BatonError of the catalogue, applies the caller's
+ * What the routes call and other parts implement: the engine (src/turns/) and the session's tools
+ * (src/tools/). Types only. Every verb throws a BatonError of the catalogue, applies the caller's
  * scope, and answers in the shapes of api.md, so that a route is schema, call and reply.
  */
 import type { ToolsDelta } from './chat/event.ts'
@@ -121,14 +121,8 @@ export interface SessionTools {
   /** Throws tool_not_found. */
   setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
   refresh(session: Session, apply: Apply): Promise<ToolsChange>
-  /** Takes a tool's changed definition for good. Throws tool_not_found; unavailable where no list is known of. */
+  /** Takes a tool's changed definition for good. Throws tool_not_found; unavailable where none of its lists is known. */
   accept(caller: Caller, connector: Connector, tool: string): Promise<{ tool: string; hash: string }>
   /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
   connectorChanged(connector: Connector, sessions: string[]): void
 }
-
-// ---------------------------------------------------------------- credentials
-
-export type { ChooseCredential, ChosenCredential } from './credentials/credentials.ts'
-
-export type { Login, LoginMode, LoginStatus, Logins } from './credentials/logins.ts'

@@ -4,7 +4,8 @@
  */
 import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
-import { parseDuration } from './config/duration.ts'
+import { stepsOf } from './chat/json.ts'
+import { parseDuration } from './duration.ts'
 
 /** What is wrong where, and what to do about it. */
 export interface Problem {
@@ -29,7 +30,7 @@ export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 export const isDay = (text: string): boolean =>
   !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 
-/** Words for formats; the checks themselves are in `createAjv`. */
+/** Formats, each with its check and what is said where it fails. */
 const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
   'date-time': {
     check: isInstant,
@@ -73,10 +74,7 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
 
 /** `/input/0/text` → `input[0].text` */
 function fieldPath(pointer: string, field?: string): string {
-  const steps = pointer
-    .split('/')
-    .slice(1)
-    .map((step) => step.replace(/~1/g, '/').replace(/~0/g, '~'))
+  const steps = stepsOf(pointer)
   if (field !== undefined) steps.push(field)
   return steps.reduce((path, step) => {
     if (/^\d+$/.test(step)) return `${path}[${step}]`

@@ -1,7 +1,9 @@
 /** The command line: on the store, on a gateway that has it open, and what it says to mistakes. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -175,6 +177,20 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   t.match(await run({}, 'keys list --url http://gateway.test --key k'), { code: 1, err: /must use https/ })
   t.match(await run({}, 'credentials --url http://127.0.0.1:1'), { code: 1, err: /does not answer/ })
   t.match(await run(at, 'credentials --owner ann'), { code: 1, err: /--owner has no effect/ })
+})
+
+t.test('an admin key that is set to nothing is none', async (t) => {
+  const keys: (string | undefined)[] = []
+  const server = createServer((request, response) => {
+    keys.push(request.headers.authorization)
+    response.end('{"data":[],"next_cursor":null}')
+  }).listen(0, '127.0.0.1')
+  t.teardown(() => server.close())
+  await once(server, 'listening')
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  for (const BATON_ADMIN_KEY of ['', ' ']) await run({ BATON_ADMIN_KEY }, `keys list --url ${url}`)
+  await run({ BATON_ADMIN_KEY: ' k ' }, `keys list --url ${url}`)
+  t.same(keys, [undefined, undefined, 'Bearer k'])
 })
 
 t.test('a gateway that has the embedded store seals anew while it serves', async (t) => {

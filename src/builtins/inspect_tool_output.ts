@@ -1,10 +1,11 @@
 /** Reads on in a tool result that was too long for the conversation. */
 import { BatonError } from '../errors.ts'
 import type { Builtin } from '../tools/builtin.ts'
+import { INSPECT } from '../tools/results.ts'
 import { outputSlice } from '../tools/slice.ts'
 
 export const inspectToolOutput: Builtin = {
-  name: 'inspect_tool_output',
+  name: INSPECT,
   description:
     'Reads a part of an earlier tool result of this conversation that was too long to be shown whole. Give the exec_id from its notice, and either an offset in bytes or a JSON Pointer into a structured result.',
   parameters: {

@@ -64,5 +64,15 @@ export function isWithin(value: unknown, { depth, values = Infinity, bytes = Inf
   return true
 }
 
+/** The keys that a JSON Pointer names (RFC 6901), as they are. */
+export const stepsOf = (pointer: string): string[] =>
+  pointer
+    .split('/')
+    .slice(1)
+    .map((step) => step.replaceAll('~1', '/').replaceAll('~0', '~'))
+
+/** A key as a JSON Pointer writes it. */
+export const stepOf = (key: string): string => key.replaceAll('~', '~0').replaceAll('/', '~1')
+
 /** In hexadecimal. */
 export const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')

@@ -1,8 +1,9 @@
 /** Commands about logins and credentials. */
 import { PROVIDER_IDS, type ProviderId } from '../config/settings.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
-import type { Login, LoginMode } from '../credentials/logins.ts'
+import type { Login } from '../credentials/logins.ts'
 import { inFull } from '../errors.ts'
+import type { LoginMode } from '../oauth-vendor.ts'
 import type { Access } from './access.ts'
 import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 

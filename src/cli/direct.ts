@@ -13,14 +13,15 @@ import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
-import { createMcp, McpError } from '../mcp/mcp.ts'
+import { McpError } from '../mcp/contract.ts'
+import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import { EVERYONE, type Store } from '../store/store.ts'
+import { connectBudgetMs } from '../tools/discovery.ts'
 import type { Access } from './access.ts'
 import { all } from './command.ts'
 
 const QUIET = pino({ level: 'silent' })
-const CONNECT_MS = 15_000
 
 /** Throws FolderInUse while a gateway has the embedded store, BatonError where it does not open. */
 export async function openDirect(config: Config, owner: string | null): Promise<Access> {
@@ -90,7 +91,9 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   try {
     for (const connector of await all((page) => store.connectors.list(EVERYONE, page))) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
-      const error = await attempt(() => mcp.list(spec(), { timeoutMs: CONNECT_MS, refresh: true }))
+      const error = await attempt(() =>
+        mcp.list(spec(), { timeoutMs: connectBudgetMs(connector), refresh: true }),
+      )
       yield { name: connector.name, error }
     }
   } finally {

@@ -66,11 +66,8 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
     text,
     flag: (option) => values[option] === true,
     access() {
-      opened[0] ??= openAccess(
-        targetOf(command, text),
-        () => load().config,
-        world.env.BATON_ADMIN_KEY ?? null,
-      )
+      const adminKey = world.env.BATON_ADMIN_KEY?.trim() || null
+      opened[0] ??= openAccess(targetOf(command, text), () => load().config, adminKey)
       return opened[0]
     },
     load,

@@ -1,6 +1,7 @@
 /** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
+
+import { isLoopback } from '../addresses.ts'
 import type { Config } from '../config/config.ts'
-import { isLoopback } from '../config/settings.ts'
 import type { Page, PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { all } from './command.ts'

@@ -31,7 +31,7 @@ export interface Config {
   ledgerRetentionMs: number | null
   connectorsAllowPrivate: boolean | readonly string[]
   allowStdioConnectors: boolean
-  /** What stdio servers are shut into */
+  /** What stdio servers are run in */
   stdioIsolation: 'none' | 'bubblewrap' | 'bubblewrap-network'
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
@@ -78,8 +78,7 @@ export type ApprovalPolicy = 'never' | 'always' | 'destructive'
 
 /** Durations are milliseconds here, ISO 8601 in the file. */
 export interface Toolbox {
-  /** The file has a `toolbox`: only then `maxConcurrent` limits anything */
-  configured: boolean
+  /** Infinity without a `toolbox` in the file */
   maxConcurrent: number
   tools: readonly ToolSetting[]
   mcps: readonly McpSetting[]

@@ -22,7 +22,7 @@ export function unusable(folder: string, failure: unknown): ConfigError {
   return new ConfigError([{ path: 'BATON_DATA_DIR', problem, remedy }])
 }
 
-/** One by one: what is `recursive` in Node tries for ever where a folder is refused with ENOENT, as below /proc. */
+/** One by one: Node's `recursive` option retries for ever where a folder is refused with ENOENT, as below /proc. */
 function makeFolder(folder: string): void {
   if (existsSync(folder)) return
   makeFolder(dirname(folder))

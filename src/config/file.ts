@@ -6,8 +6,8 @@
 import { createRequire } from 'node:module'
 import { type Static, type TSchema, Type } from 'typebox'
 import { isRecord } from '../chat/json.ts'
+import { Duration } from '../duration.ts'
 import type { Problem } from '../validation.ts'
-import { Duration } from './duration.ts'
 import { LimitsSchema } from './limits.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 

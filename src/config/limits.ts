@@ -3,8 +3,8 @@
  * which the settings page is made too.
  */
 import { type Static, Type } from 'typebox'
+import { Duration, durationMs } from '../duration.ts'
 import type { Config } from './config.ts'
-import { Duration, durationMs } from './duration.ts'
 
 const whole = (minimum: number, maximum: number, fallback: number, meaning: string) => ({
   schema: Type.Optional(Type.Integer({ minimum, maximum })),
@@ -24,16 +24,21 @@ export const LIMITS = {
     1000,
     'Turns that one replica runs at once; more wait, in fair order between owners.',
   ),
-  waiting_turns: whole(0, 100_000, 1000, 'Turns that wait so; more are refused with 503.'),
+  waiting_turns: whole(
+    0,
+    100_000,
+    1000,
+    'Turns that may wait for one of those places; more are refused with 503.',
+  ),
   overload_delay: duration(
     'PT0.015S',
     'A replica whose event loop is late by this much more often than not, for a second or two, refuses new turns.',
   ),
-  database_pool: whole(1, 1000, 10, 'Connections to PostgreSQL of one replica.'),
-  upstream_connections: whole(1, 100_000, 1024, 'Connections to one provider of one replica.'),
-  connect_timeout: duration('PT10S', 'For a connection to a provider.'),
-  first_byte_timeout: duration('PT5M', "For the head of a provider's answer."),
-  idle_timeout: duration('PT5M', "For silence in the middle of a provider's answer."),
+  database_pool: whole(1, 1000, 10, 'PostgreSQL connections per replica.'),
+  upstream_connections: whole(1, 100_000, 1024, 'Connections from one replica to one provider.'),
+  connect_timeout: duration('PT10S', 'How long to wait for a connection to a provider.'),
+  first_byte_timeout: duration('PT5M', 'How long to wait for the response headers of a provider.'),
+  idle_timeout: duration('PT5M', 'How long a provider may be silent in the middle of an answer.'),
 }
 
 const each = <K extends 'schema' | 'fallback'>(member: K) =>

@@ -4,21 +4,22 @@
  */
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
+import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
+import { isHeader } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
-  isLoopback,
   PROVIDER_IDS,
   SETTINGS,
   type Setting,
   type SettingValues,
   UnfitValue,
 } from './settings.ts'
-import { isHeader, textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
+import { textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
 
 type Env = Readonly<Record<string, string | undefined>>
 

@@ -3,9 +3,8 @@
  * by this table, the documentation is checked against it. A setting may also stand in the YAML file under
  * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
  */
-import { isIP } from 'node:net'
-import { isOpening } from '../mcp/addresses.ts'
-import { parseDuration } from './duration.ts'
+import { isLoopback, isOpening } from '../addresses.ts'
+import { parseDuration } from '../duration.ts'
 
 /** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
 export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
@@ -96,13 +95,6 @@ const retention = (value: string): number | null => {
 }
 const LONGEST_RETENTION_MS = 36_500 * 86_400_000
 
-/** Whether a host name or address, without a port, never leaves this machine. */
-export function isLoopback(host: string): boolean {
-  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
-  if (isIP(bare) === 4) return bare.startsWith('127.')
-  return bare === '::1' || bare === 'localhost' || bare.endsWith('.localhost')
-}
-
 function parsed(value: string, remedy = ''): URL {
   if (URL.canParse(value)) return new URL(value)
   throw new UnfitValue('must be an absolute URL', remedy)
@@ -134,7 +126,7 @@ const origins = (value: string): string[] =>
     const isOrigin = url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()
     if (isOrigin && !url.host.includes('*')) return url.origin
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
-    throw new UnfitValue(`holds '${item}', which is no origin`, remedy)
+    throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
   })
 
 /** A flag, or what the guard of addresses reads. */
@@ -145,7 +137,7 @@ const openNetworks = (value: string): boolean | string[] => {
   const unfit = entries.find((entry) => !isOpening(entry))
   if (unfit === undefined) return entries
   throw new UnfitValue(
-    `holds '${unfit}', which is no CIDR, address, host name or *.suffix`,
+    `holds '${unfit}', which is not a CIDR, address, host name or *.suffix`,
     'Or set it to true',
   )
 }
@@ -385,7 +377,11 @@ export const ENV_KEYS = {
 } as const satisfies Record<ProviderId, Setting<unknown>>
 
 /** Where the YAML file is. */
-export const CONFIG_FILE = optional('BATON_CONFIG', text, 'The YAML file. Default: ./baton.yaml where it is.')
+export const CONFIG_FILE = optional(
+  'BATON_CONFIG',
+  text,
+  'The YAML file. Default: ./baton.yaml, if it exists.',
+)
 
 /** What the readers of SETTINGS answer with, by key. */
 export type SettingValues = { [K in keyof typeof SETTINGS]: ReturnType<(typeof SETTINGS)[K]['read']> }

@@ -1,15 +1,16 @@
 /** The toolbox of the YAML file: its own rules beyond the schema, and its defaults (api.md section 1). */
-import { envProblem } from '../mcp/child-env.ts'
+
+import { durationMs } from '../duration.ts'
 import type { Problem } from '../validation.ts'
 import type { McpSetting, Toolbox, ToolSetting } from './config.ts'
-import { durationMs } from './duration.ts'
+import { shapeProblems } from './connector-shape.ts'
 import type { FileContent } from './file.ts'
 
 type ToolboxFile = NonNullable<FileContent['toolbox']>
 type McpFile = NonNullable<ToolboxFile['mcps']>[number]
 type ToolFile = NonNullable<ToolboxFile['tools']>[number]
 
-/** Problems that a schema cannot say. What did not pass it was taken out: a field may lack that the type has. */
+/** Problems that a schema cannot say. What did not pass it was taken out: a field of the type may be missing. */
 export function toolboxProblems(toolbox: ToolboxFile): Problem[] {
   const mcps = toolbox.mcps ?? []
   const tools = toolbox.tools ?? []
@@ -47,43 +48,14 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
       "Add default_tool_config: {max_instances: 5, timeout: PT30S}, or set mode: 'strict'",
     )
   }
-  const transport: McpFile['transport'] | undefined = mcp.transport
-  if (transport === 'stdio') {
-    if (!mcp.command) say('command', 'is required for transport stdio')
-    for (const field of ['url', 'headers'] as const) {
-      if (mcp[field] !== undefined) say(field, 'does not belong to transport stdio', 'Remove it')
-    }
-  } else if (transport !== undefined) {
-    if (!mcp.url) say('url', `is required for transport ${mcp.transport}`)
-    else if (!isHttpUrl(mcp.url)) say('url', 'must be an http or https URL')
-    else if (/^https?:\/\/[^/?#]*@/i.test(mcp.url)) {
-      say('url', 'must not hold a user name or password', 'Put them into headers')
-    }
-    for (const field of ['command', 'args', 'env'] as const) {
-      if (mcp[field] !== undefined) say(field, `does not belong to transport ${mcp.transport}`, 'Remove it')
-    }
-  }
-  for (const [name, value] of Object.entries(mcp.headers ?? {})) {
-    if (!isHeader(name, String(value))) say(`headers.${name}`, 'is not a legal HTTP header')
-  }
-  for (const [name, value] of Object.entries(mcp.env ?? {})) {
-    const problem = envProblem(name, String(value))
-    if (problem) say(`env.${name}`, problem)
-  }
+  for (const { field, problem, remedy } of shapeProblems(mcp)) say(field, problem, remedy)
   return problems
 }
-
-const isHttpUrl = (text: string): boolean => URL.canParse(text) && /^https?:$/.test(new URL(text).protocol)
-
-/** A field name (RFC 9110 section 5.1) and a value without control characters. */
-export const isHeader = (name: string, value: string): boolean =>
-  /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$/.test(name) && /^[\t\x20-\x7e\x80-\xff]*$/.test(value)
 
 /** The toolbox with its defaults; an absent one limits nothing. */
 export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
   return {
-    configured: file !== undefined,
-    maxConcurrent: file?.max_concurrent ?? 10,
+    maxConcurrent: file ? (file.max_concurrent ?? 10) : Number.POSITIVE_INFINITY,
     tools: (file?.tools ?? []).map(toolSetting),
     mcps: (file?.mcps ?? []).map(mcpSetting),
     inspect: file?.inspect ?? true,

@@ -10,24 +10,21 @@ export interface Breaker {
   failed(retryMs: number): void
 }
 
-export interface BreakerOptions {
-  now(): number
-  /** Failures in a row that open it */
-  failures?: number
-  coolMs?: number
-}
+/** Failures in a row that open it. */
+const MOST_FAILURES = 5
+/** Nobody asks for so long then, or for longer where the endpoint wants it. */
+const COOL_MS = 30_000
 
-/** After `failures` in a row nobody asks for `coolMs`, or for longer where the endpoint wants it. */
-export function createBreaker({ now, failures = 5, coolMs = 30_000 }: BreakerOptions): Breaker {
+export function createBreaker({ now }: { now(): number }): Breaker {
   let inARow = 0
   let openUntil = 0
   return {
     waitMs() {
-      if (inARow < failures) return 0
+      if (inARow < MOST_FAILURES) return 0
       const left = openUntil - now()
       if (left > 0) return left
       // This caller is the one that tries; whoever comes while it does, waits.
-      openUntil = now() + coolMs
+      openUntil = now() + COOL_MS
       return 0
     },
     succeeded() {
@@ -35,7 +32,7 @@ export function createBreaker({ now, failures = 5, coolMs = 30_000 }: BreakerOpt
     },
     failed(retryMs) {
       inARow++
-      openUntil = now() + Math.max(coolMs, retryMs)
+      openUntil = now() + Math.max(COOL_MS, retryMs)
     },
   }
 }

@@ -9,8 +9,6 @@ export interface LoginRow {
   settings: OAuthSettings
 }
 export interface LoginTable {
-  /** Where logins of this provider are switched on */
-  isEnabled(provider: string): boolean
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
   row(provider: string): LoginRow
   /** Null for a provider without logins; switched on or not. */
@@ -35,7 +33,6 @@ export function createLoginTable(
   )
   const isEnabled = (provider: string) => config.enableOauth.includes(provider)
   return {
-    isEnabled,
     find: (provider) => rows.get(provider) ?? null,
     keptAlive() {
       const kept = [...rows.values()]

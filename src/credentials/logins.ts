@@ -24,8 +24,6 @@ import { endOf, merged, readTokens } from './renewal.ts'
 import { setUp } from './setup.ts'
 import type { Vault } from './vault.ts'
 
-export type { LoginMode, LoginWish } from '../oauth-vendor.ts'
-
 /** A login on its way (api.md "Credentials"). */
 export interface Login {
   authorization_url: string

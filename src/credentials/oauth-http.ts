@@ -19,7 +19,7 @@ export interface OAuthHttp {
 
 export interface OAuthHttpDeps {
   version: string
-  /** Absent: an own pool of connections */
+  /** Absent: its own pool of connections */
   dispatcher?: Dispatcher
   timeoutMs?: number
 }

@@ -42,7 +42,8 @@ export function createPendingLogins<Kept>(
     async ending<T extends { id: string }>({ state_hash }: OAuthLogin, work: () => Promise<T>): Promise<T> {
       const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
-        await logins.finish(state_hash, { error: error.slice(0, 1000) })
+        // Why it failed counts, whether or not that can be written down.
+        await logins.finish(state_hash, { error: error.slice(0, 1000) }).catch(() => {})
         throw thrown
       })
       // It is stored: if this is not written down, only whoever asks for the status does not hear of it.

@@ -48,15 +48,16 @@ const PLACES: Readonly<Record<SealedPlace, (document: unknown) => StoredPart[]>>
 const ALL_PLACES = Object.keys(PLACES) as SealedPlace[]
 
 /**
- * Every replica must have the new key first in BATON_ENCRYPTION_KEYS by now: one that has not, seals under
- * the old one still. Logins on their way stay as they are: they end within minutes. Throws BatonError
+ * Every replica must have the new key first in BATON_ENCRYPTION_KEYS by now: a replica without it still
+ * seals under the old key. Logins on their way stay as they are: they end within minutes. Throws BatonError
  * `internal` for what no key opens.
  */
 export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Rotation> {
   let resealed = 0
   for (let pass = 0; pass < MOST_PASSES; pass++) {
     const tally = { done: 0, moved: 0 }
-    for await (const isWritten of everything(store, vault)) isWritten ? tally.done++ : tally.moved++
+    // One after the other; false: it was changed meanwhile.
+    for await (const write of outdated(store, vault)) (await write()) ? tally.done++ : tally.moved++
     resealed += tally.done
     if (tally.moved > 0) continue
     if (tally.done > 0 && pass < MOST_PASSES - 1) continue
@@ -66,11 +67,6 @@ export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Ro
   const left = await count(store, vault)
   if (left === 0) await confirmKeys(store.settings, vault)
   return { resealed, left }
-}
-
-/** Writes one after the other; false: it was changed meanwhile. */
-async function* everything(store: RotationStore, vault: Vault): AsyncGenerator<boolean> {
-  for await (const write of outdated(store, vault)) yield await write()
 }
 
 async function count(store: RotationStore, vault: Vault): Promise<number> {

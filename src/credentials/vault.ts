@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { makeDataDir } from '../config/data-dir.ts'
 import { KEY_ID } from '../config/settings.ts'
 import { BatonError } from '../errors.ts'
+import type { Store } from '../store/store.ts'
 
 /** A key by its name, which is stored with what it seals. */
 export interface VaultKey {
@@ -152,18 +153,11 @@ function parseKey(text: string, path: string): VaultKey {
 const CHECK = 'encryption_check'
 const CHECK_TEXT = 'baton'
 
-/** What this needs of the store: Store.settings. */
-export interface KeyCheck {
-  get(name: string): Promise<string | null>
-  set(name: string, value: string): Promise<void>
-  init(name: string, value: string): Promise<string>
-}
-
 /**
  * Proves that the keys are those that the stored secrets were sealed under, before anything is sealed under
  * others. Throws BatonError `internal` with the remedy.
  */
-export async function verifyKeys(settings: KeyCheck, vault: Vault): Promise<void> {
+export async function verifyKeys(settings: Store['settings'], vault: Vault): Promise<void> {
   const stored = await settings.init(CHECK, checkValue(vault))
   try {
     vault.open(Buffer.from(stored, 'base64'), CHECK)
@@ -178,7 +172,7 @@ export async function verifyKeys(settings: KeyCheck, vault: Vault): Promise<void
 }
 
 /** After every secret was sealed anew under the current key: the former ones are no longer needed. */
-export const confirmKeys = (settings: KeyCheck, vault: Vault): Promise<void> =>
+export const confirmKeys = (settings: Store['settings'], vault: Vault): Promise<void> =>
   settings.set(CHECK, checkValue(vault))
 
 const checkValue = (vault: Vault): string => Buffer.from(vault.seal(CHECK_TEXT, CHECK)).toString('base64')

@@ -3,6 +3,7 @@
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
 import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { capBody } from '../guard.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
@@ -13,14 +14,12 @@ import {
   StaleConnectionError,
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { capBody } from './guard.ts'
 import { type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
   explain,
-  MAX_PAGES,
   negotiate,
   PARCEL,
   userAgent,
@@ -162,24 +161,21 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
 async function listTools(wire: Wire, timeout: number, signal: AbortSignal): Promise<ListedTools> {
   const { client } = wire
   // The SDK would answer the same, and write to stdout.
-  if (!client.getServerCapabilities()?.tools) return { tools: [], repaired: [] }
+  if (!client.getServerCapabilities()?.tools) return { tools: [], left_out: [] }
   const listed = await client.listTools(undefined, { timeout, signal, cacheMode: 'refresh' })
-  const { entries, isCut } = wire.listed()
-  const { tools, repaired } = mendTools(entries)
+  const { tools, left_out } = mendTools(wire.listed().entries)
   const accepted = new Set(listed.tools.map(({ name }) => name))
   // Clients MUST leave such tools out (MCP 2026-07-28, Streamable HTTP); the SDK has done so.
   const excluded = tools.filter(({ name }) => !accepted.has(name))
   const ttlMs = 'ttlMs' in listed && typeof listed.ttlMs === 'number' ? listed.ttlMs : 0
   return {
     tools: tools.filter(({ name }) => accepted.has(name)),
-    repaired: [
-      ...repaired,
+    left_out: [
+      ...left_out,
       ...excluded.map(({ name }) => ({
         tool: name,
         problem: 'left out: its x-mcp-header declarations are invalid',
-        left_out: true as const,
       })),
-      ...(isCut ? [{ tool: '*', problem: `left out: all pages after the first ${MAX_PAGES}` }] : []),
     ],
     ...(ttlMs > 0 && { ttlMs }),
   }

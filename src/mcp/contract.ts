@@ -3,17 +3,20 @@
  * how a call can fail. No type of the SDK appears here; mcp.ts is the one door to it.
  */
 import type { ContentPart } from '../chat/message.ts'
+import type { JsonSchema } from '../provider.ts'
 
 /** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
 export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
-/** A JSON Schema of whatever draft the server wrote; not validated here. */
-export type JsonSchema = Record<string, unknown>
+/** How long a call waits for a connection, and a first attempt to connect or to list may take. */
+export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
+/** Each attempt that takes too long gives the next one twice the time, up to this. */
+export const ATTEMPT_MS = 60_000
 
 /** A connector as the door needs it; built by the caller from a stored connector. */
 export interface McpServerSpec {
   /**
-   * Pool key: connector id + config revision + credential identity (+ session id when exclusive). Two
+   * Pool key: the connector's id and config revision. Two
    * specs with one key share a connection, so everything below must be equal for equal keys.
    */
   key: string
@@ -67,7 +70,7 @@ export interface McpTool {
   name: string
   title?: string
   description?: string
-  /** Always an object schema: `type: 'object'` at the root */
+  /** Of whatever draft the server wrote; always `type: 'object'` at the root */
   inputSchema: JsonSchema
   outputSchema?: JsonSchema
   annotations?: McpAnnotations
@@ -80,12 +83,10 @@ export interface McpServerInfo {
   protocol_version: string
 }
 
-/** One tool definition that was mended or left out, and why. */
+/** A tool that its server defines and that cannot be offered, and why: the reason that its registry gives. */
 export interface ToolProblem {
   tool: string
   problem: string
-  /** Because of it the list lacks the tool: the reason that its registry gives */
-  left_out?: true
 }
 
 /** All that a server offers at one time. */
@@ -93,7 +94,7 @@ export interface ToolList {
   server: McpServerInfo
   /** In the server's order, names unique */
   tools: McpTool[]
-  repaired: ToolProblem[]
+  left_out: ToolProblem[]
   /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
   hash: string
   /** Milliseconds since the epoch, as is the next */
@@ -189,8 +190,6 @@ export interface McpStatus {
   state: McpState
   /** The last failure's text; gone after the next success */
   error?: string
-  /** `down`: no attempt is made before this time (milliseconds since the epoch) */
-  retry_at?: number
 }
 
 /** What a server asks the user for (2025-11-25 "Elicitation"); only asked when a handler is given. */
@@ -202,7 +201,6 @@ export type ElicitHandler = (request: { message: string; [field: string]: unknow
 export interface ListOptions {
   /** The call settles within this time, whatever the server does. */
   timeoutMs: number
-  signal?: AbortSignal
   /** Ask the server even though a list is cached */
   refresh?: boolean
 }

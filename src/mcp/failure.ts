@@ -9,8 +9,8 @@ import {
   UnauthorizedError,
 } from '@modelcontextprotocol/client'
 import { BatonError } from '../errors.ts'
+import { BodyTooLargeError } from '../guard.ts'
 import { McpError } from './contract.ts'
-import { BodyTooLargeError } from './guard.ts'
 import type { Exchange } from './http.ts'
 import { localFailure } from './tap.ts'
 

@@ -19,6 +19,8 @@ export interface LinkOptions {
   attemptMs: number
   idleMs(spec: McpServerSpec): number
   drainMs: number
+  /** The server announced a changed tool list */
+  onListChanged(): void
 }
 
 /** A connection and who uses it. One that is let go closes with its last user. */
@@ -34,8 +36,6 @@ const MAX_TIMEOUTS = 3
 
 /** One connection at a time for all who use a key, with those that its former users still run on. */
 export class Link {
-  /** Set by the owner: the server announced a changed tool list. */
-  onListChanged: () => void = () => {}
   lastUsed = Date.now()
   readonly #options: LinkOptions
   readonly #backoff = createBackoff()
@@ -147,7 +147,7 @@ export class Link {
     let held: Held | null = null
     const context: ConnectionContext = {
       ...this.#options.context(spec),
-      onListChanged: () => this.onListChanged(),
+      onListChanged: () => this.#options.onListChanged(),
       onClose: () => {
         if (held && held === this.#held) this.#letGo()
       },
@@ -224,12 +224,7 @@ export class Link {
 
   status(): McpStatus {
     const error = this.#lastError
-    const waitMs = this.#backoff.waitMs()
-    return {
-      state: this.#state(),
-      ...(error && { error: error.message }),
-      ...(waitMs > 0 && { retry_at: Date.now() + waitMs }),
-    }
+    return { state: this.#state(), ...(error && { error: error.message }) }
   }
 
   #state(): McpStatus['state'] {

@@ -1,7 +1,7 @@
 /** One server's tool list: asked for once for all who want it, kept while it is fresh, never flickering. */
 import type { ListedTools } from './connection.ts'
 import type { McpServerInfo, McpServerSpec, ToolList } from './contract.ts'
-import { hashTools, leftOutOf } from './tools.ts'
+import { hashTools } from './tools.ts'
 
 const FRESH_MS = 5 * 60_000
 const LONGEST_TTL_MS = 24 * 3_600_000
@@ -37,11 +37,11 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
 
   const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
     isOutdated = false
-    const { server, tools, repaired, ttlMs } = await fetch(spec)
-    const hash = hashTools(tools, leftOutOf({ repaired }))
+    const { server, tools, left_out, ttlMs } = await fetch(spec)
+    const hash = hashTools({ tools, left_out })
     const fetched_at = now()
     const fresh_until = fetched_at + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
-    const list: ToolList = { server, tools, repaired, hash, fetched_at, fresh_until }
+    const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }
     if (kept && kept.hash !== list.hash) countChange()
     kept = list
     isBehind = isOutdated

@@ -1,24 +1,28 @@
 /** The one door to MCP servers: connections, discovery, calls. Nothing outside src/mcp/ names the SDK. */
-import { createAnnouncer } from './announcer.ts'
-import { type ElicitHandler, type Mcp, McpError, type McpServerSpec } from './contract.ts'
-import { createGuard, DEFAULT_MAX_BYTES, type Guard, type Resolve } from './guard.ts'
-import type { Sandbox } from './sandbox.ts'
-import { createServer, type Server, type ServerOptions } from './server.ts'
-import { createWatchdog } from './watchdog.ts'
 
-export * from './contract.ts'
+import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
+import { createAnnouncer } from './announcer.ts'
+import {
+  ATTEMPT_MS,
+  CONNECT_MS,
+  type ElicitHandler,
+  type Mcp,
+  McpError,
+  type McpServerSpec,
+} from './contract.ts'
+import type { LinkOptions } from './link.ts'
+import type { Sandbox } from './sandbox.ts'
+import { createServer, type Server } from './server.ts'
+import { createWatchdog } from './watchdog.ts'
 
 export interface McpOptions {
   /** Baton's own version, as servers and their logs see it */
   version: string
   /** Most stdio servers running at once. Default 32 */
   maxProcesses?: number
-  /**
-   * How long a call waits for a connection, and a first attempt to connect or to list may take. Default 5 s over
-   * HTTP, 15 s for a process
-   */
+  /** Default CONNECT_MS */
   connectMs?: { http: number; stdio: number }
-  /** Each attempt that takes too long gives the next one twice the time, up to this. Default 60 s */
+  /** Default ATTEMPT_MS */
   attemptMs?: number
   /** A connection that nobody uses is closed after. Default 10 min over HTTP, 5 min for a process */
   idleMs?: { http: number; stdio: number }
@@ -28,7 +32,7 @@ export interface McpOptions {
   maxBytes?: number
   /** At most one announcement of a changed list per key in this time. Default 5 s */
   announceMs?: number
-  /** What stdio servers are shut into (sandbox.ts). Default: nothing */
+  /** What stdio servers are run in (sandbox.ts). Default: nothing */
   sandbox?: Sandbox | null
   /** Answers what servers ask the user for; without it, elicitation is not declared. */
   elicit?: ElicitHandler
@@ -43,27 +47,20 @@ const MAX_SERVERS = 1_000
 
 /** The door to MCP servers; nothing is connected before it is asked for. */
 export function createMcp(options: McpOptions): Mcp {
-  const { connectMs = { http: 5_000, stdio: 15_000 }, idleMs = { http: 600_000, stdio: 300_000 } } = options
+  const { connectMs = CONNECT_MS, idleMs = { http: 600_000, stdio: 300_000 } } = options
   const { maxProcesses = 32, maxBytes = DEFAULT_MAX_BYTES } = options
   const servers = new Map<string, Server>()
-  const guards = new Map<string, Guard>()
+  // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts. Many users of one server
+  // share an origin, each with a stream of its own: none may starve the others.
+  const guards = createGuards({
+    maxBytes: Number.POSITIVE_INFINITY,
+    timeoutMs: 0,
+    connections: 1_024,
+    ...(options.resolve && { resolve: options.resolve }),
+  })
   const watchdog = createWatchdog()
   const announcer = createAnnouncer(options.announceMs ?? 5_000)
   let isClosed = false
-
-  const guardFor = (allowPrivate: McpServerSpec['allowPrivate']): Guard => {
-    const name = JSON.stringify(allowPrivate)
-    let guard = guards.get(name)
-    if (!guard) {
-      const { resolve } = options
-      // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts. Many
-      // users of one server share an origin, each with a stream of its own: none may starve the others.
-      const unbounded = { maxBytes: Number.POSITIVE_INFINITY, timeoutMs: 0, connections: 1_024 }
-      guard = createGuard({ allowPrivate, ...unbounded, ...(resolve && { resolve }) })
-      guards.set(name, guard)
-    }
-    return guard
-  }
 
   /** Makes room for one more process, or refuses: what runs for others is never ended. */
   const admit = (spec: McpServerSpec): void => {
@@ -83,10 +80,10 @@ export function createMcp(options: McpOptions): Mcp {
     )
   }
 
-  const serverOptions = (key: string): ServerOptions => ({
+  const serverOptions = (key: string): LinkOptions => ({
     context: (spec) => ({
       client: { name: 'baton', version: options.version },
-      fetch: guardFor(spec.allowPrivate).fetch,
+      fetch: guards.of({ allowPrivate: spec.allowPrivate }).fetch,
       maxBytes,
       watchdog,
       sandbox: options.sandbox ?? null,
@@ -96,7 +93,7 @@ export function createMcp(options: McpOptions): Mcp {
     admit,
     onListChanged: () => announcer.announce(key),
     connectMs: ({ transport }) => (transport === 'stdio' ? connectMs.stdio : connectMs.http),
-    attemptMs: options.attemptMs ?? 60_000,
+    attemptMs: options.attemptMs ?? ATTEMPT_MS,
     idleMs: ({ transport }) => (transport === 'stdio' ? idleMs.stdio : idleMs.http),
     drainMs: options.drainMs ?? 10_000,
   })
@@ -133,7 +130,7 @@ export function createMcp(options: McpOptions): Mcp {
       announcer.stop()
       await Promise.all([...servers.values()].map(({ link }) => link.close()))
       servers.clear()
-      await Promise.all([...guards.values()].map((guard) => guard.close()))
+      await guards.close()
       watchdog.stop()
     },
   }

@@ -15,7 +15,15 @@ import {
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
-import type { BeginLogin, Door, McpClient, McpLogin, McpLoginTarget, McpPending, McpTokens } from './oauth.ts'
+import type {
+  BeginLogin,
+  McpClient,
+  McpLogin,
+  McpLoginTarget,
+  McpPending,
+  McpTokens,
+  StepContext,
+} from './oauth.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -31,24 +39,17 @@ interface Desk {
 export async function begin(
   target: McpLoginTarget,
   { login, challenge, redirect_url, state }: BeginLogin,
-  door: Door,
+  context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
-  const known = challenge ?? (await challengeOf(target, door))
-  const desk: Desk = {
-    login: { ...usableClient(login, redirect_url) },
-    redirect_url,
-    state,
-    verifier: '',
-    discovery: undefined,
-    authorization_url: null,
-  }
+  const known = challenge ?? (await challengeOf(target, context))
+  const desk: Desk = { ...deskOf({ ...usableClient(login, redirect_url) }), redirect_url, state }
   // A step up asks for what was granted, too: else it would be lost.
   const scope = computeScopeUnion(scopeIn(login), known?.scope)
-  await step(target, door, async () =>
-    auth(providerOver(desk, door), {
+  await step(target, context, async () =>
+    auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
-      fetchFn: door.fetch,
+      fetchFn: context.fetch,
       ...(scope ? { scope } : {}),
       ...metadataUrl(known),
     }),
@@ -68,7 +69,7 @@ export async function finish(
   target: McpLoginTarget,
   pending: McpPending,
   query: URLSearchParams,
-  door: Door,
+  context: StepContext,
 ): Promise<McpLogin> {
   const code = query.get('code')
   if (code === null) {
@@ -77,20 +78,18 @@ export async function finish(
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
   const desk: Desk = {
-    login: { ...pending.login },
+    ...deskOf({ ...pending.login }),
     redirect_url: pending.redirect_url,
-    state: '',
     verifier: pending.verifier,
     // Made by `begin`, sealed in between.
     discovery: pending.discovery as OAuthDiscoveryState,
-    authorization_url: null,
   }
   const iss = query.get('iss')
-  await step(target, door, async () =>
-    auth(providerOver(desk, door), {
+  await step(target, context, async () =>
+    auth(providerOver(desk, context), {
       serverUrl: target.url,
       authorizationCode: code,
-      fetchFn: door.fetch,
+      fetchFn: context.fetch,
       ...(iss === null ? {} : { iss }),
       ...metadataUrl(pending.challenge),
     }),
@@ -115,16 +114,20 @@ const LASTING: ReadonlySet<string> = new Set([
  * Not by the SDK's `auth`: that begins a new login wherever a refresh fails, and what failed for a moment
  * must not cost the login. The server is discovered anew: it may have changed whom it trusts.
  */
-export async function renew(target: McpLoginTarget, login: McpLogin, door: Door): Promise<McpLogin | null> {
+export async function renew(
+  target: McpLoginTarget,
+  login: McpLogin,
+  context: StepContext,
+): Promise<McpLogin | null> {
   const { client, tokens } = login
   if (!client || !tokens?.refresh_token) return null
   const { refresh_token } = tokens
-  return step(target, door, async () => {
-    const found = await discoverOAuthServerInfo(target.url, { fetchFn: door.fetch })
+  return step(target, context, async () => {
+    const found = await discoverOAuthServerInfo(target.url, { fetchFn: context.fetch })
     const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
     if (tokens.issuer !== issuer || (client.issuer ?? issuer) !== issuer) return null
-    const provider = providerOver(deskOf(login), door)
+    const provider = providerOver(deskOf(login), context)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
       const next = await refreshAuthorization(found.authorizationServerUrl, {
@@ -132,9 +135,9 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
         clientInformation: client,
         refreshToken: refresh_token,
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
-        fetchFn: door.fetch,
+        fetchFn: context.fetch,
       })
-      return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, door)
+      return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
       if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
       throw failure
@@ -151,10 +154,10 @@ const deskOf = (login: McpLogin): Desk => ({
   authorization_url: null,
 })
 
-function providerOver(desk: Desk, door: Door): OAuthClientProvider {
+function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   return {
     redirectUrl: desk.redirect_url,
-    ...(door.clientMetadataUrl && { clientMetadataUrl: door.clientMetadataUrl }),
+    ...(context.clientMetadataUrl && { clientMetadataUrl: context.clientMetadataUrl }),
     clientMetadata: {
       client_name: 'Baton',
       redirect_uris: [desk.redirect_url],
@@ -164,7 +167,7 @@ function providerOver(desk: Desk, door: Door): OAuthClientProvider {
     state: () => desk.state,
     clientInformation(context) {
       const { client } = desk.login
-      // One that was given is for whom it is first used with.
+      // A client given by hand belongs to the issuer it is first used with.
       if (client && client.issuer === undefined && context) {
         desk.login = { ...desk.login, client: { ...client, issuer: context.issuer } }
       }
@@ -175,7 +178,7 @@ function providerOver(desk: Desk, door: Door): OAuthClientProvider {
     },
     tokens: () => desk.login.tokens,
     saveTokens(tokens) {
-      desk.login = withTokens(desk.login, tokens, door)
+      desk.login = withTokens(desk.login, tokens, context)
     },
     // Only after a code was refused: the SDK would send the same one again.
     invalidateCredentials() {
@@ -195,7 +198,7 @@ function providerOver(desk: Desk, door: Door): OAuthClientProvider {
   }
 }
 
-function withTokens(login: McpLogin, tokens: object, { now }: Door): McpLogin {
+function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpLogin {
   // The SDK has checked the answer by its schema.
   const known = tokens as McpTokens & { expires_in?: number }
   const { expires_at: _, ...rest } = login
@@ -222,9 +225,9 @@ const metadataUrl = (challenge: McpChallenge | null) => {
 }
 
 /** What the server asks for, where nobody heard it yet: any request without a token is answered with it. */
-async function challengeOf({ url }: McpLoginTarget, door: Door): Promise<McpChallenge | null> {
+async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {
   const headers = { accept: 'application/json, text/event-stream' }
-  const response = await door.fetch(url, { headers }).catch((failure: unknown) => {
+  const response = await context.fetch(url, { headers }).catch((failure: unknown) => {
     if (failure instanceof BatonError) throw failure
     return null
   })
@@ -233,13 +236,13 @@ async function challengeOf({ url }: McpLoginTarget, door: Door): Promise<McpChal
 }
 
 /** Runs one step, and turns what is thrown into ours. Nothing of what was sent is in the words. */
-async function step<T>(target: McpLoginTarget, door: Door, work: () => Promise<T>): Promise<T> {
+async function step<T>(target: McpLoginTarget, context: StepContext, work: () => Promise<T>): Promise<T> {
   try {
     const result = await work()
-    if (door.refused) throw door.refused
+    if (context.refused) throw context.refused
     return result
   } catch (failure) {
-    throw door.refused ?? inWords(target, failure)
+    throw context.refused ?? inWords(target, failure)
   }
 }
 

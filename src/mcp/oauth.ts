@@ -4,10 +4,10 @@
  * nothing: what must be kept is handed out as JSON, secrets in it. The flow itself is oauth-flow.ts, which
  * is loaded with the first login, as the SDK costs half a second.
  */
-import { isLoopback } from '../config/settings.ts'
+import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
+import { createGuards, type Resolve } from '../guard.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
-import { createGuard, type Guard, type Resolve } from './guard.ts'
 
 /** What a login at one server is made of. Secret. */
 export interface McpLogin {
@@ -65,8 +65,8 @@ export interface BeginLogin {
   state: string
 }
 
-/** One step's way out. */
-export interface Door {
+/** What one step works with: its way out, and what it met there. */
+export interface StepContext {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
   /** An address that the guard kept it from */
   refused: BatonError | null
@@ -87,30 +87,19 @@ const MAX_BYTES = 1 << 20
 
 /** Makes the steps; the flow itself is loaded with the first of them. */
 export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
-  const guards = new Map<string, Guard>()
-  const guardFor = (allowPrivate: McpServerSpec['allowPrivate'], requireHttps: boolean): Guard => {
-    const name = JSON.stringify([allowPrivate, requireHttps])
-    const { resolve } = options
-    const made =
-      guards.get(name) ??
-      createGuard({
-        allowPrivate,
-        requireHttps,
-        timeoutMs: TIMEOUT_MS,
-        maxBytes: MAX_BYTES,
-        ...(resolve && { resolve }),
-      })
-    guards.set(name, made)
-    return made
-  }
+  const guards = createGuards({
+    timeoutMs: TIMEOUT_MS,
+    maxBytes: MAX_BYTES,
+    ...(options.resolve && { resolve: options.resolve }),
+  })
   /** https alone, but for this machine, where that is open at all. */
   const fetchFor = (allowPrivate: McpServerSpec['allowPrivate']) => (url: string | URL, init?: RequestInit) =>
-    guardFor(allowPrivate, !isLoopback(new URL(url).hostname)).fetch(url, init)
+    guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) }).fetch(url, init)
 
   const flow = () => import('./oauth-flow.ts')
-  function door({ allowPrivate }: McpLoginTarget): Door {
+  function contextOf({ allowPrivate }: McpLoginTarget): StepContext {
     const guarded = fetchFor(allowPrivate)
-    const made: Door = {
+    const made: StepContext = {
       refused: null,
       // The SDK takes what it cannot read for what is not there, and looks elsewhere.
       fetch: (url, init) =>
@@ -124,11 +113,10 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
     return made
   }
   return {
-    begin: async (target, begin) => (await flow()).begin(target, begin, door(target)),
-    finish: async (target, pending, query) => (await flow()).finish(target, pending, query, door(target)),
-    renew: async (target, login) => (await flow()).renew(target, login, door(target)),
-    async close() {
-      await Promise.all([...guards.values()].map((guard) => guard.close()))
-    },
+    begin: async (target, begin) => (await flow()).begin(target, begin, contextOf(target)),
+    finish: async (target, pending, query) =>
+      (await flow()).finish(target, pending, query, contextOf(target)),
+    renew: async (target, login) => (await flow()).renew(target, login, contextOf(target)),
+    close: guards.close,
   }
 }

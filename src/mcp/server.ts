@@ -3,9 +3,8 @@ import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
 import {
   type CallOptions,
-  type ListOptions,
+  type Mcp,
   McpError,
-  type McpResult,
   type McpServerSpec,
   type McpStatus,
   type ToolList,
@@ -15,22 +14,13 @@ import { Link, type LinkOptions } from './link.ts'
 import { createListing } from './listing.ts'
 import { unquoted } from './scrub.ts'
 
-export interface ServerOptions extends LinkOptions {
-  onListChanged(): void
-}
-
 /** The verbs of Mcp for one key; they throw McpError alike. */
 export interface Server {
   readonly link: Link
-  list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
+  list: Mcp['list']
+  call: Mcp['call']
   cached(): ToolList | null
   isOutdated(): boolean
-  call(
-    spec: McpServerSpec,
-    tool: string,
-    args: Record<string, unknown>,
-    options: CallOptions,
-  ): Promise<McpResult>
   status(): McpStatus
 }
 
@@ -38,8 +28,14 @@ export interface Server {
 const HEADER_MISMATCH = -32020
 
 /** A server that connects with its first list or call. */
-export function createServer(options: ServerOptions): Server {
-  const link = new Link(options)
+export function createServer(options: LinkOptions): Server {
+  const link = new Link({
+    ...options,
+    onListChanged() {
+      listing.markChanged()
+      if (!listing.isQuarantined()) options.onListChanged()
+    },
+  })
   const listing = createListing(async (spec) => {
     const from = performance.now()
     const wasConnected = link.isConnected()
@@ -61,10 +57,6 @@ export function createServer(options: ServerOptions): Server {
       throw error
     }
   })
-  link.onListChanged = () => {
-    listing.markChanged()
-    if (!listing.isQuarantined()) options.onListChanged()
-  }
 
   const callOn = async (
     connection: Connection,
@@ -91,8 +83,8 @@ export function createServer(options: ServerOptions): Server {
 
   return {
     link,
-    async list(spec, { timeoutMs, signal, refresh }) {
-      const deadline = createDeadline(spec.name, timeoutMs, signal)
+    async list(spec, { timeoutMs, refresh }) {
+      const deadline = createDeadline(spec.name, timeoutMs)
       return deadline.race(listing.get(spec, refresh ?? false)).finally(deadline.clear)
     },
     cached: listing.cached,

@@ -22,7 +22,7 @@ const DRAIN_MS = 500
 export interface StdioOptions {
   maxBytes: number
   watchdog: Watchdog
-  /** What the process is shut into; null: nothing */
+  /** What the process is run in; null: nothing */
   sandbox: Sandbox | null
 }
 
@@ -36,7 +36,6 @@ export interface StdioTransport extends Transport {
   onoversize?: (id: number) => void
   /** Called with the id of a request whose answer is no valid one. */
   onunreadable?: (id: number) => void
-  readonly pid: number | null
   /** The SDK tells a stdio transport from others by this name. */
   readonly stderr: null
 }
@@ -55,9 +54,6 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
 
   const transport: StdioTransport = {
     stderr: null,
-    get pid() {
-      return child?.pid ?? null
-    },
     async start() {
       const started = spawn(command, args, { env, detached: true, stdio: 'pipe', shell: false })
       child = started

@@ -63,12 +63,10 @@ export interface Wire {
 export interface Pages {
   entries: unknown[]
   count: number
-  /** More was offered than is ever asked for */
-  isCut: boolean
 }
 
 /** Of one list; a server's pages may have no end. */
-export const MAX_PAGES = 32
+const MAX_PAGES = 32
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
@@ -181,20 +179,20 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
     () => tapped.size() > 0,
     () => client.getProtocolEra() === 'modern',
   )
-  let listed: Pages = { entries: [], count: 0, isCut: false }
+  let listed: Pages = { entries: [], count: 0 }
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
       if (request.method === 'tools/call') return parcel(result)
       if (request.method !== 'tools/list') return result
-      if (request.params?.cursor === undefined) listed = { entries: [], count: 0, isCut: false }
+      if (request.params?.cursor === undefined) listed = { entries: [], count: 0 }
       return mendPage(result, listed)
     },
   })
   if (stdio) {
     stdio.onoversize = (id) =>
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
-    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is no valid JSON-RPC.")
+    stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is not valid JSON-RPC.")
   }
   const client = createClient(context, mode)
   client.onerror = (error) => {
@@ -329,8 +327,7 @@ function mendPage(result: unknown, listed: Pages): unknown {
   // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
   const isOffered =
     typeof nextCursor === 'string' && nextCursor !== '' && listed.entries.length <= MAX_ENTRIES
-  listed.isCut = isOffered && listed.count >= MAX_PAGES
-  const hasNext = isOffered && !listed.isCut
+  const hasNext = isOffered && listed.count < MAX_PAGES
   return {
     ...rest,
     resultType: 'complete',

@@ -260,7 +260,8 @@ function caches(db: Db) {
     async pin(connector, tool, hash, definition, by) {
       try {
         await db.query(
-          `insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
+          `with touched as (update connector set updated_at = clock_timestamp() where id = $1)
+           insert into tool_pin (connector_id, tool, hash, definition, accepted_by)
            values ($1, $2, $3, $4::json, $5)
            on conflict (connector_id, tool) do update
              set hash = excluded.hash, definition = excluded.definition,

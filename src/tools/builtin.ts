@@ -1,7 +1,7 @@
 /** What a built-in tool is: a declaration, and a function that answers and never throws. */
+import type { McpResult } from '../mcp/contract.ts'
 import type { JsonSchema } from '../provider.ts'
 import type { RegistryTool, Scope, Store } from '../store/store.ts'
-import type { RawResult } from './results.ts'
 
 interface BuiltinContext {
   store: Pick<Store, 'executions'>
@@ -17,5 +17,5 @@ export interface Builtin {
   parameters: JsonSchema
   annotations: RegistryTool['annotations']
   /** `args` fit `parameters`: they were validated. */
-  run(args: Record<string, unknown>, context: BuiltinContext): Promise<RawResult>
+  run(args: Record<string, unknown>, context: BuiltinContext): Promise<McpResult>
 }

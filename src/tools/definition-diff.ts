@@ -2,8 +2,8 @@
  * What became of a tool's definition since it was accepted, for the person who decides on it. Characters
  * that a reader would not see are written out, since they may be the whole change.
  */
-import { canonicalJson, isRecord } from '../chat/json.ts'
-import type { Mcp, McpServerSpec, McpTool } from '../mcp/mcp.ts'
+import { canonicalJson, isRecord, stepOf } from '../chat/json.ts'
+import type { Mcp, McpServerSpec, McpTool } from '../mcp/contract.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'
 import { lastList } from './discovery.ts'
 import { cutUtf8, spelledOut } from './text.ts'
@@ -38,7 +38,7 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
   if (changes.length >= MOST_CHANGES) return
   if (isRecord(before) && isRecord(after)) {
     for (const key of new Set([...Object.keys(before), ...Object.keys(after)])) {
-      const step = spelledOut(key).replace(/~/g, '~0').replace(/\//g, '~1')
+      const step = stepOf(spelledOut(key))
       compare(`${path}/${step}`, before[key], after[key], changes)
     }
     return

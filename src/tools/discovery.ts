@@ -4,8 +4,15 @@
  * `onArrival` says when it is there.
  */
 import type { Logger } from 'pino'
+import {
+  ATTEMPT_MS,
+  CONNECT_MS,
+  type Mcp,
+  McpError,
+  type McpServerSpec,
+  type ToolList,
+} from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
 import type { KnownServer } from './registry.ts'
 
@@ -26,7 +33,7 @@ export interface ListedServer extends Omit<KnownServer, 'pins'> {
 
 /** As much of a binding as tells whether its server's list has moved. */
 export interface Bound {
-  connector: Pick<Connector, 'id' | 'config_revision'>
+  connector: Pick<Connector, 'id' | 'config_revision' | 'updated_at'>
   alias: string | null
 }
 
@@ -48,8 +55,8 @@ export interface Discovery {
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
-   * For each binding, which list its server shows now, over which connection and under which alias; null where
-   * there is no list, or an old one. Where all are as before, there is nothing to take over.
+   * For each binding, which list its server shows now, over which connection, under which alias and since which
+   * acceptance; null where there is no list, or an old one. Where all are as before, there is nothing to take over.
    */
   marks(bindings: readonly Bound[]): (string | null)[]
   /** When its server listed the tool last, as far as this process knows: RFC 3339. */
@@ -72,11 +79,9 @@ const MOST_WATCHED = 1_000
 const RETRY_MS = { first: 1_000, last: 60_000 }
 /** Longest that a caller waits for a server to be reached and to list. */
 export const connectBudgetMs = ({ transport }: Pick<Connector, 'transport'>): number =>
-  transport === 'stdio' ? 15_000 : 5_000
+  transport === 'stdio' ? CONNECT_MS.stdio : CONNECT_MS.http
 /** Whoever waits for all of the budget is to hear what became of it. */
 const SLACK_MS = 500
-/** The attempt itself may take so long (mcp.ts): a server that always needs more than the budget joins later. */
-const ATTEMPT_MS = 60_000
 
 /** One connection key, for as long as the process lives. */
 interface Watch {
@@ -147,6 +152,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
     if (insists) mcp.retryNow(spec.key)
+    // The attempt itself may take longer than callers wait: a server that always does joins later.
     const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
       (list) => {
         const shown = seen?.get(connector.id) ?? ''
@@ -215,10 +221,10 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
     const common = { connector, server: alias ?? connector.name }
     if (answer && 'list' in answer) {
-      const { tools, repaired, hash } = answer.list
+      const { tools, left_out, hash } = answer.list
       const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
       const seen_at = dateOf(answer.list)
-      return { ...common, tools, seen_at, repaired, state: 'live', reason: null, mark }
+      return { ...common, tools, seen_at, left_out, state: 'live', reason: null, mark }
     }
     const older = await lastList({ store, mcp }, spec.key)
     return {
@@ -226,7 +232,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
       mark: null,
       tools: older?.tools ?? null,
       seen_at: older && dateOf(older),
-      repaired: older?.repaired ?? [],
+      // One that was stored by an older version has none.
+      left_out: older?.left_out ?? [],
       state: answer ? 'away' : 'pending',
       reason: answer?.failure ?? `${connector.name} is not ready yet`,
     }
@@ -237,7 +244,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isSame = watch?.connector.config_revision === connector.config_revision
     const list = watch && isSame ? usable(watch.spec) : null
     const isNow = list && watch?.failure === null && isRecent(list) && !mcp.isOutdated(watch.spec.key)
-    return isNow ? `${watch.spec.key} ${alias ?? ''} ${list.hash}` : null
+    return isNow ? `${watch.spec.key} ${alias ?? ''} ${connector.updated_at} ${list.hash}` : null
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; an old one is asked for again behind it. */
@@ -299,7 +306,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
         server,
         tools: null,
         seen_at: null,
-        repaired: [],
+        left_out: [],
         state: 'away',
         reason,
         mark: null,

@@ -4,28 +4,23 @@
  */
 import type { Logger } from 'pino'
 import type { ContentPart, Outcome, ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { LONGEST_MS } from '../duration.ts'
 import { BatonError } from '../errors.ts'
-import { McpError, type McpResult, type McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpProgress, type McpResult, type McpServerSpec } from '../mcp/contract.ts'
+import { createDeadline } from '../mcp/deadline.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
-import { type RawResult, shapeResult } from './results.ts'
+import { shapeResult } from './results.ts'
 import { renameBack } from './schema-adapt.ts'
 import { cutUtf8 } from './text.ts'
-import { createValidator, type Problem } from './validate.ts'
+import { createValidator, type Misfit } from './validate.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {
   tool: RegistryTool
   /** Property names that the target could not take: sent name → the server's */
   rename: ReadonlyMap<string, string> | null
-}
-
-/** How far a running call is, in its server's own numbers. */
-export interface ToolProgress {
-  progress: number
-  total?: number
-  message?: string
 }
 
 /** One call that the ledger has a row for. */
@@ -37,9 +32,11 @@ export interface ExecutorCall {
   /** Undefined: the model called what is not declared */
   declared: DeclaredTool | undefined
   connector: Connector | null
+  /** The model has the built-in that reads on in a long result */
+  canInspect: boolean
   timeoutMs: number
   signal: AbortSignal
-  onProgress(progress: ToolProgress): void
+  onProgress(progress: McpProgress): void
 }
 
 /** What the model is told, and what the ledger keeps. */
@@ -50,19 +47,7 @@ export interface Settled {
 
 export interface ExecutorDeps {
   store: Pick<Store, 'executions'>
-  mcp: {
-    call(
-      spec: McpServerSpec,
-      tool: string,
-      args: Record<string, unknown>,
-      options: {
-        timeoutMs: number
-        maxTotalMs: number
-        signal: AbortSignal
-        onProgress(progress: ToolProgress): void
-      },
-    ): Promise<McpResult>
-  }
+  mcp: Pick<Mcp, 'call'>
   builtins: readonly Builtin[]
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
@@ -75,8 +60,8 @@ export interface ExecutorDeps {
 /** No place of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
-/** Progress may stretch a call, up to this many times its timeout. */
-const PROGRESS_STRETCH = 10
+/** Progress may stretch a call, up to this many times its timeout and to what a timer takes. */
+const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_MS)
 /** Of one call, and its words: a server that reports without end would push everything else out of the event logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
@@ -101,7 +86,6 @@ export interface Executor {
 export function createExecutor(deps: ExecutorDeps): Executor {
   const validator = createValidator()
   const builtins = new Map(deps.builtins.map((builtin) => [builtin.name, builtin]))
-  const canInspect = builtins.has('inspect_tool_output')
 
   async function attempt(call: ExecutorCall): Promise<Attempt> {
     const { declared } = call
@@ -110,7 +94,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     if (call.call.arguments_text !== undefined) {
       return said(
         'error',
-        `The arguments are no JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
+        `The arguments are not a JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
       )
     }
     const args = renameBack(call.call.arguments, declared.rename)
@@ -155,7 +139,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     call: ExecutorCall,
     tool: RegistryTool,
     args: Record<string, unknown>,
-  ): Promise<RawResult> {
+  ): Promise<McpResult> {
     const builtin = tool.source === 'builtin' ? builtins.get(tool.canonical_name) : undefined
     if (builtin) {
       const context = { store: deps.store, scope: call.scope, session_id: call.session_id }
@@ -166,7 +150,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     }
     return deps.mcp.call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
       timeoutMs: call.timeoutMs,
-      maxTotalMs: call.timeoutMs * PROGRESS_STRETCH,
+      maxTotalMs: longest(call.timeoutMs),
       signal: call.signal,
       onProgress: paced(call.onProgress),
     })
@@ -213,44 +197,41 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       const duration = () => Math.round(performance.now() - started)
       try {
         const done = await attempt(call)
-        return await settle(call.call, call.exec_id, done, duration(), canInspect)
+        return await settle(call.call, call.exec_id, done, duration(), call.canInspect)
       } catch (thrown) {
         deps.log.error({ err: thrown, exec_id: call.exec_id, tool: call.call.name }, 'a tool call broke')
         const broken = said('outcome_unknown', `${BROKEN} Whether it took effect is not known.`)
-        return settle(call.call, call.exec_id, broken, duration(), canInspect)
+        return settle(call.call, call.exec_id, broken, duration(), call.canInspect)
       }
     },
-    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, canInspect),
+    settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
     misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
-    redactArguments: async (args) => (await redactJson(args)).value,
+    redactArguments: redactJson,
     close: () => validator.close(),
   }
 }
 
 const BROKEN = 'The call failed inside the gateway.'
 
-/** What is thrown beside the door's own errors is a defect of ours, and no words of it are for a model. */
+/**
+ * What is thrown beside the door's own errors, and what they call internal, is a defect of ours or the operator's
+ * affair: no words of it are for a model. A BatonError comes before anything is sent.
+ */
 function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
   if (thrown instanceof McpError) return thrown
-  if (thrown instanceof BatonError) return new McpError('unavailable', thrown.message, { sent: false })
+  const isForeseen = thrown instanceof BatonError
+  if (isForeseen && thrown.code !== 'internal') {
+    return new McpError('unavailable', thrown.message, { sent: false })
+  }
   log.error({ err: thrown, tool: tool.canonical_name }, 'a tool call broke')
-  return new McpError('protocol', BROKEN, { sent: true })
+  return new McpError(isForeseen ? 'unavailable' : 'protocol', BROKEN, { sent: !isForeseen })
 }
 
 /** A built-in keeps no deadline of its own. */
 async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall): Promise<T> {
-  const over = new AbortController()
-  try {
-    const late = new Promise<never>((_, reject) => {
-      const fail = (kind: 'timeout' | 'cancelled') => () => reject(new McpError(kind, '', { sent: true }))
-      const timer = setTimeout(fail('timeout'), timeoutMs)
-      signal.addEventListener('abort', fail('cancelled'), { once: true, signal: over.signal })
-      over.signal.addEventListener('abort', () => clearTimeout(timer), { once: true })
-    })
-    return await Promise.race([work, late])
-  } finally {
-    over.abort()
-  }
+  const deadline = createDeadline('', timeoutMs, signal)
+  deadline.markSent()
+  return deadline.race(work).finally(deadline.clear)
 }
 
 /** What comes too soon after the last is dropped: the next one says more. */
@@ -265,7 +246,7 @@ function paced(tell: ExecutorCall['onProgress']): ExecutorCall['onProgress'] {
 }
 
 /** A problem in the names that the model was given. */
-function inWords({ path, message, property }: Problem, rename: DeclaredTool['rename']): string {
+function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rename']): string {
   const sent = new Map([...(rename ?? [])].map(([name, own]) => [own, name]))
   const nameOf = (key: string) => sent.get(key) ?? key
   const where = path.length === 0 ? 'the arguments' : path.map(nameOf).join('.')
@@ -274,7 +255,7 @@ function inWords({ path, message, property }: Problem, rename: DeclaredTool['ren
 
 interface Attempt {
   outcome: Outcome
-  raw: RawResult
+  raw: McpResult
 }
 
 const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
@@ -309,7 +290,7 @@ async function settle(
       id: execId,
       outcome: told,
       is_error,
-      error: is_error ? (await redactText(firstText(shaped.content))).value.slice(0, 2_000) : null,
+      error: is_error ? (await redactText(firstText(shaped.content))).slice(0, 2_000) : null,
       duration_ms: durationMs,
       bytes: shaped.bytes,
       output: shaped.stored.output,

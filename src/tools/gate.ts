@@ -2,7 +2,7 @@
  * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus.
  * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
  */
-import { createMemoryPlaces, type Places, type Ticket } from '../bus/places.ts'
+import type { Places, Ticket } from '../bus/places.ts'
 import type { Metrics } from '../telemetry.ts'
 import { ToolBusy } from './execute.ts'
 
@@ -17,8 +17,7 @@ export interface Gate {
 }
 
 export interface GateOptions {
-  /** This process's own where none are given */
-  places?: Places
+  places: Places
   /** Calls of all tools at once */
   maxConcurrent: number
   /** Calls that may wait for one tool */
@@ -27,9 +26,8 @@ export interface GateOptions {
   metrics?: Pick<Metrics, 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
-/** Without places of a bus it counts for this process alone. */
 export function createGate(options: GateOptions): Gate {
-  const { places = createMemoryPlaces(), maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
+  const { places, maxConcurrent, queueLimit = 64, queueMs = 10_000, metrics } = options
   /** Who waits for a place, by ticket */
   const waiting = new Map<string, () => void>()
   let last = 0

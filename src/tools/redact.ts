@@ -61,12 +61,6 @@ const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut: a JWT of OWN_RULES has up to 26,632 characters. */
 const OVERLAP = 30_000
 
-interface Redacted<T> {
-  value: T
-  /** True when something was replaced */
-  found: boolean
-}
-
 /**
  * Whether JSON text holds a secret, at once and by our own patterns alone: what decides that a part is
  * sealed at rest, where a false alarm costs nothing.
@@ -103,9 +97,8 @@ const holdsSecret = (text: string): boolean =>
   (SECRET_WORD.test(text) && NAMED_SECRET.test(text))
 
 /** Replaces the secrets of a text. */
-export async function redactText(text: string): Promise<Redacted<string>> {
-  const ranges = await secretsIn(text)
-  return { value: masked(text, 0, ranges), found: ranges.length > 0 }
+export async function redactText(text: string): Promise<string> {
+  return masked(text, 0, await secretsIn(text))
 }
 
 /**
@@ -113,14 +106,13 @@ export async function redactText(text: string): Promise<Redacted<string>> {
  * the rules as one text, a line each: a thousand small ones cost as much as one large one, and a key that
  * was split into lines is still seen. For values of bounded depth.
  */
-export async function redactJson<T>(value: T): Promise<Redacted<T>> {
+export async function redactJson<T>(value: T): Promise<T> {
   const texts: string[] = []
   mapStrings(value, (text) => {
     texts.push(text)
     return text
   })
   const ranges = await secretsIn(texts.join('\n'))
-  let found = ranges.length > 0
   let at = 0
   let first = 0
   const clean = mapStrings(value, (text, name) => {
@@ -128,14 +120,11 @@ export async function redactJson<T>(value: T): Promise<Redacted<T>> {
     at += text.length + 1
     // Ranges are sorted and come once each: those that ended before this string are done with.
     while (first < ranges.length && (ranges[first]?.[1] ?? 0) <= start) first++
-    if (text !== '' && name !== null && SECRET_NAME.test(name)) {
-      found = true
-      return MASK
-    }
-    return masked(text, start, ranges, first)
+    const isNamed = text !== '' && name !== null && SECRET_NAME.test(name)
+    return isNamed ? MASK : masked(text, start, ranges, first)
   })
   // The walk keeps the shape: only strings change.
-  return { value: clean as T, found }
+  return clean as T
 }
 
 /** A copy whose strings went through `fn`, in one order: a field's name (null), then its value. */

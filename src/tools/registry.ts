@@ -2,10 +2,11 @@
  * The session's tool registry as a pure function: from what it was, what the bound servers list now, and
  * the operator's rules, to what it is next. Effects are session-tools.ts.
  */
+import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
 import { canonicalJson, sha256 } from '../chat/json.ts'
 import { exposedName } from '../chat/names.ts'
-import type { McpTool, ToolProblem } from '../mcp/mcp.ts'
+import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { type Normalised, normalise } from './schema.ts'
@@ -21,8 +22,8 @@ export interface KnownServer {
   tools: readonly McpTool[] | null
   /** When that list came, RFC 3339 */
   seen_at: string | null
-  /** What was wrong with that list */
-  repaired: readonly ToolProblem[]
+  /** What that list lacks */
+  left_out: readonly ToolProblem[]
   /**
    * `live`: the list is the present one. `away`: the server cannot be reached. `pending`: nobody knows yet,
    * so what the registry says of its tools stays, and only tools that it does not have come in.
@@ -53,14 +54,12 @@ export function nextRegistry(
   before: readonly RegistryTool[],
   servers: readonly KnownServer[],
   builtins: readonly Builtin[],
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>,
+  policy: Pick<ToolboxPolicy, 'admit'>,
   now: string,
 ): NextRegistry {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const candidates = new Map<string, Candidate>()
-  for (const builtin of builtins) {
-    if (policy.admitBuiltin(builtin.name).ok) candidates.set(builtin.name, builtinTool(builtin, now))
-  }
+  for (const builtin of builtins) candidates.set(builtin.name, builtinTool(builtin, now))
   for (const server of servers) {
     const own = before.filter((tool) => belongsTo(tool, server))
     const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
@@ -111,7 +110,7 @@ export function appended(before: readonly RegistryTool[], joining: readonly Regi
 
 const merged = (before: RegistryTool, next: Candidate): RegistryTool => ({
   ...next,
-  ...(before.hash === next.hash ? bytesOf(before) : {}),
+  ...(before.hash === next.hash && !isPlaceholder(before) ? bytesOf(before) : {}),
   enabled: before.enabled,
   order: before.order,
   last_seen_at: next.last_seen_at ?? before.last_seen_at,
@@ -124,9 +123,15 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
   annotations,
 })
 
+/** What stands for a schema that was not worked out. A tool without properties may have it as its own. */
+const ANY = { type: 'object', properties: {} }
+const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
+  isDeepStrictEqual(parameters, ANY)
+
 const hasChanged = (before: RegistryTool | undefined, after: RegistryTool): boolean =>
   before !== undefined &&
   (before.hash !== after.hash ||
+    isPlaceholder(before) !== isPlaceholder(after) ||
     before.status !== after.status ||
     before.is_blocked !== after.is_blocked ||
     before.enabled !== after.enabled)
@@ -168,16 +173,14 @@ function listed(
       const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
       return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy)
     })
-  const leftOut = server.repaired
-    .filter(({ left_out, tool }) => left_out && isOffered(server.connector, tool))
+  const leftOut = server.left_out
+    .filter(({ tool }) => isOffered(server.connector, tool))
     .slice(0, MOST_TOOLS)
     .map(({ tool: name, problem }) =>
       mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy),
     )
   return [...usable, ...leftOut]
 }
-
-const ANY = { type: 'object', properties: {} }
 
 const BEYOND = {
   undeclarable: `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`,

@@ -5,8 +5,12 @@
 import { BEARABLE, canonicalJson, isWithin } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
+import type { McpResult } from '../mcp/contract.ts'
 import { redactJson, redactText } from './redact.ts'
 import { cutUtf8, endUtf8, storableText } from './text.ts'
+
+/** The built-in that reads on in what was too long. */
+export const INSPECT = 'inspect_tool_output'
 
 /** Bytes of text that a model gets of one result: about 16,000 tokens, a fraction of any window. */
 export const MODEL_LIMIT = 65_536
@@ -16,13 +20,6 @@ const TAIL = 16_384
 const MEDIA_LIMIT = 5 * 1024 * 1024
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
-
-/** A result as its tool gave it, neither redacted nor cut. */
-export interface RawResult {
-  content: ContentPart[]
-  structured?: unknown
-  is_error: boolean
-}
 
 interface ShapedResult {
   content: ContentPart[]
@@ -34,9 +31,9 @@ interface ShapedResult {
   bytes: number
 }
 
-/** `canInspect`: the session has the built-in that reads a stored output. */
+/** `canInspect`: the model has the built-in that reads a stored output. */
 export async function shapeResult(
-  raw: RawResult,
+  raw: McpResult,
   execId: string,
   canInspect: boolean,
 ): Promise<ShapedResult> {
@@ -70,7 +67,7 @@ export async function shapeResult(
 const part = (text: string): TextPart => ({ type: 'text', text })
 
 /** A result's texts and media within their limits, and its structure where that can be written down. */
-function sorted(raw: RawResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
+function sorted(raw: McpResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
   const given = raw.content.map(fitMedia)
   const texts = given.flatMap((one) => (one.type === 'text' ? [part(storableText(one.text))] : []))
   const media = given.filter((one): one is MediaPart => one.type !== 'text')
@@ -92,20 +89,20 @@ function isSame(text: string, structured: unknown): boolean {
 
 async function storedForm(structured: unknown, text: string): Promise<ShapedResult['stored']> {
   if (structured === undefined) {
-    return { output: (await redactText(text)).value, structured: false }
+    return { output: await redactText(text), structured: false }
   }
-  return { output: JSON.stringify((await redactJson(structured)).value), structured: true }
+  return { output: JSON.stringify(await redactJson(structured)), structured: true }
 }
 
 const readOn = (execId: string, canInspect: boolean, how: string): string =>
   canInspect
-    ? `Read on with inspect_tool_output: {"exec_id": "${execId}", ${how}}.`
+    ? `Read on with ${INSPECT}: {"exec_id": "${execId}", ${how}}.`
     : 'The rest is kept with the tool execution and cannot be read from here.'
 
 async function abridged(whole: string, bytes: number, execId: string, canInspect: boolean): Promise<string> {
   const head = cutUtf8(whole, HEAD)
   // Where the stored text goes on: its secrets are shorter or longer than what they stand for.
-  const offset = Buffer.byteLength((await redactText(head)).value)
+  const offset = Buffer.byteLength(await redactText(head))
   const how = readOn(execId, canInspect, `"offset": ${offset}`)
   const notice = `[The result is ${bytes} bytes long; its middle is left out here. ${how}]`
   return `${head}\n\n${notice}\n\n${endUtf8(whole, TAIL)}`

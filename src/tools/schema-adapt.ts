@@ -5,10 +5,9 @@
  */
 import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../provider.ts'
-import { MAX_SCHEMA_BYTES } from './schema.ts'
 import { DEFINITION, definitionsOf, KEYWORD_ORDER, mapSubschemas, withDefinitions } from './schema-dialect.ts'
 import { intersect, typesOf, unite } from './schema-merge.ts'
-import { bytesOf, shrink } from './schema-size.ts'
+import { bytesOf, MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
 export type Rename = ReadonlyMap<string, string>
@@ -30,7 +29,7 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   const root = profile.rootCombinators ? plain : withoutRootCombinators(plain)
   const fitted = new Fitter(profile, root, rename).fit(root)
   const complete = withDefinitions(fitted, definitionsOf(fitted))
-  const small = shrink(complete, MAX_SCHEMA_BYTES)
+  const small = shrink(complete)
   if (!small) return { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
   return { schema: small, rename: rename.size > 0 ? rename : null }
 }

@@ -3,7 +3,7 @@
  * older draft's form means in 2020-12, and where a local reference leads. A property may be named like a
  * keyword, so every walk goes by position, never by key name.
  */
-import { isRecord } from '../chat/json.ts'
+import { isRecord, stepOf, stepsOf } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 
 /** A keyword that holds subschemas holds one, a list, or a map of them. */
@@ -186,23 +186,21 @@ export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean
   return visit(raw)
 }
 
-/** A copy of a 2020-12 node whose direct subschemas went through `fn`; undefined leaves one out. */
-export function mapSubschemas(node: JsonSchema, fn: (sub: unknown, keyword: string) => unknown): JsonSchema {
-  const entries = Object.entries(node).flatMap(([keyword, value]): Entries => {
-    const place = PLACES.get(keyword)
-    if (place === undefined) return [[keyword, value]]
-    if (place === 'list') {
-      const list = (value as unknown[]).map((sub) => fn(sub, keyword)).filter((sub) => sub !== undefined)
-      return [[keyword, list]]
+/** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
+export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): JsonSchema {
+  const mapped = (keyword: string, value: unknown): unknown => {
+    switch (PLACES.get(keyword)) {
+      case undefined:
+        return value
+      case 'list':
+        return (value as unknown[]).map((sub) => fn(sub))
+      case 'map':
+        return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
+      default:
+        return fn(value)
     }
-    if (place === 'map') {
-      const map = Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub, keyword)] as const)
-      return [[keyword, Object.fromEntries(map.filter(([, sub]) => sub !== undefined))]]
-    }
-    const sub = fn(value, keyword)
-    return sub === undefined ? [] : [[keyword, sub]]
-  })
-  return Object.fromEntries(entries)
+  }
+  return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
 }
 
 /** Names of the definitions that a clean schema refers to. */
@@ -280,12 +278,11 @@ function follow(from: unknown, base: string, path: string): Resolved | null {
   let node = from
   let standing: Standing = 'schema'
   let pointer = base
-  for (const segment of path.split('/').slice(1)) {
-    const key = segment.replaceAll('~1', '/').replaceAll('~0', '~')
+  for (const key of stepsOf(path)) {
     if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return null
     const child: unknown = (node as JsonSchema)[key]
     const keyword: string | null = standing === 'schema' ? modernKeyword(key, child) : null
-    pointer += `/${keyword ?? segment}`
+    pointer += `/${keyword ?? stepOf(key)}`
     standing = keyword === null ? (standing === 'container' ? 'schema' : 'data') : standingOf(keyword)
     node = child
   }
@@ -332,8 +329,5 @@ function children(keyword: string, value: unknown): [string, unknown][] {
   if (place === 'schema') return [[`/${keyword}`, value]]
   if (place === 'list') return (value as unknown[]).map((sub, i) => [`/${keyword}/${i}`, sub])
   if (place !== 'map') return []
-  return Object.entries(value as JsonSchema).map(([key, sub]) => {
-    const segment = key.replaceAll('~', '~0').replaceAll('/', '~1')
-    return [`/${keyword}/${segment}`, sub]
-  })
+  return Object.entries(value as JsonSchema).map(([key, sub]) => [`/${keyword}/${stepOf(key)}`, sub])
 }

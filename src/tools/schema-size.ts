@@ -39,14 +39,17 @@ const STEPS: readonly Step[] = [
 
 export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
 
-/** The schema within `limit` bytes of JSON, as little changed as needed; null where nothing helps. */
-export function shrink(schema: JsonSchema, limit: number): JsonSchema | null {
+/** Of one clean schema (mcp.md 7.5). */
+export const MAX_SCHEMA_BYTES = 32_768
+
+/** The schema within so many bytes of JSON, as little changed as needed; null where nothing helps. */
+export function shrink(schema: JsonSchema): JsonSchema | null {
   let smaller = schema
-  if (bytesOf(smaller) <= limit) return smaller
+  if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller
   for (const step of STEPS) {
     const stepped = applied(smaller, step, 0)
     smaller = withDefinitions(stepped, definitionsOf(stepped))
-    if (bytesOf(smaller) <= limit) return smaller
+    if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller
   }
   return null
 }

@@ -19,7 +19,7 @@ import {
   withDefinitions,
 } from './schema-dialect.ts'
 import { intersect, typesOf } from './schema-merge.ts'
-import { shrink } from './schema-size.ts'
+import { MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
 import { knownTypes, tidyValues } from './schema-types.ts'
 import { visibleText } from './text.ts'
 
@@ -39,8 +39,6 @@ const MAX_WORK = 100_000
 const [TEXT_SHARE, MOST_COUNTED] = [64, 1_000]
 /** References that lead from one to the next, each with more beside it: the stack holds only so many. */
 const MAX_CHAIN = 100
-/** Bytes of one clean schema (mcp.md 7.5). */
-export const MAX_SCHEMA_BYTES = 32_768
 /** Values in one enum; a longer list is left out. */
 const MAX_ENUM = 1_000
 const MAX_DESCRIPTION = 4_096
@@ -53,7 +51,7 @@ class Undeclarable extends Error {}
 export function normalise(inputSchema: unknown): Normalised {
   try {
     const schema = new Cleaner(inputSchema).root()
-    const small = shrink(schema, MAX_SCHEMA_BYTES)
+    const small = shrink(schema)
     return small ? { schema: small } : { undeclarable: `its schema is larger than ${MAX_SCHEMA_BYTES} bytes` }
   } catch (thrown) {
     if (thrown instanceof Undeclarable) return { undeclarable: thrown.message }

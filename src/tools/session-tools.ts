@@ -4,8 +4,8 @@
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError, isUnavailable } from '../errors.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/mcp.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -29,7 +29,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
   builtins: readonly Builtin[]
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  policy: Pick<ToolboxPolicy, 'admit'>
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
   providers: readonly string[]
@@ -64,7 +64,10 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-/** Sessions that follow a server's announcement or a changed connector at once; the others see it at their next turn. */
+/**
+ * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
+ * it at their next turn.
+ */
 export const FOLLOWERS = 1_000
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {

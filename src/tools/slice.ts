@@ -1,4 +1,5 @@
 /** A part of a stored tool output: by JSON Pointer, then by bytes, never through a character. */
+import { stepsOf } from '../chat/json.ts'
 import { invalid } from '../errors.ts'
 import { characterStart } from './text.ts'
 
@@ -46,8 +47,7 @@ function textAt({ output, structured }: { output: string; structured: boolean },
   // Text that happens to be JSON can be walked too.
   let value: unknown = structured ? JSON.parse(output) : asJson(output)
   if (value === undefined) throw refused('This output is text; read it by offset, without a path.')
-  for (const step of path.slice(1).split('/')) {
-    const key = step.replace(/~1/g, '/').replace(/~0/g, '~')
+  for (const key of stepsOf(path)) {
     const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
     if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) {
       throw refused(`There is nothing at ${path}.`)

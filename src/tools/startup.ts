@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
-import { type Mcp, McpError, type McpServerSpec } from '../mcp/mcp.ts'
+import { type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
 import { connectBudgetMs } from './discovery.ts'
 import { isOffered } from './registry.ts'
@@ -169,7 +169,7 @@ function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: read
     }
     if (builtins.includes(name) || up.some(({ tools }) => tools.includes(name))) return []
     return up.length === 0
-      ? [`Tool '${name}' was configured, and no MCP server is`]
+      ? [`Tool '${name}' is configured, but no MCP server is`]
       : [goneTool(name, up.map(({ setting }) => setting.name).join("', '"))]
   })
 }

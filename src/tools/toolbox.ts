@@ -3,8 +3,9 @@
  * and which wait for a person. Pure; registry.ts asks before it registers, the engine before it calls.
  */
 import type { Toolbox, ToolSetting } from '../config/config.ts'
-import { durationMs } from '../config/duration.ts'
+import { durationMs } from '../duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
+import { INSPECT } from './results.ts'
 
 interface ToolLimits {
   /** Calls of this tool at once, over all sessions and replicas */
@@ -30,14 +31,15 @@ export interface ToolboxPolicy {
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
 
-/** The one built-in that spilled results need. */
-const INSPECT = 'inspect_tool_output'
 const DEFAULT_LIMITS: ToolLimits = { maxInstances: 5, timeoutMs: 30_000 }
 
 export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
   const byName = new Map(toolbox.tools.map((tool) => [tool.name, tool]))
   const servers = new Set(toolbox.mcps.map(({ name }) => name))
-  /** A bare name counts for every server; one that begins with a server's never for another that calls a tool so. */
+  /**
+   * A bare name applies to every server, unless it begins with a configured server's name and a dot: then it means
+   * that server's tool only.
+   */
   const bare = (tool: string) =>
     servers.has(tool.slice(0, Math.max(0, tool.indexOf('.')))) ? undefined : byName.get(tool)
   const settingOf = (server: string, tool: string): ToolSetting | undefined =>

@@ -3,7 +3,7 @@
  * read and written together: while one lot is under way the next gathers, sessions whose turn waits first.
  */
 import type { Logger } from 'pino'
-import type { McpTool } from '../mcp/mcp.ts'
+import type { McpTool } from '../mcp/contract.ts'
 import type { RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'
@@ -17,7 +17,7 @@ interface Upkeep {
   update(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
   bringUp(session: string): Promise<void>
-  /** The same without haste, for those that are still `behind` when it is their turn. Never rejects. */
+  /** The same without haste, for those that are still `behind` when it is their turn, by default for all. Never rejects. */
   follow(sessions: readonly string[], behind?: (session: string) => boolean): Promise<void>
   /** Its registry is what these servers' present lists make of it. */
   isCurrent(session: string, bindings: readonly Bound[]): boolean
@@ -32,7 +32,7 @@ export interface UpkeepDeps {
   discovery: Pick<Discovery, 'lookUp' | 'marks' | 'isOutdated'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
-  policy: Pick<ToolboxPolicy, 'admit' | 'admitBuiltin'>
+  policy: Pick<ToolboxPolicy, 'admit'>
   log: Logger
 }
 
@@ -45,7 +45,8 @@ interface Look {
 }
 interface Wish {
   promise: Promise<void>
-  isStill(): boolean
+  /** Null: it is wanted whatever happens meanwhile */
+  isStill: (() => boolean) | null
   done(failure?: unknown): void
 }
 
@@ -68,8 +69,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
     const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
     const made: Look = {
-      bound: bindings.map(({ connector: { id, config_revision }, alias }) => ({
-        connector: { id, config_revision },
+      bound: bindings.map(({ connector: { id, config_revision, updated_at }, alias }) => ({
+        connector: { id, config_revision, updated_at },
         alias,
       })),
       marks: servers.map(({ mark }) => mark),
@@ -114,9 +115,12 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   const update = (session: string): Promise<Change> => registries.change(session, look)
 
-  function wish(line: Map<string, Wish>, session: string, isStill: () => boolean): Promise<void> {
+  function wish(line: Map<string, Wish>, session: string, isStill: Wish['isStill']): Promise<void> {
     const known = line.get(session)
-    if (known) return known.promise
+    if (known) {
+      if (!isStill) known.isStill = null
+      return known.promise
+    }
     let done: Wish['done'] = () => {}
     const promise = new Promise<void>((resolve, reject) => {
       done = (failure) => (failure === undefined ? resolve() : reject(failure))
@@ -141,7 +145,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     let tools = 0
     for (const session of new Set([...urgent.keys(), ...later.keys()])) {
       const unneeded = urgent.has(session) ? null : later.get(session)
-      if (unneeded && !unneeded.isStill()) {
+      if (unneeded?.isStill && !unneeded.isStill()) {
         later.delete(session)
         unneeded.done()
         continue
@@ -174,9 +178,11 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   return {
     update,
-    bringUp: (session) => wish(urgent, session, () => true),
-    async follow(sessions, behind = () => true) {
-      const all = await Promise.allSettled(sessions.map((id) => wish(later, id, () => behind(id))))
+    bringUp: (session) => wish(urgent, session, null),
+    async follow(sessions, behind) {
+      const all = await Promise.allSettled(
+        sessions.map((id) => wish(later, id, behind ? () => behind(id) : null)),
+      )
       for (const one of all) {
         if (one.status === 'rejected') log.warn({ err: one.reason }, 'tools could not be brought up to date')
       }

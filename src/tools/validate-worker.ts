@@ -5,6 +5,7 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
+import { stepsOf } from '../chat/json.ts'
 import { modernised } from './schema-dialect.ts'
 
 export interface Job {
@@ -16,17 +17,17 @@ export interface Job {
   value: unknown
 }
 /** What does not fit where, so that the caller can say it in the names that the model was given. */
-export interface Problem {
+export interface Misfit {
   path: string[]
   message: string
   /** The property that is missing or not allowed */
   property?: string
 }
 /** Id 0: the thread is ready. */
-export type Verdict = { id: number } & (
+export type Judgement = { id: number } & (
   | { valid: true }
-  | { valid: false; problems: Problem[] }
-  | { unusable: string }
+  | { valid: false; problems: Misfit[] }
+  | { unusable: true }
   /** The schema is not compiled here, or not any more: the job must bring it */
   | { unknown: true }
 )
@@ -68,7 +69,7 @@ function lenientPattern(pattern: string, flags: string): RegExp {
 }
 lenientPattern.code = 'lenientPattern'
 
-function judge({ id, key, schema, value }: Job): Verdict {
+function judge({ id, key, schema, value }: Job): Judgement {
   try {
     const validate = compiled.get(key) ?? (schema === undefined ? null : compile(schema))
     if (!validate) return { id, unknown: true }
@@ -76,16 +77,13 @@ function judge({ id, key, schema, value }: Job): Verdict {
     compiled.set(key, validate)
     if (validate(value)) return { id, valid: true }
     return { id, valid: false, problems: (validate.errors ?? []).slice(0, MOST_PROBLEMS).map(problemOf) }
-  } catch (err) {
-    return { id, unusable: err instanceof Error ? err.message : String(err) }
+  } catch {
+    return { id, unusable: true }
   }
 }
 
-function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Problem {
-  const path = instancePath
-    .split('/')
-    .slice(1)
-    .map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'))
+function problemOf({ instancePath, message = 'is not valid', params, keyword }: ErrorObject): Misfit {
+  const path = stepsOf(instancePath)
   switch (keyword) {
     case 'required':
       return { path, message: 'must have the property', property: params.missingProperty }
@@ -106,4 +104,4 @@ function problemOf({ instancePath, message = 'is not valid', params, keyword }: 
 }
 
 parentPort?.on('message', (job: Job) => parentPort?.postMessage(judge(job)))
-parentPort?.postMessage({ id: 0, valid: true } satisfies Verdict)
+parentPort?.postMessage({ id: 0, valid: true } satisfies Judgement)

@@ -4,13 +4,13 @@
  */
 import { Worker } from 'node:worker_threads'
 import { canonicalJson, isWithin, sha256 } from '../chat/json.ts'
-import type { Job, Problem, Verdict } from './validate-worker.ts'
+import type { Job, Judgement, Misfit } from './validate-worker.ts'
 
-export type { Problem } from './validate-worker.ts'
+export type { Misfit } from './validate-worker.ts'
 
 interface Validator {
   /** What does not fit; nothing when the arguments fit, or when the schema could not be used in time. */
-  problems(schema: unknown, value: unknown): Promise<Problem[]>
+  problems(schema: unknown, value: unknown): Promise<Misfit[]>
   close(): Promise<void>
 }
 
@@ -29,7 +29,7 @@ const MOST_REFUSED = 10_000
 interface Waiting {
   job: Job
   schema: unknown
-  settle(problems: Problem[]): void
+  settle(problems: Misfit[]): void
 }
 
 /** The thread starts with the first question and ends with `close`, or with one that takes longer than `budgetMs`. */
@@ -48,8 +48,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function start(): void {
     const fresh = new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
     fresh.unref()
-    fresh.on('message', (verdict: Verdict) => {
-      if (fresh === worker) heard(verdict)
+    fresh.on('message', (judgement: Judgement) => {
+      if (fresh === worker) heard(judgement)
     })
     const gone = () => {
       if (fresh === worker) abandon()
@@ -61,19 +61,19 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     timer = setTimeout(abandon, START_BUDGET_MS)
   }
 
-  function heard(verdict: Verdict): void {
-    if (verdict.id === 0) {
+  function heard(judgement: Judgement): void {
+    if (judgement.id === 0) {
       isReady = true
       clearTimeout(timer)
       return send()
     }
-    if (current?.job.id !== verdict.id) return
-    if ('unknown' in verdict) return send(current.schema)
-    if ('unusable' in verdict) refuse(current.job.key)
-    done('problems' in verdict ? verdict.problems : [])
+    if (current?.job.id !== judgement.id) return
+    if ('unknown' in judgement) return send(current.schema)
+    if ('unusable' in judgement) refuse(current.job.key)
+    done('problems' in judgement ? judgement.problems : [])
   }
 
-  function done(problems: Problem[]): void {
+  function done(problems: Misfit[]): void {
     clearTimeout(timer)
     const finished = current
     current = null

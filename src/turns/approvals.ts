@@ -24,7 +24,7 @@ export async function recordDecision(
   const answer = await store.executions.decide(caller, turn.id, call, {
     decision,
     // The ledger holds it, and the model is told what the ledger holds.
-    reason: reason === null ? null : (await redactText(reason)).value,
+    reason: reason === null ? null : await redactText(reason),
     sealed_arguments: given.arguments ? sealed.seal(given.arguments, row.id) : null,
     ...(given.arguments ? { arguments: await executor.redactArguments(given.arguments) } : {}),
     by: caller.key_id ?? caller.owner,

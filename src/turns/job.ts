@@ -8,6 +8,7 @@ import type { AnnouncedEvent, Connector, Settlement } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
+import { INSPECT } from '../tools/results.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
 import { event, type Run, say } from './run.ts'
 
@@ -84,8 +85,8 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
   const { active, deps } = run
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
-  const newest = registry.tools.find((tool) => tool.canonical_name === call.name)
-  if (job.declared && !isDeclarable(newest)) {
+  const has = (name: string) => isDeclarable(registry.tools.find((tool) => tool.canonical_name === name))
+  if (job.declared && !has(call.name)) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
@@ -96,6 +97,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     call: job.edited ? { ...call, arguments: job.edited } : call,
     declared: job.declared,
     connector,
+    canInspect: has(INSPECT),
     timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
     signal,
     onProgress: (progress) =>

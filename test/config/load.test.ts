@@ -3,9 +3,9 @@ import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { makeDataDir } from '../../src/config/data-dir.ts'
-import { parseDuration } from '../../src/config/duration.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { SETTINGS } from '../../src/config/settings.ts'
+import { parseDuration } from '../../src/duration.ts'
 import { empty, folder, load, problems } from './loading.ts'
 
 const KEY = Buffer.alloc(32, 7).toString('base64')
@@ -36,7 +36,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
       gemini: 'https://generativelanguage.googleapis.com/v1beta',
       code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
     },
-    toolbox: { configured: false, maxConcurrent: 10, tools: [], mcps: [], inspect: true },
+    toolbox: { maxConcurrent: Infinity, tools: [], mcps: [], inspect: true },
   })
   t.same(warnings, [])
   t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')
@@ -234,7 +234,7 @@ t.test('values that a setting does not take', async (t) => {
     ['BATON_LEASE_SECONDS', '0', /from 1 to 600/],
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
-    ['BATON_CORS_ORIGINS', 'https://*.a.test', /no origin/],
+    ['BATON_CORS_ORIGINS', 'https://*.a.test', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
@@ -278,7 +278,11 @@ t.test('the file', async (t) => {
   const dir = folder('port: 1234')
   t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
   t.equal(load({}, '').config.port, 8787, 'an empty file is fine')
-  t.equal(load({}, 'toolbox:\nport:\n').config.toolbox.configured, false, 'a key without a value is absent')
+  t.equal(
+    load({}, 'toolbox:\nport:\n').config.toolbox.maxConcurrent,
+    Infinity,
+    'a key without a value is absent',
+  )
   t.match(problems({ BATON_CONFIG: 'missing.yaml' }), [{ path: 'BATON_CONFIG', problem: /ENOENT/ }])
   t.match(problems({}, '- a\n- b\n'), [{ problem: 'must be a map of settings' }])
   const broken = problems({}, 'admin_key: "hunter2\nport: 1\n')

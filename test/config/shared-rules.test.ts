@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
+import { parseOpenings } from '../../src/addresses.ts'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import { createVault } from '../../src/credentials/vault.ts'
-import { parseOpenings } from '../../src/mcp/addresses.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'baton-rules-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))

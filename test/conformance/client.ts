@@ -2,14 +2,8 @@
  * The client under test of the MCP conformance suite: Baton's own door, driven by one generic path for
  * all scenarios. Usage: client.js <url of the scenario's server>; see `run` for the environment.
  */
-import {
-  createMcp,
-  type McpAuth,
-  type McpChallenge,
-  McpError,
-  type McpServerSpec,
-  type McpTool,
-} from '../../src/mcp/mcp.ts'
+import { type McpAuth, type McpChallenge, McpError, type McpServerSpec, type McpTool } from '../../src/mcp/contract.ts'
+import { createMcp } from '../../src/mcp/mcp.ts'
 import { createMcpOAuth, type McpLogin } from '../../src/mcp/oauth.ts'
 
 interface ScenarioContext {

@@ -195,7 +195,12 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       JSON.stringify(list),
       'key order of a schema stays',
     )
+    const unpinned = await store.connectors.get(scope, one.id)
+    await new Promise((resolve) => setTimeout(resolve, 2))
     await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
+    const pinned = await store.connectors.get(scope, one.id)
+    t.ok((pinned?.updated_at ?? '') > (unpinned?.updated_at ?? ''), 'whoever binds it hears of an acceptance')
+    t.equal(pinned?.config_revision, unpinned?.config_revision, 'and keeps the connection')
     await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
     await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
     const news = await store.connectors.pinFirst(one.id, [

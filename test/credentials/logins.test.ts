@@ -176,6 +176,13 @@ t.test('a login whose outcome cannot be written down is one all the same', async
   t.match(view, { state: 'active' })
   t.same(outcomes, [{ credential_id: view.id }], 'and it is not called a failure')
   await store.credentials.delete(ME, view.id)
+  anthropic.answer({ status: 400, body: { error: 'invalid_grant', error_description: 'Invalid code.' } })
+  const second = await begun(shaky, 'anthropic')
+  t.match(
+    await refusal(shaky.logins.exchange(ME, 'anthropic', { state: second.state, pasted: second.at.href })),
+    { message: /Invalid code/ },
+    'and one that failed says by what',
+  )
 })
 
 t.test('of what a vendor says of a login, only the beginning is kept', async (t) => {

@@ -7,12 +7,12 @@ import t from 'tap'
 import {
   confirmKeys,
   createVault,
-  type KeyCheck,
   loadKeyFile,
   secretContext,
   verifyKeys,
 } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
+import type { Store } from '../../src/store/store.ts'
 
 const key = (id: string, byte: number) => ({ id, key: new Uint8Array(32).fill(byte) })
 const OLD = key('old', 1)
@@ -146,7 +146,7 @@ t.test('the key file', async (t) => {
 
 t.test('keys that do not fit the database are known before anything is sealed under them', async (t) => {
   const values = new Map<string, string>()
-  const settings: KeyCheck = {
+  const settings: Store['settings'] = {
     get: async (name) => values.get(name) ?? null,
     set: async (name, value) => void values.set(name, value),
     init: async (name, value) => {

@@ -302,7 +302,7 @@ async function badCalls(t: Test, world: World, kit: { count(tool: string): numbe
       t.match(broken, { arguments: {}, arguments_text: '{"text": "unfini' })
       t.match(results.parts, [
         { outcome: 'error', is_error: true, content: [{ text: /no tool nope__tool/ }] },
-        { outcome: 'error', is_error: true, content: [{ text: /no JSON object/ }] },
+        { outcome: 'error', is_error: true, content: [{ text: /not a JSON object/ }] },
         { outcome: 'error', is_error: true, content: [{ text: /schema/ }] },
         { outcome: 'ok', is_error: false, content: [{ text: 'good' }] },
       ])

@@ -1,13 +1,7 @@
 /** The door to MCP servers as tests go through it, and the server over HTTP that stands behind it. */
 import type { Test } from 'tap'
-import {
-  createMcp,
-  type Mcp,
-  McpError,
-  type McpOptions,
-  type McpResult,
-  type McpServerSpec,
-} from '../../src/mcp/mcp.ts'
+import { type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
+import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
 import type { Rig } from './servers/rig.ts'
 
 export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {

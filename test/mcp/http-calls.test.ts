@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { McpError } from '../../src/mcp/mcp.ts'
+import type { McpError } from '../../src/mcp/contract.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
 
@@ -345,12 +345,12 @@ t.test('arguments are mirrored into headers, after a mismatch by the newer schem
   })
   rig.tools = [withHeader('Old'), { ...withHeader('not a token'), name: 'broken' }]
   const mcp = door(t)
-  const { tools, repaired } = await list(mcp, specOf(rig))
+  const { tools, left_out } = await list(mcp, specOf(rig))
   t.same(
     tools.map(({ name }) => name),
     ['tool'],
   )
-  t.match(repaired, [{ tool: 'broken', problem: /x-mcp-header/, left_out: true }])
+  t.match(left_out, [{ tool: 'broken', problem: /x-mcp-header/ }])
   rig.tools = [withHeader('Region')]
   rig.on('tools/call', ({ request, reply, fail }) => {
     if (request.headers['mcp-param-region'] !== 'eu') return fail(-32020, 'Header mismatch', 400)

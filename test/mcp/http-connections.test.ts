@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { McpError } from '../../src/mcp/mcp.ts'
+import { McpError } from '../../src/mcp/contract.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, startRig, TOOL } from './servers/rig.ts'
 

@@ -1,6 +1,7 @@
 /** What the process of a configured server says as it ends: for the operator's log, not for owners and models. */
 import t, { type Test } from 'tap'
-import { createMcp, McpError, type McpServerSpec } from '../../src/mcp/mcp.ts'
+import { McpError, type McpServerSpec } from '../../src/mcp/contract.ts'
+import { createMcp } from '../../src/mcp/mcp.ts'
 
 t.setTimeout(60_000)
 

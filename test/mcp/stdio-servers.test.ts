@@ -12,13 +12,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import type { ContentPart } from '../../src/chat/message.ts'
-import {
-  createMcp,
-  type Mcp,
-  type McpOptions,
-  type McpResult,
-  type McpServerSpec,
-} from '../../src/mcp/mcp.ts'
+import type { Mcp, McpResult, McpServerSpec } from '../../src/mcp/contract.ts'
+import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
 import { freePort } from '../servers.ts'
@@ -239,7 +234,7 @@ t.test('an answer above the cap fails its call and no other', async (t) => {
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
-t.test('an answer that is no valid JSON-RPC fails its call at once', async (t) => {
+t.test('an answer that is not valid JSON-RPC fails its call at once', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   for (const answer of [{ result: { content: [] }, error: null }, { result: null }, {}])
@@ -419,14 +414,14 @@ const bin = (path: string): string => fileURLToPath(import.meta.resolve(`@modelc
 const EVERYTHING = bin('server-everything/dist/index.js')
 
 async function checkEverything(t: Test, mcp: Mcp, spec: McpServerSpec): Promise<void> {
-  const { tools, server, repaired } = await list(mcp, spec)
+  const { tools, server, left_out } = await list(mcp, spec)
   t.match(server, { name: 'mcp-servers/everything', protocol_version: '2025-11-25' })
   const names = tools.map(({ name }) => name)
   for (const name of ['echo', 'get-sum', 'get-tiny-image', 'get-structured-content'])
     t.ok(names.includes(name), name)
   for (const name of ['trigger-sampling-request', 'get-roots-list', 'trigger-elicitation-request'])
     t.notOk(names.includes(name), `${name} needs a capability that is not declared`)
-  t.match(repaired, [{ tool: 'simulate-research-query', problem: /task/ }])
+  t.match(left_out, [{ tool: 'simulate-research-query', problem: /task/ }])
   const answer = (tool: string, args: Record<string, unknown> = {}): Promise<ContentPart[]> =>
     call(mcp, spec, tool, args).then(({ content }) => content)
   t.same(await answer('echo', { message: 'hi' }), [{ type: 'text', text: 'Echo: hi' }])

@@ -16,13 +16,14 @@ import { createConnectors } from '../../src/connectors.ts'
 import { createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { connectorSpec } from '../../src/credentials/connector-secret.ts'
 import { createCredentials } from '../../src/credentials/credentials.ts'
+import type { Logins } from '../../src/credentials/logins.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import { buildHttp, type HttpDeps } from '../../src/http.ts'
 import type { Mcp, ToolList } from '../../src/mcp/contract.ts'
 import { McpError } from '../../src/mcp/contract.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
-import type { Caller, Logins, SessionTools, StartTurn, ToolsChange, Turns } from '../../src/ports.ts'
+import type { Caller, SessionTools, StartTurn, ToolsChange, Turns } from '../../src/ports.ts'
 import { createSessions } from '../../src/sessions.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
@@ -259,7 +260,7 @@ function fakeTools(store: Store) {
 const LIST: ToolList = {
   server: { name: 'files', version: '1.0.0', protocol_version: '2025-11-25' },
   tools: [{ name: 'read', inputSchema: { type: 'object' } }],
-  repaired: [],
+  left_out: [],
   hash: 'h',
   fetched_at: 0,
   fresh_until: 0,

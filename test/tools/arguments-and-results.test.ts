@@ -8,14 +8,14 @@ import type { ExecutorDeps } from '../../src/tools/execute.ts'
 import { MODEL_LIMIT, shapeResult } from '../../src/tools/results.ts'
 import { outputSlice } from '../../src/tools/slice.ts'
 import { cutUtf8, endUtf8 } from '../../src/tools/text.ts'
-import { createValidator, type Problem } from '../../src/tools/validate.ts'
+import { createValidator, type Misfit } from '../../src/tools/validate.ts'
 import { SECRET, text } from './declared-tool.ts'
 
 // ---------------------------------------------------------------- arguments
 
 const validator = createValidator()
 t.teardown(() => validator.close())
-const said = (problems: Problem[]) =>
+const said = (problems: Misfit[]) =>
   problems.map(({ path, message, property }) => [path.join('.'), message, property ?? ''].join('|'))
 
 t.test('arguments are held against the server’s schema whatever its draft', async (t) => {

@@ -29,7 +29,6 @@ export const connector = { id: 'con_srv', name: 'srv', trust_annotations: false 
 export const text = (words: string): ContentPart => ({ type: 'text', text: words })
 
 export const toolbox = (over: Partial<Toolbox>): Toolbox => ({
-  configured: true,
   maxConcurrent: 10,
   tools: [],
   mcps: [],

@@ -5,7 +5,7 @@ import t from 'tap'
 import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
 import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import { McpError, type McpResult } from '../../src/mcp/contract.ts'
+import { McpError, type McpProgress, type McpResult } from '../../src/mcp/contract.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
 import {
   createExecutor,
@@ -13,7 +13,6 @@ import {
   type ExecutorDeps,
   type Settled,
   ToolBusy,
-  type ToolProgress,
 } from '../../src/tools/execute.ts'
 import { MASK } from '../../src/tools/redact.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
@@ -55,6 +54,7 @@ function setUp({ answer = ok, deps = {} }: Given = {}) {
       call: { type: 'tool_call', call_id: 'call_1', name: 'srv.read', arguments: { path: 'x' }, ...call },
       declared: { tool: tool(), rename: null },
       connector,
+      canInspect: true,
       timeoutMs: 1_000,
       signal: new AbortController().signal,
       onProgress: () => {},
@@ -86,11 +86,11 @@ t.test('a call that fits is sent with its arguments, and its answer is the resul
 })
 
 t.test('a flood of progress is told in a few words, now and then', async (t) => {
-  const told: ToolProgress[] = []
+  const told: McpProgress[] = []
   const mcp: ExecutorDeps['mcp'] = {
     async call(_spec, _name, _args, { onProgress }) {
       for (let progress = 1; progress <= 50_000; progress++)
-        onProgress({ progress, message: 'é'.repeat(9_000) })
+        onProgress?.({ progress, message: 'é'.repeat(9_000) })
       return ok()
     },
   }
@@ -106,7 +106,7 @@ t.test('what cannot be called is not sent, and the model is told why', async (t)
   const none = await run({ name: 'srv__gone' }, { declared: undefined })
   t.match(words(none), /no tool srv__gone/)
   const broken = await run({ arguments: {}, arguments_text: `{"path": "${SECRET}` })
-  t.match(words(broken), /no JSON object/)
+  t.match(words(broken), /not a JSON object/)
   t.notMatch(JSON.stringify(broken), SECRET)
   t.match(words(await run({ arguments: {}, arguments_text: '[1]' })), /valid JSON, but no object/)
   const wrong = await run({ arguments: { path: 5 } })
@@ -189,6 +189,16 @@ t.test('nothing makes a call throw', async (t) => {
   t.notMatch(words(done), /secret/, 'our own words stay ours')
   const blocked = setUp(failing(new BatonError('address_not_allowed', 'The address is private.')))
   t.match(words(await blocked.run({})), /address is private/)
+  const unopened = setUp({
+    deps: {
+      specFor: () => {
+        throw new BatonError('internal', 'A stored secret is sealed under the encryption key k1.')
+      },
+    },
+  })
+  const closed = await unopened.run({})
+  t.match(words(closed), /failed inside the gateway.*not sent/s)
+  t.notMatch(words(closed), /k1/, 'nor does what is the operator’s affair')
   let deep: unknown = 'x'
   for (let i = 0; i < 50_000; i++) deep = [deep]
   const nested = setUp({ answer: async () => ({ content: [], structured: deep, is_error: false }) })
@@ -210,6 +220,25 @@ t.test('nothing makes a call throw', async (t) => {
     }),
     { seed: 1, numRuns: 5 },
   )
+})
+
+t.test('a call may last as long as a timer can, however long its timeout', async (t) => {
+  let total = 0
+  const call: ExecutorDeps['mcp']['call'] = async (_spec, _name, _args, { maxTotalMs }) => {
+    total = maxTotalMs
+    return ok()
+  }
+  const { run } = setUp({ deps: { mcp: { call } } })
+  await run({}, { timeoutMs: 3 * 86_400_000 })
+  t.equal(total, 2 ** 31 - 1)
+})
+
+t.test('a model without the tool that reads on is not told to call it', async (t) => {
+  const { run } = setUp({ answer: async () => ({ content: [text('x'.repeat(100_000))], is_error: false }) })
+  t.match(words(await run({})), /Read on with inspect_tool_output/)
+  const alone = words(await run({}, { canInspect: false }))
+  t.match(alone, /cannot be read from here/)
+  t.notMatch(alone, /inspect_tool_output/)
 })
 
 t.test('a busy tool is an error, and its place is given back whatever happens', async (t) => {

@@ -242,7 +242,7 @@ const ticket = (id: string) => ({ id, tool: 'read', most: 2, total: 10 })
 
 t.test('counts and waits are metrics', async (t) => {
   const metrics = createMetrics({ defaults: false })
-  const gate = createGate({ maxConcurrent: 10, queueMs: 200, metrics })
+  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 10, queueMs: 200, metrics })
   const leave = await gate.enter('key', 1, new AbortController().signal, 'srv.read')
   const waiting = gate.enter('key', 1, new AbortController().signal, 'srv.read')
   waiting.catch(() => {})

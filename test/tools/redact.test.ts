@@ -25,8 +25,7 @@ const PLANTED: Record<string, string> = {
 
 for (const [what, secret] of Object.entries(PLANTED)) {
   t.test(`${what} is replaced in text, and the words around it stay`, async (t) => {
-    const { value, found } = await redactText(`before ${secret} after`)
-    t.ok(found)
+    const value = await redactText(`before ${secret} after`)
     t.notOk(value.includes(secret))
     t.match(value, /^before .*after$/s)
     t.ok(value.includes(MASK))
@@ -48,36 +47,35 @@ t.test('the quick look at JSON text misses none of them, nor a name that says se
   ]
   for (const name of names) {
     t.ok(hasSecret(JSON.stringify({ [name]: 'x' })), name)
-    t.ok((await redactJson({ [name]: 'x' })).found, name)
+    t.strictSame(await redactJson({ [name]: 'x' }), { [name]: MASK }, name)
   }
   t.notOk(hasSecret(JSON.stringify({ text: 'see https://example.com/a?b=c@d for tokens', password: '' })))
 })
 
 t.test('a secret is found at every depth of a JSON value, in names too, and the shape stays', async (t) => {
   const secret = PLANTED['a GitHub token'] ?? ''
-  const { value, found } = await redactJson({
+  const value = await redactJson({
     list: [1, { deep: `x ${secret}` }],
     [secret]: true,
     none: null,
   })
-  t.ok(found)
   t.same(value, { list: [1, { deep: `x ${MASK}` }], [MASK]: true, none: null })
 })
 
 t.test('a field whose name says secret is replaced whatever it holds', async (t) => {
-  const { value } = await redactJson({ password: 'abc', client_secret: 'd', apiKey: 'e', author: 'someone' })
+  const value = await redactJson({ password: 'abc', client_secret: 'd', apiKey: 'e', author: 'someone' })
   t.same(value, { password: MASK, client_secret: MASK, apiKey: MASK, author: 'someone' })
 })
 
 t.test('plain prose and ids are left alone', async (t) => {
   const text = 'turn_01 called everything.echo with a message of 36 characters; see https://example.com/a?b=c'
-  t.same(await redactText(text), { value: text, found: false })
+  t.equal(await redactText(text), text)
 })
 
 t.test('a secret across a slice of a long text is found', async (t) => {
   const secret = PLANTED['a PEM key'] ?? ''
   for (const before of [174_950, 199_990, 200_010]) {
-    const { value } = await redactText(
+    const value = await redactText(
       `${'lorem ipsum '.repeat(Math.ceil(before / 12)).slice(0, before)}${secret} end`,
     )
     t.notOk(value.includes('MIIEow'), `at ${before}`)
@@ -87,7 +85,7 @@ t.test('a secret across a slice of a long text is found', async (t) => {
 t.test('the longest token that a rule knows is found whole across a slice', async (t) => {
   const token = `eyJ${'h'.repeat(8_192)}.eyJ${'p'.repeat(16_384)}.${'s'.repeat(2_048)}`
   for (const before of [170_001, 173_400, 174_999]) {
-    const { value } = await redactText(`${' '.repeat(before)}${token} end`)
+    const value = await redactText(`${' '.repeat(before)}${token} end`)
     t.equal(value.trim(), `${MASK} end`, `at ${before}`)
   }
 })
@@ -130,14 +128,14 @@ t.test('ten thousand strings of a value cost little more than one text of their 
   const secret = PLANTED['a GitLab token'] ?? ''
   const items = Array.from({ length: 5_000 }, (_, i) => ({ id: `item number ${i}`, note: `some words ${i}` }))
   const started = performance.now()
-  const { value } = await redactJson({ items, last: `a ${secret} b` })
+  const value = await redactJson({ items, last: `a ${secret} b` })
   t.ok(performance.now() - started < 5_000)
   t.same(value, { items, last: `a ${MASK} b` })
 })
 
 t.test('a key that was split into lines is found, and each string keeps its own place', async (t) => {
   const [begin = '', middle = '', end = ''] = (PLANTED['a PEM key'] ?? '').split('\n')
-  const { value } = await redactJson({ lines: ['first', begin, middle, end, 'last'], more: ['x', 'y'] })
+  const value = await redactJson({ lines: ['first', begin, middle, end, 'last'], more: ['x', 'y'] })
   t.same(value, { lines: ['first', MASK, MASK, MASK, 'last'], more: ['x', 'y'] })
 })
 
@@ -147,12 +145,12 @@ t.test(
     for (const [what, secret] of Object.entries(PLANTED)) {
       const part = { type: 'text', text: `before ${secret} after` }
       t.ok(hasSecret(JSON.stringify(part)), what)
-      t.notOk((await redactText(part.text)).value.includes(secret), `${what}, asked after it was found`)
+      t.notOk((await redactText(part.text)).includes(secret), `${what}, asked after it was found`)
     }
     const named = JSON.stringify({ aws_secret_access_key: `${'wJalrXUtn'.repeat(4)}FEMI` })
     t.ok(hasSecret(JSON.stringify({ type: 'text', text: named })), 'in JSON that stands in a text')
     t.ok(hasSecret(JSON.stringify({ text: JSON.stringify({ text: named }) })), 'in JSON in JSON')
-    t.match((await redactText(named)).value, MASK)
+    t.match(await redactText(named), MASK)
     t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
   },
 )

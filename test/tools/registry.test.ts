@@ -34,7 +34,7 @@ const server = (
   server: name,
   tools,
   seen_at: NOW,
-  repaired: [],
+  left_out: [],
   state: 'live',
   reason: null,
   pins: new Map(),
@@ -209,16 +209,14 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   const refused = nextRegistry(
     [],
     [server('s', list)],
-    [BUILTIN],
+    [],
     {
       admit: (_, name) =>
         name === 'write_a' ? { ok: false, reason: 'not configured' } : { ok: true, configured: true },
-      admitBuiltin: () => ({ ok: false, reason: 'strict' }),
     },
     NOW,
   ).tools
   t.match(found(refused, 's.write_a'), { status: 'undeclarable', reason: 'not configured' })
-  t.notOk(refused.some(({ source }) => source === 'builtin'))
   const many = Array.from({ length: 300 }, (_, i) => tool(`t${String(i).padStart(3, '0')}`))
   const crowd = next([], [server('s', many)]).tools
   t.equal(crowd.filter(({ status }) => status === 'available').length, 256)
@@ -252,6 +250,35 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
   t.ok(read.filter(({ reason }) => reason?.includes('this one is beyond')).length > 50)
 })
 
+t.test(
+  'a tool that comes within the limits, or was stored without its schema, is declared with it',
+  async (t) => {
+    const many = Array.from({ length: 257 }, (_, i) => tool(`t${String(i).padStart(3, '0')}`))
+    const last = 's.t256'
+    const first = next([], [server('s', many)]).tools
+    t.match(found(first, last), { status: 'undeclarable' })
+    const { parameters } = found(first, 's.t000')
+    const within = next(first, [server('s', many.slice(1))])
+    t.match(found(within.tools, last), { status: 'available', parameters })
+    t.strictSame(within.changed, [last])
+    const beyond = next(within.tools, [server('s', many)]).tools
+    t.match(found(beyond, last), { status: 'undeclarable', parameters }, 'and it keeps it')
+
+    const stripped = within.tools.map((one) => ({ ...one, parameters: { type: 'object', properties: {} } }))
+    const [deployment] = deployments
+    if (!deployment) throw new Error('no deployment')
+    const declared = (tools: RegistryTool[]) =>
+      overlayOf(rowOf(tools), { ...deployment, toolLimit: null }).tools.find(
+        (one) => one.canonical_name === last,
+      )?.parameters
+    t.strictSame(declared(stripped)?.properties, {})
+    t.match(declared(within.tools)?.properties, { a: {} }, 'another owner’s row is declared as it is')
+    const healed = next(stripped, [server('s', many.slice(1))])
+    t.match(found(healed.tools, last), { parameters })
+    t.equal(healed.changed.length, 256, 'and is written')
+  },
+)
+
 t.test('a glob means the same however many stars it has, and costs no more', async (t) => {
   const passes = (glob: string, name: string) => isOffered(connector('s', { allow_tools: [glob] }), name)
   const table: [glob: string, fits: string[], fitsNot: string[]][] = [
@@ -273,7 +300,7 @@ t.test('a glob means the same however many stars it has, and costs no more', asy
 })
 
 t.test('a tool that the MCP door left out is told with its reason, and takes no place', async (t) => {
-  const { tools, repaired } = mendTools([
+  const { tools, left_out } = mendTools([
     tool('fine'),
     { name: 'text', inputSchema: { type: 'string' } },
     { name: 'fine', inputSchema: { type: 'object' } },
@@ -281,7 +308,7 @@ t.test('a tool that the MCP door left out is told with its reason, and takes no 
     { inputSchema: { type: 'object' } },
     ...Array.from({ length: 300 }, (_, i) => ({ name: `flood${i}`, inputSchema: 7 })),
   ])
-  const first = next([], [server('s', tools, { repaired })])
+  const first = next([], [server('s', tools, { left_out })])
   t.equal(first.tools.length, 2 + 256, 'bounded, and nothing of what has no name or is there by it')
   t.match(found(first.tools, 's.text'), { status: 'undeclarable', reason: /describes "string"/ })
   t.match(found(first.tools, 's.mended'), { status: 'available', reason: null })

@@ -48,10 +48,7 @@ export const tool = (name: string, over: Partial<McpTool> = {}): McpTool => ({
   inputSchema: { type: 'object', properties: { a: { type: 'string' } } },
   ...over,
 })
-export const OPEN = {
-  admit: () => ({ ok: true as const, configured: false }),
-  admitBuiltin: () => ({ ok: true as const, configured: true }),
-}
+export const OPEN = { admit: () => ({ ok: true as const, configured: false }) }
 export const BUILTIN: Builtin = {
   name: 'look_up',
   description: 'Looks up.',
@@ -101,7 +98,7 @@ export function createDoor() {
       const list = {
         server: { name: key, version: '1', protocol_version: 'x' },
         tools: now.tools,
-        repaired: [],
+        left_out: [],
         hash,
         fetched_at: Date.now(),
         fresh_until: Date.now() + (now.ttlMs ?? 300_000),
@@ -214,6 +211,9 @@ export function createMemory() {
       pin: async (id: string, name: string, hash: string, definition: unknown) => {
         const others = (pins.get(id) ?? []).filter((one) => one.tool !== name)
         pins.set(id, [...others, { tool: name, hash, definition }])
+        const one = connectors.get(id)
+        const touched = new Date(Date.parse(one?.updated_at ?? NOW) + 1).toISOString()
+        if (one) connectors.set(id, { ...one, updated_at: touched })
       },
     },
     sessions: { create: never, get: never, ofTurn: never, list: never, update: never, delete: never },

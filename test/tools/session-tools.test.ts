@@ -396,6 +396,65 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
 })
 
+t.test('what is accepted is taken over by a session’s next turn on any replica', async (t) => {
+  const { create, add, servers, store } = setUp(t)
+  const [here, there] = [create(), create()]
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  await store.connectors.pin(one.id, 'a', hashOf(tool('a')), tool('a'))
+  const places = [
+    ['ses_here', here],
+    ['ses_there', there],
+  ] as const
+  const status = async (tools: typeof here, id: string) =>
+    (await tools.current(id)).tools.find(({ canonical_name }) => canonical_name === 's.a')?.status
+  for (const [id, tools] of places) {
+    await tools.open(sessionOf(id), [one])
+    t.equal(await status(tools, id), 'changed')
+  }
+  // Theirs are too many to follow at once.
+  store.connectors.sessionsOf = async () => []
+  await here.accept({ owner: 'o', admin: false, key_id: null }, one, 'a')
+  for (const [id, tools] of places) {
+    await tools.bringUpToDate(id, 1_000, await store.connectors.bindings(id))
+    t.equal(await status(tools, id), 'available', id)
+  }
+})
+
+t.test('what is accepted reaches a session that waited for something else', async (t) => {
+  const { create, add, servers, announce, heard, store } = setUp(t)
+  const tools = create()
+  const [session, busy] = [sessionOf('ses_1'), sessionOf('ses_2')]
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await tools.open(session, [one])
+  await tools.open(busy, [add('other', { tools: [tool('x')] })])
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  const { grounds } = store.registry
+  let go = () => {}
+  const held = new Promise<void>((resolve) => {
+    go = resolve
+  })
+  store.registry.grounds = async (known) => {
+    if (known.some(({ session_id }) => session_id === busy.id)) await held
+    return grounds(known)
+  }
+  const soon = () => new Promise((resolve) => setTimeout(resolve, 20))
+  servers.set('con_other@1', { tools: [tool('x'), tool('y')] })
+  announce('con_other@1')
+  await soon()
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worst.' })] })
+  announce('con_s@1')
+  await soon()
+  await tools.refresh(session, 'next')
+  const accepted = tools.accept({ owner: 'o', admin: false, key_id: null }, one, 'a')
+  await soon()
+  go()
+  await accepted
+  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+})
+
 t.test('what is accepted is the newest definition that any replica saw', async (t) => {
   const { create, add, servers, heard } = setUp(t)
   const here = create()

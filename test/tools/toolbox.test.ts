@@ -1,12 +1,13 @@
 /** The operator's rules: how many calls run at once, what may be registered, what needs an approval. */
 import t from 'tap'
+import { createMemoryPlaces } from '../../src/bus/places.ts'
 import type { Toolbox } from '../../src/config/config.ts'
 import { createGate } from '../../src/tools/gate.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, tool, toolbox } from './declared-tool.ts'
 
 t.test('a gate lets in as many calls as there are places, in the order in which they came', async (t) => {
-  const gate = createGate({ maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
+  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
   const { signal } = new AbortController()
   const order: string[] = []
   const enter = (tool: string, name: string) =>
@@ -34,11 +35,11 @@ t.test('a gate lets in as many calls as there are places, in the order in which 
 })
 
 t.test('who waits at a gate leaves when told to, or when it takes too long', async (t) => {
-  const gate = createGate({ maxConcurrent: 10, queueMs: 20 })
+  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 10, queueMs: 20 })
   const leave = await gate.enter('a', 1, new AbortController().signal)
   await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no place came free/ })
   const abort = new AbortController()
-  const waiting = createGate({ maxConcurrent: 0 }).enter('a', 1, abort.signal)
+  const waiting = createGate({ places: createMemoryPlaces(), maxConcurrent: 0 }).enter('a', 1, abort.signal)
   abort.abort(new Error('cancelled'))
   await t.rejects(waiting, { message: 'cancelled' })
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })

@@ -146,5 +146,6 @@ export interface Connectors {
   /** Keeps definitions that are met for the first time, an accepted one stays; answers with the tools that were new. */
   pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>
   pins(connector: string): Promise<Pin[]>
+  /** Accepts a definition; the connector's `updated_at` moves, so that whoever binds it takes it over. */
   pin(connector: string, tool: string, hash: string, definition: unknown, by: string): Promise<void>
 }

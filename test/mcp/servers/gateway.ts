@@ -2,7 +2,8 @@
  * A process that holds the MCP door, to be killed by a test: starts the stdio server that its arguments
  * name, isolated where TEST_ISOLATION says so, prints the ids of the server and of its grandchild, and waits.
  */
-import { createMcp, type McpServerSpec } from '../../../src/mcp/mcp.ts'
+import type { McpServerSpec } from '../../../src/mcp/contract.ts'
+import { createMcp } from '../../../src/mcp/mcp.ts'
 import { openSandbox } from '../../../src/mcp/sandbox.ts'
 
 const [, , ...args] = process.argv

@@ -5,7 +5,7 @@
 import { execFileSync } from 'node:child_process'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { createGuard, type GuardOptions } from '../../../src/mcp/guard.ts'
+import { createGuard, type GuardOptions } from '../../../src/guard.ts'
 
 export interface SsrfReport {
   /** What the guard said to each target, and connections that reached the listener meanwhile */

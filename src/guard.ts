@@ -8,8 +8,8 @@ import { lookup as dnsLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
-import { BatonError, invalid } from '../errors.ts'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
+import { BatonError, invalid } from './errors.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
@@ -20,11 +20,13 @@ const MAX_REDIRECTS = 5
 /** All addresses of a name; rejects if there is none. */
 export type Resolve = (hostname: string) => Promise<LookupAddress[]>
 
-export interface GuardOptions {
+interface GuardRules {
   /** Opens everything, nothing, or these CIDRs, addresses, host names and `*.suffix` patterns */
   allowPrivate: boolean | readonly string[]
   /** Only https is accepted (OAuth metadata and tokens); default: http too */
   requireHttps?: boolean
+}
+export interface GuardOptions extends GuardRules {
   /** Most bytes of a body, decompressed; of an event stream, of one event. Default 8 MiB */
   maxBytes?: number
   /** For the whole exchange, body included; 0: no limit of its own. Default 30 s */
@@ -103,6 +105,22 @@ export function createGuard(options: GuardOptions): Guard {
   }
 }
 
+/** One guard for each set of rules that is asked for, all of them with the same limits. */
+export function createGuards(limits: Omit<GuardOptions, keyof GuardRules>) {
+  const guards = new Map<string, Guard>()
+  return {
+    of({ allowPrivate, requireHttps = false }: GuardRules): Guard {
+      const name = JSON.stringify([allowPrivate, requireHttps])
+      const guard = guards.get(name) ?? createGuard({ ...limits, allowPrivate, requireHttps })
+      guards.set(name, guard)
+      return guard
+    },
+    async close(): Promise<void> {
+      await Promise.all([...guards.values()].map((guard) => guard.close()))
+    },
+  }
+}
+
 /** Cuts a body (of an event stream: one event) at a number of bytes; the reader gets a BodyTooLargeError. */
 export function capBody(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   if (!response.body || maxBytes === Number.POSITIVE_INFINITY) return response
@@ -139,7 +157,7 @@ function afterLastBlankLine(chunk: Uint8Array, before: number): number {
 }
 
 function parseUrl(text: string): URL {
-  if (!URL.canParse(text)) throw invalid('url', `"${text}" is no URL.`)
+  if (!URL.canParse(text)) throw invalid('url', `"${text}" is not a URL.`)
   return new URL(text)
 }
 

@@ -10,7 +10,7 @@ const SHAPE =
 const MS = [7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000]
 
 /** Longest that any timer takes (2^31 - 1 ms, about 24.8 days). */
-const LONGEST_MS = 2 ** 31 - 1
+export const LONGEST_MS = 2 ** 31 - 1
 
 /**
  * Milliseconds of a duration, or in words why it is none. Years and months are refused: they have no

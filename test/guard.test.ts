@@ -7,15 +7,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
-import { isPublicAddress, parseOpenings } from '../../src/mcp/addresses.ts'
-import {
-  BodyTooLargeError,
-  createGuard,
-  type Guard,
-  type GuardOptions,
-  type Resolve,
-} from '../../src/mcp/guard.ts'
-import type { SsrfReport } from './servers/ssrf.ts'
+import { isPublicAddress, parseOpenings } from '../src/addresses.ts'
+import { BodyTooLargeError, createGuard, type Guard, type GuardOptions, type Resolve } from '../src/guard.ts'
+import type { SsrfReport } from './mcp/servers/ssrf.ts'
 
 const PUBLIC_V4 = '93.184.215.14'
 const PUBLIC_V6 = '2606:2800:21f:cb07:6820:80da:af6b:8b2c'
@@ -303,7 +297,7 @@ t.test(
         : 'unshare --net is not allowed here, or there is no ip',
   },
   async (t) => {
-    const child = fileURLToPath(new URL('./servers/ssrf.js', import.meta.url))
+    const child = fileURLToPath(new URL('./mcp/servers/ssrf.js', import.meta.url))
     const { status, stdout, stderr } = spawnSync(
       'unshare',
       [...UNSHARE, process.execPath, '--enable-source-maps', child],

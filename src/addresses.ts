@@ -1,6 +1,6 @@
-/** Which addresses a caller's URL may lead to: public unicast ones, and what an operator has opened. */
+/** What an address is: public unicast or special, opened by an operator or not, of this machine. */
 import { BlockList, isIP, isIPv4 } from 'node:net'
-import { invalid } from '../errors.ts'
+import { invalid } from './errors.ts'
 
 /** IPv4 ranges that are not public unicast (IANA special-purpose registry, multicast, class E). */
 const SPECIAL_IPV4 = blockList('ipv4', [
@@ -91,7 +91,7 @@ export function parseOpenings(allow: boolean | readonly string[]): Openings {
     if (addRange(ranges, text)) continue
     if (SUFFIX.test(text)) suffixes.push(text.slice(1))
     else if (NAME.test(text)) names.add(text)
-    else throw invalid('allow_private', `"${entry}" is no CIDR, address, host name or *.suffix.`)
+    else throw invalid('allow_private', `"${entry}" is not a CIDR, address, host name or *.suffix.`)
   }
   return {
     name: (hostname) => names.has(hostname) || suffixes.some((suffix) => hostname.endsWith(suffix)),
@@ -128,4 +128,11 @@ function blockList(family: 'ipv4' | 'ipv6', ranges: string[]): BlockList {
     list.addSubnet(address, Number(prefix), family)
   }
   return list
+}
+
+/** Whether a host name or address, without a port, never leaves this machine. */
+export function isLoopback(host: string): boolean {
+  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
+  if (isIP(bare) === 4) return bare.startsWith('127.')
+  return bare === '::1' || bare === 'localhost' || bare.endsWith('.localhost')
 }

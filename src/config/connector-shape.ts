@@ -1,0 +1,77 @@
+/** What a connector may be asked to be, in the file as over the API: which fields go with which transport, and what they hold. */
+import { envProblem } from '../mcp/child-env.ts'
+
+/** A connector's fields as they were given, checked for their types at most. */
+export interface ConnectorShape {
+  transport?: 'streamable_http' | 'sse' | 'stdio'
+  url?: string
+  headers?: Readonly<Record<string, unknown>>
+  command?: string
+  args?: readonly unknown[]
+  env?: Readonly<Record<string, unknown>>
+}
+
+interface ShapeProblem {
+  field: string
+  problem: string
+  /** Empty where the problem says it */
+  remedy: string
+}
+
+/** Headers that the connection itself sets. */
+const OWN_HEADERS = new Set([
+  'host',
+  'connection',
+  'content-length',
+  'content-type',
+  'transfer-encoding',
+  'upgrade',
+  'accept',
+  'mcp-session-id',
+  'mcp-protocol-version',
+])
+
+export function shapeProblems(given: ConnectorShape): ShapeProblem[] {
+  return [
+    ...transportProblems(given),
+    ...Object.entries(given.headers ?? {}).flatMap(([name, value]) =>
+      said(`headers.${name}`, headerProblem(name, String(value))),
+    ),
+    ...Object.entries(given.env ?? {}).flatMap(([name, value]) =>
+      said(`env.${name}`, envProblem(name, String(value))),
+    ),
+  ]
+}
+
+const said = (field: string, problem: string | null, remedy = ''): ShapeProblem[] =>
+  problem === null ? [] : [{ field, problem, remedy }]
+
+function transportProblems(given: ConnectorShape): ShapeProblem[] {
+  const { transport, command, url } = given
+  if (transport === undefined) return []
+  const isStdio = transport === 'stdio'
+  const foreign = isStdio ? (['url', 'headers'] as const) : (['command', 'args', 'env'] as const)
+  const missing = `is required for transport ${transport}`
+  return [
+    ...foreign
+      .filter((field) => given[field] !== undefined)
+      .flatMap((field) => said(field, `does not belong to transport ${transport}`, 'Leave it out')),
+    ...(isStdio ? said('command', command ? null : missing) : url ? urlProblems(url) : said('url', missing)),
+  ]
+}
+
+function urlProblems(text: string): ShapeProblem[] {
+  const url = URL.canParse(text) ? new URL(text) : null
+  if (!url || !/^https?:$/.test(url.protocol)) return said('url', 'must be an http or https URL')
+  if (!url.username && !url.password) return []
+  return said('url', 'must not hold a user name or password', 'Put them into headers')
+}
+
+function headerProblem(name: string, value: string): string | null {
+  if (!isHeader(name, value)) return 'is not a legal HTTP header'
+  return OWN_HEADERS.has(name.toLowerCase()) ? 'is set by the connection' : null
+}
+
+/** A field name (RFC 9110 section 5.1) and a value without control characters. */
+export const isHeader = (name: string, value: string): boolean =>
+  /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$/.test(name) && /^[\t\x20-\x7e\x80-\xff]*$/.test(value)
