@@ -165,7 +165,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ])
   })
 
-  await t.test('a file has the ending of its type, where its name has none', async (t) => {
+  await t.test('a file has the ending of its type, unless its name has one that fits', async (t) => {
     const office = 'application/vnd.openxmlformats-officedocument'
     for (const [media_type, name, expected] of [
       ['text/plain', undefined, 'file.txt'],
@@ -181,6 +181,19 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       [`${office}.presentationml.presentation`, undefined, 'file.pptx'],
       ['text/x-c++', undefined, 'file.txt'],
       ['application/x-unheard-of', undefined, 'file.txt'],
+      ['text/yaml', undefined, 'file.txt'],
+      ['application/sql', undefined, 'file.txt'],
+      ['text/yaml', 'config.yaml', 'config.yaml.txt'],
+      ['text/plain', 'server.log', 'server.log.txt'],
+      ['text/plain', 'REPORT.TXT', 'REPORT.TXT.txt'],
+      ['text/html', 'https://docs.example.com', 'https://docs.example.com.html'],
+      ['text/plain', 'a.pdf', 'a.pdf.txt'],
+      ['text/plain', 'main.py', 'main.py'],
+      ['application/pdf', 'SCAN.PDF', 'SCAN.PDF.pdf'],
+      ['application/pdf', 'scan.png', 'scan.png.pdf'],
+      ['application/pdf', 'a.pdf', 'a.pdf'],
+      ['application/vnd.ms-excel', 'a.csv', 'a.csv'],
+      ['application/msword', 'a.docx', 'a.docx'],
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
       const { body } = publicBody(requestFor(openai, { messages: [{ role: 'user', parts: [part] }] }))
