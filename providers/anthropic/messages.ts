@@ -181,6 +181,7 @@ const IMAGE_TYPES: readonly ImageType[] = ['image/jpeg', 'image/png', 'image/gif
 
 function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
   const type = IMAGE_TYPES.find((known) => known === media_type)
+  if (!type) return null
   if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
   if (!type || data === undefined) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }

@@ -113,8 +113,8 @@ function inputContent(part: ContentPart): InputContent {
 }
 
 /** The form in which the API takes a medium; null: in none. */
-export function formOf({ type, media_type, url }: MediaPart): 'input_image' | 'input_file' | null {
-  if (IMAGES.has(media_type) || (type === 'image' && url !== undefined)) return 'input_image'
+export function formOf({ type, media_type }: MediaPart): 'input_image' | 'input_file' | null {
+  if (IMAGES.has(media_type)) return 'input_image'
   return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 

@@ -192,6 +192,7 @@ t.test('messages', async (t) => {
     })
     const refused = { type: 'text', text: /not shown to this model/, notes: [/is not accepted/] }
     t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
+    t.match(media({ type: 'image', media_type: 'image/svg+xml', url }), refused)
     t.match(media({ type: 'file', media_type: 'application/zip', data: 'aGk=', name: 'a.zip' }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)
     const open = url.replace('https', 'http')

@@ -131,6 +131,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
               { type: 'image', media_type: 'image/png', data: PNG },
               { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' },
               { type: 'image', media_type: 'image/svg+xml', data, name: 'a.svg' },
+              { type: 'image', media_type: 'image/heic', url: 'https://x.test/a.heic' },
               { type: 'file', media_type: 'application/pdf', data: PDF },
               { type: 'file', media_type: 'text/x-c++', data },
               { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a.pdf' },
@@ -153,6 +154,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
           { type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
           { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
+          {
+            type: 'input_text',
+            text: '[image, image/heic, https://x.test/a.heic: not shown to this model]',
+          },
           { type: 'input_file', filename: 'file.pdf', file_data: `data:application/pdf;base64,${PDF}` },
           { type: 'input_file', filename: 'file.txt', file_data: 'data:text/x-c++;base64,QUJD' },
           { type: 'input_file', file_url: 'https://x.test/a.pdf' },
