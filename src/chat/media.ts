@@ -23,9 +23,31 @@ export function asItIs(part: MediaPart): MediaPart | null {
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isDenied(declared, part.data ?? '')) return null
   const media_type = found ?? declared
-  const type = kindOf(media_type) ?? part.type
-  return type === part.type && media_type === part.media_type ? part : { ...part, type, media_type }
+  const known: MediaPart = { ...part, type: kindOf(media_type) ?? part.type, media_type }
+  if (part.url !== undefined) known.url = parsedUrl(part.url)
+  // Rows of before may lack their padding, and nothing else.
+  if (part.data !== undefined && part.data.length % 4 !== 0)
+    known.data = standardBase64(part.data) ?? part.data
+  const fields = Object.keys(known) as (keyof MediaPart)[]
+  return fields.every((field) => known[field] === part[field]) ? part : known
 }
+
+/** As parsers write it: a URL may be given with blanks around it, `HTTPS:` or half a character in it. */
+const parsedUrl = (url: string): string => (URL.canParse(url) ? new URL(url).href : url)
+
+/** In the form that every vendor takes: standard alphabet, padded, one line. Null for what is no base64. */
+export function standardBase64(text: string): string | null {
+  if (isStandard(text)) return text
+  const bare = text
+    .replace(/\s+/g, '')
+    .replace(/={1,2}$/, '')
+    .replaceAll('-', '+')
+    .replaceAll('_', '/')
+  const base64 = bare.padEnd(Math.ceil(bare.length / 4) * 4, '=')
+  return isStandard(base64) ? base64 : null
+}
+
+const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)
 
 function typeOf(base64: string): string | undefined {
   const start = Buffer.from(base64.slice(0, 24), 'base64').toString('hex')

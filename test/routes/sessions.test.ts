@@ -181,6 +181,20 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
   })
 })
 
+t.test('a URL is kept as it was read', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const image = { type: 'image', media_type: 'image/png', url: ' HTTPS://a.test/\ud800 b' }
+  const read = { ...image, url: 'https://a.test/%EF%BF%BD%20b' }
+  const result = { type: 'tool_result', call_id: 'c', name: 'n', content: [image] }
+  const { body } = await call('POST', url, {
+    messages: [
+      { role: 'user', parts: [image] },
+      { role: 'tool', parts: [result] },
+    ],
+  })
+  t.match(body.data, [{ parts: [read] }, { parts: [{ content: [read] }] }])
+})
+
 t.test('what a message may hold', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png' }
