@@ -51,6 +51,8 @@ export async function givenParts(
   parts: readonly GivenPart[],
   path: string,
 ): Promise<Part[]> {
+  // A provider may answer with nothing, and what is read from a session can be given to another.
+  if (parts.length === 0 && role !== 'assistant') throw invalid(path, `${path} must have at least 1 item(s).`)
   const ready: Part[] = []
   for (const [i, part] of parts.entries()) {
     if (!HOLDS[role].includes(part.type)) {

@@ -181,6 +181,18 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
   })
 })
 
+t.test('an answer with nothing in it can be given to another session', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const empty = { role: 'assistant', parts: [] }
+  t.match(await call('POST', url, empty), { status: 201, body: empty })
+  const { body } = await call('POST', url, { messages: [user('a'), empty] })
+  t.match(body.data, [{ role: 'user' }, empty])
+  t.match(await call('PATCH', `${url}/${body.data[0].id}`, { parts: [] }), {
+    status: 400,
+    body: { error: { param: 'parts', message: /at least 1/ } },
+  })
+})
+
 t.test('a URL is kept as it was read', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png', url: ' HTTPS://a.test/\ud800 b' }
@@ -202,6 +214,8 @@ t.test('what a message may hold', async (t) => {
     [{ role: 'user' }, 'parts', /required/],
     [{ parts: [{ type: 'text', text: 'a' }] }, 'role', /required/],
     [{ role: 'user', parts: [] }, 'parts', /at least 1/],
+    [{ role: 'tool', parts: [] }, 'parts', /at least 1/],
+    [{ messages: [{ role: 'system', parts: [] }] }, 'messages[0].parts', /at least 1/],
     [{ role: 'human', parts: [] }, 'role', /user, assistant, tool, system/],
     [{ role: 'user', parts: [{ type: 'text', text: 5 }] }, 'parts[0].text', /must be a string/],
     [{ role: 'user', parts: [{ type: 'text', text: 'a', bold: true }] }, 'parts[0].bold', /known field/],
