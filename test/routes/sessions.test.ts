@@ -181,6 +181,30 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
   })
 })
 
+t.test(
+  'reasoning whose text is edited loses its token, and keeps it where it is given back as it was',
+  async (t) => {
+    const url = `/v1/sessions/${await newSession()}/messages`
+    const origin = { provider: 'anthropic', model: 'm', credential_id: null }
+    const reasoning = (text: string, opaque: string) => ({
+      type: 'reasoning',
+      text,
+      provenance: { ...origin, opaque },
+    })
+    const first = reasoning('a', 'one')
+    const given = [first, reasoning('b', 'two'), reasoning('b too', 'two')]
+    const { body } = await call('POST', url, { role: 'assistant', parts: given })
+    const patch = async (parts: object[]) => (await call('PATCH', `${url}/${body.id}`, { parts })).body.parts
+    t.same(await patch(given), given)
+    const added = reasoning('c', 'three')
+    t.same(await patch([first, reasoning('edited', 'two'), added]), [
+      first,
+      { type: 'reasoning', text: 'edited', provenance: origin },
+      added,
+    ])
+  },
+)
+
 t.test('an answer with nothing in it can be given to another session', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const empty = { role: 'assistant', parts: [] }
