@@ -24,6 +24,8 @@ import {
   words,
 } from './exchange.ts'
 
+const PICTURE: Part = { type: 'image', media_type: 'image/png', data: PNG }
+
 t.test('messages', async (t) => {
   await t.test('the request as a whole', async (t) => {
     const { path, headers, body, notes } = render({ model: 'claude-opus-4-8' })
@@ -223,6 +225,33 @@ t.test('messages', async (t) => {
     t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
     t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
     t.match(sent(101, 'claude-opus-5'), { left: 101, notes: [] })
+  })
+
+  await t.test('no half of a character is sent, nor thinking that would be mended', async (t) => {
+    const half = 'half \ud83d'
+    const { body } = render({
+      model: 'claude-opus-5',
+      messages: [
+        {
+          role: 'user',
+          parts: [words(half), { type: 'file', media_type: 'text/plain', data: 'aGk=', name: half }],
+        },
+        answered(
+          thought(half, 'signed:a'),
+          thought('whole', 'signed:\ud800'),
+          thought('', 'redacted:\ud800'),
+          thought('whole', 'signed:b'),
+          called('call_1', { [half]: half }),
+        ),
+        results(returned('call_1', { name: half, is_error: true, content: [words(half), PICTURE] as never })),
+      ],
+    })
+    t.ok(JSON.stringify(body).includes('half \ufffd'))
+    t.notMatch(JSON.stringify(body), /\\ud8/)
+    t.match(body.messages[1]?.content, [
+      { type: 'thinking', thinking: 'whole', signature: 'b' },
+      { type: 'tool_use', input: { 'half \ufffd': 'half \ufffd' } },
+    ])
   })
 
   await t.test('a system message goes after what the user said, or becomes a text', async (t) => {
