@@ -12,6 +12,7 @@ import {
   type ToolResultPart,
 } from '../../src/chat/message.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
+import { isTooLarge } from './images.ts'
 import { thinkingBlock } from './opaque.ts'
 import type {
   AssistantBlock,
@@ -183,7 +184,7 @@ function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
   const type = IMAGE_TYPES.find((known) => known === media_type)
   if (!type) return null
   if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
-  if (!type || data === undefined) return null
+  if (data === undefined || isTooLarge(data)) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }
 }
 
