@@ -51,6 +51,8 @@ export async function givenParts(
   parts: readonly GivenPart[],
   path: string,
 ): Promise<Part[]> {
+  // A provider may answer with nothing, and what is read from a session can be given to another.
+  if (parts.length === 0 && role !== 'assistant') throw invalid(path, `${path} must have at least 1 item(s).`)
   const ready: Part[] = []
   for (const [i, part] of parts.entries()) {
     if (!HOLDS[role].includes(part.type)) {
@@ -77,8 +79,7 @@ async function givenPart(check: Check, part: GivenPart, path: string): Promise<P
     case 'image':
     case 'audio':
     case 'file':
-      await checkMedia(check, part, path)
-      return part
+      return givenMedia(check, part, path)
     case 'tool_result': {
       const isError = part.is_error ?? (part.outcome !== undefined && part.outcome !== 'ok')
       const outcome = part.outcome ?? (isError ? 'error' : 'ok')
@@ -96,23 +97,27 @@ async function givenPart(check: Check, part: GivenPart, path: string): Promise<P
 }
 
 async function content(check: Check, parts: readonly ContentPart[], path: string): Promise<ContentPart[]> {
+  const ready: ContentPart[] = []
   for (const [i, part] of parts.entries()) {
-    if (part.type !== 'text') await checkMedia(check, part, `${path}[${i}]`)
+    ready.push(part.type === 'text' ? part : await givenMedia(check, part, `${path}[${i}]`))
   }
-  return [...parts]
+  return ready
 }
 
-async function checkMedia(check: Check, { type, data, url }: MediaPart, path: string): Promise<void> {
+/** With its URL as it was read: some services refuse what a parser is lenient about. */
+async function givenMedia(check: Check, part: MediaPart, path: string): Promise<MediaPart> {
+  const { type, data, url } = part
   if ((data === undefined) === (url === undefined)) {
     throw invalid(path, `${path} needs exactly one of data (base64) and url.`)
   }
-  if (url === undefined) return
+  if (url === undefined) return part
   const parsed = URL.canParse(url) ? new URL(url) : null
   if (!parsed || !/^https?:$/.test(parsed.protocol)) {
     throw invalid(`${path}.url`, `${path}.url must be an http or https URL; give the ${type} itself as data.`)
   }
-  await check.assertUrl(url).catch((error: unknown) => {
+  await check.assertUrl(parsed.href).catch((error: unknown) => {
     if (!(error instanceof BatonError)) throw error
     throw new BatonError(error.code, error.message, { param: `${path}.url` })
   })
+  return { ...part, url: parsed.href }
 }

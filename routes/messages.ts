@@ -1,6 +1,7 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
 import { Type } from 'typebox'
 import { newId } from '../src/chat/ids.ts'
+import type { Part } from '../src/chat/message.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -108,7 +109,8 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       const before = await store.messages.get(request.caller, session.id, message)
       if (!before) throw notFound(message)
       const role = request.body.role ?? before.role
-      const parts = await givenParts({ assertUrl }, role, request.body.parts, 'parts')
+      const given = await givenParts({ assertUrl }, role, request.body.parts, 'parts')
+      const parts = given.map((part) => withFittingToken(part, before.parts))
       const stored = await store.messages.replace(request.caller, session.id, message, { role, parts })
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)
       if (!stored) throw notFound(message)
@@ -134,6 +136,16 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       return { deleted }
     },
   )
+}
+
+/** Reasoning without its token where its text is another now: the provider refuses the one beside the other. */
+function withFittingToken(part: Part, before: readonly Part[]): Part {
+  if (part.type !== 'reasoning' || part.provenance.opaque === undefined) return part
+  const { opaque, ...provenance } = part.provenance
+  const texts = before.flatMap((old) =>
+    old.type === 'reasoning' && old.provenance.opaque === opaque ? [old.text] : [],
+  )
+  return texts.length === 0 || texts.includes(part.text) ? part : { ...part, provenance }
 }
 
 const notFound = (id: string) =>

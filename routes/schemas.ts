@@ -229,7 +229,10 @@ const GivenPart = taggedBy(
   File,
   Notice,
 )
-export const GivenParts = Type.Array(GivenPart, { minItems: 1, maxItems: 1000 })
+export const GivenParts = Type.Array(GivenPart, {
+  maxItems: 1000,
+  description: "One at least; an assistant's message may have none",
+})
 export const Role = Type.Enum(['user', 'assistant', 'tool', 'system'])
 
 export const Message = Type.Object(

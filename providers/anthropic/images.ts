@@ -1,27 +1,66 @@
-/** A request may hold so many images and no more (wire/anthropic.md 3.6): the newest are the ones to show. */
-import type { ContentBlock, UserBlock, WireMessage } from './wire.ts'
+/** What a request may hold of images (wire/anthropic.md 3.6): so many, and none too large for so many. */
+import { longerSide } from '../../src/chat/media.ts'
+import type { ContentBlock, ImageBlock, UserBlock, WireMessage } from './wire.ts'
+
+/** Characters of base64 of one image */
+const MOST_DATA = 10 * 1024 * 1024
+const MOST_PIXELS = 8000
+/** Beside more images than `images`, one with more pixels a side refuses the request. */
+const MANY = { images: 20, pixels: 2000 }
+
+/** The vendor refuses it, whatever stands beside it. */
+export const isTooLarge = (base64: string): boolean =>
+  base64.length > MOST_DATA || longerSide(base64) > MOST_PIXELS
+
+/** The messages with no more than `most` images, and with none that is too large where there are many. */
+export function withinImages(
+  messages: WireMessage[],
+  most: number,
+  note: (text: string) => void,
+): WireMessage[] {
+  const few = without(messages, most, () => true, '[An older image is not shown any more]')
+  if (few.gone > 0)
+    note(`messages: the oldest ${few.gone} images are left out, the vendor takes at most ${most}`)
+  const stands = `[An image of more than ${MANY.pixels} pixels a side is not shown any more]`
+  const fit = without(few.messages, MANY.images, isLarge, stands)
+  if (fit.gone > 0)
+    note(
+      `messages: ${fit.gone} images are left out, beside more than ${MANY.images} the vendor takes none of more than ${MANY.pixels} pixels a side`,
+    )
+  return fit.messages
+}
+
+const isLarge = ({ source }: ImageBlock): boolean =>
+  source.type === 'base64' && longerSide(source.data) > MANY.pixels
 
 /**
- * The messages with no more than `most` images. The oldest give way, a quarter of all at a time: what is sent
- * before the others stays the same for many requests, and with it the cache.
+ * Of more than `most` images the oldest that `may` leave give way, a quarter of all at a time: what is sent before
+ * the others stays the same for many requests, and with it the cache.
  */
-export function withinImages(messages: WireMessage[], most: number, note: (text: string) => void) {
+function without(
+  messages: WireMessage[],
+  most: number,
+  may: (image: ImageBlock) => boolean,
+  text: string,
+): { messages: WireMessage[]; gone: number } {
   const count = messages.reduce((sum, { content }) => sum + imagesIn(content), 0)
-  if (count <= most) return messages
+  if (count <= most) return { messages, gone: 0 }
   const quarter = Math.ceil(most / 4)
-  let excess = Math.ceil((count - most) / quarter) * quarter
-  note(`messages: the oldest ${excess} images are left out, the vendor takes at most ${most}`)
-  const shown = (block: ContentBlock): ContentBlock =>
-    block.type === 'image' && excess-- > 0
-      ? { type: 'text', text: '[An older image is not shown any more]' }
-      : block
+  const excess = Math.ceil((count - most) / quarter) * quarter
+  let gone = 0
+  const shown = (block: ContentBlock): ContentBlock => {
+    if (block.type !== 'image' || gone === excess || !may(block)) return block
+    gone++
+    return { type: 'text', text }
+  }
   const fit = (block: UserBlock): UserBlock => {
     if (block.type !== 'tool_result') return shown(block)
     return block.content ? { ...block, content: block.content.map(shown) } : block
   }
-  return messages.map((message) =>
+  const kept = messages.map((message) =>
     message.role === 'user' ? { ...message, content: message.content.map(fit) } : message,
   )
+  return { messages: kept, gone }
 }
 
 function imagesIn(content: WireMessage['content']): number {

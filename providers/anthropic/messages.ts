@@ -11,7 +11,8 @@ import {
   type Part,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
-import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
+import { wellFormedValue } from '../../src/chat/well-formed.ts'
+import { isTooLarge } from './images.ts'
 import { thinkingBlock } from './opaque.ts'
 import type {
   AssistantBlock,
@@ -48,7 +49,7 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
     pushAssistant(out, content)
   }
   out.push(...userMessages(turn))
-  return endedByUser(out, rendering)
+  return wellFormedValue(endedByUser(out, rendering))
 }
 
 /** Prefill is refused since 4.6, so the assistant never has the last word (wire/anthropic.md 3.6). */
@@ -131,7 +132,7 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
       return replay ? thinkingBlock(part) : []
     case 'tool_call': {
       const { call_id, name, arguments: input } = part
-      return [{ type: 'tool_use', id: call_id, name, input: wellFormedValue(input) }]
+      return [{ type: 'tool_use', id: call_id, name, input }]
     }
     case 'image':
     case 'audio':
@@ -168,7 +169,7 @@ function besideFailed({ name, content, is_error }: ToolResultPart): ContentBlock
   return [textBlock(`[From the result of ${name}:]`), ...media.flatMap(mediaBlocks)]
 }
 
-const textBlock = (text: string): TextBlock => ({ type: 'text', text: wellFormed(text) })
+const textBlock = (text: string): TextBlock => ({ type: 'text', text })
 
 /** A medium as the block of its kind; none where the API takes no form of it. */
 export function mediaBlocks(part: MediaPart): ContentBlock[] {
@@ -181,8 +182,9 @@ const IMAGE_TYPES: readonly ImageType[] = ['image/jpeg', 'image/png', 'image/gif
 
 function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
   const type = IMAGE_TYPES.find((known) => known === media_type)
+  if (!type) return null
   if (isFetched(url)) return { type: 'image', source: { type: 'url', url } }
-  if (!type || data === undefined) return null
+  if (data === undefined || isTooLarge(data)) return null
   return { type: 'image', source: { type: 'base64', media_type: type, data } }
 }
 
@@ -195,7 +197,7 @@ const isPlainText = (type: string) =>
 
 function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {
   const source = documentSource(media_type.toLowerCase().split(';')[0] ?? '', data, url)
-  return source && { type: 'document', source, ...(name ? { title: wellFormed(name) } : {}) }
+  return source && { type: 'document', source, ...(name ? { title: name } : {}) }
 }
 
 function documentSource(type: string, data?: string, url?: string): DocumentBlock['source'] | null {
@@ -203,5 +205,5 @@ function documentSource(type: string, data?: string, url?: string): DocumentBloc
   if (type === PDF && data !== undefined) return { type: 'base64', media_type: PDF, data }
   if (data === undefined || !isPlainText(type)) return null
   const text = Buffer.from(data, 'base64').toString('utf8')
-  return isBlank(text) ? null : { type: 'text', media_type: 'text/plain', data: wellFormed(text) }
+  return isBlank(text) ? null : { type: 'text', media_type: 'text/plain', data: text }
 }

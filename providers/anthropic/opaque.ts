@@ -4,6 +4,7 @@
  * (wire/anthropic.md 4.4).
  */
 import type { ReasoningPart } from '../../src/chat/message.ts'
+import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import type { RedactedThinkingBlock, ThinkingBlock } from './wire.ts'
 
 const SIGNED = 'signed:'
@@ -13,17 +14,21 @@ const REDACTED = 'redacted:'
 export const signed = (signature: string): string => SIGNED + signature
 export const redacted = (data: string): string => REDACTED + data
 
-/** The block of a reasoning part; nothing where it has no token, since the API takes no unsigned thinking. */
-export function thinkingBlock({
-  text,
-  provenance,
-}: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
+/**
+ * The block of a reasoning part; nothing where it has no token, since the API takes no unsigned thinking, nor where
+ * it would have to be mended: as it came it is no UTF-8, and mended it is not what was signed.
+ */
+export function thinkingBlock(part: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
+  const block = blockOf(part)
+  return block && wellFormedValue(block) === block ? [block] : []
+}
+
+function blockOf({ text, provenance }: ReasoningPart): ThinkingBlock | RedactedThinkingBlock | null {
   const opaque = provenance.opaque ?? ''
   if (opaque.startsWith(SIGNED)) {
-    return [{ type: 'thinking', thinking: text, signature: opaque.slice(SIGNED.length) }]
+    return { type: 'thinking', thinking: text, signature: opaque.slice(SIGNED.length) }
   }
-  if (opaque.startsWith(REDACTED)) {
-    return [{ type: 'redacted_thinking', data: opaque.slice(REDACTED.length) }]
-  }
-  return []
+  return opaque.startsWith(REDACTED)
+    ? { type: 'redacted_thinking', data: opaque.slice(REDACTED.length) }
+    : null
 }

@@ -5,6 +5,7 @@
 import type { MessageInput } from '../../src/chat/message.ts'
 import type { Effort, ModelRequest } from '../../src/provider.ts'
 import { EFFORTS, type Family } from './capabilities.ts'
+import { thinkingBlock } from './opaque.ts'
 import type { WireEffort, WireThinking } from './wire.ts'
 
 export interface Thinking {
@@ -107,5 +108,5 @@ function openTurnThinks(messages: readonly MessageInput[]): boolean {
   }
   if (!first) return true
   const [part] = first.parts
-  return part?.type === 'reasoning' && part.provenance.opaque !== undefined
+  return part?.type === 'reasoning' && thinkingBlock(part).length > 0
 }

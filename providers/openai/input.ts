@@ -113,8 +113,8 @@ function inputContent(part: ContentPart): InputContent {
 }
 
 /** The form in which the API takes a medium; null: in none. */
-export function formOf({ type, media_type, url }: MediaPart): 'input_image' | 'input_file' | null {
-  if (IMAGES.has(media_type) || (type === 'image' && url !== undefined)) return 'input_image'
+export function formOf({ type, media_type }: MediaPart): 'input_image' | 'input_file' | null {
+  if (IMAGES.has(media_type)) return 'input_image'
   return type === 'file' && !UNREAD.test(media_type) ? 'input_file' : null
 }
 
@@ -127,14 +127,26 @@ const UNREAD =
 
 const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
-/** Inline files need a name, and its ending tells their kind: one that has none of its own is given its type's. */
+/**
+ * Inline files need a name, and its ending decides: what is read as another kind, or as none that is known (`.log`,
+ * `.PDF`, the `.com` of a URI), refuses the whole request. Such a name is given its type's ending.
+ */
 function filename({ name = 'file', media_type }: MediaPart): string {
-  if (/\.[a-z][a-z0-9]*$/i.test(name)) return name
+  const [, ending = ''] = /\.([a-z]+)$/.exec(name) ?? []
   const [, subtype = ''] = /\/([^;\s]+)/.exec(media_type.toLowerCase()) ?? []
-  return `${name}.${ENDINGS[subtype] ?? (/^[a-z]{2,4}$/.test(subtype) ? subtype : 'txt')}`
+  const own = ENDINGS[subtype] ?? (KINDS.some((kind) => kind.has(subtype)) ? subtype : 'txt')
+  return KINDS.some((kind) => kind.has(ending) && kind.has(own)) ? name : `${name}.${own}`
 }
 
-/** Where the subtype is none; kinds that developers.openai.com names under "File inputs". */
+/** Endings that developers.openai.com names under "File inputs", those together that one type is named by. */
+const KINDS: readonly ReadonlySet<string>[] = [
+  new Set(['pdf']),
+  // Browsers on Windows call CSV a file of Excel's.
+  new Set(['doc', 'docx', 'rtf', 'odt', 'ppt', 'pptx', 'xls', 'xlsx', 'csv']),
+  new Set('txt md json html xml css js ts py c cpp java csv tsv'.split(' ')),
+]
+
+/** Of subtypes that are no ending themselves. */
 const ENDINGS: Readonly<Record<string, string>> = {
   plain: 'txt',
   markdown: 'md',

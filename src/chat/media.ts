@@ -23,12 +23,34 @@ export function asItIs(part: MediaPart): MediaPart | null {
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isDenied(declared, part.data ?? '')) return null
   const media_type = found ?? declared
-  const type = kindOf(media_type) ?? part.type
-  return type === part.type && media_type === part.media_type ? part : { ...part, type, media_type }
+  const known: MediaPart = { ...part, type: kindOf(media_type) ?? part.type, media_type }
+  if (part.url !== undefined) known.url = parsedUrl(part.url)
+  // Rows of before may lack their padding, and nothing else.
+  if (part.data !== undefined && part.data.length % 4 !== 0)
+    known.data = standardBase64(part.data) ?? part.data
+  const fields = Object.keys(known) as (keyof MediaPart)[]
+  return fields.every((field) => known[field] === part[field]) ? part : known
 }
 
+/** As parsers write it: a URL may be given with blanks around it, `HTTPS:` or half a character in it. */
+const parsedUrl = (url: string): string => (URL.canParse(url) ? new URL(url).href : url)
+
+/** In the form that every vendor takes: standard alphabet, padded, one line. Null for what is no base64. */
+export function standardBase64(text: string): string | null {
+  if (isStandard(text)) return text
+  const bare = text
+    .replace(/\s+/g, '')
+    .replace(/={1,2}$/, '')
+    .replaceAll('-', '+')
+    .replaceAll('_', '/')
+  const base64 = bare.padEnd(Math.ceil(bare.length / 4) * 4, '=')
+  return isStandard(base64) ? base64 : null
+}
+
+const isStandard = (text: string) => text.length % 4 === 0 && /^[A-Za-z0-9+/]+={0,2}$/.test(text)
+
 function typeOf(base64: string): string | undefined {
-  const start = Buffer.from(base64.slice(0, 24), 'base64').toString('hex')
+  const start = bytesAt(base64, 0, 16).toString('hex')
   return SIGNS.find(([, sign]) => sign.test(start))?.[0]
 }
 
@@ -36,6 +58,64 @@ function typeOf(base64: string): string | undefined {
 function isDenied(declared: string, base64: string): boolean {
   if (!SIGNS.some(([type]) => type === declared)) return false
   return declared !== 'application/pdf' || !Buffer.from(base64.slice(0, 1368), 'base64').includes('%PDF-')
+}
+
+/** Pixels of an image's longer side, as its first bytes tell; 0 where they do not. */
+export function longerSide(base64: string): number {
+  const sides = SIDES[typeOf(base64) ?? '']?.(base64) ?? []
+  return Math.max(0, ...sides)
+}
+
+const SIDES: Readonly<Record<string, (base64: string) => number[]>> = {
+  'image/png'(base64) {
+    const size = bytesAt(base64, 16, 8)
+    return [size.readUInt32BE(0), size.readUInt32BE(4)]
+  },
+  'image/gif'(base64) {
+    const size = bytesAt(base64, 6, 4)
+    return [size.readUInt16LE(0), size.readUInt16LE(2)]
+  },
+  'image/webp': webpSides,
+  'image/jpeg': jpegSides,
+}
+
+function webpSides(base64: string): number[] {
+  const chunk = bytesAt(base64, 12, 18)
+  switch (chunk.toString('latin1', 0, 4)) {
+    case 'VP8 ':
+      return [chunk.readUInt16LE(14) & 0x3fff, chunk.readUInt16LE(16) & 0x3fff]
+    case 'VP8L': {
+      const bits = chunk.readUInt32LE(9)
+      return [1 + (bits & 0x3fff), 1 + ((bits >>> 14) & 0x3fff)]
+    }
+    case 'VP8X':
+      return [1 + chunk.readUIntLE(12, 3), 1 + chunk.readUIntLE(15, 3)]
+    default:
+      return []
+  }
+}
+
+/** In its frame's header, behind segments of up to 64 KiB each: the camera's words, colours, a small picture of it. */
+function jpegSides(base64: string): number[] {
+  for (let at = 2, segments = 0; segments < 1000; segments++) {
+    const segment = bytesAt(base64, at, 9)
+    const marker = segment.readUInt16BE(0)
+    if (marker < 0xff00) return []
+    const isFrame = marker >= 0xffc0 && marker <= 0xffcf && ![0xffc4, 0xffc8, 0xffcc].includes(marker)
+    if (isFrame) return [segment.readUInt16BE(5), segment.readUInt16BE(7)]
+    // Any number of 0xff may stand before a marker.
+    at += marker === 0xffff ? 1 : 2 + segment.readUInt16BE(2)
+  }
+  return []
+}
+
+/** Without what stands before them being decoded; zeros behind the end. */
+function bytesAt(base64: string, at: number, length: number): Buffer {
+  const start = Math.floor(at / 3) * 4
+  const bytes = Buffer.alloc(length)
+  const decoded = Buffer.from(base64.slice(start, start + length * 2 + 8), 'base64')
+  decoded.subarray(at % 3).copy(bytes)
+  return bytes
 }
 
 /** Undefined where the type may be of any kind. */

@@ -3,6 +3,7 @@
  * the tool has run, so a part that cannot be understood becomes a note and never fails the call.
  */
 import { isRecord, isWithin } from '../chat/json.ts'
+import { standardBase64 } from '../chat/media.ts'
 import type { ContentPart, MediaPart } from '../chat/message.ts'
 import type { McpResult } from './contract.ts'
 
@@ -41,8 +42,9 @@ function readBlock(block: unknown): ContentPart {
 }
 
 function media(type: MediaPart['type'], data: unknown, mimeType: unknown): MediaPart | null {
-  const base64 = typeof data === 'string' ? data.replace(/\s+/g, '') : ''
-  if (base64 === '' || !isBase64(base64)) return null
+  // Servers leave the padding out, break lines, or write it as a URL holds it.
+  const base64 = typeof data === 'string' ? standardBase64(data) : null
+  if (base64 === null) return null
   return {
     type,
     media_type: typeof mimeType === 'string' && mimeType ? mimeType : FALLBACK_TYPE[type],
@@ -51,10 +53,6 @@ function media(type: MediaPart['type'], data: unknown, mimeType: unknown): Media
 }
 
 const FALLBACK_TYPE = { image: 'image/png', audio: 'audio/wav', file: 'application/octet-stream' } as const
-
-/** RFC 4648, padding optional as some servers leave it out. */
-const isBase64 = (text: string): boolean =>
-  /^[A-Za-z0-9+/]+={0,2}$/.test(text) && text.replace(/=+$/, '').length % 4 !== 1
 
 function embedded(resource: Block): ContentPart | null {
   const uri = typeof resource.uri === 'string' ? resource.uri : ''

@@ -253,6 +253,20 @@ t.test('a medium is shown as what its bytes are, and named where they are none o
   t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
 })
 
+t.test('a medium that was stored in a lenient form is shown in the strict one', async (t) => {
+  const shown = (part: Omit<MediaPart, 'type'>) => {
+    const given: MessageInput = { role: 'user', parts: [{ type: 'file', ...part }] }
+    return repair([given], { ...BOUND, takesMedia: () => true }).messages[0]?.parts[0]
+  }
+  t.match(shown({ media_type: 'image/png', data: PNG.replace('=', '') }), { type: 'image', data: PNG })
+  t.match(shown({ media_type: 'text/plain', data: 'aGk' }), { data: 'aGk=' })
+  t.match(shown({ media_type: 'text/plain', data: 'aGkh==' }), { data: 'aGkh' })
+  t.match(shown({ media_type: 'image/png', url: ' HTTPS://x.test/\ud800' }), {
+    url: 'https://x.test/%EF%BF%BD',
+  })
+  t.match(shown({ media_type: 'image/png', url: 'no address' }), { url: 'no address' })
+})
+
 t.test('each medium that is not shown has a note, and hides no result that stands beside it', async (t) => {
   const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a' }

@@ -16,7 +16,7 @@ import {
   user,
   weather,
 } from './anthropic-requests.ts'
-import { JPEG, PDF, PNG } from './bytes.ts'
+import { JPEG, PDF, PNG, pngOf } from './bytes.ts'
 
 const use = (id: string, input: unknown = {}) => ({ type: 'tool_use', id, name: 'get_weather', input })
 const result = (id: string, more: Body = {}) => ({
@@ -25,6 +25,8 @@ const result = (id: string, more: Body = {}) => ({
   content: 'ok',
   ...more,
 })
+
+const PNG_OF_10_MB = PNG.slice(0, 8) + 'A'.repeat(10 * 1024 * 1024)
 
 /** One case for each thing that is refused of messages. */
 const REFUSALS: Refused[] = [
@@ -72,6 +74,30 @@ const REFUSALS: Refused[] = [
       messages: [user(Array.from({ length: 101 }, () => ({ type: 'image', source: png })))],
     }),
     /too many images: 101 > 100/,
+  ],
+  [
+    'an image of too many pixels',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: pngOf(1, 8001) } }])] }),
+    /dimensions exceed max allowed size: 8000 pixels/,
+  ],
+  [
+    'an image of too many bytes',
+    base({ messages: [user([{ type: 'image', source: { ...png, data: PNG_OF_10_MB } }])] }),
+    /image exceeds 10 MB maximum/,
+  ],
+  [
+    'an image of too many pixels for so many images',
+    base({
+      messages: [
+        user(
+          Array.from({ length: 21 }, (_, i) => ({
+            type: 'image',
+            source: { ...png, data: pngOf(2000, 2000 + (i === 7 ? 1 : 0)) },
+          })),
+        ),
+      ],
+    }),
+    /for many-image requests: 2000 pixels/,
   ],
   [
     'an image that is no base64',

@@ -5,7 +5,7 @@
 
 import type { EmulatedModel } from './anthropic-models.ts'
 import { checkText, invalid, onlyKeys } from './anthropic-rules.ts'
-import { seenAs } from './bytes.ts'
+import { pngSide, seenAs } from './bytes.ts'
 import { type Json, list, object, string } from './json.ts'
 
 /** A message with its content as blocks; `index` is its place in the request. */
@@ -45,14 +45,21 @@ export function checkMessages(messages: unknown, model: EmulatedModel): Turn[] {
   return turns
 }
 
-/** 100 for a window of 200,000 tokens, else 600 (wire/anthropic.md 3.6). */
+/**
+ * 100 for a window of 200,000 tokens, else 600; of more than 20 none above 2000 pixels (wire/anthropic.md 3.6, in the
+ * words of anthropics/claude-code#2664).
+ */
 function checkImages(turns: Turn[], { window }: EmulatedModel): void {
   const most = window > 200_000 ? 600 : 100
   const blocks = turns.flatMap((turn) => turn.blocks)
   const all = [...blocks, ...blocks.flatMap(({ content }) => list(content).map(object))]
-  const count = all.filter(({ type }) => type === 'image').length
-  if (count > most) invalid(`messages: too many images: ${count} > ${most}`)
+  const images = all.filter(({ type }) => type === 'image').map(({ source }) => object(source))
+  if (images.length > most) invalid(`messages: too many images: ${images.length} > ${most}`)
+  if (images.length > 20 && images.some(({ data }) => pngSide(data) > 2000))
+    invalid(`${SIDES} for many-image requests: 2000 pixels`)
 }
+
+const SIDES = 'At least one of the image dimensions exceed max allowed size'
 
 function turnOf(message: Json, index: number): Turn {
   const path = `messages.${index}`
@@ -143,6 +150,10 @@ function checkImage(source: Json, path: string): void {
     )
   }
   if (!isBase64(source.data)) invalid(`${path}.image.source.base64.data: invalid base64 data`)
+  const { length } = String(source.data)
+  if (length > 10_485_760)
+    invalid(`${path}.image.source.base64: image exceeds 10 MB maximum: ${length} bytes > 10485760 bytes`)
+  if (pngSide(source.data) > 8000) invalid(`${path}.image.source.base64.data: ${SIDES}: 8000 pixels`)
   const seen = seenAs(source.data)
   if (!seen?.startsWith('image/')) invalid('Could not process image')
   if (seen !== source.media_type) {

@@ -14,3 +14,19 @@ const BEGINNINGS: readonly (readonly [base64: RegExp, type: string])[] = [
 /** Null for what is none of the media that services look into. */
 export const seenAs = (base64: unknown): string | null =>
   BEGINNINGS.find(([start]) => start.test(String(base64)))?.[1] ?? null
+
+/** The beginning of a PNG file of that size. */
+export function pngOf(width: number, height: number): string {
+  const header = Buffer.alloc(25)
+  header.write('\0\0\0\rIHDR', 'latin1')
+  header.writeUInt32BE(width, 8)
+  header.writeUInt32BE(height, 12)
+  return Buffer.concat([Buffer.from(PNG, 'base64'), header]).toString('base64')
+}
+
+/** Pixels of a PNG's longer side; 0 of all else. */
+export function pngSide(base64: unknown): number {
+  const start = Buffer.from(String(base64).slice(0, 44), 'base64')
+  if (seenAs(base64) !== 'image/png' || start.length < 24) return 0
+  return Math.max(start.readUInt32BE(16), start.readUInt32BE(20))
+}

@@ -222,6 +222,56 @@ t.test('a part whose key is lost is told in its place, and can be replaced', asy
   t.equal((await store.messages.after(session.id, 0)).length, 2)
 })
 
+t.test(
+  'reasoning whose text is edited loses its token, and keeps it where it is given back as it was',
+  async (t) => {
+    const url = `/v1/sessions/${await newSession()}/messages`
+    const origin = { provider: 'anthropic', model: 'm', credential_id: null }
+    const reasoning = (text: string, opaque: string) => ({
+      type: 'reasoning',
+      text,
+      provenance: { ...origin, opaque },
+    })
+    const first = reasoning('a', 'one')
+    const given = [first, reasoning('b', 'two'), reasoning('b too', 'two')]
+    const { body } = await call('POST', url, { role: 'assistant', parts: given })
+    const patch = async (parts: object[]) => (await call('PATCH', `${url}/${body.id}`, { parts })).body.parts
+    t.same(await patch(given), given)
+    const added = reasoning('c', 'three')
+    t.same(await patch([first, reasoning('edited', 'two'), added]), [
+      first,
+      { type: 'reasoning', text: 'edited', provenance: origin },
+      added,
+    ])
+  },
+)
+
+t.test('an answer with nothing in it can be given to another session', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const empty = { role: 'assistant', parts: [] }
+  t.match(await call('POST', url, empty), { status: 201, body: empty })
+  const { body } = await call('POST', url, { messages: [user('a'), empty] })
+  t.match(body.data, [{ role: 'user' }, empty])
+  t.match(await call('PATCH', `${url}/${body.data[0].id}`, { parts: [] }), {
+    status: 400,
+    body: { error: { param: 'parts', message: /at least 1/ } },
+  })
+})
+
+t.test('a URL is kept as it was read', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const image = { type: 'image', media_type: 'image/png', url: ' HTTPS://a.test/\ud800 b' }
+  const read = { ...image, url: 'https://a.test/%EF%BF%BD%20b' }
+  const result = { type: 'tool_result', call_id: 'c', name: 'n', content: [image] }
+  const { body } = await call('POST', url, {
+    messages: [
+      { role: 'user', parts: [image] },
+      { role: 'tool', parts: [result] },
+    ],
+  })
+  t.match(body.data, [{ parts: [read] }, { parts: [{ content: [read] }] }])
+})
+
 t.test('what a message may hold', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png' }
@@ -229,6 +279,8 @@ t.test('what a message may hold', async (t) => {
     [{ role: 'user' }, 'parts', /required/],
     [{ parts: [{ type: 'text', text: 'a' }] }, 'role', /required/],
     [{ role: 'user', parts: [] }, 'parts', /at least 1/],
+    [{ role: 'tool', parts: [] }, 'parts', /at least 1/],
+    [{ messages: [{ role: 'system', parts: [] }] }, 'messages[0].parts', /at least 1/],
     [{ role: 'human', parts: [] }, 'role', /user, assistant, tool, system/],
     [{ role: 'user', parts: [{ type: 'text', text: 5 }] }, 'parts[0].text', /must be a string/],
     [{ role: 'user', parts: [{ type: 'text', text: 'a', bold: true }] }, 'parts[0].bold', /known field/],

@@ -17,7 +17,7 @@ import {
   refusalOf,
 } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
-import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
 import { fold, framesOf } from '../streams.ts'
 import {
   answered,
@@ -344,7 +344,7 @@ const anyMedia: fc.Arbitrary<Part> = fc.record({
     'audio/wav',
     'application/zip',
   ),
-  data: fc.constantFrom('aGFsbG8=', 'AAEC', PNG, JPEG, PDF),
+  data: fc.constantFrom('aGFsbG8=', 'AAEC', PNG, PNG.replace('=', ''), pngOf(8001, 1), JPEG, PDF),
 })
 const anyId = fc.constantFrom('call_1', 'call_2', 'call_x|fc_y', 'ü', 'x'.repeat(90))
 const anyResult: fc.Arbitrary<Part> = fc.record({

@@ -7,7 +7,7 @@ import type { ContentPart, MessageInput, Part } from '../../../src/chat/message.
 import { repair } from '../../../src/chat/repair.ts'
 import { refusalOf } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
-import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
+import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
 import {
   answered,
   called,
@@ -23,6 +23,34 @@ import {
   thought,
   words,
 } from './exchange.ts'
+
+const PICTURE: Part = { type: 'image', media_type: 'image/png', data: PNG }
+
+/** The beginnings of files of a size; the JPEG's frame stands behind a segment, a fill byte and a table. */
+const IMAGES: [media_type: string, of: (width: number, height: number) => string][] = [
+  ['image/png', pngOf],
+  ['image/gif', (width, height) => base64('GIF89a', le(width, 2), le(height, 2))],
+  [
+    'image/jpeg',
+    (width, height) =>
+      base64(
+        ...['\xff\xd8\xff\xe1\x40\x00', 'x'.repeat(0x3ffe), '\xff\xff\xc4\x00\x02\xff\xc2\x00\x11\x08'],
+        ...[be(height, 2), be(width, 2), '\x03'],
+      ),
+  ],
+  ['image/webp', (width, height) => webp('VP8X', le(0, 4), le(width - 1, 3), le(height - 1, 3))],
+  [
+    'image/webp',
+    (width, height) => webp('VP8 ', '\x00\x00\x00\x9d\x01\x2a', le(0x4000 | width, 2), le(height, 2)),
+  ],
+  ['image/webp', (width, height) => webp('VP8L', '\x2f', le(((height - 1) << 14) | (width - 1), 4))],
+]
+const base64 = (...bytes: string[]) => Buffer.from(bytes.join(''), 'latin1').toString('base64')
+const webp = (chunk: string, ...bytes: string[]) =>
+  base64('RIFF', le(0, 4), 'WEBP', chunk, le(0, 4), ...bytes)
+const le = (value: number, bytes: number) =>
+  String.fromCharCode(...Array.from({ length: bytes }, (_, i) => (value >>> (8 * i)) & 0xff))
+const be = (value: number, bytes: number) => [...le(value, bytes)].reverse().join('')
 
 t.test('messages', async (t) => {
   await t.test('the request as a whole', async (t) => {
@@ -192,6 +220,7 @@ t.test('messages', async (t) => {
     })
     const refused = { type: 'text', text: /not shown to this model/, notes: [/is not accepted/] }
     t.match(media({ type: 'image', media_type: 'image/svg+xml', data: 'aGk=' }), refused)
+    t.match(media({ type: 'image', media_type: 'image/svg+xml', url }), refused)
     t.match(media({ type: 'file', media_type: 'application/zip', data: 'aGk=', name: 'a.zip' }), refused)
     t.match(media({ type: 'file', media_type: 'text/plain', url }), refused)
     const open = url.replace('https', 'http')
@@ -222,6 +251,74 @@ t.test('messages', async (t) => {
     t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
     t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
     t.match(sent(101, 'claude-opus-5'), { left: 101, notes: [] })
+  })
+
+  await t.test('an image of too many pixels or bytes is named', async (t) => {
+    const { takesMedia } = anthropic.capabilities('claude-opus-5')
+    const takes = (media_type: string, data: string) => takesMedia({ type: 'image', media_type, data })
+    for (const [media_type, of] of IMAGES) {
+      for (const [width, height, expected] of [
+        [8000, 1, true],
+        [1, 8000, true],
+        [8001, 1, false],
+        [1, 8001, false],
+      ] as const) {
+        t.equal(takes(media_type, of(width, height)), expected, `${media_type} ${width} × ${height}`)
+      }
+      const cut = of(8001, 8001).slice(0, media_type === 'image/gif' ? 8 : 16)
+      t.ok(takes(media_type, cut), `${media_type} that ends early`)
+    }
+    const large = (length: number) => PNG.slice(0, 8).padEnd(length, 'A')
+    t.ok(takes('image/png', large(10_485_760)))
+    t.notOk(takes('image/png', large(10_485_764)))
+  })
+
+  await t.test('among many images the oldest of more than 2000 pixels give way', async (t) => {
+    const image = (data: string): Part => ({ type: 'image', media_type: 'image/png', data })
+    const sent = (sides: number[]) => {
+      const rendered = render({
+        messages: sides.map((side) => ({ role: 'user', parts: [image(pngOf(side, 10))] })),
+      })
+      t.equal(refusalOf(rendered), null)
+      const kinds = rendered.body.messages.flatMap(({ content }) => content.map(({ type }) => type))
+      return { gone: kinds.flatMap((type, i) => (type === 'image' ? [] : [i])), notes: rendered.notes }
+    }
+    const many = (count: number, ...large: number[]) =>
+      sent(Array.from({ length: count }, (_, i) => (large.includes(i) ? 2001 : 2000)))
+    t.same(many(20, 0, 7), { gone: [], notes: [] })
+    t.match(many(21, 3, 7), { gone: [3, 7], notes: [/2 images are left out, beside more than 20/] })
+    const all = (count: number) => many(count, ...Array.from({ length: count }, (_, i) => i)).gone
+    t.same(all(21), [0, 1, 2, 3, 4], 'a quarter at a time')
+    t.same(all(25), [0, 1, 2, 3, 4])
+    t.equal(all(26).length, 10)
+    t.match(many(120, 119), { gone: [119] })
+  })
+
+  await t.test('no half of a character is sent, nor thinking that would be mended', async (t) => {
+    const half = 'half \ud83d'
+    const { body } = render({
+      model: 'claude-opus-5',
+      messages: [
+        {
+          role: 'user',
+          parts: [words(half), { type: 'file', media_type: 'text/plain', data: 'aGk=', name: half }],
+        },
+        answered(
+          thought(half, 'signed:a'),
+          thought('whole', 'signed:\ud800'),
+          thought('', 'redacted:\ud800'),
+          thought('whole', 'signed:b'),
+          called('call_1', { [half]: half }),
+        ),
+        results(returned('call_1', { name: half, is_error: true, content: [words(half), PICTURE] as never })),
+      ],
+    })
+    t.ok(JSON.stringify(body).includes('half \ufffd'))
+    t.notMatch(JSON.stringify(body), /\\ud8/)
+    t.match(body.messages[1]?.content, [
+      { type: 'thinking', thinking: 'whole', signature: 'b' },
+      { type: 'tool_use', input: { 'half \ufffd': 'half \ufffd' } },
+    ])
   })
 
   await t.test('a system message goes after what the user said, or becomes a text', async (t) => {

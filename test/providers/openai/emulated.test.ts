@@ -216,6 +216,14 @@ const histories = (() => {
   )
   const id = fc.constantFrom('call_1', 'call_2', 'toolu_x:1', 'c'.repeat(90), '')
   const name = fc.constantFrom('files.read', 'a.b.c', 'ünï.cødé', `long.${'x'.repeat(80)}`)
+  const file = fc.constantFrom(
+    'notes',
+    'a.txt',
+    'server.log',
+    'SCAN.PDF',
+    'a.png',
+    'https://docs.example.com',
+  )
   const media = fc.record({
     type: fc.constantFrom('image' as const, 'audio' as const, 'file' as const),
     media_type: fc.constantFrom(
@@ -225,8 +233,10 @@ const histories = (() => {
       'application/pdf',
       'text/plain',
       'text/x-c++',
+      'text/yaml',
     ),
     data: fc.constantFrom('QUJD', PNG, JPEG, PDF),
+    name: file,
   })
   const plain = fc.record({ type: fc.constant('text' as const), text: words })
   const part: fc.Arbitrary<Part> = fc.oneof(

@@ -124,6 +124,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
               { type: 'image', media_type: 'image/png', data: PNG },
               { type: 'image', media_type: 'image/png', url: 'https://x.test/a.png' },
               { type: 'image', media_type: 'image/svg+xml', data, name: 'a.svg' },
+              { type: 'image', media_type: 'image/heic', url: 'https://x.test/a.heic' },
               { type: 'file', media_type: 'application/pdf', data: PDF },
               { type: 'file', media_type: 'text/x-c++', data },
               { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a.pdf' },
@@ -146,6 +147,10 @@ t.test('a request takes the shape that the path accepts', async (t) => {
           { type: 'input_image', image_url: `data:image/png;base64,${PNG}`, detail: 'auto' },
           { type: 'input_image', image_url: 'https://x.test/a.png', detail: 'auto' },
           { type: 'input_text', text: '[image a.svg, image/svg+xml: not shown to this model]' },
+          {
+            type: 'input_text',
+            text: '[image, image/heic, https://x.test/a.heic: not shown to this model]',
+          },
           { type: 'input_file', filename: 'file.pdf', file_data: `data:application/pdf;base64,${PDF}` },
           { type: 'input_file', filename: 'file.txt', file_data: 'data:text/x-c++;base64,QUJD' },
           { type: 'input_file', file_url: 'https://x.test/a.pdf' },
@@ -158,7 +163,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ])
   })
 
-  await t.test('a file has the ending of its type, where its name has none', async (t) => {
+  await t.test('a file has the ending of its type, unless its name has one that fits', async (t) => {
     const office = 'application/vnd.openxmlformats-officedocument'
     for (const [media_type, name, expected] of [
       ['text/plain', undefined, 'file.txt'],
@@ -174,6 +179,19 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       [`${office}.presentationml.presentation`, undefined, 'file.pptx'],
       ['text/x-c++', undefined, 'file.txt'],
       ['application/x-unheard-of', undefined, 'file.txt'],
+      ['text/yaml', undefined, 'file.txt'],
+      ['application/sql', undefined, 'file.txt'],
+      ['text/yaml', 'config.yaml', 'config.yaml.txt'],
+      ['text/plain', 'server.log', 'server.log.txt'],
+      ['text/plain', 'REPORT.TXT', 'REPORT.TXT.txt'],
+      ['text/html', 'https://docs.example.com', 'https://docs.example.com.html'],
+      ['text/plain', 'a.pdf', 'a.pdf.txt'],
+      ['text/plain', 'main.py', 'main.py'],
+      ['application/pdf', 'SCAN.PDF', 'SCAN.PDF.pdf'],
+      ['application/pdf', 'scan.png', 'scan.png.pdf'],
+      ['application/pdf', 'a.pdf', 'a.pdf'],
+      ['application/vnd.ms-excel', 'a.csv', 'a.csv'],
+      ['application/msword', 'a.docx', 'a.docx'],
     ] as const) {
       const part: Part = { type: 'file', media_type, data: 'QUJD', ...(name ? { name } : {}) }
       const { body } = publicBody(requestFor({ messages: [{ role: 'user', parts: [part] }] }))
