@@ -206,19 +206,19 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     })
     const before = [await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)]
     const late = message('too late', { role: 'assistant', turn_id: turn.id })
-    const writes = [
-      store.turns.commit(fence, {
+    // The last one is of a process that lost the session and got it back: its name fits, its lease is over.
+    const stale = [fence, { ...fence, epoch: 2 }, { ...fence, owner: 'replica-2' }]
+    const writes = stale.flatMap((former): Promise<unknown>[] => [
+      store.turns.commit(former, {
         turn_id: turn.id,
         step: step(0),
         messages: [late],
         end: COMPLETED,
         announce: [],
       }),
-      store.turns.readStep(fence, turn.id, 0, 0),
-      store.executions.begin(fence, 'exec_1'),
-      store.turns.commit({ ...fence, epoch: 2 }, { turn_id: turn.id, attempt: 9 }),
-      store.turns.commit({ ...fence, owner: 'replica-2' }, { turn_id: turn.id, attempt: 9 }),
-    ]
+      store.turns.readStep(former, turn.id, 0, 0),
+      store.executions.begin(former, 'exec_1'),
+    ])
     for (const thrown of await Promise.all(writes.map(rejection))) t.ok(thrown instanceof StaleOwner)
     t.strictSame([await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)], before)
     t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [])
@@ -282,6 +282,8 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     if (!first) return t.fail()
     const event = announced(first.turn.id, first.session.id, 'unsaid')
     await store.turns.commit(first.fence, { turn_id: first.turn.id, announce: [event] })
+    // As a step that is discarded: what is left unsaid stays.
+    await store.turns.commit(first.fence, { turn_id: first.turn.id, attempt: 2 })
     const recoverAll = async (name: string) => {
       const taken = []
       for (;;) {
