@@ -219,6 +219,40 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
 
+t.test('a cancel that only the store knows of is seen before the next request', async (t) => {
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
+  const readStep: Store['turns']['readStep'] = async (fence, turn, ...rest) => {
+    await store.turns.requestCancel(CALLER, turn)
+    return store.turns.readStep(fence, turn, ...rest)
+  }
+  const one = replica({ store: withTurns({ readStep }) })
+  const { id } = await session()
+  const running = await store.turns.open(CALLER, openRequest(id))
+  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const types = follow(t, bus, id, turn.id)
+  await endTurn(store, running.fence, running.turn.id)
+  await bus.publish('queue', id)
+  await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+  t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
+})
+
+t.test('a wish that names another turn of the session is none for the one that runs', async (t) => {
+  const { bus, say, replica } = world(t)
+  const one = replica()
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  for (const op of ['restart', 'cancel']) {
+    await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: id }))
+  }
+  await new Promise(setImmediate)
+  say()
+  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'completed', attempt: 1 })
+})
+
 t.test('a cancel does not wait for what a login asks its vendor at its first use', async (t) => {
   const { replica } = world(t)
   const { opened: asks, open: ask } = gate()

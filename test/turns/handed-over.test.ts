@@ -89,6 +89,8 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   await until(() => types.includes('turn.awaiting_input'))
   await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
   await until(() => types.includes('tool_execution.started'))
+  const ledger = await store.executions.ofTurn(turn.id)
+  t.match(ledger, [{ state: 'started' }], 'begun before it runs: whoever finds it later must not run it anew')
   const left = leaving.drain(5000)
   work()
   await left
