@@ -132,7 +132,7 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   const leaving = replica({ store: withTurns({ openSurely }) })
   const started = leaving.start(CALLER, id, asked())
   let isOver = false
-  const drained = leaving.drain(1000).then(() => {
+  const drained = leaving.drain(60_000).then(() => {
     isOver = true
   })
   await new Promise((resolve) => setTimeout(resolve, 20))
