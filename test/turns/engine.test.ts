@@ -379,6 +379,31 @@ t.test('a turn that waits for a place can be read from its first event', async (
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
 })
 
+t.test('a step is committed once what it streamed is in the stream', async (t) => {
+  const { bus, say, replica } = world(t)
+  const { opened: isThere, open: arrive } = gate()
+  const order: string[] = []
+  const append = async (id: string, events: BusEvent[]) => {
+    if (events.some(({ type }) => type === 'content.delta')) {
+      await isThere
+      order.push('streamed')
+    }
+    return bus.append(id, events)
+  }
+  const commit: Store['turns']['commit'] = (...given) => {
+    order.push('committed')
+    return store.turns.commit(...given)
+  }
+  const one = replica({ bus: { ...bus, append }, store: withTurns({ commit }) })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  arrive()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(order, ['streamed', 'committed'])
+})
+
 t.test('nothing is said of a commit that could not be made', async (t) => {
   const { bus, say, replica } = world(t)
   const commit: Store['turns']['commit'] = async () => {
