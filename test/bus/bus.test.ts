@@ -80,7 +80,28 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   await bus.append('ses_idle', [delta(2)])
   await bus.append(SESSION, [delta(2)])
   t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
-  t.equal((await start(t, bus, { after: read }).events(1)).length, 1)
+  const again = start(t, bus, { after: read })
+  t.equal((await again.events(1)).length, 1)
+  await again.stop()
+  clock = 2_500
+  await reading.stop()
+  mock.timers.tick(60_000)
+  t.match(
+    await start(t, bus, { after: read }).item(0),
+    { events: [{}] },
+    'for a while, once its reader has left',
+  )
+})
+
+t.test('in memory a reader whose next event is trimmed away is told so', async (t) => {
+  const bus = createMemoryBus({ limits: { maxEvents: 10 } })
+  t.teardown(() => bus.close())
+  const { signal } = new AbortController()
+  const reading = bus.read(SESSION, { after: 'start', signal })[Symbol.asyncIterator]()
+  await bus.append(SESSION, [delta(1)])
+  t.match(await reading.next(), { value: { events: [{ type: 'content.delta' }] } })
+  for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
+  t.strictSame(await reading.next(), { value: { lagged: true } })
 })
 
 t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
@@ -313,6 +334,10 @@ t.test(
         own,
         Array.from({ length: 20 }, (_, i) => i),
       )
+      proxy.cut()
+      await other.append(SESSION, [delta('the last')])
+      proxy.restore()
+      t.equal((await reading.events(40)).length, 40, 'also where nothing follows that would show it')
     })
 
     t.test('an append whose answer is lost takes effect once', async (t) => {

@@ -122,8 +122,12 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
     if (!resumed) return t.fail('not resumed')
     t.ok((await rejection(park())) instanceof StaleOwner, 'another has it')
+    await store.turns.commit(resumed.fence, { turn_id: turn.id, state: 'awaiting_input' })
+    t.ok((await rejection(park())) instanceof StaleOwner, 'that it waits is another’s word')
+    const again = await store.turns.resumeAwaiting(turn.id, LEASE)
+    if (!again) return t.fail('not resumed')
     await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
-    const end = () => endTurn(store, resumed.fence, turn.id)
+    const end = () => endTurn(store, again.fence, turn.id)
     await end()
     t.strictSame(await end(), { messages: [], has_queued: true })
     await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
@@ -161,8 +165,10 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(fence, { turn_id: turn.id, announce: [one] })
     const unsaid = () => unsaidOf(store, turn.id)
     t.equal(await unsaid(), null, 'those of a running turn are its owner’s')
-    await store.turns.commit(fence, { turn_id: turn.id, attempt: 2 })
-    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED, announce: [one, two] })
+    await store.turns.commit(fence, { turn_id: turn.id, attempt: 2, announce: [one, two] })
+    // Noted late, of a wait that is over: what it says since is not meant.
+    await store.turns.forgetAnnouncements([turn.id])
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     t.strictSame(await unsaid(), { session_id: session.id, turn_id: turn.id, events: [one, two] })
     await store.turns.forgetAnnouncements([turn.id])
     t.equal(await unsaid(), null)
@@ -206,19 +212,19 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     })
     const before = [await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)]
     const late = message('too late', { role: 'assistant', turn_id: turn.id })
-    const writes = [
-      store.turns.commit(fence, {
+    // The last one is of a process that lost the session and got it back: its name fits, its lease is over.
+    const stale = [fence, { ...fence, epoch: 2 }, { ...fence, owner: 'replica-2' }]
+    const writes = stale.flatMap((former): Promise<unknown>[] => [
+      store.turns.commit(former, {
         turn_id: turn.id,
         step: step(0),
         messages: [late],
         end: COMPLETED,
         announce: [],
       }),
-      store.turns.readStep(fence, turn.id, 0, 0),
-      store.executions.begin(fence, 'exec_1'),
-      store.turns.commit({ ...fence, epoch: 2 }, { turn_id: turn.id, attempt: 9 }),
-      store.turns.commit({ ...fence, owner: 'replica-2' }, { turn_id: turn.id, attempt: 9 }),
-    ]
+      store.turns.readStep(former, turn.id, 0, 0),
+      store.executions.begin(former, 'exec_1'),
+    ])
     for (const thrown of await Promise.all(writes.map(rejection))) t.ok(thrown instanceof StaleOwner)
     t.strictSame([await store.turns.get(scope, turn.id), await store.messages.after(session.id, 0)], before)
     t.strictSame(await store.turns.heartbeat(LEASE.owner, [session.id], 60), [])
@@ -282,6 +288,8 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     if (!first) return t.fail()
     const event = announced(first.turn.id, first.session.id, 'unsaid')
     await store.turns.commit(first.fence, { turn_id: first.turn.id, announce: [event] })
+    // As a step that is discarded: what is left unsaid stays.
+    await store.turns.commit(first.fence, { turn_id: first.turn.id, attempt: 2 })
     const recoverAll = async (name: string) => {
       const taken = []
       for (;;) {

@@ -76,7 +76,9 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     })
     t.equal(JSON.stringify(started?.arguments), JSON.stringify(one.arguments))
     t.equal(await store.executions.output(scope, one.id), null, 'no output yet')
+    t.equal(await store.executions.decide(scope, turn.id, one.call_id, approve), 'not_awaiting')
     await store.executions.settle(fence, settlement(one, { error: 'it said \0' }))
+    await store.executions.begin(fence, one.id)
     const settled = await store.executions.get(scope, one.id)
     t.match(settled, {
       state: 'settled',
@@ -104,6 +106,13 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     const { turn, fence } = await runningTurn(store, scope)
     const [one, two] = [execution(turn.id), execution(turn.id)]
     await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two] })
+    const other = await runningTurn(store, scope)
+    const namesake = execution(other.turn.id, { call_id: one.call_id, state: 'awaiting_approval' })
+    await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake] })
+    await store.executions.begin(fence, namesake.id)
+    await store.executions.settle(fence, settlement(namesake))
+    t.match(await store.executions.get(scope, namesake.id), { state: 'awaiting_approval' }, 'not its lease’s')
+    await store.executions.settle(other.fence, settlement(namesake))
     const said = message('', { role: 'tool', turn_id: turn.id, parts: [resultOf(one.call_id)] })
     await store.turns.commit(fence, {
       turn_id: turn.id,
@@ -118,6 +127,11 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
         ['settled', false],
       ],
     )
+    t.ok(
+      (await store.executions.get(scope, namesake.id))?.result,
+      'another turn’s call of that id waits still',
+    )
+    await endTurn(store, other.fence, other.turn.id)
     await endTurn(store, fence, turn.id)
     const late = [store.executions.settle(fence, settlement(two)), store.executions.begin(fence, two.id)]
     for (const thrown of await Promise.all(late.map(rejection))) t.ok(thrown instanceof StaleOwner)

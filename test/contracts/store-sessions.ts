@@ -260,6 +260,8 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     await store.messages.append(scope, session, [user, calls, alone, shared, answer])
     t.equal(await store.messages.delete(STRANGER, session, calls.id), null)
     t.equal(await store.messages.delete(scope, session, 'msg_none'), null)
+    const { id: other } = await newSession(store, scope)
+    t.equal(await store.messages.delete(scope, other, calls.id), null, 'not by way of another session')
     t.strictSame(
       new Set(await store.messages.delete(scope, session, calls.id)),
       new Set([calls.id, alone.id]),

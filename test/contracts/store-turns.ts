@@ -263,9 +263,12 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       t.match(await store.turns.get(scope, waits.turn.id), { cancel_requested: false })
       t.strictSame(await open('interrupt'), { kind: 'queue_full' }, 'a queue of its own, as long')
       await endTurn(store, fence, turn.id)
+      const between = await open('interrupt', 2)
+      t.match(between, { kind: 'queued', interrupted: null }, 'what waits is not interrupted')
+      t.match(await store.turns.get(scope, urgent.turn.id), { cancel_requested: false })
       const started = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
       t.equal(started?.turn.id, urgent.turn.id)
-      t.match(await open('interrupt'), { kind: 'queued', interrupted: urgent.turn.id })
+      t.match(await open('interrupt', 2), { kind: 'queued', interrupted: urgent.turn.id })
       const idle = await newSession(store, scope)
       t.match(await store.turns.open(scope, openRequest(idle.id, { on_busy: 'interrupt' })), {
         kind: 'running',

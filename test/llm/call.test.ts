@@ -177,13 +177,14 @@ t.test('beforeSend is asked right before each sending, and may forbid it', async
 
   const { call: stale, calls } = bench(t, server.url)
   t.ok((await collect(stale({ beforeSend: () => false }))).thrown instanceof LlmStale)
-  t.equal(server.requests.length, 2, 'nothing was sent')
   t.same(calls, [], 'a stale request is no model call')
   const broken = new Error('defect')
   const throwing = () => {
     throw broken
   }
   t.equal((await collect(stale({ beforeSend: throwing }))).thrown, broken)
+  t.equal(textOf((await collect(stale())).batches), 'hello')
+  t.equal(server.requests.length, 3, 'of those before nothing was sent')
 })
 
 t.test('no secret gets into an error', async (t) => {

@@ -189,6 +189,8 @@ t.test(
     const away = next(before, [server('s', null, { state: 'away', reason: 's is not available: refused' })])
     t.strictSame(away.changed, ['s.a', 's.b'])
     t.match(found(away.tools, 's.a'), { status: 'unavailable', reason: /refused/, last_seen_at: NOW })
+    const renamed = next(before, [server('s', null, { server: 'other', state: 'away', reason: 'refused' })])
+    t.strictSame(renamed.removed, ['s.a', 's.b'], 'under another alias there is nothing that it was')
     const late = next(before, [server('s', null, { state: 'pending', reason: 's is not ready yet' })])
     t.strictSame([late.added, late.removed, late.changed], [[], [], []])
     const known = next([], [server('s', [tool('a')], { state: 'away', reason: 'gone' })])

@@ -60,6 +60,12 @@ t.test('binding and unbinding answer with what changed, one revision each', asyn
   await t.rejects(tools.unbind(session, 'one', 'next'), { code: 'connector_not_found' })
   add('third', { tools: [] })
   await t.rejects(tools.bind(session, 'third', 'next', 'other'), { code: 'name_taken' })
+  add('fourth', { tools: [] })
+  const both = ['third', 'fourth'].map((name) => tools.bind(session, name, 'next', 'twin'))
+  t.match(await Promise.allSettled(both), [
+    { status: 'fulfilled' },
+    { status: 'rejected', reason: { code: 'name_taken' } },
+  ])
 })
 
 t.test('a tool that is switched off and on again comes back behind the others', async (t) => {
@@ -257,10 +263,100 @@ t.test('a definition is kept before a model can get it, whichever way its list c
   }
   await tools.open(session, [one])
   store.registry.put = put
+  t.ok(await store.connectors.loadList('con_s@1'), 'and its list for a cold start')
   servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
   announce('con_s@1')
   await heard((_, { changed }) => changed.includes('s.a'))
   t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed' })
+})
+
+t.test('of two first uses at once the first counts, for both', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const { pinFirst, pin } = store.connectors
+  store.connectors.pinFirst = async (id, definitions) => {
+    await pin(id, 'a', hashOf(tool('a', { description: 'As another replica saw it.' })), {})
+    return pinFirst(id, definitions)
+  }
+  await tools.open(session, [add('s', { tools: [tool('a')] }, { pin: 'block' })])
+  t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed', reason: /accept/ })
+})
+
+t.test('a turn waits for what a caller is changing, and for what a server has announced', async (t) => {
+  const { create, add, mcp, servers, store } = setUp(t)
+  let isOutdated = false
+  const list: typeof mcp.list = (...asked) => {
+    isOutdated = false
+    return mcp.list(...asked)
+  }
+  const tools = create({ ...mcp, list, isOutdated: () => isOutdated })
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const bindings = await store.connectors.bindings('ses_1')
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    return put(changes)
+  }
+  const changed = tools.setEnabled(session, 's.a', false, 'next')
+  t.ok(tools.isBehind('ses_1'))
+  await tools.bringUpToDate('ses_1', 1_000, bindings)
+  t.match(found((await tools.current('ses_1')).tools, 's.a'), { enabled: false })
+  await changed
+  servers.set('con_s@1', { tools: [tool('b')] })
+  isOutdated = true
+  await tools.bringUpToDate('ses_1', 1_000, bindings)
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.b' })
+})
+
+t.test('a connector that was changed elsewhere is asked anew by the next turn', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+  add('s', { tools: [tool('b')] }, { config_revision: 2 })
+  await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  const names = (await tools.current('ses_1')).tools.map((one) => one.canonical_name)
+  t.strictSame(names, ['look_up', 's.b'])
+})
+
+t.test('a session that could not be written with the others is written by itself', async (t) => {
+  for (const fail of [async () => [], () => Promise.reject(new Error('one of them cannot be written'))]) {
+    const { create, add, servers, announce, heard, store } = setUp(t)
+    const tools = create()
+    await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+    const { put } = store.registry
+    store.registry.put = () => {
+      store.registry.put = put
+      return fail()
+    }
+    servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+    announce('con_s@1')
+    await heard((_, { added }) => added.includes('s.b'))
+  }
+})
+
+t.test('a session whose turn waits is written before those that merely follow', async (t) => {
+  const { create, add, servers, announce, store } = setUp(t)
+  const tools = create()
+  const one = add('s', { tools: [tool('a')] })
+  const ids = Array.from({ length: 120 }, (_, i) => `ses_${i}`)
+  for (const id of ids) await tools.open(sessionOf(id), [one])
+  const { put } = store.registry
+  const lots: string[][] = []
+  const last = new Promise<void>((resolve) => {
+    store.registry.put = async (changes) => {
+      lots.push(changes.map(({ session_id }) => session_id))
+      if (lots.length === 1) void tools.bringUpToDate('ses_119', 0)
+      if (lots.length === 3) resolve()
+      await new Promise(setImmediate)
+      return put(changes)
+    }
+  })
+  servers.set('con_s@1', { tools: [tool('b')] })
+  announce('con_s@1')
+  await last
+  t.equal(lots[1]?.[0], 'ses_119')
 })
 
 t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
@@ -363,6 +459,24 @@ t.test('two writers at once lose nothing', async (t) => {
     written.map((delta) => delta.tools_revision),
     written.map((_, i) => i + 1),
     'revisions in a row',
+  )
+})
+
+t.test('a change that another writer overtook is made anew', async (t) => {
+  const { create, add, store, rows } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    store.registry.put = put
+    await there.setEnabled(session, 's.b', false, 'next')
+    return put(changes)
+  }
+  t.match(await here.setEnabled(session, 's.a', false, 'next'), { tools_revision: 3, changed: ['s.a'] })
+  t.strictSame(
+    rows.get('ses_1')?.tools.map(({ enabled }) => enabled),
+    [true, false, false],
   )
 })
 

@@ -44,6 +44,79 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   say()
 })
 
+t.test('what waits in a queue is ended, or begun, as soon as it may be', async (t) => {
+  const { bus, say, replica } = world(t, { leaseSeconds: 600 })
+  const one = replica()
+  const { id } = await session()
+  await one.start(CALLER, id, asked())
+  const { turn: second } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const { turn: third } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const types = follow(t, bus, id, third.id)
+  await one.cancel(CALLER, third.id, false)
+  await until(() => types.includes('turn.cancelled'))
+  say()
+  const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
+  t.match(over, { state: 'completed' })
+})
+
+t.test('a turn that begins before the last one has let go is the one that runs', async (t) => {
+  const { bus, say, replica } = world(t)
+  const { opened: spoken, open: speak } = gate()
+  const { opened: held, open: letGo } = gate()
+  let first = ''
+  const append = async (id: string, events: BusEvent[]) => {
+    if (events.some(({ type, turn_id }) => type === 'turn.completed' && turn_id === first)) await spoken
+    return bus.append(id, events)
+  }
+  const commit: Store['turns']['commit'] = async (fence, change) => {
+    if (change.turn_id !== first) await held
+    return store.turns.commit(fence, change)
+  }
+  const one = replica({ bus: { ...bus, append }, store: withTurns({ commit }) })
+  const { id } = await session()
+  first = (await one.start(CALLER, id, asked())).turn.id
+  say()
+  await until(async () => (await store.turns.get(CALLER, first))?.ended_at !== null)
+  const { turn } = await one.start(CALLER, id, asked())
+  const types = follow(t, bus, id, first)
+  speak()
+  await until(() => types.includes('turn.completed'))
+  await new Promise(setImmediate)
+  t.equal(one.activeTurn(id), turn.id)
+  letGo()
+})
+
+t.test('any replica restarts a turn, while a model call of it is in flight', async (t) => {
+  const { bus, say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+  const { opened: worked, open: work } = gate()
+  const tools = toolsThat(() => worked)
+  const [owner, other] = [replica(tools), replica(tools)]
+  const get: Store['turns']['get'] = async (...asked) => {
+    const seen = await store.turns.get(...asked)
+    return seen && { ...seen, restarts: 8 }
+  }
+  const late = replica({ ...tools, store: withTurns({ get }) })
+  const chat = await session()
+  const { turn } = await owner.start(CALLER, chat.id, asked({ max_steps: 1 }))
+  const types = follow(t, bus, chat.id, turn.id)
+  await until(() => types.includes('step.started'))
+  const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
+  const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
+  t.strictSame(await other.toolsChanged(chat, delta, 'next'), next)
+  t.strictSame(await late.toolsChanged(chat, delta, 'next'), next)
+  await t.rejects(late.restart(CALLER, turn.id), { code: 'restart_limit' })
+  await other.restart(CALLER, turn.id)
+  await until(() => types.includes('turn.restarted'))
+  say()
+  await until(() => types.includes('tool_execution.started'))
+  t.strictSame(await other.toolsChanged(chat, delta, 'now'), next)
+  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
+  work()
+})
+
 t.test('a refusal takes back the calls that were made before it', async (t) => {
   const { say, replica } = world(t, {}, [
     { type: 'part', index: 0, part: { type: 'text', text: 'Let me see.' } },
@@ -246,6 +319,40 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
 
+t.test('a cancel that only the store knows of is seen before the next request', async (t) => {
+  const { bus, replica } = world(t, { leaseSeconds: 600 })
+  const readStep: Store['turns']['readStep'] = async (fence, turn, ...rest) => {
+    await store.turns.requestCancel(CALLER, turn)
+    return store.turns.readStep(fence, turn, ...rest)
+  }
+  const one = replica({ store: withTurns({ readStep }) })
+  const { id } = await session()
+  const running = await store.turns.open(CALLER, openRequest(id))
+  if (running?.kind !== 'running') return t.fail(`${running?.kind}`)
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  const types = follow(t, bus, id, turn.id)
+  await endTurn(store, running.fence, running.turn.id)
+  await bus.publish('queue', id)
+  await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+  t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
+})
+
+t.test('a wish that names another turn of the session is none for the one that runs', async (t) => {
+  const { bus, say, replica } = world(t)
+  const one = replica()
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  for (const op of ['restart', 'cancel']) {
+    await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: id }))
+  }
+  await new Promise(setImmediate)
+  say()
+  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'completed', attempt: 1 })
+})
+
 t.test('a cancel does not wait for what a login asks its vendor at its first use', async (t) => {
   const { replica } = world(t)
   const { opened: asks, open: ask } = gate()
@@ -325,6 +432,31 @@ t.test('a turn that waits for a place can be read from its first event', async (
   say()
   await until(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
+})
+
+t.test('a step is committed once what it streamed is in the stream', async (t) => {
+  const { bus, say, replica } = world(t)
+  const { opened: isThere, open: arrive } = gate()
+  const order: string[] = []
+  const append = async (id: string, events: BusEvent[]) => {
+    if (events.some(({ type }) => type === 'content.delta')) {
+      await isThere
+      order.push('streamed')
+    }
+    return bus.append(id, events)
+  }
+  const commit: Store['turns']['commit'] = (...given) => {
+    order.push('committed')
+    return store.turns.commit(...given)
+  }
+  const one = replica({ bus: { ...bus, append }, store: withTurns({ commit }) })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked())
+  say()
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  arrive()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(order, ['streamed', 'committed'])
 })
 
 t.test('nothing is said of a commit that could not be made', async (t) => {

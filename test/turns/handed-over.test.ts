@@ -142,6 +142,8 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   await until(() => types.includes('turn.awaiting_input'))
   await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
   await until(() => types.includes('tool_execution.started'))
+  const ledger = await store.executions.ofTurn(turn.id)
+  t.match(ledger, [{ state: 'started' }], 'begun before it runs: whoever finds it later must not run it anew')
   const left = leaving.drain(5000)
   work()
   await left
@@ -183,7 +185,7 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   const leaving = replica({ store: withTurns({ openSurely }) })
   const started = leaving.start(CALLER, id, asked())
   let isOver = false
-  const drained = leaving.drain(1000).then(() => {
+  const drained = leaving.drain(60_000).then(() => {
     isOver = true
   })
   await new Promise((resolve) => setTimeout(resolve, 20))

@@ -3,7 +3,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import type { Session, Turn } from '../../src/store/store.ts'
+import type { AnnouncedEvent, Session, Turn } from '../../src/store/store.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -18,6 +18,8 @@ import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/patience.ts'
 import { commit, contextOf, hydrate, type Run, terminalEvent } from '../../src/turns/run.ts'
 import { createSlots } from '../../src/turns/slots.ts'
+import { announced } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
 
 const never = new AbortController().signal
 const NOW = '2026-11-22T00:00:00.000Z'
@@ -238,4 +240,23 @@ t.test('that a turn waits is noted at once, its end with those of others', async
   await commit(run, { end: { state: 'cancelled', finish_reason: null, error: null } })
   await new Promise(setImmediate)
   t.strictSame(noted, [`now ${turn.id}`, `later ${turn.id}`])
+})
+
+t.test('what is not known to be in the stream goes with the next commit', async (t) => {
+  const kept: (string[] | undefined)[] = []
+  const { opened: isThere, open: arrive } = gate()
+  const write = async (_: unknown, { announce }: { announce?: AnnouncedEvent[] }) => {
+    kept.push(announce?.map(({ key }) => key))
+    return { messages: [], has_queued: false }
+  }
+  const deps = { store: { turns: { commit: write } } } as unknown as Run['deps']
+  const writer = { emit: () => isThere } as unknown as Run['writer']
+  const run = { active: activeIn('tools'), deps, writer, index: 0 }
+  const say = (key: string) => commit(run, { events: [announced(turn.id, 'ses_1', key)] })
+  await say('one')
+  await say('two')
+  arrive()
+  await new Promise(setImmediate)
+  await say('three')
+  t.strictSame(kept, [['one'], ['one', 'two'], ['three']])
 })

@@ -1,0 +1,140 @@
+/** The heartbeat of leases and the scan for work, on doubles of what they look at. */
+import { mock } from 'node:test'
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { BatonError } from '../../src/errors.ts'
+import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
+import { CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
+import { type EngineState, startLeases } from '../../src/turns/leases.ts'
+import { announced } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
+
+/** The first look, at the start, is made already. */
+async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {
+  const active: EngineState['active'] = new Map()
+  const none = async () => []
+  const nothing = { heartbeat: none, recover: none, idleQueues: none, lapsedApprovals: none, resumable: none }
+  const state = {
+    deps: {
+      store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
+      bus: { ready: async () => {}, ...bus },
+      settings: { replica: 'replica-1', leaseSeconds: 600 },
+      log: pino({ level: 'silent' }),
+    },
+    active,
+    isDraining: () => false,
+  } as unknown as EngineState
+  const leases = startLeases(state)
+  t.teardown(() => leases.stop())
+  await new Promise(setImmediate)
+  const own = (session: string) => {
+    const turn = { id: `turn_of_${session}` } as Turn
+    const mine = createActive(turn, {} as Fence, { id: session } as Session)
+    active.set(session, mine)
+    return mine
+  }
+  return { ...leases, own }
+}
+
+t.test('a process that wakes keeps what is its own before it takes what is lost', async (t) => {
+  const asked: string[] = []
+  const heartbeat = async () => {
+    asked.push('heartbeat')
+    return [{ session_id: 'ses_1', cancelled_turn: null }]
+  }
+  const recover = async () => {
+    asked.push('recover')
+    return []
+  }
+  const { look, own } = await watching(t, { heartbeat, recover })
+  const mine = own('ses_1')
+  asked.splice(0)
+  await look()
+  t.strictSame(asked, ['heartbeat', 'recover'])
+  t.notOk(mine.stop.signal.aborted)
+})
+
+t.test('a heartbeat stops turns that are another’s by now, or to be cancelled', async (t) => {
+  const heartbeat = async () => [
+    { session_id: 'ses_cancelled', cancelled_turn: 'turn_of_ses_cancelled' },
+    { session_id: 'ses_kept', cancelled_turn: null },
+  ]
+  const { look, own } = await watching(t, { heartbeat })
+  const turns = ['ses_cancelled', 'ses_lost', 'ses_kept'].map(own)
+  await look()
+  t.strictSame(
+    turns.map(({ stop }) => stop.signal.reason),
+    [CANCELLED, OWNER_LOST, undefined],
+  )
+})
+
+t.test('who calls for a look while one is under way gets another', async (t) => {
+  const { opened, open } = gate()
+  let looks = 0
+  const recover = async () => {
+    looks++
+    await opened
+    return []
+  }
+  const { look } = await watching(t, { recover })
+  void look()
+  void look()
+  open()
+  await new Promise(setImmediate)
+  t.equal(looks, 2)
+})
+
+t.test('nothing is taken from owners that could not prolong their leases', async (t) => {
+  let isAway = true
+  let looks = 0
+  const recover = async () => {
+    looks++
+    if (isAway) throw new BatonError('unavailable', 'away')
+    return []
+  }
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
+  const { look } = await watching(t, { recover })
+  isAway = false
+  now = 599_000
+  await look()
+  t.equal(looks, 1, 'the store is back, and they are first')
+  now = 600_000
+  await look()
+  t.equal(looks, 2)
+})
+
+t.test('what a turn left unsaid is its owner’s to say for a while, and kept until it is said', async (t) => {
+  const left = { session_id: 'ses_1', turn_id: 'turn_1', events: () => [announced('turn_1', 'ses_1', 'end')] }
+  const did: string[] = []
+  let isRefused = true
+  const append = async () => {
+    did.push('append')
+    if (isRefused) throw new BatonError('unavailable', 'away')
+    return []
+  }
+  let isReady = false
+  const ready = async () => {
+    if (!isReady) throw new BatonError('unavailable', 'away')
+  }
+  const forgetAnnouncements = async () => void did.push('forget')
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
+  const turns = { unannounced: async () => [left], forgetAnnouncements }
+  const { look } = await watching(t, turns, { append, ready })
+  now = 10_000
+  await look()
+  isReady = true
+  await look()
+  now = 12_900
+  await look()
+  t.strictSame(did, [], 'nor is a bus asked that is away')
+  now = 13_100
+  await look()
+  t.strictSame(did, ['append'])
+  isRefused = false
+  await look()
+  t.strictSame(did, ['append', 'append', 'forget'])
+})
