@@ -1,0 +1,120 @@
+/** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
+import t from 'tap'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import type { RegistryRow, RegistryTool } from '../../src/store/store.ts'
+import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { connector } from '../contracts/store-rows.ts'
+import { asked, CALLER, follow, pieces, type Seen, session, store, until, world } from './engines.ts'
+
+const NEVER = new AbortController().signal
+const CALLS: ModelEvent[] = [
+  { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+  { type: 'finish', reason: 'tool_calls' },
+]
+
+const settled = (
+  { call_id, name }: ToolCallPart,
+  id: string,
+  outcome: ToolResultPart['outcome'],
+): Settled => {
+  const ended = { outcome, is_error: outcome !== 'ok' }
+  const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+  const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
+  return { result, settlement: { id, ...ended, ...left, result } }
+}
+
+/** A connector `a` whose one tool is `a.b`. */
+async function server(name = 'a') {
+  const made = await store.connectors.create(connector(CALLER, name))
+  if (made === 'name_taken') throw new Error(`${name} is taken`)
+  const tool = { canonical_name: 'a.b', connector_id: made.id, enabled: true, status: 'available' }
+  return { id: made.id, tool: tool as RegistryTool }
+}
+
+/** A registry that all replicas see at once, and what calls of its one tool ran at which connector. */
+function toolbox(needsApproval = () => false) {
+  const ran: (string | null)[] = []
+  const row: RegistryRow = { session_id: '', revision: 0, updated_at: '', tools: [] }
+  const executor = {
+    redactArguments: async (given: unknown) => given,
+    async run({ call, exec_id, connector }: ExecutorCall) {
+      ran.push(connector?.id ?? null)
+      return settled(call, exec_id, 'ok')
+    },
+    settleUnrun: async (call: ToolCallPart, id: string, outcome: ToolResultPart['outcome']) =>
+      settled(call, id, outcome),
+  }
+  const tools = {
+    ...pieces(Promise.resolve(), []).tools,
+    current: async () => row,
+    overlay: ({ tools }: RegistryRow) => ({
+      tools: [],
+      byExposed: new Map(tools.map((tool) => ['a__b', { tool, rename: null }])),
+      revision: 0,
+    }),
+  }
+  const policy = { needsApproval, isRepeatable: () => false, timeoutMs: () => 0 }
+  return { row, ran, seen: { tools, policy, executor } as unknown as Pick<EngineDeps, Seen> }
+}
+
+/** What became of the one call. */
+const outcome = async (id: string) => {
+  const results = (await store.messages.after(id, 0)).find(({ role }) => role === 'tool')
+  return results?.parts.map((part) => part.type === 'tool_result' && part.outcome)
+}
+
+t.test('a call is not made at a server that took over the name of the one it is for', async (t) => {
+  const { bus, say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox()
+  const one = replica(seen)
+  const [first, other] = [await server('first'), await server('other')]
+  const { id } = await session()
+  row.tools = [first.tool]
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  row.tools = [other.tool]
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame([await outcome(id), ran], [['error'], []])
+})
+
+t.test('what waited for a person is not run at a server of the same name', async (t) => {
+  const turned = async (change: (bound: { id: string }, session: string) => Promise<RegistryTool>) => {
+    const { say, replica } = world(t, {}, CALLS)
+    const { row, ran, seen } = toolbox(() => true)
+    const one = replica(seen)
+    const bound = await server(`name-${Math.random()}`.replace('.', ''))
+    const { id } = await session()
+    await store.connectors.bind(id, bound.id, 'a')
+    row.tools = [bound.tool]
+    const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+    say()
+    t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
+    row.tools = [await change(bound, id)]
+    await one.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
+    await one.wait(CALLER, turn.id, 30, NEVER)
+    return { ran, bound, outcome: await outcome(id) }
+  }
+  const same = await turned(
+    async ({ id }) => ({ connector_id: id, canonical_name: 'a.b', enabled: true }) as RegistryTool,
+  )
+  t.strictSame([same.ran, same.outcome], [[same.bound.id], ['ok']])
+  const anew = await turned(async ({ id }, session) => {
+    const { name } = (await store.connectors.get(CALLER, id)) ?? { name: '' }
+    await store.connectors.delete(CALLER, id)
+    const other = await server(name)
+    await store.connectors.bind(session, other.id, 'a')
+    return other.tool
+  })
+  t.strictSame([anew.ran, anew.outcome], [[], ['cancelled']])
+  const older = await server('older')
+  const aliased = await turned(async ({ id }, session) => {
+    await store.connectors.unbind(session, id)
+    await store.connectors.bind(session, older.id, 'a')
+    return older.tool
+  })
+  t.strictSame([aliased.ran, aliased.outcome], [[], ['cancelled']])
+})
