@@ -112,7 +112,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
     const [effect, isKept] = await Promise.all([
-      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, isMoved ? apply : 'next'),
+      // Whether or not it moved: what was changed for the next step may be wanted now.
+      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }

@@ -4,6 +4,7 @@ import type { Test } from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { ToolsDelta } from '../../src/chat/event.ts'
 import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
+import type { Apply } from '../../src/ports.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
 import type {
   Binding,
@@ -242,6 +243,8 @@ export function setUp(t: Test) {
   const door = createDoor()
   const memory = createMemory()
   const said: { session: string; delta: ToolsDelta }[] = []
+  /** What was to take effect */
+  const told: (ToolsDelta & { apply: Apply })[] = []
   const waiting = new Set<() => void>()
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
@@ -263,7 +266,10 @@ export function setUp(t: Test) {
         said.push({ session, delta })
         for (const wake of waiting) wake()
       },
-      takeEffect: async () => ({ effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }),
+      takeEffect: async (_, delta, apply) => {
+        told.push({ ...delta, apply })
+        return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
+      },
       log: pino({ level: 'silent' }),
     })
     t.teardown(() => tools.close())
@@ -289,5 +295,5 @@ export function setUp(t: Test) {
     door.servers.set(`${one.id}@${one.config_revision}`, answer)
     return one
   }
-  return { ...door, ...memory, create, said, heard, add }
+  return { ...door, ...memory, create, said, told, heard, add }
 }

@@ -379,6 +379,19 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
+t.test('what was changed for the next step can be made to hold now by asking again', async (t) => {
+  const { create, add, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  for (const apply of ['next', 'now'] as const) await tools.setEnabled(session, 's.a', false, apply)
+  const { revision } = await tools.current('ses_1')
+  t.match(told, [
+    { changed: ['s.a'], removed: ['s.a'], tools_revision: revision, apply: 'next' },
+    { changed: [], removed: ['s.a'], tools_revision: revision, apply: 'now' },
+  ])
+})
+
 t.test('a changed definition is blocked until somebody accepts it', async (t) => {
   const { create, add, servers, announce, heard } = setUp(t)
   const tools = create()
