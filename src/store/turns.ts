@@ -155,10 +155,7 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
       const write = () =>
-        value<{ placed: Placed | null; has_queued: boolean }>(db, 'select commit_turn($1, $2)', [
-          record(fence),
-          change,
-        ])
+        value<CommitAnswer>(db, commit.executions ? COMMIT_CALLS : COMMIT, [record(fence), change])
       const answer =
         (await write().catch((thrown: unknown) => {
           // The same commit was still under way, on a connection that was given up; now it has been made.
@@ -166,9 +163,9 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
           throw thrown
         })) ?? (await leftBefore(db, fence, commit))
       if (!answer) throw new StaleOwner()
-      const { placed, has_queued } = answer
+      const { placed, ...rest } = answer
       const messages = placed ? allAsStored(fence.session_id, commit.messages ?? [], placed) : []
-      return { messages, has_queued }
+      return { messages, ...rest }
     },
     heartbeat: (owner, sessions, seconds) =>
       db.query(
@@ -213,6 +210,17 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
   }
 }
 
+interface CommitAnswer {
+  placed: Placed | null
+  has_queued: boolean
+  tools_revision?: number
+}
+const COMMIT = 'select commit_turn($1, $2)'
+/** What the calls are held against is read with the statement that is made anyway. */
+const COMMIT_CALLS = `select commit_turn($1, $2)::jsonb || jsonb_build_object(
+  'tools_revision', (select revision from registry where session_id = $1::jsonb ->> 'session_id')
+)`
+
 async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<void> {
   await db.query(
     'update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3',
@@ -228,7 +236,7 @@ function leftBefore(
   db: Db,
   { session_id, epoch }: Fence,
   { turn_id, messages = [], end, state }: Commit,
-): Promise<{ placed: null; has_queued: boolean } | null> {
+): Promise<CommitAnswer | null> {
   const left = end?.state ?? (state === 'awaiting_input' ? state : null)
   if (left === null || messages.length > 0) return Promise.resolve(null)
   return value(

@@ -51,7 +51,7 @@ export interface View {
 /** What the engine needs beside what routes call. */
 export interface EngineTools
   extends SessionTools,
-    Pick<Registries, 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
+    Pick<Registries, 'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
   /**
    * Brings the session's registry up to date with what its servers list. Waits for servers, and for callers'
    * changes that are under way, no longer than told; what is known by then is written however long the store
@@ -191,6 +191,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   return {
     current: registries.current,
+    newest: registries.newest,
     keep: registries.keep,
     keptRevision: registries.keptRevision,
     noteRevision: registries.noteRevision,
@@ -221,7 +222,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       await inLine(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
-      const row = await registries.current(session.id)
+      const row = await registries.newest(session.id)
       const view = await deps.viewOf(session, provider)
       return listing(
         row,

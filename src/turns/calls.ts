@@ -88,7 +88,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   const [connectors, ledger, registry] = await Promise.all([
     connectorsOf(run),
     deps.store.executions.ofTurn(active.turn.id),
-    deps.tools.current(active.session.id),
+    deps.tools.newest(active.session.id),
   ])
   const { overlay } = prepareStep(run, registry, true)
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
@@ -222,7 +222,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
 /** Nobody is asked about a call whose tool is gone. */
 async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
   if (waiting.length === 0) return
-  const { tools } = await run.deps.tools.current(run.active.session.id)
+  const { tools } = await run.deps.tools.newest(run.active.session.id)
   for (const job of waiting) {
     const { declared } = job
     const isThere = tools.some(

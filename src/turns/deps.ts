@@ -22,6 +22,7 @@ export type TurnTools = Pick<
   | 'bringUpToDate'
   | 'isBehind'
   | 'current'
+  | 'newest'
   | 'keep'
   | 'keptRevision'
   | 'latestRevision'

@@ -126,12 +126,18 @@ export async function commit(
     ...events,
     ...(rest.end ? [announcedEnd(run, rest.end)] : []),
   ]
-  const { messages: stored, has_queued } = await deps.store.turns.commit(active.fence, {
+  const {
+    messages: stored,
+    has_queued,
+    tools_revision,
+  } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
     ...rest,
     announce: [...active.unsaid, ...announce],
   })
   active.hasQueued = has_queued
+  // For the calls that come now: what another replica said of a newer one may have been lost.
+  if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
   const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.

@@ -43,6 +43,20 @@ export async function commitContract(t: Test, store: Store): Promise<void> {
 }
 
 async function stepContract(t: Test, store: Store): Promise<void> {
+  await t.test('a commit of calls tells the revision of the tools that they are held against', async (t) => {
+    const { session, turn, fence } = await runningTurn(store, owner())
+    const delta = { tools_revision: 1, added: [], removed: [], changed: [] }
+    await store.registry.put([{ session_id: session.id, expected: 0, tools: [], delta }])
+    const call = { step: 0, call_id: 'call_1', tool: 'a.b', connector: null, arguments: {} }
+    const row = { ...call, turn_id: turn.id, tools_revision: 0, state: 'started', repeatable: false } as const
+    const executions = [{ ...row, id: id('exec') }]
+    const messages = [message('calls', { turn_id: turn.id, role: 'assistant' })]
+    const committed = await store.turns.commit(fence, { turn_id: turn.id, messages, executions })
+    t.match(committed, { messages: [{ turn_id: turn.id }], tools_revision: 1 })
+    const stale = { ...fence, epoch: fence.epoch + 1 }
+    t.ok((await rejection(store.turns.commit(stale, { turn_id: turn.id, executions }))) instanceof StaleOwner)
+  })
+
   await t.test('a step reads what is new, the registry if it moved, and a wish to cancel', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)

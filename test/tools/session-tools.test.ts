@@ -379,6 +379,17 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
+t.test('a change that nobody told of is in the list all the same', async (t) => {
+  const { create, add } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [])
+  add('s', { tools: [tool('a')] })
+  const { tools_revision } = await there.bind(session, 's', 'next', null)
+  t.equal((await here.list(session, null)).revision, tools_revision)
+  t.equal((await here.newest('ses_1')).revision, tools_revision)
+})
+
 t.test('what was changed for the next step can be made to hold now by asking again', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()

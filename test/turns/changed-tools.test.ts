@@ -1,9 +1,11 @@
 /** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
+import { pino } from 'pino'
 import t from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import type { RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { connector } from '../contracts/store-rows.ts'
 import { asked, CALLER, follow, pieces, type Seen, session, store, until, world } from './engines.ts'
@@ -49,10 +51,11 @@ function toolbox(needsApproval = () => false) {
   const tools = {
     ...pieces(Promise.resolve(), []).tools,
     current: async () => row,
-    overlay: ({ tools }: RegistryRow) => ({
+    newest: async () => row,
+    overlay: ({ tools, revision }: RegistryRow) => ({
       tools: [],
       byExposed: new Map(tools.map((tool) => ['a__b', { tool, rename: null }])),
-      revision: 0,
+      revision,
     }),
   }
   const policy = { needsApproval, isRepeatable: () => false, timeoutMs: () => 0 }
@@ -76,6 +79,29 @@ t.test('a call is not made at a server that took over the name of the one it is 
   const types = follow(t, bus, id, turn.id)
   await until(() => types.includes('step.started'))
   row.tools = [other.tool]
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame([await outcome(id), ran], [['error'], []])
+})
+
+t.test('a tool that another replica switched off is not run, whether or not that was told', async (t) => {
+  const { bus, say, replica } = world(t, {}, CALLS)
+  const { ran, seen } = toolbox()
+  const registries = createRegistries({ store, emit: async () => {}, log: pino({ level: 'silent' }) })
+  const one = replica({ ...seen, tools: { ...seen.tools, ...registries } as unknown as EngineDeps['tools'] })
+  const { tool } = await server('switched')
+  const { id } = await session()
+  const write = (revision: number, enabled: boolean) => {
+    const delta = { tools_revision: revision, added: [], removed: [], changed: [] }
+    return store.registry.put([
+      { session_id: id, expected: revision - 1, tools: [{ ...tool, enabled }], delta },
+    ])
+  }
+  await write(1, true)
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  await write(2, false)
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame([await outcome(id), ran], [['error'], []])

@@ -125,7 +125,12 @@ t.test('calls that could not be run to their end are given up under their own st
     const seen = {
       policy,
       executor,
-      tools: { ...tools, current: async () => registry, overlay: () => overlay },
+      tools: {
+        ...tools,
+        current: async () => registry,
+        newest: async () => registry,
+        overlay: () => overlay,
+      },
     }
     const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
     const { id } = await session()

@@ -175,6 +175,8 @@ export interface Committed {
   messages: Message[]
   /** The turn has ended and another one of its session waits */
   has_queued: boolean
+  /** Beside calls: the revision of the session's registry as they begin */
+  tools_revision?: number
 }
 
 export interface Turns {
