@@ -17,6 +17,13 @@ export type StoredBindings = { connector: StoredConnector; alias: string | null 
 export const toBindings = (stored: StoredBindings): Binding[] =>
   stored.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
 
+/** The connectors of bindings with their revisions, in one word; BOUND is the same in SQL, for a session `$5`. */
+export const boundOf = (bindings: readonly Binding[]): string =>
+  bindings.map(({ connector: { id, config_revision } }) => `${id}@${config_revision}`).join(' ')
+export const BOUND = `
+  select coalesce(string_agg(c.id || '@' || c.config_revision, ' ' order by b.place), '')
+    from binding b join connector c on c.id = b.connector_id where b.session_id = $5`
+
 /** What a patch may write. */
 const PATCHABLE = {
   name: 'text',

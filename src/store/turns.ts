@@ -2,6 +2,7 @@
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
  * there, under its locks.
  */
+import { BOUND } from './connectors.ts'
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
@@ -13,9 +14,9 @@ import {
   type AnnouncedEvent,
   type Commit,
   type Fence,
-  type RegistryRow,
   type Settlement,
   StaleOwner,
+  type StepRead,
   type Turn,
   type TurnEnd,
   type Turns,
@@ -144,13 +145,12 @@ type EngineVerb =
 function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
   return {
     async readStep(fence, turn, afterSeq, knownRevision) {
-      const read = await value<{
-        messages: StoredMessage[]
-        registry: RegistryRow | null
-        cancel_requested: boolean
-      }>(db, 'select read_step($1, $2, $3, $4)', [record(fence), turn, afterSeq, knownRevision])
-      if (!read) throw new StaleOwner()
-      return { ...read, messages: read.messages.map(parts.message) }
+      const [row] = await db.query<{ read: StoredRead | null; bound: string }>(
+        `select read_step($1, $2, $3, $4) as read, (${BOUND}) as bound`,
+        [record(fence), turn, afterSeq, knownRevision, fence.session_id],
+      )
+      if (!row?.read) throw new StaleOwner()
+      return { ...row.read, bound: row.bound, messages: row.read.messages.map(parts.message) }
     },
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
@@ -209,6 +209,8 @@ function engineVerbs(db: Db, parts: Parts): Pick<Turns, EngineVerb> {
     },
   }
 }
+
+type StoredRead = Omit<StepRead, 'messages' | 'bound'> & { messages: StoredMessage[] }
 
 interface CommitAnswer {
   placed: Placed | null

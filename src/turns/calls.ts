@@ -272,12 +272,13 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
   run.history.push(...stored)
 }
 
-/** The session's connectors, read anew only when its registry has moved. */
+/** The session's connectors, read anew only when its registry or one of them has moved since the step before. */
 async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
   const revision = run.registry?.revision ?? -1
-  if (run.connectors?.revision === revision) return run.connectors.byId
+  const { bound, connectors: known } = run
+  if (known?.revision === revision && known.bound === bound) return known.byId
   const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
-  const connectors = connectorsIn(bindings, revision)
+  const connectors = connectorsIn(bindings, revision, bound)
   run.connectors = connectors
   return connectors.byId
 }

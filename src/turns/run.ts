@@ -35,8 +35,10 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, as of a registry revision */
-  connectors: { revision: number; byId: ReadonlyMap<string, Connector> } | null
+  /** The bound connectors, as of a registry revision and of what the store called `bound` */
+  connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
+  /** Of the connectors as they were when the step was read */
+  bound: string
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
   /** Nothing can have changed since it was read: the next step need not read again */
@@ -84,12 +86,14 @@ export const endedStep = ({ step, folding }: Attempt, finish_reason: Step['finis
 export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
   steps.filter(({ ended_at, discarded }) => ended_at !== null && !discarded).length
 
-/** The connectors of a session's bindings, as of a registry revision. */
+/** The connectors of a session's bindings, as of then. */
 export const connectorsIn = (
   bindings: readonly Binding[],
   revision: number,
+  bound: string,
 ): NonNullable<Run['connectors']> => ({
   revision,
+  bound,
   byId: new Map(bindings.map(({ connector }) => [connector.id, connector])),
 })
 

@@ -5,11 +5,13 @@ import { StaleOwner, type Step, type Store } from '../../src/store/store.ts'
 import {
   announced,
   COMPLETED,
+  connector,
   endTurn,
   id,
   LAPSED,
   LEASE,
   message,
+  newSession,
   openRequest,
   owner,
   rejection,
@@ -43,6 +45,27 @@ export async function commitContract(t: Test, store: Store): Promise<void> {
 }
 
 async function stepContract(t: Test, store: Store): Promise<void> {
+  await t.test(
+    'a step tells its connectors as the turn’s start does, until one of them is changed',
+    async (t) => {
+      const scope = owner()
+      const session = await newSession(store, scope)
+      for (const name of ['b', 'a']) {
+        const made = await store.connectors.create(connector(scope, name))
+        if (made !== 'name_taken') await store.connectors.bind(session.id, made.id, null)
+      }
+      const opened = await store.turns.open(scope, openRequest(session.id))
+      if (opened?.kind !== 'running') return t.fail(`${opened?.kind}`)
+      const bound = async () => (await store.turns.readStep(opened.fence, opened.turn.id, 0, 0)).bound
+      const before = await bound()
+      t.equal(opened.start?.bound, before)
+      const [first] = opened.start?.bindings ?? []
+      if (!first) return t.fail('nothing is bound')
+      await store.connectors.update(scope, first.connector, { require_approval: 'always' })
+      t.not(await bound(), before)
+    },
+  )
+
   await t.test('a commit of calls tells the revision of the tools that they are held against', async (t) => {
     const { session, turn, fence } = await runningTurn(store, owner())
     const delta = { tools_revision: 1, added: [], removed: [], changed: [] }
@@ -70,6 +93,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       messages: [],
       registry: null,
       cancel_requested: false,
+      bound: '',
     })
     await store.registry.put([
       {

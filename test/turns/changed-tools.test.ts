@@ -3,7 +3,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
-import type { RegistryRow, RegistryTool } from '../../src/store/store.ts'
+import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
@@ -36,7 +36,7 @@ async function server(name = 'a') {
 }
 
 /** A registry that all replicas see at once, and what calls of its one tool ran at which connector. */
-function toolbox(needsApproval = () => false) {
+function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
   const ran: (string | null)[] = []
   const row: RegistryRow = { session_id: '', revision: 0, updated_at: '', tools: [] }
   const executor = {
@@ -58,6 +58,7 @@ function toolbox(needsApproval = () => false) {
       revision,
     }),
   }
+  const needsApproval = (_: RegistryTool, connector: Connector | null) => asks(connector)
   const policy = { needsApproval, isRepeatable: () => false, timeoutMs: () => 0 }
   return { row, ran, seen: { tools, policy, executor } as unknown as Pick<EngineDeps, Seen> }
 }
@@ -105,6 +106,30 @@ t.test('a tool that another replica switched off is not run, whether or not that
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
   t.strictSame([await outcome(id), ran], [['error'], []])
+})
+
+t.test('a connector’s new settings hold from the next step of a turn on', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
+  const { id } = await session()
+  const bound = await server('strict')
+  await store.connectors.bind(id, bound.id, 'a')
+  const connector = await store.connectors.get(CALLER, bound.id)
+  if (!connector) return t.fail('it is gone')
+  row.tools = [bound.tool]
+  const { run } = seen.executor
+  const executor = {
+    ...seen.executor,
+    async run(call: ExecutorCall) {
+      await store.connectors.update(CALLER, connector, { require_approval: 'always' })
+      return run(call)
+    },
+  }
+  const one = replica({ ...seen, executor })
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 3 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input', steps: [{}, {}] })
+  t.strictSame(ran, [bound.id])
 })
 
 t.test('what waited for a person is not run at a server of the same name', async (t) => {

@@ -111,6 +111,8 @@ export interface TurnStart extends TurnGround {
   /** Null when the session's registry still has `known_revision` */
   registry: RegistryRow | null
   bindings: Binding[]
+  /** Of these bindings, as StepRead has it */
+  bound: string
 }
 export type Opened =
   /** `start`: null where what was said before cannot be read */
@@ -162,6 +164,8 @@ export interface StepRead {
   /** Null when the session's registry still has `knownRevision` */
   registry: RegistryRow | null
   cancel_requested: boolean
+  /** Another where the session binds other connectors, or one of them was changed */
+  bound: string
 }
 
 /** What must be known before a turn is opened. */
