@@ -15,10 +15,12 @@ import {
   DRAINING,
   OWNER_LOST,
   RESTART_LIMIT,
+  type RestartAnswer,
   requestRestart,
   requestStop,
 } from './active.ts'
 import { expireRemoved, recordDecision } from './approvals.ts'
+import { createAsks } from './asks.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
@@ -62,11 +64,17 @@ export interface Engine extends Turns {
 /** What an owner of turns, or all replicas, must hear: a message of the bus's topic `control`. */
 export type Control =
   | { op: 'cancel'; turn_id: string; session_id: string }
-  | { op: 'restart'; turn_id: string; session_id: string }
-  | { op: 'tools'; session_id: string; apply: Apply; removed: string[]; revision: number }
+  | Wish
+  | { op: 'answer'; ask: string; answer: RestartAnswer }
   | { op: 'revision'; session_id: string; revision: number }
   /** A turn was given away: whoever hears this first may have it */
   | { op: 'handed_over'; session_id: string }
+
+/** What the owner of a turn answers, where it came with an id to `ask` by. */
+type Wish = { session_id: string; ask?: string } & (
+  | { op: 'restart'; turn_id: string }
+  | { op: 'tools'; apply: Apply; removed: string[]; revision: number }
+)
 
 /** Until `begin` it runs what it is asked for, and hears of nothing else. */
 export function createEngine(deps: EngineDeps): Engine {
@@ -229,20 +237,28 @@ export function createEngine(deps: EngineDeps): Engine {
     ])
 
   const tell = (control: Control) => bus.publish('control', JSON.stringify(control))
+  const asks = createAsks<Wish>(tell)
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
     if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
     if (control.op === 'handed_over') return void leases?.look()
+    if (control.op === 'answer') return void asks.answered(control.ask, control.answer)
     const mine = active.get(control.session_id)
     if (!mine) {
       if (control.op === 'cancel') leases?.retry(control.turn_id)
       return
     }
-    if (control.op === 'tools') return void applyNow(mine, control.apply, control.removed, control.revision)
-    if (mine.turn.id !== control.turn_id) return
-    if (control.op === 'cancel') requestStop(mine, CANCELLED)
-    else requestRestart(mine)
+    if (control.op === 'cancel' && mine.turn.id === control.turn_id) requestStop(mine, CANCELLED)
+    if (control.op !== 'cancel') grant(mine, control)
+  }
+
+  function grant(mine: ActiveTurn, wish: Wish): void {
+    if (wish.op === 'restart' && mine.turn.id !== wish.turn_id) return
+    // The version before tells of those for the next step too.
+    if (wish.op === 'tools' && wish.apply !== 'now') return
+    const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish.removed, wish.revision)
+    if (wish.ask !== undefined) void tell({ op: 'answer', ask: wish.ask, answer })
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
@@ -277,13 +293,9 @@ export function createEngine(deps: EngineDeps): Engine {
     )
   }
 
-  const isCalling = async (turn: string): Promise<boolean> =>
-    (await store.executions.ofTurn(turn)).some((row) => row.state !== 'settled')
-
-  function applyNow(mine: ActiveTurn, apply: Apply, removed: string[], revision: number) {
-    if (apply !== 'now') return 'next_step'
+  function applyNow(mine: ActiveTurn, removed: string[], revision: number): RestartAnswer {
     cancelRemoved(mine, new Set(removed))
-    return requestRestart(mine, revision) === 'restarting' ? 'restart' : 'next_step'
+    return requestRestart(mine, revision)
   }
 
   return {
@@ -292,16 +304,16 @@ export function createEngine(deps: EngineDeps): Engine {
     cancel,
     async restart(caller, id) {
       const turn = await find(caller, id)
+      if (turn.state !== 'running') throw refusal(false)
       const mine = active.get(turn.session_id)
-      if (mine?.turn.id === id) {
-        const answer = requestRestart(mine)
-        if (answer === 'restarting') return find(caller, id)
-        throw refusal(answer === 'limit')
-      }
-      if (turn.state !== 'running' || (await isCalling(id))) throw refusal(false)
-      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
-      await tell({ op: 'restart', turn_id: id, session_id: turn.session_id })
-      return turn
+      const answer =
+        mine?.turn.id === id
+          ? requestRestart(mine)
+          : await asks.ask({ op: 'restart', turn_id: id, session_id: turn.session_id })
+      // Where the bus is well its owner may be slow, and do it yet.
+      if (answer === null) await bus.ready()
+      else if (answer !== 'restarting') throw refusal(answer === 'limit')
+      return find(caller, id)
     },
     async decide(caller, id, call, decision) {
       await recordDecision(deps, caller, await find(caller, id), call, decision)
@@ -318,29 +330,26 @@ export function createEngine(deps: EngineDeps): Engine {
     async toolsChanged(session, delta, apply) {
       const mine = active.get(session.id)
       if (mine) {
-        const from = applyNow(mine, apply, delta.removed, delta.tools_revision)
-        return {
-          effective: { turn_id: mine.turn.id, from },
-          restarted_turn_id: from === 'restart' ? mine.turn.id : null,
-        }
+        return effect(
+          mine.turn.id,
+          apply === 'now' ? applyNow(mine, delta.removed, delta.tools_revision) : null,
+        )
       }
       const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
       const turn = id === null ? null : await store.turns.get(EVERYONE, id)
       if (!turn || turn.state === 'queued') {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
-      if (turn.state === 'awaiting_input' && apply === 'now') {
-        if (await expireRemoved(deps, turn.id, delta.removed)) await state.resume(turn.id)
-      } else {
-        const { removed, tools_revision: revision } = delta
-        await tell({ op: 'tools', session_id: session.id, apply, removed, revision })
+      if (apply !== 'now') return effect(turn.id, null)
+      const { removed, tools_revision: revision } = delta
+      if (turn.state === 'running') {
+        return effect(
+          turn.id,
+          await asks.ask({ op: 'tools', session_id: session.id, apply, removed, revision }),
+        )
       }
-      const mayRestart = apply === 'now' && turn.state === 'running' && turn.restarts < RESTART_LIMIT
-      const restarts = mayRestart && !(await isCalling(turn.id))
-      return {
-        effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
-        restarted_turn_id: restarts ? turn.id : null,
-      }
+      if (await expireRemoved(deps, turn.id, removed)) await state.resume(turn.id)
+      return effect(turn.id, null)
     },
     begin() {
       bus.subscribe('control', obey)
@@ -370,6 +379,15 @@ export function createEngine(deps: EngineDeps): Engine {
     activeTurn: (session) => active.get(session)?.turn.id ?? null,
   }
 }
+
+/** What a change of tools does to the turn: its owner says so, or nobody. */
+const effect = (
+  turn_id: string,
+  answer: RestartAnswer | null,
+): Pick<ToolsChange, 'effective' | 'restarted_turn_id'> =>
+  answer === 'restarting'
+    ? { effective: { turn_id, from: 'restart' }, restarted_turn_id: turn_id }
+    : { effective: { turn_id, from: 'next_step' }, restarted_turn_id: null }
 
 const refusal = (isLimit: boolean) =>
   isLimit

@@ -1,14 +1,29 @@
 /** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
 import { pino } from 'pino'
-import t from 'tap'
+import t, { type Test } from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
-import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { Connector, RegistryRow, RegistryTool, Store } from '../../src/store/store.ts'
 import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { connector } from '../contracts/store-rows.ts'
-import { asked, CALLER, follow, pieces, type Seen, session, store, until, world } from './engines.ts'
+import { gate } from '../emulators/http.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  HELLO,
+  pieces,
+  type Seen,
+  session,
+  store,
+  until,
+  withTurns,
+  world,
+} from './engines.ts'
 
 const NEVER = new AbortController().signal
 const CALLS: ModelEvent[] = [
@@ -168,4 +183,67 @@ t.test('what waited for a person is not run at a server of the same name', async
     return older.tool
   })
   t.strictSame([aliased.ran, aliased.outcome], [[], ['cancelled']])
+})
+
+// ---------------------------------------------------------------- asked of another replica
+
+/** Two replicas, of which the first runs a turn whose model speaks; `bus`: as the other one sees it. */
+async function apart(
+  t: Test,
+  other: (bus: Bus) => Partial<Bus> = () => ({}),
+  owner: Partial<Store['turns']> = {},
+) {
+  const { bus, say, replica } = world(t, {}, HELLO)
+  const one = replica({ store: withTurns(owner) })
+  const two = replica({ bus: { ...bus, ...other(bus) } })
+  const opened = await session()
+  const { turn } = await one.start(CALLER, opened.id, asked())
+  const types = follow(t, bus, opened.id, turn.id)
+  await until(() => types.includes('step.started'))
+  const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
+  const change = () => two.toolsChanged(opened, delta, 'now')
+  return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
+}
+
+t.test('a restart that another replica is asked for is told by its owner', async (t) => {
+  const { turn, types, say, change, restart } = await apart(t)
+  const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
+  t.strictSame(await change(), restarted)
+  await until(() => types.includes('turn.restarted'))
+  await until(() => types.at(-1) === 'step.started')
+  t.match(await restart(), { id: turn.id, state: 'running' })
+  await until(() => types.filter((type) => type === 'turn.restarted').length === 2)
+  say()
+  await until(() => types.includes('turn.completed'))
+})
+
+t.test('no restart is claimed of a step that is being committed', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { opened: reached, open: reach } = gate()
+  const { turn, types, say, change, restart } = await apart(t, undefined, {
+    async commit(...args) {
+      reach()
+      await committed
+      return store.turns.commit(...args)
+    },
+  })
+  say()
+  await reached
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'not_restartable' })
+  commit()
+  await until(() => types.includes('turn.completed'))
+})
+
+t.test('no restart is claimed where its owner cannot be told', async (t) => {
+  const away = () => Promise.reject(new BatonError('unavailable', 'away'))
+  const { turn, types, say, change, restart } = await apart(t, () => ({
+    publish: async () => {},
+    ready: away,
+  }))
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'unavailable' })
+  say()
+  await until(() => types.includes('turn.completed'))
+  t.notOk(types.includes('turn.restarted'))
 })
