@@ -53,9 +53,10 @@ export interface EngineTools
   extends SessionTools,
     Pick<Registries, 'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
   /**
-   * Brings the session's registry up to date with what its servers list. Waits for servers, and for callers'
-   * changes that are under way, no longer than told; what is known by then is written however long the store
-   * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
+   * Brings the session's registry up to date with what its servers list. Waits for servers no longer than told, and
+   * for callers' changes that are under way, which wait for none; what is known by then is written however long the
+   * store takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited for
+   * servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
@@ -63,6 +64,11 @@ export interface EngineTools
   isBehind(session: string): boolean
   close(): Promise<void>
 }
+
+type Effect = ReturnType<SessionToolsDeps['takeEffect']>
+
+/** Longest that anybody waits for callers' changes of a session that are being written. */
+const LINE_WAIT_MS = 1_000
 
 /** Sessions that follow a server's announcement or a changed connector at once; the others see it at their next turn. */
 export const FOLLOWERS = 1_000
@@ -74,6 +80,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
+  /** What is to take effect now, and has not been told */
+  const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
 
   /**
    * One change of a session at a time in this process; the compare-and-swap guards against the others. Nobody
@@ -113,10 +121,36 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
+      takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
+  }
+
+  /** Changes that come together are told together, once the line is empty: each telling may be a restart. */
+  function takeEffect(session: Session, delta: ToolsDelta, apply: Apply): Effect {
+    if (apply === 'next') return deps.takeEffect(session, delta, apply)
+    const known = untold.get(session.id)
+    if (known) {
+      known.delta.removed.push(...delta.removed)
+      known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
+      return known.effect
+    }
+    const effect = lineEmpty(session.id).then(() => {
+      untold.delete(session.id)
+      return deps.takeEffect(session, delta, apply)
+    })
+    untold.set(session.id, { delta, effect })
+    return effect
+  }
+
+  async function lineEmpty(session: string): Promise<void> {
+    const until = performance.now() + LINE_WAIT_MS
+    for (let left = LINE_WAIT_MS; left > 0; left = until - performance.now()) {
+      const line = lines.get(session)
+      if (!line) return
+      await within(left, line)
+    }
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
@@ -201,8 +235,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const line = lines.get(session)
       // Read a moment ago, and nothing has moved since.
       if (known && !line && upkeep.isCurrent(session, known)) return 0
+      if (line) await lineEmpty(session)
       const from = performance.now()
-      if (line) await within(deadlineMs, line)
       const servers = upkeep.servers(session)
       // Nothing was announced since its registry was made, and every server was there then.
       if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from

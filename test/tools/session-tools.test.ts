@@ -379,6 +379,37 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
+t.test('changes that come together take effect together', async (t) => {
+  const { create, add, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const names = Array.from({ length: 45 }, (_, i) => `t${i}`)
+  await tools.open(session, [add('s', { tools: names.map((name) => tool(name)) })])
+  const changes = names.map((name) => tools.setEnabled(session, `s.${name}`, false, 'now'))
+  const revisions = (await Promise.all(changes)).map(({ tools_revision }) => tools_revision)
+  t.equal(new Set(revisions).size, 45)
+  t.equal(told.length, 1)
+  t.match(told, [{ apply: 'now', tools_revision: Math.max(...revisions) }])
+  t.strictSame([...(told[0]?.removed ?? [])].sort(), names.map((name) => `s.${name}`).sort())
+})
+
+t.test('a turn waits for callers’ changes without losing the time that it has for servers', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    await new Promise((resolve) => setTimeout(resolve, 60))
+    return put(changes)
+  }
+  const changes = ['s.a', 's.b'].map((name) => tools.setEnabled(session, name, false, 'next'))
+  t.ok(tools.isBehind('ses_1'))
+  t.ok((await tools.bringUpToDate('ses_1', 0)) < 60)
+  t.notOk((await tools.current('ses_1')).tools.some(({ server, enabled }) => server === 's' && enabled))
+  await Promise.all(changes)
+})
+
 t.test('a change that nobody told of is in the list all the same', async (t) => {
   const { create, add } = setUp(t)
   const [here, there] = [create(), create()]
