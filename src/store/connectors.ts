@@ -13,9 +13,9 @@ interface StoredConnector extends Omit<Connector, 'secret'> {
 const toConnector = (stored: StoredConnector): Connector => ({ ...stored, secret: bytesOf(stored.secret) })
 
 /** As SQL gives them: bindings_json in the schema. */
-export type StoredBindings = { connector: StoredConnector; alias: string | null }[]
+export type StoredBindings = (Omit<Binding, 'connector'> & { connector: StoredConnector })[]
 export const toBindings = (stored: StoredBindings): Binding[] =>
-  stored.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
+  stored.map(({ connector, ...rest }) => ({ connector: toConnector(connector), ...rest }))
 
 /** The connectors of bindings with their revisions, in one word; BOUND is the same in SQL, for a session `$5`. */
 export const boundOf = (bindings: readonly Binding[]): string =>
@@ -188,7 +188,7 @@ async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
   }
 }
 
-type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'isNameBeside' | 'sessionsOf'
+type BindingVerb = 'bindings' | 'bind' | 'unbind' | 'switchTool' | 'isNameBeside' | 'sessionsOf'
 
 function bindings(db: Db): Pick<Connectors, BindingVerb> {
   return {
@@ -210,6 +210,13 @@ function bindings(db: Db): Pick<Connectors, BindingVerb> {
         session,
         connector,
       ])) !== null,
+    async switchTool(session, connector, tool, isOn) {
+      await db.query(
+        `update binding set off = array_remove(off, $3) || case when $4::boolean then '{}' else array[$3::text] end
+          where session_id = $1 and connector_id = $2`,
+        [session, connector, tool, isOn],
+      )
+    },
     isNameBeside: async (connector, name) =>
       (await value(
         db,

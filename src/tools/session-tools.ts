@@ -11,7 +11,14 @@ import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery, type Discovery, type LookUp, lastList } from './discovery.ts'
+import {
+  type Asked,
+  connectBudgetMs,
+  createDiscovery,
+  type Discovery,
+  type LookUp,
+  lastList,
+} from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -168,7 +175,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     session: Session,
     apply: Apply,
     wait: LookUp | null,
-    work: (bindings: readonly Binding[]) => Promise<readonly Binding[]>,
+    work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
     const [about, first] = await inLine(session.id, async () => {
       const ground = await registries.ground(session.id)
@@ -288,6 +295,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const make = async ({ row: { tools } }: Ground): Promise<NextRegistry> => {
         const tool = tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
+        const { connector_id: from, mcp_tool_name: own } = tool
+        if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
         const others = tools.filter((one) => one !== tool)
         // One that comes back is declared behind the others, so that what the model has seen stays.
         const next = enabled

@@ -152,6 +152,14 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
         [one.id, 'alias'],
       ],
     )
+    const off = async () => (await store.connectors.bindings(session)).map((binding) => binding.off)
+    for (const isOn of [false, false, true, false])
+      await store.connectors.switchTool(session, one.id, 'a b', isOn)
+    await store.connectors.switchTool(session, one.id, 'c', false)
+    await store.connectors.switchTool(session, one.id, 'c', true)
+    t.strictSame(await off(), [[], ['a b']])
+    await store.connectors.bind(session, one.id, 'alias')
+    t.strictSame(await off(), [[], ['a b']], 'under a new alias too')
     t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
     const isBeside = (of: { id: string }, name: string) => store.connectors.isNameBeside(of.id, name)
     t.equal(await isBeside(two, 'alias'), false, 'an alias stands in for its name')

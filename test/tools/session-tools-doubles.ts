@@ -132,7 +132,7 @@ export function createDoor() {
 /** The few verbs that session tools use, with the same meaning as the store's. */
 export function createMemory() {
   const connectors = new Map<string, Connector>()
-  const bindings = new Map<string, { id: string; alias: string | null }[]>()
+  const bindings = new Map<string, { id: string; alias: string | null; off: string[] }[]>()
   const rows = new Map<string, RegistryRow>()
   const lists = new Map<string, unknown>()
   const pins = new Map<string, { tool: string; hash: string; definition: unknown }[]>()
@@ -184,13 +184,14 @@ export function createMemory() {
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
       bindings: async (session: string): Promise<Binding[]> =>
-        (bindings.get(session) ?? []).flatMap(({ id, alias }) => {
+        (bindings.get(session) ?? []).flatMap(({ id, alias, off }) => {
           const one = connectors.get(id)
-          return one ? [{ connector: one, alias }] : []
+          return one ? [{ connector: one, alias, off }] : []
         }),
       bind: async (session: string, id: string, alias: string | null) => {
-        const others = (bindings.get(session) ?? []).filter((one) => one.id !== id)
-        bindings.set(session, [...others, { id, alias }])
+        const own = bindings.get(session) ?? []
+        const { off = [] } = own.find((one) => one.id === id) ?? {}
+        bindings.set(session, [...own.filter((one) => one.id !== id), { id, alias, off }])
       },
       unbind: async (session: string, id: string) => {
         const own = bindings.get(session) ?? []
@@ -199,6 +200,11 @@ export function createMemory() {
           own.filter((one) => one.id !== id),
         )
         return own.some((one) => one.id === id)
+      },
+      switchTool: async (session: string, id: string, name: string, isOn: boolean) => {
+        for (const one of bindings.get(session) ?? []) {
+          if (one.id === id) one.off = [...one.off.filter((known) => known !== name), ...(isOn ? [] : [name])]
+        }
       },
       isNameBeside: never,
       sessionsOf: async (id: string) =>

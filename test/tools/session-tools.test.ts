@@ -379,6 +379,54 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
+t.test('a tool that is off stays off while its server is bound, whatever becomes of the list', async (t) => {
+  const { create, add, servers, connectors } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a'), tool('b')] })
+  await tools.open(session, [one])
+  const enabled = async () =>
+    (await tools.list(session, null)).tools.flatMap((it) =>
+      it.server ? [[it.canonical_name, it.enabled]] : [],
+    )
+  const listing = async (names: string[]) => {
+    servers.set(`${one.id}@${one.config_revision}`, { tools: names.map((name) => tool(name)) })
+    await tools.refresh(session, 'next')
+  }
+  await tools.setEnabled(session, 's.a', false, 'next')
+  await listing(['b'])
+  t.strictSame(await enabled(), [['s.b', true]])
+  await listing(['a', 'b'])
+  t.strictSame(await enabled(), [
+    ['s.b', true],
+    ['s.a', false],
+  ])
+  connectors.set(one.id, { ...one, name: 'renamed' })
+  await tools.refresh(session, 'next')
+  t.strictSame(await enabled(), [
+    ['renamed.a', false],
+    ['renamed.b', true],
+  ])
+  await tools.setEnabled(session, 'renamed.a', true, 'next')
+  await listing(['b'])
+  await listing(['a', 'b'])
+  t.strictSame(await enabled(), [
+    ['renamed.b', true],
+    ['renamed.a', true],
+  ])
+  await tools.setEnabled(session, 'renamed.b', false, 'next')
+  await tools.unbind(session, one.id, 'next')
+  await tools.bind(session, one.id, 'next', null)
+  t.strictSame(
+    await enabled(),
+    [
+      ['renamed.a', true],
+      ['renamed.b', true],
+    ],
+    'bound anew, it begins anew',
+  )
+})
+
 t.test('changes that come together take effect together', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()

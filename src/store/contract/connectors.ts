@@ -34,6 +34,8 @@ export type NewConnector = Omit<Connector, 'config_revision' | 'created_at' | 'u
 export interface Binding {
   connector: Connector
   alias: string | null
+  /** Its tools that were switched off, by its own names, whether or not it lists them now */
+  off: string[]
 }
 
 /** One tool of a session, as its registry row keeps it. */
@@ -136,6 +138,8 @@ export interface Connectors {
   bindings(session: string): Promise<Binding[]>
   bind(session: string, connector: string, alias: string | null): Promise<void>
   unbind(session: string, connector: string): Promise<boolean>
+  /** Notes that a tool of a bound connector is switched on or off. */
+  switchTool(session: string, connector: string, tool: string, isOn: boolean): Promise<void>
   /** A session that binds the connector without an alias has another server of this name. */
   isNameBeside(connector: string, name: string): Promise<boolean>
   /** Sessions that bind a connector, newest use first. */
