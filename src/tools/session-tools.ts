@@ -215,19 +215,10 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
   }
 
-  /** Two servers of a session never share a name: their tools' canonical names would meet. */
-  function assertFree(bindings: readonly Binding[], id: string, server: string): void {
-    const holder = bindings.find(
-      (one) => one.connector.id !== id && (one.alias ?? one.connector.name) === server,
-    )
-    if (!holder) return
-    throw new BatonError(
-      'name_taken',
-      `Another server of this session is named ${server}; bind with an alias.`,
-      {
-        param: 'alias',
-      },
-    )
+  async function bind(session: Session, found: Connector, alias: string | null): Promise<void> {
+    if (await store.connectors.bind(session.id, found.id, alias)) return
+    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
+    throw new BatonError('name_taken', words, { param: 'alias' })
   }
 
   return {
@@ -257,7 +248,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
-      for (const one of connectors) await store.connectors.bind(session.id, one.id, null)
+      for (const one of connectors) await bind(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))
       await discovery.lookUp(bindings, { deadlineMs: 'budget' })
       await inLine(session.id, () => upkeep.update(session.id))
@@ -276,9 +267,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
-        assertFree(bindings, found.id, alias ?? found.name)
-        await store.connectors.bind(session.id, found.id, alias)
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
+        await bind(session, found, alias)
         return [{ connector: found, alias }]
       })
     },

@@ -190,8 +190,12 @@ export function createMemory() {
         }),
       bind: async (session: string, id: string, alias: string | null) => {
         const own = bindings.get(session) ?? []
+        const nameOf = (one: { id: string; alias: string | null }) =>
+          one.alias ?? connectors.get(one.id)?.name
+        if (own.some((one) => one.id !== id && nameOf(one) === nameOf({ id, alias }))) return false
         const { off = [] } = own.find((one) => one.id === id) ?? {}
         bindings.set(session, [...own.filter((one) => one.id !== id), { id, alias, off }])
+        return true
       },
       unbind: async (session: string, id: string) => {
         const own = bindings.get(session) ?? []
@@ -206,7 +210,6 @@ export function createMemory() {
           if (one.id === id) one.off = [...one.off.filter((known) => known !== name), ...(isOn ? [] : [name])]
         }
       },
-      isNameBeside: never,
       sessionsOf: async (id: string) =>
         [...bindings].filter(([, own]) => own.some((one) => one.id === id)).map(([session]) => session),
       saveList: async (key: string, _: string, list: unknown) => void lists.set(key, list),
