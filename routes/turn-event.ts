@@ -59,7 +59,11 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
     { reason: Type.Enum(['tools_changed', 'owner_lost', 'retry']) },
     'Drop what this step has streamed so far',
   ],
-  'tools.changed': [{ tools_revision: Count, added: names, removed: names, changed: names }],
+  'tools.changed': [
+    { tools_revision: Count, added: names, removed: names, changed: names },
+    'The highest `tools_revision` counts: changes that are made on several replicas may come in another order, and apply in that of ' +
+      'their revisions',
+  ],
   'turn.restarted': [{ attempt: Count, tools_revision: Count }],
   'turn.awaiting_input': [{}],
   'turn.completed': [

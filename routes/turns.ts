@@ -205,7 +205,8 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       schema: {
         tags,
         summary: 'Restart the model call in flight',
-        description: '409 `not_restartable` when none is in flight, `restart_limit` after 8.',
+        description:
+          '409 `not_restartable` when none is in flight, `restart_limit` after 8; 503 when its replica cannot be told.',
         params: IdParam,
         body: NoBody,
         response: { 202: TurnView },

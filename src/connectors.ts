@@ -112,13 +112,6 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
   /** Two servers of a session never share a name (session-tools.ts). */
-  async function assertRenames(id: string, name: string): Promise<void> {
-    assertNotConfigured(name)
-    if (!(await store.connectors.isNameBeside(id, name))) return
-    const words = `A session that binds this connector has another server named ${name}; bind one of them with an alias.`
-    throw new BatonError('name_taken', words, { param: 'name' })
-  }
-
   async function check(input: ConnectorInput): Promise<void> {
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
@@ -149,7 +142,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const secret = secretFor(opened(vault, before), before, patch)
     const merged = { ...inputOf(before, secret), ...patch }
     // One that was there before the configuration took its name keeps it.
-    if (merged.name !== before.name) await assertRenames(id, merged.name)
+    if (merged.name !== before.name) assertNotConfigured(merged.name)
     assertLimits(patch)
     await check(merged)
     const { oauth: login } = secret
@@ -159,6 +152,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
     if (connector === 'name_taken') throw taken(merged.name)
+    if (connector === 'name_beside') throw beside(merged.name)
     deps.mcp.release(connectorKey(before))
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
     await audit(caller, 'connector.update', connector)
@@ -380,5 +374,12 @@ function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatc
 
 const taken = (name: string) =>
   new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
+
+const beside = (name: string) =>
+  new BatonError(
+    'name_taken',
+    `A session that binds this connector has another server named ${name}; bind one of them with an alias.`,
+    { param: 'name' },
+  )
 
 const notFound = (id: string) => new BatonError('connector_not_found', `No connector ${id} exists.`)

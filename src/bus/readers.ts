@@ -108,7 +108,12 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
   }
 
   /** The first page. What is lost stays lost, but a turn's first event may be on its way into the log. */
-  async function askFirst(session: string, tag: string, from: Position | 'start' | 'now', options: ReadOptions) {
+  async function askFirst(
+    session: string,
+    tag: string,
+    from: Position | 'start' | 'now',
+    options: ReadOptions,
+  ) {
     const { begun = false, signal } = options
     let page = await ask(session, tag, from, options)
     for (const ms of begun && from === 'start' ? SOON_MS : []) {

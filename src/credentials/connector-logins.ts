@@ -247,7 +247,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
     const written = await store.connectors.update({ owner, admin: false }, read, { secret })
     // Null: it was changed meanwhile, or its former login was refreshed.
-    return written && written !== 'name_taken' ? written : signIn(owner, id, revision, login)
+    return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 
   return { authFor, begin, finish }

@@ -4,7 +4,7 @@ import { type Db, type Param, type Queries, value, values, violated } from './db
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import { setList, visibleTo } from './sql.ts'
-import type { Binding, Connector, Connectors, NewConnector } from './store.ts'
+import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** As SQL gives it: connector_json in the schema. */
 interface StoredConnector extends Omit<Connector, 'secret'> {
@@ -13,9 +13,16 @@ interface StoredConnector extends Omit<Connector, 'secret'> {
 const toConnector = (stored: StoredConnector): Connector => ({ ...stored, secret: bytesOf(stored.secret) })
 
 /** As SQL gives them: bindings_json in the schema. */
-export type StoredBindings = { connector: StoredConnector; alias: string | null }[]
+export type StoredBindings = (Omit<Binding, 'connector'> & { connector: StoredConnector })[]
 export const toBindings = (stored: StoredBindings): Binding[] =>
-  stored.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
+  stored.map(({ connector, ...rest }) => ({ connector: toConnector(connector), ...rest }))
+
+/** The connectors of bindings with their revisions, in one word; BOUND is the same in SQL, for a session `$5`. */
+export const boundOf = (bindings: readonly Binding[]): string =>
+  bindings.map(({ connector: { id, config_revision } }) => `${id}@${config_revision}`).join(' ')
+export const BOUND = `
+  select coalesce(string_agg(c.id || '@' || c.config_revision, ' ' order by b.place), '')
+    from binding b join connector c on c.id = b.connector_id where b.session_id = $5`
 
 /** What a patch may write. */
 const PATCHABLE = {
@@ -75,8 +82,8 @@ function logins(db: Db) {
 }
 
 function rows(db: Db) {
-  const one = async (text: string, params: Param[]) => {
-    const found = await value<StoredConnector>(db, text, params)
+  const one = async (text: string, params: Param[], queries: Pick<Queries, 'query'> = db) => {
+    const found = await value<StoredConnector>(queries, text, params)
     return found && toConnector(found)
   }
   return {
@@ -116,7 +123,12 @@ function rows(db: Db) {
          where id = $1 and ($2::text is null or owner = $2) and origin = 'api'
            and config_revision = $3 and secret is not distinct from $4::bytea
          returning connector_json(c)`
-      return orNameTaken(one(text, params))
+      const { name } = patch
+      if (name === undefined) return one(text, params)
+      const renamed = db.transaction(async (queries) =>
+        (await meetsAnother(queries, scope, id, name)) ? 'name_beside' : one(text, params, queries),
+      )
+      return orNameTaken(renamed)
     },
     async delete(scope, id) {
       const text = `delete from connector
@@ -183,11 +195,7 @@ function bindings(db: Db) {
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
     async bind(session, connector, alias) {
       try {
-        await db.query(
-          `insert into binding (session_id, connector_id, alias) values ($1, $2, $3)
-           on conflict (session_id, connector_id) do update set alias = excluded.alias`,
-          [session, connector, alias],
-        )
+        return await db.transaction((queries) => bind(queries, session, connector, alias))
       } catch (err) {
         throw orGone(err)
       }
@@ -197,15 +205,13 @@ function bindings(db: Db) {
         session,
         connector,
       ])) !== null,
-    isNameBeside: async (connector, name) =>
-      (await value(
-        db,
-        `select 1 from binding own
-           join binding other on other.session_id = own.session_id and other.connector_id <> own.connector_id
-           join connector c on c.id = other.connector_id
-          where own.connector_id = $1 and own.alias is null and coalesce(other.alias, c.name) = $2 limit 1`,
-        [connector, name],
-      )) !== null,
+    async switchTool(session, connector, tool, isOn) {
+      await db.query(
+        `update binding set off = array_remove(off, $3) || case when $4::boolean then '{}' else array[$3::text] end
+          where session_id = $1 and connector_id = $2`,
+        [session, connector, tool, isOn],
+      )
+    },
     sessionsOf: (connector, limit) =>
       values<string>(
         db,
@@ -214,6 +220,57 @@ function bindings(db: Db) {
         [connector, limit],
       ),
   } satisfies Partial<Connectors>
+}
+
+/** Those who bind at once, or bind and rename, take turns: neither would see the name that the other one takes. */
+async function bind(
+  queries: Queries,
+  session: string,
+  connector: string,
+  alias: string | null,
+): Promise<boolean> {
+  await queries.query('select 1 from session where id = $1 for no key update', [session])
+  await queries.query(
+    `select 1 from connector where id = $2 or id in (select connector_id from binding where session_id = $1)
+      order by id for share`,
+    [session, connector],
+  )
+  const bound = await value(
+    queries,
+    `insert into binding (session_id, connector_id, alias)
+     select $1::text, $2::text, $3::text where not exists (
+       select from binding b join connector c on c.id = b.connector_id
+        where b.session_id = $1::text and b.connector_id <> $2::text
+          and coalesce(b.alias, c.name) = coalesce($3::text, (select name from connector where id = $2::text))
+     )
+     on conflict (session_id, connector_id) do update set alias = excluded.alias returning 1`,
+    [session, connector, alias],
+  )
+  return bound !== null
+}
+
+/** It is to get a name that another server has where it is bound without an alias. See `bind`. */
+async function meetsAnother(
+  queries: Queries,
+  scope: Scope,
+  connector: string,
+  name: string,
+): Promise<boolean> {
+  const now = await value(
+    queries,
+    'select name from connector where id = $1 and ($2::text is null or owner = $2) for no key update',
+    [connector, visibleTo(scope)],
+  )
+  if (now === null || now === name) return false
+  const beside = await value(
+    queries,
+    `select 1 from binding own
+       join binding other on other.session_id = own.session_id and other.connector_id <> own.connector_id
+       join connector c on c.id = other.connector_id
+      where own.connector_id = $1 and own.alias is null and coalesce(other.alias, c.name) = $2 limit 1`,
+    [connector, name],
+  )
+  return beside !== null
 }
 
 /** The session or the connector was deleted in the meantime. */

@@ -1,6 +1,6 @@
 /** How a turn is opened: what `open_turn` takes and answers, as the code knows it. */
 import { type Message, NO_USAGE } from '../chat/message.ts'
-import { type StoredBindings, toBindings } from './connectors.ts'
+import { boundOf, type StoredBindings, toBindings } from './connectors.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
 import { record } from './json.ts'
 import { asStored, type Placed } from './messages.ts'
@@ -83,14 +83,16 @@ export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): O
   const { session_id } = turn
   const fence = { session_id, owner: request.lease.owner, epoch: answer.epoch }
   const message = asStored(session_id, request.message, answer.message)
-  const { ground, rewrites, earlier, registry, bindings } = answer.start
+  const { ground, rewrites, earlier, registry } = answer.start
+  const bindings = toBindings(answer.start.bindings)
   const before = readable(earlier ?? [], parts)
   const start = before && {
     ...toGround(ground),
     history: [...before, message],
     rewrites,
     registry,
-    bindings: toBindings(bindings),
+    bindings,
+    bound: boundOf(bindings),
   }
   return { kind: 'running', turn, fence, start }
 }

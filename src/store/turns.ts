@@ -2,6 +2,7 @@
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
  * there, under its locks.
  */
+import { BOUND } from './connectors.ts'
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
@@ -13,9 +14,9 @@ import {
   type AnnouncedEvent,
   type Commit,
   type Fence,
-  type RegistryRow,
   type Settlement,
   StaleOwner,
+  type StepRead,
   type Turn,
   type TurnEnd,
   type Turns,
@@ -124,21 +125,17 @@ function publicVerbs(db: Db, parts: Parts) {
 function engineVerbs(db: Db, parts: Parts) {
   return {
     async readStep(fence, turn, afterSeq, knownRevision) {
-      const read = await value<{
-        messages: StoredMessage[]
-        registry: RegistryRow | null
-        cancel_requested: boolean
-      }>(db, 'select read_step($1, $2, $3, $4)', [record(fence), turn, afterSeq, knownRevision])
-      if (!read) throw new StaleOwner()
-      return { ...read, messages: read.messages.map(parts.message) }
+      const [row] = await db.query<{ read: StoredRead | null; bound: string }>(
+        `select read_step($1, $2, $3, $4) as read, (${BOUND}) as bound`,
+        [record(fence), turn, afterSeq, knownRevision, fence.session_id],
+      )
+      if (!row?.read) throw new StaleOwner()
+      return { ...row.read, bound: row.bound, messages: row.read.messages.map(parts.message) }
     },
     async commit(fence, commit) {
       const change = record(commitRecord(commit, fence.session_id, parts))
       const write = () =>
-        value<{ placed: Placed | null; has_queued: boolean }>(db, 'select commit_turn($1, $2)', [
-          record(fence),
-          change,
-        ])
+        value<CommitAnswer>(db, commit.executions ? COMMIT_CALLS : COMMIT, [record(fence), change])
       const answer =
         (await write().catch((thrown: unknown) => {
           // The same commit was still under way, on a connection that was given up; now it has been made.
@@ -146,9 +143,9 @@ function engineVerbs(db: Db, parts: Parts) {
           throw thrown
         })) ?? (await leftBefore(db, fence, commit))
       if (!answer) throw new StaleOwner()
-      const { placed, has_queued } = answer
+      const { placed, ...rest } = answer
       const messages = placed ? allAsStored(fence.session_id, commit.messages ?? [], placed) : []
-      return { messages, has_queued }
+      return { messages, ...rest }
     },
     heartbeat: (owner, sessions, seconds) =>
       db.query(
@@ -193,6 +190,19 @@ function engineVerbs(db: Db, parts: Parts) {
   } satisfies Partial<Turns>
 }
 
+type StoredRead = Omit<StepRead, 'messages' | 'bound'> & { messages: StoredMessage[] }
+
+interface CommitAnswer {
+  placed: Placed | null
+  has_queued: boolean
+  tools_revision?: number
+}
+const COMMIT = 'select commit_turn($1, $2)'
+/** What the calls are held against is read with the statement that is made anyway. */
+const COMMIT_CALLS = `select commit_turn($1, $2)::jsonb || jsonb_build_object(
+  'tools_revision', (select revision from registry where session_id = $1::jsonb ->> 'session_id')
+)`
+
 async function handOver(db: Db, { session_id, owner, epoch }: Fence): Promise<void> {
   await db.query(
     'update session set lease_owner = null where id = $1 and lease_owner = $2 and lease_epoch = $3',
@@ -208,7 +218,7 @@ function leftBefore(
   db: Db,
   { session_id, epoch }: Fence,
   { turn_id, messages = [], end, state }: Commit,
-): Promise<{ placed: null; has_queued: boolean } | null> {
+): Promise<CommitAnswer | null> {
   const left = end?.state ?? (state === 'awaiting_input' ? state : null)
   if (left === null || messages.length > 0) return Promise.resolve(null)
   return value(

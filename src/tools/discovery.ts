@@ -26,10 +26,12 @@ export interface DiscoveryDeps {
 }
 
 /** A server as it is known, its accepted definitions aside. */
-export interface ListedServer extends Omit<KnownServer, 'pins'> {
+export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   /** Of the list that it shows (see `marks`) */
   mark: string | null
 }
+
+export type Asked = Omit<Binding, 'off'>
 
 /** As much of a binding as tells whether its server's list has moved. */
 export interface Bound {
@@ -51,7 +53,7 @@ export interface LookUp {
 /** What is known of servers. No verb rejects because a server does. */
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
-  lookUp(bindings: readonly Binding[], options: LookUp): Promise<ListedServer[]>
+  lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
   /** Waits, no longer than told, for lists that servers have announced. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
@@ -210,7 +212,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   async function lookUpOne(
-    { connector, alias }: Binding,
+    { connector, alias }: Asked,
     { deadlineMs, ...wanted }: LookUp,
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
@@ -293,7 +295,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
-  async function safely(binding: Binding, options: LookUp): Promise<ListedServer> {
+  async function safely(binding: Asked, options: LookUp): Promise<ListedServer> {
     try {
       return await lookUpOne(binding, options)
     } catch (thrown) {

@@ -31,7 +31,10 @@ export interface Next extends NextRegistry {
 }
 
 export interface Registries {
+  /** The one that is kept, unless a newer one is known of: what another replica said of it may have been lost. */
   current(session: string): Promise<RegistryRow>
+  /** The store's own. Throws session_not_found. */
+  newest(session: string): Promise<RegistryRow>
   /** Keeps a registry that was just read; answers with the newest kept. */
   keep(row: RegistryRow): RegistryRow
   /** The revision that is kept here; -1: none. */
@@ -152,6 +155,12 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     return done
   }
 
+  async function fromStore(session: string): Promise<RegistryRow> {
+    const [ground] = await grounds([session])
+    if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
+    return keep(ground.row)
+  }
+
   async function change(session: string, make: Make): Promise<Change> {
     for (let tries = 0; tries < MOST_TRIES; tries++) {
       const [ground] = await grounds([session])
@@ -176,6 +185,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
   return {
     keep,
     noteRevision,
+    newest: fromStore,
     change,
     keptRevision: (session) => rows.get(session)?.revision ?? -1,
     latestRevision: (session) => newest.get(session) ?? 0,

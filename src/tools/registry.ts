@@ -33,6 +33,8 @@ export interface KnownServer {
   reason: string | null
   /** Accepted definition hashes by tool; a tool without one is trusted on first use */
   pins: ReadonlyMap<string, string>
+  /** Its own names of the tools that were switched off */
+  off: readonly string[]
 }
 
 /** A session's tools after a change, and what that change was, by canonical name. */
@@ -72,9 +74,12 @@ export function nextRegistry(
     const next = candidates.get(tool.canonical_name)
     return next ? [merged(tool, next)] : []
   })
+  // It may have been here before, until its server dropped it, or under its server's former name.
+  const isOff = ({ connector_id, mcp_tool_name: name }: Candidate) =>
+    servers.some(({ connector, off }) => connector.id === connector_id && name !== null && off.includes(name))
   const fresh = [...candidates.values()]
     .filter(({ canonical_name }) => !known.has(canonical_name))
-    .map((tool) => ({ ...tool, enabled: true, order: 0 }))
+    .map((tool) => ({ ...tool, enabled: !isOff(tool), order: 0 }))
   const isBack = (tool: RegistryTool) => isDeclarable(tool) && !isDeclarable(known.get(tool.canonical_name))
   const joining = [...stays.filter(isBack), ...fresh]
   const tools = withoutCollisions([...stays.filter((tool) => !isBack(tool)), ...appended(before, joining)])

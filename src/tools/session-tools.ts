@@ -11,7 +11,14 @@ import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import { changesIn, type DefinitionChange } from './definition-diff.ts'
-import { connectBudgetMs, createDiscovery, type Discovery, type LookUp, lastList } from './discovery.ts'
+import {
+  type Asked,
+  connectBudgetMs,
+  createDiscovery,
+  type Discovery,
+  type LookUp,
+  lastList,
+} from './discovery.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -51,11 +58,12 @@ export interface View {
 /** What the engine needs beside what routes call. */
 export interface EngineTools
   extends SessionTools,
-    Pick<Registries, 'current' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
+    Pick<Registries, 'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
   /**
-   * Brings the session's registry up to date with what its servers list. Waits for servers, and for callers'
-   * changes that are under way, no longer than told; what is known by then is written however long the store
-   * takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited, in ms.
+   * Brings the session's registry up to date with what its servers list. Waits for servers no longer than told, and
+   * for callers' changes that are under way, which wait for none; what is known by then is written however long the
+   * store takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited for
+   * servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
@@ -63,6 +71,11 @@ export interface EngineTools
   isBehind(session: string): boolean
   close(): Promise<void>
 }
+
+type Effect = ReturnType<SessionToolsDeps['takeEffect']>
+
+/** Longest that anybody waits for callers' changes of a session that are being written. */
+const LINE_WAIT_MS = 1_000
 
 /**
  * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
@@ -77,6 +90,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
+  /** What is to take effect now, and has not been told */
+  const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
 
   /**
    * One change of a session at a time in this process; the compare-and-swap guards against the others. Nobody
@@ -115,10 +130,37 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
     const [effect, isKept] = await Promise.all([
-      deps.takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, isMoved ? apply : 'next'),
+      // Whether or not it moved: what was changed for the next step may be wanted now.
+      takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
+  }
+
+  /** Changes that come together are told together, once the line is empty: each telling may be a restart. */
+  function takeEffect(session: Session, delta: ToolsDelta, apply: Apply): Effect {
+    if (apply === 'next') return deps.takeEffect(session, delta, apply)
+    const known = untold.get(session.id)
+    if (known) {
+      known.delta.removed.push(...delta.removed)
+      known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
+      return known.effect
+    }
+    const effect = lineEmpty(session.id).then(() => {
+      untold.delete(session.id)
+      return deps.takeEffect(session, delta, apply)
+    })
+    untold.set(session.id, { delta, effect })
+    return effect
+  }
+
+  async function lineEmpty(session: string): Promise<void> {
+    const until = performance.now() + LINE_WAIT_MS
+    for (let left = LINE_WAIT_MS; left > 0; left = until - performance.now()) {
+      const line = lines.get(session)
+      if (!line) return
+      await within(left, line)
+    }
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
@@ -136,7 +178,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     session: Session,
     apply: Apply,
     wait: LookUp | null,
-    work: (bindings: readonly Binding[]) => Promise<readonly Binding[]>,
+    work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
     const [about, first] = await inLine(session.id, async () => {
       const ground = await registries.ground(session.id)
@@ -176,23 +218,15 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
   }
 
-  /** Two servers of a session never share a name: their tools' canonical names would meet. */
-  function assertFree(bindings: readonly Binding[], id: string, server: string): void {
-    const holder = bindings.find(
-      (one) => one.connector.id !== id && (one.alias ?? one.connector.name) === server,
-    )
-    if (!holder) return
-    throw new BatonError(
-      'name_taken',
-      `Another server of this session is named ${server}; bind with an alias.`,
-      {
-        param: 'alias',
-      },
-    )
+  async function bind(session: Session, found: Connector, alias: string | null): Promise<void> {
+    if (await store.connectors.bind(session.id, found.id, alias)) return
+    const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
+    throw new BatonError('name_taken', words, { param: 'alias' })
   }
 
   return {
     current: registries.current,
+    newest: registries.newest,
     keep: registries.keep,
     keptRevision: registries.keptRevision,
     noteRevision: registries.noteRevision,
@@ -202,8 +236,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const line = lines.get(session)
       // Read a moment ago, and nothing has moved since.
       if (known && !line && upkeep.isCurrent(session, known)) return 0
+      if (line) await lineEmpty(session)
       const from = performance.now()
-      if (line) await within(deadlineMs, line)
       const servers = upkeep.servers(session)
       // Nothing was announced since its registry was made, and every server was there then.
       if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
@@ -217,13 +251,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
-      for (const one of connectors) await store.connectors.bind(session.id, one.id, null)
+      for (const one of connectors) await bind(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))
       await discovery.lookUp(bindings, { deadlineMs: 'budget' })
       await inLine(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
-      const row = await registries.current(session.id)
+      const row = await registries.newest(session.id)
       const view = await deps.viewOf(session, provider)
       return listing(
         row,
@@ -236,9 +270,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
-      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async (bindings) => {
-        assertFree(bindings, found.id, alias ?? found.name)
-        await store.connectors.bind(session.id, found.id, alias)
+      return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
+        await bind(session, found, alias)
         return [{ connector: found, alias }]
       })
     },
@@ -255,6 +288,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       const make = async ({ row: { tools } }: Ground): Promise<NextRegistry> => {
         const tool = tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
+        const { connector_id: from, mcp_tool_name: own } = tool
+        if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
         const others = tools.filter((one) => one !== tool)
         // One that comes back is declared behind the others, so that what the model has seen stays.
         const next = enabled

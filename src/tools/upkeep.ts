@@ -67,7 +67,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   /** The registry that the bound servers' lists make of it now. */
   async function look({ row, bindings, pins }: Ground): Promise<Next> {
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
-    const pinned = await Promise.all(servers.map((server) => withPins(server, pins)))
+    const pinned = await Promise.all(
+      servers.map((server, i) => withPins(server, pins, bindings[i]?.off ?? [])),
+    )
     const made: Look = {
       bound: bindings.map(({ connector: { id, config_revision, updated_at }, alias }) => ({
         connector: { id, config_revision, updated_at },
@@ -90,13 +92,13 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 
   /** Trust on first use: what a model is to get for the first time is kept before it can. */
-  async function withPins(server: ListedServer, pins: Pins): Promise<KnownServer> {
+  async function withPins(server: ListedServer, pins: Pins, off: readonly string[]): Promise<KnownServer> {
     const { connector, tools } = server
     const known = pins.get(connector.id) ?? new Map<string, string>()
-    if (!tools || tools.every(({ name }) => known.has(name))) return { ...server, pins: known }
+    if (!tools || tools.every(({ name }) => known.has(name))) return { ...server, off, pins: known }
     const pinned = pinning.get(tools) ?? pinFirst(connector.id, tools, known)
     pinning.set(tools, pinned)
-    return { ...server, pins: await pinned.finally(() => pinning.delete(tools)) }
+    return { ...server, off, pins: await pinned.finally(() => pinning.delete(tools)) }
   }
 
   async function pinFirst(

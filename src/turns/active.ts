@@ -60,7 +60,7 @@ export function createActive(turn: Turn, fence: Fence, session: Session): Active
 /** Most restarts of one turn (api.md "Session tools"); a later change falls back to `next`. */
 export const RESTART_LIMIT = 8
 
-type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
+export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
 /**
  * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.

@@ -71,7 +71,7 @@ async function assertFit(
 /** The tool as the turn's model was given it; under its server's own names where no credential is left. */
 async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise<DeclaredTool | undefined> {
   const session = await deps.store.sessions.ofTurn(turn.id)
-  const registry = await deps.tools.current(turn.session_id)
+  const registry = await deps.tools.newest(turn.session_id)
   const tool = registry.tools.find((one) => one.canonical_name === name)
   if (!session || !tool) return undefined
   const provider = turn.provider ?? session.provider

@@ -9,7 +9,7 @@ import { exposedName } from '../chat/names.ts'
 import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { CANCELLED, DRAINING } from './active.ts'
-import { completion, type Job, runJob, sayCompleted } from './job.ts'
+import { completion, isSame, type Job, runJob, sayCompleted } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { commit, committedSteps, connectorsIn, event, type Run, say } from './run.ts'
 
@@ -88,7 +88,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
   const [connectors, ledger, registry] = await Promise.all([
     connectorsOf(run),
     deps.store.executions.ofTurn(active.turn.id),
-    deps.tools.current(active.session.id),
+    deps.tools.newest(active.session.id),
   ])
   const { overlay } = prepareStep(run, registry, true)
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
@@ -98,7 +98,7 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
       const connector = connectorOf(declared, connectors)
       const job: Job = { call, exec_id: newId('exec'), declared, connector, waits: false }
       const row = rows.get(call.call_id)
-      if (i < MOST_CALLS || row?.state === 'settled') return resumeJob(run, job, row)
+      if (i < MOST_CALLS || row?.state === 'settled') return resumeJob(run, job, row, last.created_at)
       return unrun(run, row ? { ...job, exec_id: row.id } : job, 'error', TOO_MANY)
     }),
   )
@@ -139,7 +139,11 @@ async function unrun(run: Run, job: Job, outcome: Exclude<Outcome, 'ok'>, text: 
   return { ...job, ...settled }
 }
 
-async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promise<Job> {
+/** The call was asked of another server: this one took over its name since, or is younger than the call. */
+const isOthers = (row: Execution, connector: Connector | null, asked_at: string): boolean =>
+  connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
+
+async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<Job> {
   const { store, sealed } = run.deps
   if (!row) return job
   const known = { ...job, exec_id: row.id }
@@ -150,7 +154,10 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined): Promis
     sayCompleted(run, settled)
     return settled
   }
-  if (row.state === 'started' && !row.repeatable) return unrun(run, known, 'outcome_unknown', LOST)
+  const isGone = isOthers(row, job.connector, asked_at)
+  if (row.state === 'started' && (!row.repeatable || isGone))
+    return unrun(run, known, 'outcome_unknown', LOST)
+  if (isGone) return unrun(run, known, 'cancelled', TOOL_GONE)
   if (row.state === 'awaiting_approval') {
     if (!row.approval) return { ...known, waits: true }
     const { decision, reason } = row.approval
@@ -215,9 +222,13 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
 /** Nobody is asked about a call whose tool is gone. */
 async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
   if (waiting.length === 0) return
-  const { tools } = await run.deps.tools.current(run.active.session.id)
+  const { tools } = await run.deps.tools.newest(run.active.session.id)
   for (const job of waiting) {
-    const isThere = tools.some((tool) => tool.canonical_name === job.call.name && tool.enabled)
+    const { declared } = job
+    const isThere = tools.some(
+      (tool) =>
+        tool.canonical_name === job.call.name && tool.enabled && (!declared || isSame(declared.tool, tool)),
+    )
     if (isThere) continue
     Object.assign(job, await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', TOOL_GONE))
   }
@@ -261,12 +272,13 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
   run.history.push(...stored)
 }
 
-/** The session's connectors, read again only when its registry has moved. */
+/** The session's connectors, read again only when its registry or one of them has moved since the step before. */
 async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
   const revision = run.registry?.revision ?? -1
-  if (run.connectors?.revision === revision) return run.connectors.byId
+  const { bound, connectors: known } = run
+  if (known?.revision === revision && known.bound === bound) return known.byId
   const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
-  const connectors = connectorsIn(bindings, revision)
+  const connectors = connectorsIn(bindings, revision, bound)
   run.connectors = connectors
   return connectors.byId
 }

@@ -19,6 +19,7 @@ type TurnTools = Pick<
   | 'bringUpToDate'
   | 'isBehind'
   | 'current'
+  | 'newest'
   | 'keep'
   | 'keptRevision'
   | 'latestRevision'

@@ -7,15 +7,7 @@ import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, StartedTurn, StartTurn, Turns } from '../ports.ts'
 import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
-import {
-  type ActiveTurn,
-  CANCELLED,
-  createActive,
-  DRAINING,
-  OWNER_LOST,
-  requestRestart,
-  requestStop,
-} from './active.ts'
+import { type ActiveTurn, CANCELLED, createActive, DRAINING, OWNER_LOST, requestStop } from './active.ts'
 import { recordDecision } from './approvals.ts'
 import { createCancel } from './cancel.ts'
 import { type Control, tell } from './control.ts'
@@ -27,7 +19,7 @@ import { type Entry, runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
-import { createRestarts, type Restarts, takeEffect } from './restart.ts'
+import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, watchLateness } from './room.ts'
 import { append, event } from './run.ts'
 import { createSlots } from './slots.ts'
@@ -158,21 +150,21 @@ export function createEngine(deps: EngineDeps): Engine {
 
   const wait = createWait(store, bus)
   const cancel = createCancel(state, wait, announced.add)
-  const { restart, toolsChanged } = createRestarts(state)
+  const restarts = createRestarts(state)
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
     if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
     if (control.op === 'handed_over') return void leases?.look()
+    if (control.op === 'answer') return void restarts.answered(control.ask, control.answer)
     const mine = active.get(control.session_id)
     if (!mine) {
       if (control.op === 'cancel') leases?.retry(control.turn_id)
       return
     }
-    if (control.op === 'tools') return void takeEffect(mine, control.apply, control.removed, control.revision)
-    if (mine.turn.id !== control.turn_id) return
-    if (control.op === 'cancel') requestStop(mine, CANCELLED)
-    else if (control.op === 'restart') requestRestart(mine)
+    if (control.op === 'cancel' && mine.turn.id === control.turn_id) requestStop(mine, CANCELLED)
+    // A later version may say what this one does not know.
+    else if (control.op === 'restart' || control.op === 'tools') restarts.grant(mine, control)
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {
@@ -210,8 +202,8 @@ export function createEngine(deps: EngineDeps): Engine {
     start,
     wait,
     cancel,
-    restart,
-    toolsChanged,
+    restart: restarts.restart,
+    toolsChanged: restarts.toolsChanged,
     async decide(caller, id, call, decision) {
       await recordDecision(deps, caller, await findTurn(store, caller, id), call, decision)
       await state.resume(id)

@@ -4,7 +4,7 @@
  */
 import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
-import type { AnnouncedEvent, Connector, Settlement } from '../store/store.ts'
+import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
@@ -81,12 +81,17 @@ export function sayCompleted(run: Run, job: Job): void {
   }
 }
 
+/** Not another server's that took over its name. */
+export const isSame = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
+  newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
+
 async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settled> {
   const { active, deps } = run
   const { call, exec_id, connector } = job
   const registry = await deps.tools.current(active.session.id)
-  const has = (name: string) => isDeclarable(registry.tools.find((tool) => tool.canonical_name === name))
-  if (job.declared && !has(call.name)) {
+  const named = (name: string) => registry.tools.find((tool) => tool.canonical_name === name)
+  const newest = named(call.name)
+  if (job.declared && !(isDeclarable(newest) && isSame(job.declared.tool, newest))) {
     const text = `The tool ${call.name} was taken out of this conversation a moment ago; it was not called.`
     return deps.executor.settleUnrun(call, exec_id, 'error', text)
   }
@@ -97,7 +102,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     call: job.edited ? { ...call, arguments: job.edited } : call,
     declared: job.declared,
     connector,
-    canInspect: has(INSPECT),
+    canInspect: isDeclarable(named(INSPECT)),
     timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
     signal,
     onProgress: (progress) =>

@@ -161,16 +161,16 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   }
 }
 
-type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'serverWaitMs'>
+type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serverWaitMs'>
 
 /** A turn that begins where it was opened has everything; only its servers may have to be waited for. */
 async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
-  const { history, bindings } = start
+  const { history, bindings, bound } = start
   if (start.registry) tools.keep(start.registry)
   const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
-  const connectors = connectorsIn(bindings, registry.revision)
-  return { history, registry, connectors, serverWaitMs: SERVER_WAIT_MS - waited }
+  const connectors = connectorsIn(bindings, registry.revision, bound)
+  return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
 async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): Promise<Loaded> {
@@ -178,7 +178,7 @@ async function fromStore({ store, tools }: LoopDeps, { session }: ActiveTurn): P
     store.messages.after(session.id, 0),
     tools.bringUpToDate(session.id, SERVER_WAIT_MS),
   ])
-  return { history, registry: null, connectors: null, serverWaitMs: SERVER_WAIT_MS - waited }
+  return { history, registry: null, connectors: null, bound: '', serverWaitMs: SERVER_WAIT_MS - waited }
 }
 
 async function steps(run: Run): Promise<void> {

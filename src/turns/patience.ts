@@ -38,7 +38,12 @@ export function patientDeps(deps: EngineDeps): EngineDeps {
   return {
     ...deps,
     store: patientStore(store, patient),
-    tools: { ...tools, bringUpToDate: patient(tools.bringUpToDate), current: patient(tools.current) },
+    tools: {
+      ...tools,
+      bringUpToDate: patient(tools.bringUpToDate),
+      current: patient(tools.current),
+      newest: patient(tools.newest),
+    },
   }
 }
 

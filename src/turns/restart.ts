@@ -3,83 +3,86 @@ import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, ToolsChange, Turns } from '../ports.ts'
 import { EVERYONE, type Session } from '../store/store.ts'
-import { type ActiveTurn, cancelRemoved, RESTART_LIMIT, requestRestart } from './active.ts'
+import {
+  type ActiveTurn,
+  cancelRemoved,
+  RESTART_LIMIT,
+  type RestartAnswer,
+  requestRestart,
+} from './active.ts'
 import { expireRemoved } from './approvals.ts'
-import { tell } from './control.ts'
+import { createAsks } from './asks.ts'
+import { tell, type Wish } from './control.ts'
 import type { EngineState } from './leases.ts'
 import { findTurn } from './wait.ts'
+
+type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
 
 export interface Restarts {
   restart: Turns['restart']
   /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
-  toolsChanged(
-    session: Session,
-    delta: ToolsDelta,
-    apply: Apply,
-  ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
+  toolsChanged(session: Session, delta: ToolsDelta, apply: Apply): Promise<Effect>
+  /** What another replica wishes of the turn that runs here. */
+  grant(mine: ActiveTurn, wish: Wish): void
+  /** What another replica made of a wish of this one's. */
+  answered(ask: string, answer: RestartAnswer): void
 }
 
 export function createRestarts({ deps, active, resume }: EngineState): Restarts {
   const { store, bus } = deps
-
-  const isCalling = async (turn: string): Promise<boolean> =>
-    (await store.executions.ofTurn(turn)).some((row) => row.state !== 'settled')
-
+  const asks = createAsks<Wish>((wish) => tell(bus, wish))
   return {
     async restart(caller, id) {
       const turn = await findTurn(store, caller, id)
+      if (turn.state !== 'running') throw refusal(false)
       const mine = active.get(turn.session_id)
-      if (mine?.turn.id === id) {
-        const answer = requestRestart(mine)
-        if (answer === 'restarting') return findTurn(store, caller, id)
-        throw refusal(answer === 'limit')
-      }
-      if (turn.state !== 'running' || (await isCalling(id))) throw refusal(false)
-      if (turn.restarts >= RESTART_LIMIT) throw refusal(true)
-      await tell(bus, { op: 'restart', turn_id: id, session_id: turn.session_id })
-      return turn
+      const answer =
+        mine?.turn.id === id
+          ? requestRestart(mine)
+          : await asks.ask({ op: 'restart', turn_id: id, session_id: turn.session_id })
+      // Where the bus is well its owner may be slow, and do it yet.
+      if (answer === null) await bus.ready()
+      else if (answer !== 'restarting') throw refusal(answer === 'limit')
+      return findTurn(store, caller, id)
     },
-    async toolsChanged(session, delta, apply) {
-      const { removed, tools_revision: revision } = delta
+    async toolsChanged(session, { removed, tools_revision: revision }, apply) {
       const mine = active.get(session.id)
-      if (mine) {
-        const from = takeEffect(mine, apply, removed, revision)
-        return {
-          effective: { turn_id: mine.turn.id, from },
-          restarted_turn_id: from === 'restart' ? mine.turn.id : null,
-        }
-      }
+      if (mine) return effect(mine.turn.id, apply === 'now' ? applyNow(mine, removed, revision) : null)
       const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
       const turn = id === null ? null : await store.turns.get(EVERYONE, id)
       if (!turn || turn.state === 'queued') {
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       }
-      if (turn.state === 'awaiting_input' && apply === 'now') {
-        if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
-      } else {
-        await tell(bus, { op: 'tools', session_id: session.id, apply, removed, revision })
+      if (apply !== 'now') return effect(turn.id, null)
+      if (turn.state === 'running') {
+        const wish = { op: 'tools', session_id: session.id, apply, removed, revision } as const
+        return effect(turn.id, await asks.ask(wish))
       }
-      const mayRestart = apply === 'now' && turn.state === 'running' && turn.restarts < RESTART_LIMIT
-      const restarts = mayRestart && !(await isCalling(turn.id))
-      return {
-        effective: { turn_id: turn.id, from: restarts ? 'restart' : 'next_step' },
-        restarted_turn_id: restarts ? turn.id : null,
-      }
+      if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
+      return effect(turn.id, null)
     },
+    grant(mine, wish) {
+      if (wish.op === 'restart' && mine.turn.id !== wish.turn_id) return
+      // The version before tells of those for the next step too.
+      if (wish.op === 'tools' && wish.apply !== 'now') return
+      const answer =
+        wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish.removed, wish.revision)
+      if (wish.ask !== undefined) void tell(bus, { op: 'answer', ask: wish.ask, answer })
+    },
+    answered: asks.answered,
   }
 }
 
-/** A change of tools, at the turn that runs here; from when on it counts. */
-export function takeEffect(
-  mine: ActiveTurn,
-  apply: Apply,
-  removed: readonly string[],
-  revision: number,
-): 'restart' | 'next_step' {
-  if (apply !== 'now') return 'next_step'
+function applyNow(mine: ActiveTurn, removed: readonly string[], revision: number): RestartAnswer {
   cancelRemoved(mine, new Set(removed))
-  return requestRestart(mine, revision) === 'restarting' ? 'restart' : 'next_step'
+  return requestRestart(mine, revision)
 }
+
+/** What a change of tools does to the turn: its owner says so, or nobody. */
+const effect = (turn_id: string, answer: RestartAnswer | null): Effect =>
+  answer === 'restarting'
+    ? { effective: { turn_id, from: 'restart' }, restarted_turn_id: turn_id }
+    : { effective: { turn_id, from: 'next_step' }, restarted_turn_id: null }
 
 const refusal = (isLimit: boolean) =>
   isLimit

@@ -36,8 +36,10 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, as of a registry revision */
-  connectors: { revision: number; byId: ReadonlyMap<string, Connector> } | null
+  /** The bound connectors, as of a registry revision and of what the store called `bound` */
+  connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
+  /** Of the connectors as they were when the step was read */
+  bound: string
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
   /** Nothing can have changed since it was read: the next step need not read again */
@@ -85,12 +87,14 @@ export const endedStep = ({ step, folding }: Attempt, finish_reason: Step['finis
 export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
   steps.filter(({ ended_at, discarded }) => ended_at !== null && !discarded).length
 
-/** The connectors of a session's bindings, as of a registry revision. */
+/** The connectors of a session's bindings, as of then. */
 export const connectorsIn = (
   bindings: readonly Binding[],
   revision: number,
+  bound: string,
 ): NonNullable<Run['connectors']> => ({
   revision,
+  bound,
   byId: new Map(bindings.map(({ connector }) => [connector.id, connector])),
 })
 
@@ -127,12 +131,18 @@ export async function commit(
     ...events,
     ...(rest.end ? [announcedEnd(active, rest.end)] : []),
   ]
-  const { messages: stored, has_queued } = await deps.store.turns.commit(active.fence, {
+  const {
+    messages: stored,
+    has_queued,
+    tools_revision,
+  } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
     ...rest,
     announce: [...active.unsaid, ...announce],
   })
   active.hasQueued = has_queued
+  // For the calls that come now: what another replica said of a newer one may have been lost.
+  if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
   const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.

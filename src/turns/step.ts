@@ -68,6 +68,7 @@ async function readNew(run: Run): Promise<void> {
   const known = run.registry?.revision ?? -1
   const read = await deps.store.turns.readStep(active.fence, active.turn.id, lastSeq, known)
   run.history.push(...read.messages)
+  run.bound = read.bound
   if (read.registry) run.registry = deps.tools.keep(read.registry)
   if (read.cancel_requested) requestStop(active, CANCELLED)
 }

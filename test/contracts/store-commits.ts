@@ -5,11 +5,13 @@ import { StaleOwner, type Step, type Store } from '../../src/store/store.ts'
 import {
   announced,
   COMPLETED,
+  connector,
   endTurn,
   id,
   LAPSED,
   LEASE,
   message,
+  newSession,
   openRequest,
   owner,
   rejection,
@@ -43,6 +45,41 @@ export async function commitContract(t: Test, store: Store): Promise<void> {
 }
 
 async function stepContract(t: Test, store: Store): Promise<void> {
+  await t.test(
+    'a step tells its connectors as the turn’s start does, until one of them is changed',
+    async (t) => {
+      const scope = owner()
+      const session = await newSession(store, scope)
+      for (const name of ['b', 'a']) {
+        const made = await store.connectors.create(connector(scope, name))
+        if (made !== 'name_taken') await store.connectors.bind(session.id, made.id, null)
+      }
+      const opened = await store.turns.open(scope, openRequest(session.id))
+      if (opened?.kind !== 'running') return t.fail(`${opened?.kind}`)
+      const bound = async () => (await store.turns.readStep(opened.fence, opened.turn.id, 0, 0)).bound
+      const before = await bound()
+      t.equal(opened.start?.bound, before)
+      const [first] = opened.start?.bindings ?? []
+      if (!first) return t.fail('nothing is bound')
+      await store.connectors.update(scope, first.connector, { require_approval: 'always' })
+      t.not(await bound(), before)
+    },
+  )
+
+  await t.test('a commit of calls tells the revision of the tools that they are held against', async (t) => {
+    const { session, turn, fence } = await runningTurn(store, owner())
+    const delta = { tools_revision: 1, added: [], removed: [], changed: [] }
+    await store.registry.put([{ session_id: session.id, expected: 0, tools: [], delta }])
+    const call = { step: 0, call_id: 'call_1', tool: 'a.b', connector: null, arguments: {} }
+    const row = { ...call, turn_id: turn.id, tools_revision: 0, state: 'started', repeatable: false } as const
+    const executions = [{ ...row, id: id('exec') }]
+    const messages = [message('calls', { turn_id: turn.id, role: 'assistant' })]
+    const committed = await store.turns.commit(fence, { turn_id: turn.id, messages, executions })
+    t.match(committed, { messages: [{ turn_id: turn.id }], tools_revision: 1 })
+    const stale = { ...fence, epoch: fence.epoch + 1 }
+    t.ok((await rejection(store.turns.commit(stale, { turn_id: turn.id, executions }))) instanceof StaleOwner)
+  })
+
   await t.test('a step reads what is new, the registry if it moved, and a wish to cancel', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
@@ -56,6 +93,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       messages: [],
       registry: null,
       cancel_requested: false,
+      bound: '',
     })
     await store.registry.put([
       {

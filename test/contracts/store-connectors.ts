@@ -66,7 +66,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       config_revision: 2,
       name: 'one',
     })
-    if (changed === 'name_taken' || !changed) return t.fail('not changed')
+    if (typeof changed === 'string' || !changed) return t.fail('not changed')
     t.strictSame(changed.secret, secret)
     t.equal(await store.connectors.update(scope, changed, { name: 'two' }), 'name_taken')
     t.equal(await store.connectors.update(STRANGER, changed, { name: 'stolen' }), null)
@@ -162,15 +162,30 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
         [one.id, 'alias'],
       ],
     )
+    const off = async () => (await store.connectors.bindings(session)).map((binding) => binding.off)
+    for (const isOn of [false, false, true, false])
+      await store.connectors.switchTool(session, one.id, 'a b', isOn)
+    await store.connectors.switchTool(session, one.id, 'c', false)
+    await store.connectors.switchTool(session, one.id, 'c', true)
+    t.strictSame(await off(), [[], ['a b']])
+    await store.connectors.bind(session, one.id, 'alias')
+    t.strictSame(await off(), [[], ['a b']], 'under a new alias too')
     t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
-    const isBeside = (of: { id: string }, name: string) => store.connectors.isNameBeside(of.id, name)
-    t.equal(await isBeside(two, 'alias'), false, 'an alias stands in for its name')
-    await store.connectors.bind(session, two.id, null)
-    t.equal(await isBeside(two, 'alias'), true)
-    t.strictSame(await Promise.all(['one', 'two'].map((name) => isBeside(two, name))), [false, false])
-    t.equal(await isBeside(one, 'two'), false)
-    await store.connectors.bind(session, one.id, null)
-    t.equal(await isBeside(one, 'two'), true)
+    const renamed = async (of: { id: string }, name: string) => {
+      const now = await store.connectors.get(scope, of.id)
+      return now && (await store.connectors.update(scope, now, { name }))
+    }
+    t.match(await renamed(two, 'alias'), { name: 'alias' }, 'an alias stands in for its name')
+    t.equal(await store.connectors.bind(session, two.id, null), false)
+    t.match(await renamed(two, 'two'), { name: 'two' })
+    t.equal(await store.connectors.bind(session, two.id, null), true)
+    t.equal(await renamed(two, 'alias'), 'name_beside')
+    t.match(await renamed(two, 'two'), { name: 'two' })
+    t.match(await renamed(one, 'other'), { name: 'other' })
+    t.match(await renamed(one, 'one'), { name: 'one' })
+    t.equal(await store.connectors.bind(session, one.id, 'two'), false)
+    t.equal(await store.connectors.bind(session, one.id, null), true)
+    t.equal(await renamed(one, 'two'), 'name_beside')
     const later = await newSession(store, scope)
     await store.connectors.bind(later.id, one.id, null)
     t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id, session], 'newest use first')
@@ -187,6 +202,26 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       (thrown) => thrown instanceof BatonError && thrown.code,
     )
     t.strictSame(codes, ['connector_not_found', 'session_not_found'])
+  })
+
+  await t.test('of those who take a name in a session at once one gets it', async (t) => {
+    const scope = owner()
+    for (let i = 0; i < 10; i++) {
+      const { id: session } = await newSession(store, scope)
+      const [one, two] = [connector(scope, `one-${i}`), connector(scope, `two-${i}`)]
+      for (const each of [one, two]) await store.connectors.create(each)
+      const bound = await Promise.all([one, two].map(({ id }) => store.connectors.bind(session, id, 'same')))
+      t.strictSame([...bound].sort(), [false, true])
+      const read = await store.connectors.get(scope, one.id)
+      if (!read) return t.fail('it is gone')
+      const later = (await newSession(store, scope)).id
+      await store.connectors.bind(later, one.id, null)
+      const [renamed, isBound] = await Promise.all([
+        store.connectors.update(scope, read, { name: `new-${i}` }),
+        store.connectors.bind(later, two.id, `new-${i}`),
+      ])
+      t.equal(renamed === 'name_beside', isBound, 'one of the two')
+    }
   })
 
   await t.test('a connection’s last tools and a tool’s accepted definition', async (t) => {

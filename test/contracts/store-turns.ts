@@ -70,6 +70,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
         rewrites: 0,
         registry: await store.registry.get(session),
         bindings: [],
+        bound: '',
       },
       'what its first step needs comes with it',
     )

@@ -38,6 +38,7 @@ const server = (
   state: 'live',
   reason: null,
   pins: new Map(),
+  off: [],
   ...over,
 })
 const next = (

@@ -4,6 +4,7 @@ import type { Test } from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { ToolsDelta } from '../../src/chat/event.ts'
 import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
+import type { Apply } from '../../src/ports.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
 import type {
   Binding,
@@ -128,7 +129,7 @@ export function createDoor() {
 /** The few verbs that session tools use, with the same meaning as the store's. */
 export function createMemory() {
   const connectors = new Map<string, Connector>()
-  const bindings = new Map<string, { id: string; alias: string | null }[]>()
+  const bindings = new Map<string, { id: string; alias: string | null; off: string[] }[]>()
   const rows = new Map<string, RegistryRow>()
   const lists = new Map<string, unknown>()
   const pins = new Map<string, { tool: string; hash: string; definition: unknown }[]>()
@@ -180,13 +181,18 @@ export function createMemory() {
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
       bindings: async (session: string): Promise<Binding[]> =>
-        (bindings.get(session) ?? []).flatMap(({ id, alias }) => {
+        (bindings.get(session) ?? []).flatMap(({ id, alias, off }) => {
           const one = connectors.get(id)
-          return one ? [{ connector: one, alias }] : []
+          return one ? [{ connector: one, alias, off }] : []
         }),
       bind: async (session: string, id: string, alias: string | null) => {
-        const others = (bindings.get(session) ?? []).filter((one) => one.id !== id)
-        bindings.set(session, [...others, { id, alias }])
+        const own = bindings.get(session) ?? []
+        const nameOf = (one: { id: string; alias: string | null }) =>
+          one.alias ?? connectors.get(one.id)?.name
+        if (own.some((one) => one.id !== id && nameOf(one) === nameOf({ id, alias }))) return false
+        const { off = [] } = own.find((one) => one.id === id) ?? {}
+        bindings.set(session, [...own.filter((one) => one.id !== id), { id, alias, off }])
+        return true
       },
       unbind: async (session: string, id: string) => {
         const own = bindings.get(session) ?? []
@@ -196,7 +202,11 @@ export function createMemory() {
         )
         return own.some((one) => one.id === id)
       },
-      isNameBeside: never,
+      switchTool: async (session: string, id: string, name: string, isOn: boolean) => {
+        for (const one of bindings.get(session) ?? []) {
+          if (one.id === id) one.off = [...one.off.filter((known) => known !== name), ...(isOn ? [] : [name])]
+        }
+      },
       sessionsOf: async (id: string) =>
         [...bindings].filter(([, own]) => own.some((one) => one.id === id)).map(([session]) => session),
       saveList: async (key: string, _: string, list: unknown) => void lists.set(key, list),
@@ -242,6 +252,8 @@ export function setUp(t: Test) {
   const door = createDoor()
   const memory = createMemory()
   const said: { session: string; delta: ToolsDelta }[] = []
+  /** What was to take effect */
+  const told: (ToolsDelta & { apply: Apply })[] = []
   const waiting = new Set<() => void>()
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
@@ -263,7 +275,10 @@ export function setUp(t: Test) {
         said.push({ session, delta })
         for (const wake of waiting) wake()
       },
-      takeEffect: async () => ({ effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }),
+      takeEffect: async (_, delta, apply) => {
+        told.push({ ...delta, apply })
+        return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
+      },
       log: pino({ level: 'silent' }),
     })
     t.teardown(() => tools.close())
@@ -289,5 +304,5 @@ export function setUp(t: Test) {
     door.servers.set(`${one.id}@${one.config_revision}`, answer)
     return one
   }
-  return { ...door, ...memory, create, said, heard, add }
+  return { ...door, ...memory, create, said, told, heard, add }
 }

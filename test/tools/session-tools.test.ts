@@ -493,6 +493,109 @@ t.test('an older revision is never served than was announced', async (t) => {
   t.equal((await here.current('ses_1')).revision, tools_revision)
 })
 
+t.test('a tool that is off stays off while its server is bound, whatever becomes of the list', async (t) => {
+  const { create, add, servers, connectors } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a'), tool('b')] })
+  await tools.open(session, [one])
+  const enabled = async () =>
+    (await tools.list(session, null)).tools.flatMap((it) =>
+      it.server ? [[it.canonical_name, it.enabled]] : [],
+    )
+  const listing = async (names: string[]) => {
+    servers.set(`${one.id}@${one.config_revision}`, { tools: names.map((name) => tool(name)) })
+    await tools.refresh(session, 'next')
+  }
+  await tools.setEnabled(session, 's.a', false, 'next')
+  await listing(['b'])
+  t.strictSame(await enabled(), [['s.b', true]])
+  await listing(['a', 'b'])
+  t.strictSame(await enabled(), [
+    ['s.b', true],
+    ['s.a', false],
+  ])
+  connectors.set(one.id, { ...one, name: 'renamed' })
+  await tools.refresh(session, 'next')
+  t.strictSame(await enabled(), [
+    ['renamed.a', false],
+    ['renamed.b', true],
+  ])
+  await tools.setEnabled(session, 'renamed.a', true, 'next')
+  await listing(['b'])
+  await listing(['a', 'b'])
+  t.strictSame(await enabled(), [
+    ['renamed.b', true],
+    ['renamed.a', true],
+  ])
+  await tools.setEnabled(session, 'renamed.b', false, 'next')
+  await tools.unbind(session, one.id, 'next')
+  await tools.bind(session, one.id, 'next', null)
+  t.strictSame(
+    await enabled(),
+    [
+      ['renamed.a', true],
+      ['renamed.b', true],
+    ],
+    'bound anew, it begins anew',
+  )
+})
+
+t.test('changes that come together take effect together', async (t) => {
+  const { create, add, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const names = Array.from({ length: 45 }, (_, i) => `t${i}`)
+  await tools.open(session, [add('s', { tools: names.map((name) => tool(name)) })])
+  const changes = names.map((name) => tools.setEnabled(session, `s.${name}`, false, 'now'))
+  const revisions = (await Promise.all(changes)).map(({ tools_revision }) => tools_revision)
+  t.equal(new Set(revisions).size, 45)
+  t.equal(told.length, 1)
+  t.match(told, [{ apply: 'now', tools_revision: Math.max(...revisions) }])
+  t.strictSame([...(told[0]?.removed ?? [])].sort(), names.map((name) => `s.${name}`).sort())
+})
+
+t.test('a turn waits for callers’ changes without losing the time that it has for servers', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    await new Promise((resolve) => setTimeout(resolve, 60))
+    return put(changes)
+  }
+  const changes = ['s.a', 's.b'].map((name) => tools.setEnabled(session, name, false, 'next'))
+  t.ok(tools.isBehind('ses_1'))
+  t.ok((await tools.bringUpToDate('ses_1', 0)) < 60)
+  t.notOk((await tools.current('ses_1')).tools.some(({ server, enabled }) => server === 's' && enabled))
+  await Promise.all(changes)
+})
+
+t.test('a change that nobody told of is in the list all the same', async (t) => {
+  const { create, add } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [])
+  add('s', { tools: [tool('a')] })
+  const { tools_revision } = await there.bind(session, 's', 'next', null)
+  t.equal((await here.list(session, null)).revision, tools_revision)
+  t.equal((await here.newest('ses_1')).revision, tools_revision)
+})
+
+t.test('what was changed for the next step can be made to hold now by asking again', async (t) => {
+  const { create, add, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  for (const apply of ['next', 'now'] as const) await tools.setEnabled(session, 's.a', false, apply)
+  const { revision } = await tools.current('ses_1')
+  t.match(told, [
+    { changed: ['s.a'], removed: ['s.a'], tools_revision: revision, apply: 'next' },
+    { changed: [], removed: ['s.a'], tools_revision: revision, apply: 'now' },
+  ])
+})
+
 t.test('a changed definition is blocked until somebody accepts it', async (t) => {
   const { create, add, servers, announce, heard } = setUp(t)
   const tools = create()

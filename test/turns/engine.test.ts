@@ -52,7 +52,7 @@ t.test('what waits in a queue is ended, or begun, as soon as it may be', async (
   const { turn: second } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const { turn: third } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const types = follow(t, bus, id, third.id)
-  await one.cancel(CALLER, third.id, false)
+  await one.cancel(CALLER, third.id, null)
   await until(() => types.includes('turn.cancelled'))
   say()
   const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
@@ -225,7 +225,12 @@ t.test('calls that could not be run to their end are given up under their own st
     const seen = {
       policy,
       executor,
-      tools: { ...tools, current: async () => registry, overlay: () => overlay },
+      tools: {
+        ...tools,
+        current: async () => registry,
+        newest: async () => registry,
+        overlay: () => overlay,
+      },
     }
     const one = replica(seen as unknown as Pick<EngineDeps, Seen>)
     const { id } = await session()

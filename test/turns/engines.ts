@@ -51,6 +51,7 @@ export function pieces(
       bringUpToDate: async () => 0,
       isBehind: () => false,
       current: async () => registry,
+      newest: async () => registry,
       keep: (row: unknown) => row,
       keptRevision: () => undefined,
       latestRevision: () => 0,

@@ -132,6 +132,7 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
     tools: {
       ...tools,
       current: async (id: string) => ({ ...(await tools.current(id)), tools: [tool] }),
+      newest: async (id: string) => ({ ...(await tools.current(id)), tools: [tool] }),
       overlay: () => overlay,
     } as unknown as EngineDeps['tools'],
   })

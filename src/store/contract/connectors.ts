@@ -34,6 +34,8 @@ export type NewConnector = Omit<Connector, 'config_revision' | 'created_at' | 'u
 export interface Binding {
   connector: Connector
   alias: string | null
+  /** Its tools that were switched off, by its own names, whether or not it lists them now */
+  off: string[]
 }
 
 /** One tool of a session, as its registry row keeps it. */
@@ -114,13 +116,14 @@ export interface Connectors {
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
   /**
    * Changes it as it was read: null where it is gone, or it or its secret was written since. Never one of the
-   * configuration's: those change with syncConfig alone. So for delete.
+   * configuration's: those change with syncConfig alone. So for delete. `name_beside`: a session that binds it
+   * without an alias has another server of its new name.
    */
   update(
     scope: Scope,
     read: Pick<Connector, 'id' | 'config_revision' | 'secret'>,
     patch: Partial<NewConnector>,
-  ): Promise<Connector | null | 'name_taken'>
+  ): Promise<Connector | null | 'name_taken' | 'name_beside'>
   delete(scope: Scope, id: string): Promise<boolean>
   /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
   claim(id: string, by: string, seconds: number): Promise<Connector | null>
@@ -134,10 +137,11 @@ export interface Connectors {
    */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
-  bind(session: string, connector: string, alias: string | null): Promise<void>
+  /** False, and nothing is bound, where another server of the session has that name: their tools' names would meet. */
+  bind(session: string, connector: string, alias: string | null): Promise<boolean>
   unbind(session: string, connector: string): Promise<boolean>
-  /** A session that binds the connector without an alias has another server of this name. */
-  isNameBeside(connector: string, name: string): Promise<boolean>
+  /** Notes that a tool of a bound connector is switched on or off. */
+  switchTool(session: string, connector: string, tool: string, isOn: boolean): Promise<void>
   /** Sessions that bind a connector, newest use first. */
   sessionsOf(connector: string, limit: number): Promise<string[]>
   /** Last known tool list of a connection key, so that a cold start has one. */

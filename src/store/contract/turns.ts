@@ -111,6 +111,8 @@ export interface TurnStart extends TurnGround {
   /** Null when the session's registry still has `known_revision` */
   registry: RegistryRow | null
   bindings: Binding[]
+  /** Of these bindings, as StepRead has it */
+  bound: string
 }
 export type Opened =
   /** `start`: null where what was said before cannot be read */
@@ -157,11 +159,13 @@ export interface AnnouncedEvent {
 }
 
 /** What a step reads, in one round trip, right before it renders. */
-interface StepRead {
+export interface StepRead {
   messages: Message[]
   /** Null when the session's registry still has `knownRevision` */
   registry: RegistryRow | null
   cancel_requested: boolean
+  /** Another where the session binds other connectors, or one of them was changed */
+  bound: string
 }
 
 /** What must be known before a turn is opened. */
@@ -175,6 +179,8 @@ export interface Committed {
   messages: Message[]
   /** The turn has ended and another one of its session waits */
   has_queued: boolean
+  /** Beside calls: the revision of the session's registry as they begin */
+  tools_revision?: number
 }
 
 export interface Turns {

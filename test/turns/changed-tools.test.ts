@@ -1,0 +1,249 @@
+/** Engines side by side over one registry that a test holds in its hand: what a change of tools does to a turn. */
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import type { Bus } from '../../src/bus/bus.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { Connector, RegistryRow, RegistryTool, Store } from '../../src/store/store.ts'
+import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import { createRegistries } from '../../src/tools/registries.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { connector } from '../contracts/store-rows.ts'
+import { gate } from '../emulators/http.ts'
+import {
+  asked,
+  CALLER,
+  follow,
+  HELLO,
+  pieces,
+  type Seen,
+  session,
+  store,
+  until,
+  withTurns,
+  world,
+} from './engines.ts'
+
+const NEVER = new AbortController().signal
+const CALLS: ModelEvent[] = [
+  { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
+  { type: 'finish', reason: 'tool_calls' },
+]
+
+const settled = (
+  { call_id, name }: ToolCallPart,
+  id: string,
+  outcome: ToolResultPart['outcome'],
+): Settled => {
+  const ended = { outcome, is_error: outcome !== 'ok' }
+  const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+  const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
+  return { result, settlement: { id, ...ended, ...left, result } }
+}
+
+/** A connector `a` whose one tool is `a.b`. */
+async function server(name = 'a') {
+  const made = await store.connectors.create(connector(CALLER, name))
+  if (made === 'name_taken') throw new Error(`${name} is taken`)
+  const tool = { canonical_name: 'a.b', connector_id: made.id, enabled: true, status: 'available' }
+  return { id: made.id, tool: tool as RegistryTool }
+}
+
+/** A registry that all replicas see at once, and what calls of its one tool ran at which connector. */
+function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
+  const ran: (string | null)[] = []
+  const row: RegistryRow = { session_id: '', revision: 0, updated_at: '', tools: [] }
+  const executor = {
+    redactArguments: async (given: unknown) => given,
+    async run({ call, exec_id, connector }: ExecutorCall) {
+      ran.push(connector?.id ?? null)
+      return settled(call, exec_id, 'ok')
+    },
+    settleUnrun: async (call: ToolCallPart, id: string, outcome: ToolResultPart['outcome']) =>
+      settled(call, id, outcome),
+  }
+  const tools = {
+    ...pieces(Promise.resolve(), []).tools,
+    current: async () => row,
+    newest: async () => row,
+    overlay: ({ tools, revision }: RegistryRow) => ({
+      tools: [],
+      byExposed: new Map(tools.map((tool) => ['a__b', { tool, rename: null }])),
+      revision,
+    }),
+  }
+  const needsApproval = (_: RegistryTool, connector: Connector | null) => asks(connector)
+  const policy = { needsApproval, isRepeatable: () => false, timeoutMs: () => 0 }
+  return { row, ran, seen: { tools, policy, executor } as unknown as Pick<EngineDeps, Seen> }
+}
+
+/** What became of the one call. */
+const outcome = async (id: string) => {
+  const results = (await store.messages.after(id, 0)).find(({ role }) => role === 'tool')
+  return results?.parts.map((part) => part.type === 'tool_result' && part.outcome)
+}
+
+t.test('a call is not made at a server that took over the name of the one it is for', async (t) => {
+  const { bus, say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox()
+  const one = replica(seen)
+  const [first, other] = [await server('first'), await server('other')]
+  const { id } = await session()
+  row.tools = [first.tool]
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  row.tools = [other.tool]
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame([await outcome(id), ran], [['error'], []])
+})
+
+t.test('a tool that another replica switched off is not run, whether or not that was told', async (t) => {
+  const { bus, say, replica } = world(t, {}, CALLS)
+  const { ran, seen } = toolbox()
+  const registries = createRegistries({ store, emit: async () => {}, log: pino({ level: 'silent' }) })
+  const one = replica({ ...seen, tools: { ...seen.tools, ...registries } as unknown as EngineDeps['tools'] })
+  const { tool } = await server('switched')
+  const { id } = await session()
+  const write = (revision: number, enabled: boolean) => {
+    const delta = { tools_revision: revision, added: [], removed: [], changed: [] }
+    return store.registry.put([
+      { session_id: id, expected: revision - 1, tools: [{ ...tool, enabled }], delta },
+    ])
+  }
+  await write(1, true)
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  const types = follow(t, bus, id, turn.id)
+  await until(() => types.includes('step.started'))
+  await write(2, false)
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame([await outcome(id), ran], [['error'], []])
+})
+
+t.test('a connector’s new settings hold from the next step of a turn on', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox((connector) => connector?.require_approval === 'always')
+  const { id } = await session()
+  const bound = await server('strict')
+  await store.connectors.bind(id, bound.id, 'a')
+  const connector = await store.connectors.get(CALLER, bound.id)
+  if (!connector) return t.fail('it is gone')
+  row.tools = [bound.tool]
+  const { run } = seen.executor
+  const executor = {
+    ...seen.executor,
+    async run(call: ExecutorCall) {
+      await store.connectors.update(CALLER, connector, { require_approval: 'always' })
+      return run(call)
+    },
+  }
+  const one = replica({ ...seen, executor })
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 3 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input', steps: [{}, {}] })
+  t.strictSame(ran, [bound.id])
+})
+
+t.test('what waited for a person is not run at a server of the same name', async (t) => {
+  const turned = async (change: (bound: { id: string }, session: string) => Promise<RegistryTool>) => {
+    const { say, replica } = world(t, {}, CALLS)
+    const { row, ran, seen } = toolbox(() => true)
+    const one = replica(seen)
+    const bound = await server(`name-${Math.random()}`.replace('.', ''))
+    const { id } = await session()
+    await store.connectors.bind(id, bound.id, 'a')
+    row.tools = [bound.tool]
+    const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+    say()
+    t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
+    row.tools = [await change(bound, id)]
+    await one.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
+    await one.wait(CALLER, turn.id, 30, NEVER)
+    return { ran, bound, outcome: await outcome(id) }
+  }
+  const same = await turned(
+    async ({ id }) => ({ connector_id: id, canonical_name: 'a.b', enabled: true }) as RegistryTool,
+  )
+  t.strictSame([same.ran, same.outcome], [[same.bound.id], ['ok']])
+  const anew = await turned(async ({ id }, session) => {
+    const { name } = (await store.connectors.get(CALLER, id)) ?? { name: '' }
+    await store.connectors.delete(CALLER, id)
+    const other = await server(name)
+    await store.connectors.bind(session, other.id, 'a')
+    return other.tool
+  })
+  t.strictSame([anew.ran, anew.outcome], [[], ['cancelled']])
+  const older = await server('older')
+  const aliased = await turned(async ({ id }, session) => {
+    await store.connectors.unbind(session, id)
+    await store.connectors.bind(session, older.id, 'a')
+    return older.tool
+  })
+  t.strictSame([aliased.ran, aliased.outcome], [[], ['cancelled']])
+})
+
+// ---------------------------------------------------------------- asked of another replica
+
+/** Two replicas, of which the first runs a turn whose model speaks; `bus`: as the other one sees it. */
+async function apart(
+  t: Test,
+  other: (bus: Bus) => Partial<Bus> = () => ({}),
+  owner: Partial<Store['turns']> = {},
+) {
+  const { bus, say, replica } = world(t, {}, HELLO)
+  const one = replica({ store: withTurns(owner) })
+  const two = replica({ bus: { ...bus, ...other(bus) } })
+  const opened = await session()
+  const { turn } = await one.start(CALLER, opened.id, asked())
+  const types = follow(t, bus, opened.id, turn.id)
+  await until(() => types.includes('step.started'))
+  const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
+  const change = () => two.toolsChanged(opened, delta, 'now')
+  return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
+}
+
+t.test('a restart that another replica is asked for is told by its owner', async (t) => {
+  const { turn, types, say, change, restart } = await apart(t)
+  const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
+  t.strictSame(await change(), restarted)
+  await until(() => types.includes('turn.restarted'))
+  await until(() => types.at(-1) === 'step.started')
+  t.match(await restart(), { id: turn.id, state: 'running' })
+  await until(() => types.filter((type) => type === 'turn.restarted').length === 2)
+  say()
+  await until(() => types.includes('turn.completed'))
+})
+
+t.test('no restart is claimed of a step that is being committed', async (t) => {
+  const { opened: committed, open: commit } = gate()
+  const { opened: reached, open: reach } = gate()
+  const { turn, types, say, change, restart } = await apart(t, undefined, {
+    async commit(...args) {
+      reach()
+      await committed
+      return store.turns.commit(...args)
+    },
+  })
+  say()
+  await reached
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'not_restartable' })
+  commit()
+  await until(() => types.includes('turn.completed'))
+})
+
+t.test('no restart is claimed where its owner cannot be told', async (t) => {
+  const away = () => Promise.reject(new BatonError('unavailable', 'away'))
+  const { turn, types, say, change, restart } = await apart(t, () => ({
+    publish: async () => {},
+    ready: away,
+  }))
+  t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+  await t.rejects(restart(), { code: 'unavailable' })
+  say()
+  await until(() => types.includes('turn.completed'))
+  t.notOk(types.includes('turn.restarted'))
+})
