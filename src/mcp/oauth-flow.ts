@@ -15,7 +15,16 @@ import {
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
-import type { BeginLogin, Door, McpClient, McpLogin, McpLoginTarget, McpPending, McpTokens } from './oauth.ts'
+import type {
+  BeginLogin,
+  Door,
+  McpClient,
+  McpLogin,
+  McpLoginTarget,
+  McpMetadata,
+  McpPending,
+  McpTokens,
+} from './oauth.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -96,7 +105,13 @@ export async function finish(
     }),
   )
   if (!desk.login.tokens) throw rejected(target, 'it gave no token')
-  return desk.login
+  const { discovery } = desk
+  const metadata: McpMetadata = {
+    ...(discovery?.resourceMetadataUrl && { resource_metadata: discovery.resourceMetadataUrl }),
+    has_resource: discovery?.resourceMetadata !== undefined,
+    has_issuer: discovery?.authorizationServerMetadata !== undefined,
+  }
+  return { ...desk.login, metadata }
 }
 
 /** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
@@ -120,10 +135,11 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
   if (!client || !tokens?.refresh_token) return null
   const { refresh_token } = tokens
   return step(target, door, async () => {
-    const found = await discoverOAuthServerInfo(target.url, { fetchFn: door.fetch })
+    const found = await discovered(target, login, door)
     const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
-    if (tokens.issuer !== issuer || (client.issuer ?? issuer) !== issuer) return null
+    if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) return null
+    if (isLess(found, login)) throw away(target, new Error('metadata that the login was made by is not there'))
     const provider = providerOver(deskOf(login), door)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
@@ -141,6 +157,26 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
     }
   })
 }
+
+/** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
+async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, door: Door) {
+  const found = await discoverOAuthServerInfo(target.url, {
+    fetchFn: door.fetch,
+    ...metadataUrl(metadata ?? null),
+  })
+  if (found.resourceMetadata || isSame(tokens?.issuer, found.authorizationServerUrl)) return found
+  throw away(target, new Error('its resource metadata cannot be read'))
+}
+
+/** Whether there was more when the login was made: a moment's trouble, and no token must go to a guessed address. */
+const isLess = (
+  { resourceMetadata, authorizationServerMetadata }: Awaited<ReturnType<typeof discovered>>,
+  { metadata: { has_resource, has_issuer } = { has_resource: false, has_issuer: true } }: McpLogin,
+): boolean => (has_resource && !resourceMetadata) || (has_issuer && !authorizationServerMetadata)
+
+/** As addresses: an issuer whose metadata is missing is known by its URL. */
+const isSame = (one: unknown, other: unknown): boolean =>
+  String(one).replace(/\/$/, '') === String(other).replace(/\/$/, '')
 
 const deskOf = (login: McpLogin): Desk => ({
   login,
@@ -216,7 +252,7 @@ const scopeIn = (login: McpLogin | null): string | undefined => {
   return typeof scope === 'string' ? scope : undefined
 }
 
-const metadataUrl = (challenge: McpChallenge | null) => {
+const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) => {
   const url = challenge?.resource_metadata
   return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
 }

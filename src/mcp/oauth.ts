@@ -16,6 +16,15 @@ export interface McpLogin {
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
+  /** Of older ones it is not known */
+  metadata?: McpMetadata
+}
+/** What a login was made by: a renewal that finds less waits for it. */
+export interface McpMetadata {
+  /** Where the server's refusal said that its own is */
+  resource_metadata?: string
+  has_resource: boolean
+  has_issuer: boolean
 }
 /** Who we are to one login server: registered, or made there by hand. */
 export interface McpClient {
