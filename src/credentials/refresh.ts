@@ -162,7 +162,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     unsaved.set(row.id, { version: row.version, renewed })
     const { secret, expires_at } = renewed
     const next = {
-      secret: vault.seal(JSON.stringify(secret), secretContext(row.owner, row.id)),
+      secret: sealed(row, secret),
       hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
@@ -196,7 +196,9 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const fresh = isDue(stored, login) ? await renew(stored, false) : stored
     const accessToken = secretOf(fresh).access_token ?? ''
     const found = await setUp(login, { accessToken, facts: fresh.facts }, { http, sleep })
-    const next = { ...fresh, facts: { ...fresh.facts, ...found } }
+    // Sealed anew: a re-encryption since must not be undone.
+    const secret = sealed(fresh, secretOf(fresh))
+    const next = { ...fresh, secret, facts: { ...fresh.facts, ...found } }
     const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
     // Not stored: a renewal came between, and the next use finds the same facts once more.
     return isStored ? { ...next, version: fresh.version + 1 } : next
