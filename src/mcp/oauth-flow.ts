@@ -161,7 +161,7 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
 /** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
 async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, door: Door) {
   const found = await discoverOAuthServerInfo(target.url, {
-    fetchFn: door.fetch,
+    fetchFn: (url, init) => door.fetch(url, { ...init, signal: inTime }),
     ...metadataUrl(metadata ?? null),
   })
   if (found.resourceMetadata || isSame(tokens?.issuer, found.authorizationServerUrl)) return found
@@ -212,6 +212,7 @@ function providerOver(desk: Desk, door: Door): OAuthClientProvider {
     tokens: () => desk.login.tokens,
     saveTokens(tokens) {
       desk.login = withTokens(desk.login, tokens, door)
+  const inTime = AbortSignal.timeout(door.discoveryMs)
     },
     // Only after a code was refused: the SDK would send the same one again.
     invalidateCredentials() {

@@ -81,17 +81,21 @@ export interface Door {
   refused: BatonError | null
   now(): number
   clientMetadataUrl: string | undefined
+  discoveryMs: number
 }
 
 export interface McpOAuthOptions {
   /** Where servers may read who we are, in place of a registration (client ID metadata document) */
   clientMetadataUrl?: string
   now?(): number
+  /** How long a renewal may look for the login service. With the token request it must end within a claim. */
+  discoveryMs?: number
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
 
 const TIMEOUT_MS = 15_000
+const DISCOVERY_MS = 25_000
 const MAX_BYTES = 1 << 20
 
 /** Makes the steps; the flow itself is loaded with the first of them. */
@@ -129,6 +133,7 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
         }),
       now: options.now ?? Date.now,
       clientMetadataUrl: options.clientMetadataUrl,
+      discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }
     return made
   }
