@@ -12,6 +12,7 @@ import {
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
@@ -99,7 +100,7 @@ export async function finish(
     auth(providerOver(desk, door), {
       serverUrl: target.url,
       authorizationCode: code,
-      fetchFn: door.fetch,
+      fetchFn: tokenFetch(door),
       ...(iss === null ? {} : { iss }),
       ...metadataUrl(pending.challenge),
     }),
@@ -139,7 +140,8 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
     const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
     if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) return null
-    if (isLess(found, login)) throw away(target, new Error('metadata that the login was made by is not there'))
+    if (isLess(found, login))
+      throw away(target, new Error('metadata that the login was made by is not there'))
     const provider = providerOver(deskOf(login), door)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
@@ -148,18 +150,69 @@ export async function renew(target: McpLoginTarget, login: McpLogin, door: Door)
         clientInformation: client,
         refreshToken: refresh_token,
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
-        fetchFn: door.fetch,
+        fetchFn: tokenFetch(door),
       })
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, door)
     } catch (failure) {
+      // Whatever else it said, the one that was sent is spent.
+      if (failure instanceof TokenlessError) return failure.refreshed(login, tokens)
       if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
       throw failure
     }
   })
 }
 
+/** An answer without an access token. */
+class TokenlessError extends Error {
+  override name = 'TokenlessError'
+  readonly #refresh_token: unknown
+  constructor({ refresh_token }: Record<string, unknown>) {
+    super('the answer holds no access token')
+    this.#refresh_token = refresh_token
+  }
+
+  refreshed(login: McpLogin, tokens: McpTokens): McpLogin | null {
+    const refresh_token = this.#refresh_token
+    return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
+  }
+}
+
+const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
+
+/**
+ * Some token endpoints send null for what they leave out, or no token_type. The SDK would refuse the answer,
+ * and with it the only tokens there are.
+ */
+const tokenFetch =
+  (door: Door): Door['fetch'] =>
+  async (url, init) => {
+    const response = await door.fetch(url, init)
+    if (init?.method !== 'POST' || !response.ok) return response
+    const text = await response.text()
+    const answer = recordIn(text)
+    // A page in the way, or a refusal with status 200: the SDK's to read.
+    if (!answer || typeof answer.error === 'string') return new Response(text, { status: response.status })
+    const known = Object.entries(answer).filter(([name, value]) => {
+      if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
+      return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
+    })
+    const tokens = Object.fromEntries(known)
+    if (tokens.access_token === undefined) throw new TokenlessError(tokens)
+    return Response.json({ token_type: 'Bearer', ...tokens })
+  }
+
+function recordIn(text: string): Record<string, unknown> | null {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isRecord(value) ? value : null
+  } catch {
+    return null
+  }
+}
+
 /** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
 async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, door: Door) {
+  const inTime = AbortSignal.timeout(door.discoveryMs)
   const found = await discoverOAuthServerInfo(target.url, {
     fetchFn: (url, init) => door.fetch(url, { ...init, signal: inTime }),
     ...metadataUrl(metadata ?? null),
@@ -212,7 +265,6 @@ function providerOver(desk: Desk, door: Door): OAuthClientProvider {
     tokens: () => desk.login.tokens,
     saveTokens(tokens) {
       desk.login = withTokens(desk.login, tokens, door)
-  const inTime = AbortSignal.timeout(door.discoveryMs)
     },
     // Only after a code was refused: the SDK would send the same one again.
     invalidateCredentials() {
@@ -287,6 +339,7 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
     const code = /^[\w.-]{1,64}$/.exec(failure.code)?.[0] ?? 'an unknown error'
     return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
   }
+  if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
   if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
   if (failure instanceof Error && /dynamic client registration/.test(failure.message)) {
     return new BatonError(
