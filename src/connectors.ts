@@ -17,7 +17,7 @@ import { type ConnectorSecret, connectorKey, openConnector } from './credentials
 import { errorPageOf, pageOf } from './credentials/login-page.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError, invalid } from './errors.ts'
+import { BatonError, invalid, isUnavailable } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, LoginStatus, SessionTool, SessionTools } from './ports.ts'
 import { readCursor, toPage } from './store/page.ts'
@@ -196,6 +196,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }
+      // What Baton itself lacks is no word on the server.
+      if (isUnavailable(error.cause)) throw error.cause
+      if (isUnavailable(error)) throw error
     }
   }
 
