@@ -141,6 +141,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     'a login that the server ended is asked for anew, and a patch of something else keeps it',
     async (t) => {
       t.equal((await ann('PATCH', path, { require_approval: 'always' })).status, 200)
+      t.equal((await ann('PATCH', path, { auth: connector.auth })).status, 200)
       t.match((await ann('POST', `${path}/test`)).body, { ok: true })
       guarded.revoke({ refresh: true })
       t.match((await ann('POST', `${path}/test`)).body, { ok: false, error: /needs a login/ })
