@@ -346,6 +346,10 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await store.connectors.update(ANN, await read(), { pin: 'block' })
   await t.rejects(finish(late), { code: 'invalid_request', message: /changed or deleted since/ })
   t.equal((await read()).secret, null)
+
+  const [first, second] = [await begin(), await begin()]
+  await finish(first)
+  await t.rejects(finish(second), { code: 'invalid_request', message: /is logged in/ })
 })
 
 t.test('where no client can register itself, the one that was given is used', async (t) => {

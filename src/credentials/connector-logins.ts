@@ -261,7 +261,10 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function unchanged(owner: string, id: string, revision: number): Promise<Connector> {
     const connector = await store.connectors.get({ owner, admin: false }, id)
     if (connector?.config_revision === revision) return connector
-    throw wrongState('The connector was changed or deleted since; begin a new login.')
+    const isLoggedIn = connector && openConnector(vault, connector).oauth?.tokens !== undefined
+    throw wrongState(
+      isLoggedIn ? OVERTAKEN : 'The connector was changed or deleted since; begin a new login.',
+    )
   }
 
   async function signIn(owner: string, id: string, revision: number, login: McpLogin): Promise<Connector> {
@@ -305,4 +308,6 @@ export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComp
 const placeOf = (connector: string): string => `connector:${connector}`
 const idIn = (place: string): string | null => /^connector:(.+)$/.exec(place)?.[1] ?? null
 
+const OVERTAKEN =
+  'The connector was changed since, and is logged in: if that was you, there is nothing left to do; otherwise begin a new login.'
 const UNKNOWN = 'No login with this state is under way; begin one at the connector.'
