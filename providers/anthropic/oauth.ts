@@ -10,6 +10,7 @@ import {
   type OAuthCall,
   type OAuthSettings,
   type OAuthVendor,
+  secondsIn,
   shortened,
   type TokenAnswer,
   type TokenFailure,
