@@ -144,7 +144,8 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       return row
     }
     const renewed = await renewals.ask(login, row.id, secret, call)
-    const saved = await save(row, renewed)
+    // The old token stays, and so does its end.
+    const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
     if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
     if (isRefused) noteForced(saved)
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
