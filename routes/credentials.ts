@@ -1,5 +1,6 @@
 /** Keys and logins of providers. Their secrets come in and never go out. */
 import { Type } from 'typebox'
+import { FACT_FORM } from '../src/credentials/import.ts'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -19,7 +20,7 @@ import {
 } from './schemas.ts'
 
 /** What can stand in an HTTP header. */
-export const Fact = Type.String({ minLength: 1, maxLength: 256, pattern: '^[\\x21-\\x7e]+$' })
+export const Fact = Type.String(FACT_FORM)
 /** Anthropic: what a workload proves itself with, in place of a refresh token. */
 const Federation = Type.Object(
   {

@@ -4,6 +4,7 @@
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
+import { SECRET_FORM } from '../src/credentials/import.ts'
 import { ERROR_CODES } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const
@@ -53,9 +54,7 @@ export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: strin
 
 /** A key, a token or the secret of a client */
 export const Secret = Type.String({
-  minLength: 1,
-  maxLength: 16_384,
-  pattern: '^[\\x21-\\x7e]+$',
+  ...SECRET_FORM,
   description: 'Printable ASCII without spaces',
 })
 

@@ -111,13 +111,15 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       }),
     )
     const mcpOauth = owned(createMcpOAuth())
-    const connectorLogins = createConnectorLogins({
-      store,
-      vault,
-      oauth: mcpOauth,
-      allowPrivate: config.connectorsAllowPrivate,
-      publicUrl: () => config.publicUrl ?? ownUrl(config.host, http.server.address()),
-    })
+    const connectorLogins = owned(
+      createConnectorLogins({
+        store,
+        vault,
+        oauth: mcpOauth,
+        allowPrivate: config.connectorsAllowPrivate,
+        publicUrl: () => config.publicUrl ?? ownUrl(config.host, http.server.address()),
+      }),
+    )
     const specFor = (connector: Connector) =>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
     const table = createLoginTable(LOGINS, config)

@@ -33,7 +33,7 @@ export async function createKey(
     id: newId('key'),
     owner: input.owner,
     name: input.name ?? null,
-    scopes: input.scopes,
+    scopes: [...new Set(input.scopes)],
     hint: key.slice(-4),
     expires_at: input.expires_at ?? null,
     hash: sha256(key),

@@ -10,12 +10,17 @@ const io: Io = {
   note: (line) => void process.stderr.write(`${line}\n`),
   ask: (question) =>
     new Promise((resolve) => {
+      process.stdin.ref?.()
       const lines = createInterface({ input: process.stdin, output: process.stderr })
       lines.question(question, (line) => {
         resolve(line)
         lines.close()
       })
-      lines.once('close', () => resolve(null))
+      lines.once('close', () => {
+        resolve(null)
+        // A pipe that stays open is read no further, and keeps no process alive.
+        process.stdin.unref?.()
+      })
     }),
   sleep: (ms) => sleep(ms),
   readFile: (path) => readFileSync(path, 'utf8'),

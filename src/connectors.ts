@@ -18,7 +18,7 @@ import { errorPageOf, pageOf } from './credentials/login-page.ts'
 import type { LoginStatus } from './credentials/logins.ts'
 import type { LoginPage } from './credentials/loopback.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError, invalid } from './errors.ts'
+import { BatonError, invalid, isUnavailable } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTool, SessionTools } from './ports.ts'
 import { readCursor, toPage } from './store/page.ts'
@@ -146,8 +146,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     assertLimits(patch)
     await check(merged)
     const { oauth: login } = secret
-    const isSameServer = merged.url === before.url && patch.auth === undefined
-    const kept = isSameServer ? login : undefined
+    // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
+    const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
+    const kept = merged.url === before.url && isSameAuth ? login : undefined
     const connector = await store.connectors.update(caller, before, rowOf(vault, before, merged, kept))
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
@@ -190,6 +191,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
+      // What Baton itself lacks is no word on the server.
+      if (isUnavailable(error.cause)) throw error.cause
+      if (isUnavailable(error)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }
     }
   }

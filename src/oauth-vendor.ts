@@ -54,6 +54,12 @@ export interface TokenAnswer {
   name?: string
 }
 
+/** `expires_in`: a number (RFC 6749 5.1), or its text, as some write it. */
+export function secondsIn(value: unknown): number | undefined {
+  const seconds = typeof value === 'string' && value.trim() !== '' ? Number(value) : value
+  return typeof seconds === 'number' && Number.isFinite(seconds) ? seconds : undefined
+}
+
 /** Why a token endpoint refused. */
 export interface TokenFailure {
   /** Only a new login helps; otherwise the same call may succeed later */

@@ -50,8 +50,9 @@ t.test('every call below /v1 needs a key; the process around it does not', async
 })
 
 t.test('a key is shown once, stored hashed, and works in both headers', async (t) => {
-  const made = await admin('POST', '/v1/keys', { owner: 'ada', scopes: ['chat'], name: 'laptop' })
+  const made = await admin('POST', '/v1/keys', { owner: 'ada', scopes: ['chat', 'chat'], name: 'laptop' })
   t.equal(made.status, 201)
+  t.strictSame(made.body.scopes, ['chat'])
   const { key, id } = made.body
   t.match(key, /^bk_[\w-]{43}$/)
   t.match(made.body, { id: /^key_/, owner: 'ada', scopes: ['chat'], name: 'laptop', hint: key.slice(-4) })

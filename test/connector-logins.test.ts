@@ -10,26 +10,15 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { createApp } from '../src/app.ts'
 import { loadConfig } from '../src/config/load.ts'
-import { type ConnectorLogins, createConnectorLogins } from '../src/credentials/connector-logins.ts'
 import { openConnector, sealConnector } from '../src/credentials/connector-secret.ts'
-import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { createMcpOAuth, type McpLoginTarget } from '../src/mcp/oauth.ts'
-import { openStore } from '../src/store/open.ts'
-import type { Connector, NewConnector } from '../src/store/store.ts'
+import { ANN, connectorWorld, guardedServer } from './credentials/connector-world.ts'
 import { eventually, visit } from './credentials/world.ts'
 import { type Answer, createClient, type Json } from './e2e/client.ts'
-import { startToolServer } from './e2e/tool-server.ts'
-import { createMcpLogins, type McpLogins, type McpLoginsOptions } from './emulators/oauth-mcp.ts'
+import type { McpLogins } from './emulators/oauth-mcp.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
-
-async function guardedServer(t: Test, options: Partial<McpLoginsOptions> = {}): Promise<McpLogins> {
-  const server = await startToolServer({ look: {} })
-  const logins = await createMcpLogins({ upstream: server.url, ...options })
-  t.teardown(() => Promise.all([logins.close(), server.close()]))
-  return logins
-}
 
 type Call = (method: string, path: string, body?: unknown) => Promise<Answer>
 
@@ -152,6 +141,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
     'a login that the server ended is asked for anew, and a patch of something else keeps it',
     async (t) => {
       t.equal((await ann('PATCH', path, { require_approval: 'always' })).status, 200)
+      t.equal((await ann('PATCH', path, { auth: connector.auth })).status, 200)
       t.match((await ann('POST', `${path}/test`)).body, { ok: true })
       guarded.revoke({ refresh: true })
       t.match((await ann('POST', `${path}/test`)).body, { ok: false, error: /needs a login/ })
@@ -173,65 +163,8 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
 
 // ---------------------------------------------------------------- without a gateway
 
-const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(7) }])
-const ANN = { owner: 'ann', admin: false }
+const { store, vault, bench } = await connectorWorld(t)
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })
-
-const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-t.teardown(() => store.close())
-
-/** One connector, as many replicas of the logins over it, and a login made by one of them. */
-async function bench(t: Test, guarded: McpLogins) {
-  const time = { ahead: 0 }
-  const now = () => Date.now() + time.ahead
-  const oauth = createMcpOAuth({ now })
-  const made = await store.connectors.create({ ...CONNECTOR, url: guarded.url })
-  if (made === 'name_taken') throw new Error('the name is taken')
-  t.teardown(async () => {
-    await oauth.close()
-    await store.connectors.delete(ANN, made.id)
-  })
-  const replica = (publicUrl: string | null = 'http://127.0.0.1:1', over = store): ConnectorLogins =>
-    createConnectorLogins({
-      store: over,
-      vault,
-      oauth,
-      allowPrivate: true,
-      publicUrl: () => publicUrl,
-      now,
-      sleep: () => new Promise((resolve) => setTimeout(resolve, 5)),
-    })
-  const read = async (): Promise<Connector> => {
-    const row = await store.connectors.get(ANN, made.id)
-    if (!row) throw new Error('the connector is gone')
-    return row
-  }
-  async function logIn(logins = replica()): Promise<Connector> {
-    const { authorization_url } = await logins.begin(ANN, await read())
-    return logins.finish(Object.fromEntries((await visit(authorization_url)).searchParams))
-  }
-  return { replica, read, logIn, time, made }
-}
-
-const CONNECTOR: NewConnector = {
-  id: 'con_1',
-  owner: 'ann',
-  name: 'docs',
-  origin: 'api',
-  transport: 'streamable_http',
-  url: null,
-  command: null,
-  args: [],
-  auth: { type: 'oauth' },
-  mode: 'dynamic',
-  default_tool_config: null,
-  allow_tools: [],
-  deny_tools: [],
-  require_approval: 'never',
-  trust_annotations: false,
-  pin: 'warn',
-  secret: null,
-}
 
 t.test('a token is refreshed once, however many calls and replicas need it at once', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
@@ -413,6 +346,10 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   await store.connectors.update(ANN, await read(), { pin: 'block' })
   await t.rejects(finish(late), { code: 'invalid_request', message: /changed or deleted since/ })
   t.equal((await read()).secret, null)
+
+  const [first, second] = [await begin(), await begin()]
+  await finish(first)
+  await t.rejects(finish(second), { code: 'invalid_request', message: /is logged in/ })
 })
 
 t.test('where no client can register itself, the one that was given is used', async (t) => {

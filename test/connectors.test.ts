@@ -2,7 +2,11 @@
 import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
 import { configConnectors } from '../src/connector-input.ts'
+import { createConnectors } from '../src/connectors.ts'
+import { connectorSpec } from '../src/credentials/connector-secret.ts'
 import { createVault } from '../src/credentials/vault.ts'
+import { BatonError } from '../src/errors.ts'
+import { McpError } from '../src/mcp/contract.ts'
 import { openStore } from '../src/store/open.ts'
 import { gateway, vault } from './routes/gateway.ts'
 
@@ -74,6 +78,29 @@ t.test('an owner sees all of a connector of his own', async (t) => {
   const url = 'https://mcp.test/mcp?tenant=1'
   const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
   t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
+})
+
+t.test('a test that Baton itself could not make is no word on the server', async (t) => {
+  const fay = await ownerOf('fay')
+  const url = 'https://away.test/mcp'
+  const { body } = await fay('POST', '/v1/connectors', { name: 'away', transport: 'sse', url })
+  const away = new BatonError('unavailable', 'The database is not available.')
+  const list = () => Promise.reject(new McpError('unavailable', 'away: …', { sent: false, cause: away }))
+  const never = () => {
+    throw new Error('nobody calls this')
+  }
+  const connectors = createConnectors({
+    store,
+    vault,
+    config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
+    assertUrl: never,
+    mcp: { list, retryNow: () => {}, status: never, release: never },
+    logins: { authFor: never, begin: never, finish: never, close: never },
+    specFor: (row) => connectorSpec(row, vault, false),
+    tools: { accept: never, connectorChanged: never, list: never },
+  })
+  const caller = { owner: 'fay', admin: false, key_id: null }
+  await t.rejects(connectors.test(caller, body.id), { code: 'unavailable', status: 503 })
 })
 
 t.test('a connector whose key is gone is changed once its secrets are given anew', async (t) => {

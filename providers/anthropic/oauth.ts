@@ -11,6 +11,7 @@ import {
   type OAuthCall,
   type OAuthSettings,
   type OAuthVendor,
+  secondsIn,
   shortened,
   type TokenAnswer,
   type TokenFailure,
@@ -112,12 +113,13 @@ const unfit = (name: string, problem: string) =>
 function readTokens(body: string): TokenAnswer | null {
   const answer = parseRecord(body)
   const access_token = string(answer?.access_token)
-  if (!answer || !access_token) return null
-  const refresh_token = string(answer.refresh_token)
-  const expires_in = number(answer.expires_in)
+  const refresh_token = string(answer?.refresh_token)
+  // A refresh token that was rotated is the only one left, whatever else is missing.
+  if (!answer || !(access_token || refresh_token)) return null
+  const expires_in = secondsIn(answer.expires_in)
   const name = string(object(answer.account).email_address) ?? string(object(answer.organization).name)
   return {
-    access_token,
+    ...(access_token ? { access_token } : {}),
     ...(refresh_token ? { refresh_token } : {}),
     ...(expires_in === undefined ? {} : { expires_in }),
     ...(name ? { name } : {}),

@@ -12,6 +12,7 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
+  secondsIn,
   shortened,
   type TokenAnswer,
   type TokenFailure,
@@ -107,7 +108,7 @@ function readTokens(body: string): TokenAnswer | null {
   if (access_token === undefined) return null
   const refresh_token = text(answer.refresh_token)
   const id_token = text(answer.id_token)
-  const expires_in = count(answer.expires_in)
+  const expires_in = secondsIn(answer.expires_in)
   return {
     access_token,
     ...(refresh_token === undefined ? {} : { refresh_token }),

@@ -12,13 +12,14 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
+  secondsIn,
   shortened,
   type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { claimsOf, expiryOf } from '../jwt.ts'
 import { ORIGINATOR } from './render.ts'
-import { type Wire, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Wire, wireObject, wireText } from './wire.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -87,7 +88,7 @@ function readTokens(body: string): TokenAnswer | null {
   if (!answer) return null
   const tokens = tokensOf(answer)
   if (Object.keys(tokens).length === 0) return null
-  const expires_in = wireNumber(answer.expires_in)
+  const expires_in = secondsIn(answer.expires_in)
   return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
 }
 

@@ -30,6 +30,8 @@ export interface ConnectorLogins {
   begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
   /** The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, what `begin` does. */
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
+  /** Waits for renewals under way, so that no new token is lost. */
+  close(): Promise<void>
 }
 
 export interface ConnectorLoginDeps {
@@ -40,10 +42,10 @@ export interface ConnectorLoginDeps {
   /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */
   publicUrl(): string | null
   now?(): number
-  sleep?(ms: number): Promise<unknown>
+  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
-/** A refresh takes a discovery and a token request, each 15 s at most. */
+/** A refresh takes 40 s at most: a discovery (oauth.ts) and a token request. */
 const CLAIM_SECONDS = 60
 const POLL_MS = 200
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
@@ -61,10 +63,12 @@ interface Known {
 export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins {
   const { store, vault, oauth, allowPrivate } = deps
   const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? sleepFor
+  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const known = new Map<string, Known>()
   const replica = randomBytes(8).toString('hex')
   const pending = createPendingLogins<Kept>(store, vault)
+  const ending = new AbortController()
+  const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending.signal)
 
   function entry(connector: Connector): Known {
     const key = connectorKey(connector)
@@ -90,6 +94,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     one.renewing ??= renew(connector, refused)
       .then((login) => {
         one.login = login
+        if (!login.tokens || login.tokens.access_token === refused) throw needed(connector)
         return login
       })
       .finally(() => {
@@ -98,13 +103,13 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return one.renewing
   }
 
+  /** The login as it is stored then: without tokens where only a person can help. */
   async function renew(connector: Connector, refused: string | null): Promise<McpLogin> {
     const by = `${replica}-${randomBytes(4).toString('hex')}`
     const row = await claimed(connector, by, refused)
     try {
-      const { oauth: login } = openConnector(vault, row)
-      if (row.config_revision !== connector.config_revision || !login?.tokens) throw needed(connector)
-      if (isFresh(login, refused)) return login
+      const login = loginAt(connector, row)
+      if (!login.tokens || isFresh(login, refused)) return login
       // What the server refused, or what is about to end: only the refresh token is left.
       const next = await oauth.renew(target(row), login).catch((failure: unknown) => {
         // A token that still holds will do while the login service is away.
@@ -112,32 +117,50 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
         if (holds && failure instanceof BatonError) return login
         throw failure
       })
-      if (next === login) return login
-      const { tokens: _, expires_at: __, ...signedOut } = login
-      const isKept = await keep(row, by, login, next ?? signedOut)
-      if (!next || !isKept) throw needed(connector)
-      return next
+      const left = next ?? rest(login, refused)
+      return left === login ? login : await kept(connector, row, login, left)
     } finally {
       // If this fails, the claim lapses.
       await store.connectors.release(connector.id, by).catch(() => {})
     }
   }
 
+  /** A row's login, if it is at the server that the connector was read with: a token goes nowhere else. */
+  const loginAt = ({ url }: Connector, row: Connector): McpLogin =>
+    row.url === url ? (openConnector(vault, row).oauth ?? {}) : {}
+
   /**
-   * Where the service rotates its tokens, these are the only ones now: a change of the connector in the
-   * meantime must not cost them, unless it took the login away.
+   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of it alone ends no
+   * login, since servers refuse good tokens while they are in trouble.
    */
-  async function keep(read: Connector, by: string, before: McpLogin, login: McpLogin): Promise<boolean> {
-    const held = openConnector(vault, read)
-    if (held.oauth?.tokens?.access_token !== before.tokens?.access_token) return false
-    const secret = sealConnector(vault, read, { ...held, oauth: login })
-    const write = async () =>
-      secret !== null && (await store.connectors.keep(read.id, read.config_revision, by, secret))
-    if (await insist(write, sleep)) return true
+  function rest(login: McpLogin, refused: string | null): McpLogin {
+    const { tokens, expires_at = Number.POSITIVE_INFINITY, ...signedOut } = login
+    if (!tokens || expires_at <= now()) return signedOut
+    const { refresh_token, ...left } = tokens
+    if (refresh_token === undefined) return login
+    return left.access_token === refused ? signedOut : { ...login, tokens: left }
+  }
+
+  /**
+   * Where the service rotates its tokens, these are the only ones now: what was written in the meantime must
+   * not cost them, unless it made another login or took this one away. Then that holds.
+   */
+  async function kept(
+    connector: Connector,
+    read: Connector,
+    before: McpLogin,
+    login: McpLogin,
+  ): Promise<McpLogin> {
+    const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
+    if (secret && (await persist(() => store.connectors.keep(read, secret)))) return login
     const { id, owner } = read
-    const seen = await insist(() => store.connectors.get({ owner, admin: false }, id), sleep)
-    // With the same revision it is the claim that is gone.
-    return seen !== null && seen.config_revision !== read.config_revision && keep(seen, by, before, login)
+    const seen = await persist(() => store.connectors.get({ owner, admin: false }, id))
+    if (!seen) return {}
+    const token = openConnector(vault, seen).oauth?.tokens?.access_token
+    // Sealed anew or changed in something else; or a sibling whose turn it was found the spent token dead.
+    const isOurs = token === before.tokens?.access_token
+    const isGivenUp = token === undefined && seen.config_revision === read.config_revision
+    return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }
 
   /** Waits for whoever refreshes it now; what that one stored is looked at then. */
@@ -238,7 +261,10 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function unchanged(owner: string, id: string, revision: number): Promise<Connector> {
     const connector = await store.connectors.get({ owner, admin: false }, id)
     if (connector?.config_revision === revision) return connector
-    throw wrongState('The connector was changed or deleted since; begin a new login.')
+    const isLoggedIn = connector && openConnector(vault, connector).oauth?.tokens !== undefined
+    throw wrongState(
+      isLoggedIn ? OVERTAKEN : 'The connector was changed or deleted since; begin a new login.',
+    )
   }
 
   async function signIn(owner: string, id: string, revision: number, login: McpLogin): Promise<Connector> {
@@ -250,10 +276,20 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 
-  return { authFor, begin, finish }
+  return {
+    authFor,
+    begin,
+    finish,
+    async close() {
+      ending.abort()
+      await Promise.allSettled([...known.values()].map(({ renewing }) => renewing))
+    },
+  }
 }
 
-function aheadMs({ expires_in }: McpTokens): number {
+/** One that nothing can renew serves to its end. */
+function aheadMs({ expires_in, refresh_token }: McpTokens): number {
+  if (refresh_token === undefined) return 0
   return typeof expires_in === 'number' ? Math.min(AHEAD_MS, expires_in * 500) : AHEAD_MS
 }
 
@@ -272,4 +308,6 @@ export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComp
 const placeOf = (connector: string): string => `connector:${connector}`
 const idIn = (place: string): string | null => /^connector:(.+)$/.exec(place)?.[1] ?? null
 
+const OVERTAKEN =
+  'The connector was changed since, and is logged in: if that was you, there is nothing left to do; otherwise begin a new login.'
 const UNKNOWN = 'No login with this state is under way; begin one at the connector.'

@@ -19,6 +19,10 @@ export type ImportFile = (
   file: { provider: string; format: string; content: unknown; project_id?: string },
 ) => Promise<CredentialView & { warning: string }>
 
+/** What can stand in an HTTP header, as schemas have it: a secret, and what is sent beside it. */
+export const SECRET_FORM = { minLength: 1, maxLength: 16_384, pattern: '^[\\x21-\\x7e]+$' } as const
+export const FACT_FORM = { ...SECRET_FORM, maxLength: 256 } as const
+
 export interface ImportDeps {
   table: LoginTable
   http: OAuthHttp
@@ -57,6 +61,8 @@ export function createImport({ table, http, add, sleep, now }: ImportDeps): Impo
       throw invalid('format', words)
     }
     const { warning, ...login } = read(contentOf(file.content))
+    assertForm(login.secret, SECRET_FORM)
+    assertForm(login.facts, FACT_FORM)
     const { secret, expires_at } = await fresh(row, login.secret, login.expires_at ?? null)
     const facts: Record<string, string> = { ...login.facts }
     if (file.project_id !== undefined) facts.project_id = file.project_id
@@ -70,11 +76,22 @@ export function createImport({ table, http, add, sleep, now }: ImportDeps): Impo
   }
 }
 
+/** As POST /v1/credentials has it of what is given there. */
+function assertForm(texts: object, { maxLength, pattern }: { maxLength: number; pattern: string }): void {
+  const form = new RegExp(pattern)
+  for (const [name, text] of Object.entries(texts)) {
+    if (typeof text !== 'string' || (form.test(text) && text.length <= maxLength)) continue
+    const words = `The file's ${name} must be printable ASCII without spaces, of at most ${maxLength} characters.`
+    throw invalid('content', words)
+  }
+}
+
 function contentOf(content: unknown): Record<string, unknown> {
   let value = content
   if (typeof content === 'string') {
     try {
-      value = JSON.parse(content)
+      // Editors of Windows put a byte order mark before it.
+      value = JSON.parse(content.replace(/^\uFEFF/, ''))
     } catch {
       throw invalid('content', "content is not JSON: give the login file's text.")
     }

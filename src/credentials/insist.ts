@@ -1,16 +1,24 @@
-const TRIES = 4
+import { isUnavailable } from '../errors.ts'
 
-/** Writes what nobody could give again, such as rotated tokens: the store's bad moment must not cost a login. */
+const TRIES = 4
+const LONGEST_PAUSE_MS = 500
+
+/**
+ * Writes what nobody could give again, such as rotated tokens: while the store is away it is tried until it is
+ * back, and once more when the process ends. `sleep` rejects when that begins.
+ */
 export async function insist<T>(
   write: () => Promise<T>,
-  sleep: (ms: number) => Promise<unknown>,
+  sleep: (ms: number, ending: AbortSignal) => Promise<unknown>,
+  ending: AbortSignal,
 ): Promise<T> {
   for (let tries = 1; ; tries++) {
+    const isLast = ending.aborted
     try {
       return await write()
     } catch (thrown) {
-      if (tries === TRIES) throw thrown
-      await sleep(100 * 2 ** tries)
+      if (isLast || (tries >= TRIES && !isUnavailable(thrown))) throw thrown
+      await sleep(Math.min(100 * 2 ** tries, LONGEST_PAUSE_MS), ending).catch(() => {})
     }
   }
 }

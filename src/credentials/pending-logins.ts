@@ -35,9 +35,14 @@ export function createPendingLogins<Kept>(
         retryAfter: 60,
       })
     },
-    /** What `begin` was given. */
-    kept: ({ owner, sealed, state_hash }: OAuthLogin) =>
-      JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept,
+    /** What `begin` was given. Throws invalid_request where its encryption key was taken out since. */
+    kept({ owner, sealed, state_hash }: OAuthLogin): Kept {
+      try {
+        return JSON.parse(vault.open(sealed, contextOf(owner, state_hash))) as Kept
+      } catch {
+        throw wrongState(UNREADABLE)
+      }
+    },
     /** Writes down what came of a login that was taken: the id of what it was for, or why it failed. */
     async ending<T extends { id: string }>({ state_hash }: OAuthLogin, work: () => Promise<T>): Promise<T> {
       const made = await work().catch(async (thrown: unknown) => {
@@ -58,5 +63,6 @@ const contextOf = (owner: string, hash: string): string => `${owner}/login/${has
 
 export const USED = 'This login was used already; begin a new one.'
 export const LATE = 'This login took too long; begin a new one.'
+const UNREADABLE = 'This login can no longer be read, since its encryption key is gone; begin a new one.'
 /** invalid_request for a `state` that opens nothing. */
 export const wrongState = (words: string) => invalid('state', words)

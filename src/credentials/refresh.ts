@@ -48,7 +48,7 @@ export interface RefresherDeps {
   /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. */
   claimSeconds?: number
   now?(): number
-  sleep?(ms: number): Promise<unknown>
+  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
 /** A token that still lasts this long serves while its renewal has to wait. */
@@ -62,14 +62,13 @@ const MOST_PER_ROUND = 200
 export function createRefresher(deps: RefresherDeps): Refresher {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? ((ms) => sleepFor(ms))
+  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const claimSeconds = deps.claimSeconds ?? 30
   const renewals = createRenewals({ http, now })
   const running = new Map<string, Promise<Credential>>()
   const setups = new Map<string, Promise<Credential>>()
-  /** Tokens that a vendor issued and the store has not taken yet: there are no others */
-  const unsaved = new Map<string, { version: number; renewed: Renewed }>()
   const forced = new Map<string, { version: number; at: number }>()
+  const ending = new AbortController()
 
   const isSpent = (row: Credential, spareMs: number) =>
     row.expires_at !== null && Date.parse(row.expires_at) - now() <= spareMs
@@ -87,6 +86,8 @@ export function createRefresher(deps: RefresherDeps): Refresher {
   // Sealed here or at the credential's making, and the seal proves that nobody else wrote it.
   const secretOf = (row: Credential) =>
     JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as LoginSecret
+  const sealed = ({ owner, id }: Credential, secret: LoginSecret) =>
+    vault.seal(JSON.stringify(secret), secretContext(owner, id))
   const reread = async ({ id, owner }: Pick<Credential, 'id' | 'owner'>) =>
     usable(await store.credentials.get({ owner, admin: false }, id), id)
 
@@ -122,9 +123,6 @@ export function createRefresher(deps: RefresherDeps): Refresher {
   /** `row` was read as the claim was made; `known` is the version that the caller had. */
   async function underClaim(row: Credential, known: number, isForced: boolean): Promise<Credential> {
     const login = table.row(row.provider)
-    const late = unsaved.get(row.id)
-    // Before all else: a sibling that tried the spent token has found it dead.
-    if (late?.version === row.version) return save(row, late.renewed)
     usable(row, row.id)
     const isRefused = isForced && row.version === known
     if (!isRefused && !isDue(row, login)) return row
@@ -146,7 +144,8 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       return row
     }
     const renewed = await renewals.ask(login, row.id, secret, call)
-    const saved = await save(row, renewed)
+    // The old token stays, and so does its end.
+    const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
     if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
     if (isRefused) noteForced(saved)
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
@@ -158,17 +157,16 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     forced.set(id, { version, at: now() })
   }
 
-  async function save(row: Credential, renewed: Renewed): Promise<Credential> {
-    unsaved.set(row.id, { version: row.version, renewed })
-    const { secret, expires_at } = renewed
+  async function save(row: Credential, { secret, expires_at }: Renewed): Promise<Credential> {
     const next = {
-      secret: vault.seal(JSON.stringify(secret), secretContext(row.owner, row.id)),
+      secret: sealed(row, secret),
       hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
     }
-    const isStored = await insist(() => store.credentials.rotate(row.id, row.version, next), sleep)
-    unsaved.delete(row.id)
+    // The claim may lapse meanwhile, and a sibling find the spent token dead: these make the login active again.
+    const write = () => store.credentials.rotate(row.id, row.version, next)
+    const isStored = await insist(write, sleep, ending.signal)
     // Otherwise somebody wrote it meanwhile, and theirs holds.
     return isStored
       ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
@@ -196,7 +194,9 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const fresh = isDue(stored, login) ? await renew(stored, false) : stored
     const accessToken = secretOf(fresh).access_token ?? ''
     const found = await setUp(login, { accessToken, facts: fresh.facts }, { http, sleep })
-    const next = { ...fresh, facts: { ...fresh.facts, ...found } }
+    // Sealed anew: a re-encryption since must not be undone.
+    const secret = sealed(fresh, secretOf(fresh))
+    const next = { ...fresh, secret, facts: { ...fresh.facts, ...found } }
     const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
     // Not stored: a renewal came between, and the next use finds the same facts once more.
     return isStored ? { ...next, version: fresh.version + 1 } : next
@@ -245,6 +245,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     open,
     tend,
     async close() {
+      ending.abort()
       await timer.stop()
       await Promise.allSettled([...running.values(), ...setups.values()])
     },

@@ -54,6 +54,8 @@ function causes(thrown: unknown): unknown[] {
   const chain: unknown[] = []
   for (let error: unknown = thrown; error != null && chain.length < 6; ) {
     chain.push(error)
+    // Ours has said all that a caller may read: what caused it may be the database, with its address.
+    if (error instanceof BatonError) break
     const data: unknown = error instanceof SdkError ? error.data : undefined
     const inner: unknown = isObject(data) && 'cause' in data ? data.cause : undefined
     error = error instanceof Error ? (error.cause ?? inner) : undefined

@@ -12,6 +12,7 @@ import {
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
@@ -20,6 +21,7 @@ import type {
   McpClient,
   McpLogin,
   McpLoginTarget,
+  McpMetadata,
   McpPending,
   McpTokens,
   StepContext,
@@ -89,13 +91,19 @@ export async function finish(
     auth(providerOver(desk, context), {
       serverUrl: target.url,
       authorizationCode: code,
-      fetchFn: context.fetch,
+      fetchFn: tokenFetch(context),
       ...(iss === null ? {} : { iss }),
       ...metadataUrl(pending.challenge),
     }),
   )
   if (!desk.login.tokens) throw rejected(target, 'it gave no token')
-  return desk.login
+  const { discovery } = desk
+  const metadata: McpMetadata = {
+    ...(discovery?.resourceMetadataUrl && { resource_metadata: discovery.resourceMetadataUrl }),
+    has_resource: discovery?.resourceMetadata !== undefined,
+    has_issuer: discovery?.authorizationServerMetadata !== undefined,
+  }
+  return { ...desk.login, metadata }
 }
 
 /** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
@@ -123,10 +131,12 @@ export async function renew(
   if (!client || !tokens?.refresh_token) return null
   const { refresh_token } = tokens
   return step(target, context, async () => {
-    const found = await discoverOAuthServerInfo(target.url, { fetchFn: context.fetch })
+    const found = await discovered(target, login, context)
     const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
-    if (tokens.issuer !== issuer || (client.issuer ?? issuer) !== issuer) return null
+    if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) return null
+    if (isLess(found, login))
+      throw away(target, new Error('metadata that the login was made by is not there'))
     const provider = providerOver(deskOf(login), context)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
@@ -135,15 +145,86 @@ export async function renew(
         clientInformation: client,
         refreshToken: refresh_token,
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
-        fetchFn: context.fetch,
+        fetchFn: tokenFetch(context),
       })
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
+      // Whatever else it said, the one that was sent is spent.
+      if (failure instanceof TokenlessError) return failure.refreshed(login, tokens)
       if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
       throw failure
     }
   })
 }
+
+/** An answer without an access token. */
+class TokenlessError extends Error {
+  override name = 'TokenlessError'
+  readonly #refresh_token: unknown
+  constructor({ refresh_token }: Record<string, unknown>) {
+    super('the answer holds no access token')
+    this.#refresh_token = refresh_token
+  }
+
+  refreshed(login: McpLogin, tokens: McpTokens): McpLogin | null {
+    const refresh_token = this.#refresh_token
+    return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
+  }
+}
+
+const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
+
+/**
+ * Some token endpoints send null for what they leave out, or no token_type. The SDK would refuse the answer,
+ * and with it the only tokens there are.
+ */
+const tokenFetch =
+  (context: StepContext): StepContext['fetch'] =>
+  async (url, init) => {
+    const response = await context.fetch(url, init)
+    if (init?.method !== 'POST' || !response.ok) return response
+    const text = await response.text()
+    const answer = recordIn(text)
+    // A page in the way, or a refusal with status 200: the SDK's to read.
+    if (!answer || typeof answer.error === 'string') return new Response(text, { status: response.status })
+    const known = Object.entries(answer).filter(([name, value]) => {
+      if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
+      return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
+    })
+    const tokens = Object.fromEntries(known)
+    if (tokens.access_token === undefined) throw new TokenlessError(tokens)
+    return Response.json({ token_type: 'Bearer', ...tokens })
+  }
+
+function recordIn(text: string): Record<string, unknown> | null {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isRecord(value) ? value : null
+  } catch {
+    return null
+  }
+}
+
+/** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
+async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, context: StepContext) {
+  const inTime = AbortSignal.timeout(context.discoveryMs)
+  const found = await discoverOAuthServerInfo(target.url, {
+    fetchFn: (url, init) => context.fetch(url, { ...init, signal: inTime }),
+    ...metadataUrl(metadata ?? null),
+  })
+  if (found.resourceMetadata || isSame(tokens?.issuer, found.authorizationServerUrl)) return found
+  throw away(target, new Error('its resource metadata cannot be read'))
+}
+
+/** Whether there was more when the login was made: a moment's trouble, and no token must go to a guessed address. */
+const isLess = (
+  { resourceMetadata, authorizationServerMetadata }: Awaited<ReturnType<typeof discovered>>,
+  { metadata: { has_resource, has_issuer } = { has_resource: false, has_issuer: true } }: McpLogin,
+): boolean => (has_resource && !resourceMetadata) || (has_issuer && !authorizationServerMetadata)
+
+/** As addresses: an issuer whose metadata is missing is known by its URL. */
+const isSame = (one: unknown, other: unknown): boolean =>
+  String(one).replace(/\/$/, '') === String(other).replace(/\/$/, '')
 
 const deskOf = (login: McpLogin): Desk => ({
   login,
@@ -219,7 +300,7 @@ const scopeIn = (login: McpLogin | null): string | undefined => {
   return typeof scope === 'string' ? scope : undefined
 }
 
-const metadataUrl = (challenge: McpChallenge | null) => {
+const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) => {
   const url = challenge?.resource_metadata
   return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
 }
@@ -253,6 +334,7 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
     const code = /^[\w.-]{1,64}$/.exec(failure.code)?.[0] ?? 'an unknown error'
     return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
   }
+  if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
   if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
   if (failure instanceof Error && /dynamic client registration/.test(failure.message)) {
     return new BatonError(

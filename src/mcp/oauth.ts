@@ -16,6 +16,15 @@ export interface McpLogin {
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
+  /** Of older ones it is not known */
+  metadata?: McpMetadata
+}
+/** What a login was made by: a renewal that finds less waits for it. */
+export interface McpMetadata {
+  /** Where the server's refusal said that its own is */
+  resource_metadata?: string
+  has_resource: boolean
+  has_issuer: boolean
 }
 /** Who we are to one login server: registered, or made there by hand. */
 export interface McpClient {
@@ -72,17 +81,21 @@ export interface StepContext {
   refused: BatonError | null
   now(): number
   clientMetadataUrl: string | undefined
+  discoveryMs: number
 }
 
 export interface McpOAuthOptions {
   /** Where servers may read who we are, in place of a registration (client ID metadata document) */
   clientMetadataUrl?: string
   now?(): number
+  /** How long a renewal may look for the login service. With the token request it must end within a claim. */
+  discoveryMs?: number
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
 
 const TIMEOUT_MS = 15_000
+const DISCOVERY_MS = 25_000
 const MAX_BYTES = 1 << 20
 
 /** Makes the steps; the flow itself is loaded with the first of them. */
@@ -109,6 +122,7 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
         }),
       now: options.now ?? Date.now,
       clientMetadataUrl: options.clientMetadataUrl,
+      discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }
     return made
   }

@@ -65,12 +65,12 @@ function logins(db: Db) {
       )
       return found && toConnector(found)
     },
-    keep: async (id, revision, by, secret) =>
+    keep: async ({ id, config_revision, secret: before }, secret) =>
       (await value(
         db,
         `update connector set secret = $4, secret_version = secret_version + 1
-          where id = $1 and config_revision = $2 and claimed_by = $3 returning 1`,
-        [id, revision, by, secret],
+          where id = $1 and config_revision = $2 and secret is not distinct from $3::bytea returning 1`,
+        [id, config_revision, before, secret],
       )) !== null,
     async release(id, by) {
       await db.query(

@@ -196,6 +196,23 @@ t.test('a login file whose times are none is taken over without them', async (t)
   }
 })
 
+t.test('of a login file no more is taken than of a login that is given by hand', async (t) => {
+  const take = (content: unknown) =>
+    one.logins.importFile(ME, { provider: 'openai', format: 'codex', content })
+  const access_token = jwt({ exp: 4_000_000_000 })
+  for (const [name, tokens] of [
+    ['account_id', { access_token, account_id: 'a\nb' }],
+    ['account_id', { access_token, account_id: 'ünï' }],
+    ['access_token', { access_token: 'at\0' }],
+    ['refresh_token', { access_token, refresh_token: 'r'.repeat(20_000) }],
+  ] as const) {
+    t.match(await refusal(take({ tokens })), invalid('content', new RegExp(`${name} must be printable`)))
+  }
+  const view = await take(`\uFEFF${JSON.stringify({ tokens: { access_token } })}`)
+  t.match(view, { provider: 'openai' }, 'a byte order mark is no part of it')
+  await store.credentials.delete(ME, view.id)
+})
+
 t.test('login files are taken over', async (t) => {
   const take = (provider: string, format: string, content: unknown) =>
     one.logins.importFile(ME, { provider, format, content })

@@ -2,6 +2,8 @@
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
 import { readPasted } from '../../src/credentials/pasted.ts'
+import { createPendingLogins } from '../../src/credentials/pending-logins.ts'
+import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
@@ -29,6 +31,21 @@ t.test('a pasted answer ends a login, in any of its forms, on any replica', asyn
       await store.credentials.delete(ME, view.id)
     }
   }
+})
+
+t.test('a login whose encryption key was taken out meanwhile is begun anew', async (t) => {
+  const keys = ['k1', 'k2'].map((id, i) => createVault([{ id, key: new Uint8Array(32).fill(i + 1) }]))
+  const [before, after] = keys.map((vault) => createPendingLogins(store, vault))
+  const begun = {
+    owner: ME.owner,
+    provider: 'openai',
+    mode: 'paste',
+    redirect_uri: 'http://x',
+    seconds: 60,
+  } as const
+  const login = await before?.begin({ ...begun, state: 'of-the-old-key', kept: {} })
+  if (!login) return t.fail('not begun')
+  t.throws(() => after?.kept(login), invalid('state', /begin a new one/))
 })
 
 t.test('a login keeps what its tokens say', async (t) => {

@@ -45,7 +45,7 @@ export interface ReplicaOptions {
   /** OpenAI's redirect ports, in place of its fixed ones, which other programs of this machine may have */
   ports?: readonly number[]
   now?(): number
-  sleep?(ms: number): Promise<unknown>
+  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 export interface World {
   store: Store

@@ -31,6 +31,12 @@ export interface McpLogins {
   outage(status: number | null): void
   /** Stands in for the protected resource's metadata. */
   metadata(document: Record<string, unknown> | null): void
+  /** What a path is answered with from now on in place of its page; null: its page again. */
+  instead(path: string, answer: { status: number; body?: string } | null): void
+  /** Changes the next token answers. */
+  told(change: ((answer: Record<string, unknown>) => Record<string, unknown>) | null): void
+  /** From now on answers wait for this: those of the metadata, or of the token endpoint when its work is done. */
+  hold(what: 'metadata' | 'token', until: (() => Promise<unknown>) | null): void
   close(): Promise<void>
 }
 
@@ -46,6 +52,10 @@ export interface McpLoginsOptions {
   expires_in?: number
   /** No client can register itself; this one is known */
   client?: { client_id: string; client_secret: string }
+  /** Path of the issuer */
+  tenant?: string
+  /** It gives no refresh tokens */
+  refreshless?: boolean
 }
 
 export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLogins> {
@@ -62,12 +72,17 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   let users = 0
   let outage: number | null = null
   let metadata: Record<string, unknown> | null = null
+  let told = (answer: Record<string, unknown>) => answer
+  const instead = new Map<string, { status: number; body?: string }>()
+  const held: Partial<Record<'metadata' | 'token', () => Promise<unknown>>> = {}
 
   const server = createServer((incoming, response) => {
     serve(incoming, response).catch(() => response.destroy())
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const { tenant = '' } = options
+  const issuer = `${origin}${tenant}`
 
   const made: McpLogins = {
     url: `${origin}/mcp`,
@@ -86,6 +101,17 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     metadata(document) {
       metadata = document
     },
+    instead(path, answer) {
+      if (answer) instead.set(path, answer)
+      else instead.delete(path)
+    },
+    told(change) {
+      told = change ?? ((answer) => answer)
+    },
+    hold(what, until) {
+      if (until) held[what] = until
+      else delete held[what]
+    },
     close: () =>
       new Promise((resolve) => {
         server.close(() => resolve())
@@ -99,11 +125,11 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
       json(
         response,
         200,
-        metadata ?? { resource: made.url, authorization_servers: [origin], scopes_supported: ['tools'] },
+        metadata ?? { resource: made.url, authorization_servers: [issuer], scopes_supported: ['tools'] },
       ),
-    '/.well-known/oauth-authorization-server': (_, __, response) =>
+    [`/.well-known/oauth-authorization-server${tenant}`]: (_, __, response) =>
       json(response, 200, {
-        issuer: origin,
+        issuer,
         authorization_endpoint: `${origin}/authorize`,
         token_endpoint: `${origin}/token`,
         ...(options.client ? {} : { registration_endpoint: `${origin}/register` }),
@@ -119,6 +145,9 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
 
   async function serve(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
     const url = new URL(incoming.url ?? '/', origin)
+    if (url.pathname.startsWith('/.well-known/')) await held.metadata?.()
+    const other = instead.get(url.pathname)
+    if (other) return void response.writeHead(other.status).end(other.body)
     const page = PAGES[url.pathname]
     if (!page) return void response.writeHead(404).end()
     await page(incoming, url, response)
@@ -164,7 +193,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     if (!isKnown) return json(response, 400, { error: 'invalid_client' })
     const back = new URL(redirect_uri)
     back.searchParams.set('state', asked('state'))
-    back.searchParams.set('iss', origin)
+    back.searchParams.set('iss', issuer)
     if (asked('code_challenge_method') !== 'S256' || asked('response_type') !== 'code') {
       back.searchParams.set('error', 'invalid_request')
     } else {
@@ -191,9 +220,11 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     if (!grant || grant.client_id !== client_id) return json(response, 400, { error: 'invalid_grant' })
     const [access_token, refresh_token] = [secret('access'), secret('refresh')]
     access.set(access_token, grant)
-    refresh.set(refresh_token, grant)
+    if (!options.refreshless) refresh.set(refresh_token, grant)
     const expires_in = options.expires_in ?? 3600
-    json(response, 200, { access_token, refresh_token, token_type: 'Bearer', expires_in, scope: 'tools' })
+    const answer = { access_token, token_type: 'Bearer', expires_in, scope: 'tools' }
+    await held.token?.()
+    json(response, 200, told(options.refreshless ? answer : { ...answer, refresh_token }))
   }
 
   function redeemed(form: URLSearchParams): Grant | null {

@@ -127,8 +127,8 @@ export interface Connectors {
   delete(scope: Scope, id: string): Promise<boolean>
   /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
   claim(id: string, by: string, seconds: number): Promise<Connector | null>
-  /** Stores a refreshed login, which does not change the connector; false when the claim or the revision is another. */
-  keep(id: string, revision: number, by: string, secret: Uint8Array): Promise<boolean>
+  /** Stores a refreshed login, which is no change of the connector; false when it or its secret was written since it was read. */
+  keep(read: Pick<Connector, 'id' | 'config_revision' | 'secret'>, secret: Uint8Array): Promise<boolean>
   release(id: string, by: string): Promise<void>
   /**
    * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name

@@ -1,0 +1,217 @@
+/** Logins at MCP servers through whatever befalls a renewal: none is lost that could have been kept. */
+import { setTimeout as sleepFor } from 'node:timers/promises'
+import t from 'tap'
+import { openConnector, sealConnector } from '../../src/credentials/connector-secret.ts'
+import { BatonError } from '../../src/errors.ts'
+import { toMcpError } from '../../src/mcp/failure.ts'
+import { createMcpOAuth } from '../../src/mcp/oauth.ts'
+import { gate } from '../emulators/http.ts'
+import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
+
+const { store, vault, bench } = await connectorWorld(t)
+
+const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
+
+t.test('metadata that is unwell for a moment costs no login, and no refresh token is sent', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  const first = await ask()
+  time.ahead = 601_000
+  const resource = '/.well-known/oauth-protected-resource/mcp'
+  const issuer = '/.well-known/oauth-authorization-server/as'
+  for (const [path, status, body] of [
+    [resource, 500],
+    [resource, 502],
+    [resource, 503],
+    [resource, 429],
+    [resource, 404],
+    [resource, 200, '<html>One moment, please</html>'],
+    [issuer, 404],
+    [issuer, 502],
+    [issuer, 200, '<html>One moment, please</html>'],
+  ] as const) {
+    guarded.instead(path, { status, ...(body && { body }) })
+    await t.rejects(ask(), { code: 'upstream_overloaded' }, `${path} ${status}`)
+    guarded.instead(path, null)
+  }
+  t.same(guarded.grants, { authorization_code: 1 })
+  t.not(await ask(), first)
+
+  guarded.metadata({ resource: guarded.url, authorization_servers: [`${guarded.origin}/other`] })
+  time.ahead = 1_300_000
+  await t.rejects(ask(), NEEDED, 'the server itself names another')
+  t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
+  t.equal(guarded.grants.refresh_token, 1)
+})
+
+t.test('a renewal looks for the login service within a bound, and asks it nothing then', async (t) => {
+  const guarded = await guardedServer(t)
+  const { logIn } = await bench(t, guarded)
+  const { oauth: login } = openConnector(vault, await logIn())
+  const hasty = createMcpOAuth({ discoveryMs: 300 })
+  t.teardown(() => hasty.close())
+  guarded.hold('metadata', () => sleepFor(200))
+  const target = { name: 'docs', url: guarded.url, allowPrivate: true }
+  await t.rejects(hasty.renew(target, login ?? {}), { code: 'upstream_overloaded' })
+  t.equal(guarded.grants.refresh_token, undefined)
+})
+
+t.test('a token answer with nulls, or without a type, is one', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  guarded.told(({ token_type: _, ...answer }) => ({ ...answer, scope: null, id_token: null }))
+  const connector = await logIn()
+  time.ahead = 590_000
+  const logins = replica()
+  const ask = () => logins.authFor(connector).token()
+  const token = await ask()
+  t.match(openConnector(vault, await read()).oauth?.tokens, { access_token: token, token_type: 'Bearer' })
+  t.equal(guarded.grants.refresh_token, 1)
+
+  guarded.told(({ refresh_token }) => ({ refresh_token, access_token: null }))
+  time.ahead = 1_150_000
+  t.equal(await ask(), token, 'the rotated refresh token alone is kept, too')
+  guarded.told(null)
+  t.not(await ask(), token)
+  t.equal(guarded.grants.refresh_token, 3)
+})
+
+t.test(
+  'a refresh token that was answered is not sent again, and the token beside it serves to its end',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, time, read } = await bench(t, guarded)
+    const connector = await logIn()
+    const logins = replica()
+    const ask = () => logins.authFor(connector).token()
+    const token = await ask()
+    guarded.told(() => ({}))
+    time.ahead = 590_000
+    for (const _ of [1, 2]) t.equal(await ask(), token)
+    t.equal(guarded.grants.refresh_token, 1)
+    time.ahead = 601_000
+    await t.rejects(ask(), NEEDED)
+    t.equal(guarded.grants.refresh_token, 1)
+    t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
+  },
+)
+
+t.test('a token that nothing renews serves to its end, and one refusal does not end it', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, refreshless: true })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  const logins = replica()
+  const auth = logins.authFor(connector)
+  const token = await auth.token()
+  time.ahead = 595_000
+  t.equal(await auth.token(), token)
+  await t.rejects(auth.onUnauthorized?.() ?? Promise.resolve(), NEEDED)
+  t.equal(await auth.token(), token, 'the process')
+  t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token, 'and the store agree')
+  time.ahead = 601_000
+  await t.rejects(auth.token(), NEEDED)
+  t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
+  t.equal(auth.held?.(), undefined)
+})
+
+t.test('a call whose renewal a new login overtakes uses the new login', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 590_000
+  const [asked, answered] = [gate(), gate()]
+  guarded.hold('token', () => {
+    asked.open()
+    return answered.opened
+  })
+  const token = replica().authFor(connector).token()
+  await asked.opened
+  guarded.hold('token', null)
+  await logIn()
+  answered.open()
+  t.equal(await token, openConnector(vault, await read()).oauth?.tokens?.access_token)
+})
+
+t.test(
+  'new tokens outlive the store’s absence and the claim, and a sibling that finds the old ones dead',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, time, read } = await bench(t, guarded)
+    const connector = await logIn()
+    time.ahead = 590_000
+    let failures = 12
+    const away: typeof store = {
+      ...store,
+      connectors: {
+        ...store.connectors,
+        async keep(...given) {
+          if (failures-- > 0) throw new BatonError('unavailable', 'The database is not available.')
+          // It is back, and the claim has lapsed meanwhile.
+          const row = await store.connectors.get(ANN, connector.id)
+          if (failures === -1 && row) {
+            const { tokens: _, ...oauth } = openConnector(vault, row).oauth ?? {}
+            const secret = sealConnector(vault, row, { headers: {}, env: {}, oauth })
+            if (secret) t.ok(await store.connectors.keep(row, secret))
+          }
+          return store.connectors.keep(...given)
+        },
+      },
+    }
+    const token = await replica(undefined, away).authFor(connector).token()
+    t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, token)
+    t.equal(guarded.grants.refresh_token, 1)
+  },
+)
+
+t.test('closing stores what waits for the store', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 590_000
+  const tried = gate()
+  let isAway = true
+  const away: typeof store = {
+    ...store,
+    connectors: {
+      ...store.connectors,
+      async keep(...given) {
+        if (!isAway) return store.connectors.keep(...given)
+        tried.open()
+        throw new BatonError('unavailable', 'The database is not available.')
+      },
+    },
+  }
+  const leaving = replica(undefined, away)
+  const token = leaving.authFor(connector).token()
+  await tried.opened
+  isAway = false
+  await leaving.close()
+  t.equal(openConnector(vault, await read()).oauth?.tokens?.access_token, await token)
+})
+
+t.test('what keeps a token away is told without what caused it', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  time.ahead = 590_000
+  const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:5432'), { code: 'ECONNREFUSED' })
+  const away: typeof store = {
+    ...store,
+    connectors: {
+      ...store.connectors,
+      claim: () => Promise.reject(new BatonError('unavailable', 'The database is not available.', { cause })),
+    },
+  }
+  const thrown: unknown = await replica(undefined, away)
+    .authFor(connector)
+    .token()
+    .then(
+      () => null,
+      (error) => error,
+    )
+  const told = toMcpError(new TypeError('fetch failed', { cause: thrown }), 'docs')
+  t.match(told, { kind: 'unavailable', sent: false, message: 'docs: The database is not available.' })
+  t.equal(told.cause, thrown)
+})

@@ -1,0 +1,80 @@
+/** One owner's connector at a guarded MCP server, and as many replicas of its logins as wanted. */
+import type { Test } from 'tap'
+import { type ConnectorLogins, createConnectorLogins } from '../../src/credentials/connector-logins.ts'
+import { createVault } from '../../src/credentials/vault.ts'
+import { createMcpOAuth } from '../../src/mcp/oauth.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Connector, NewConnector } from '../../src/store/store.ts'
+import { startToolServer } from '../e2e/tool-server.ts'
+import { createMcpLogins, type McpLogins, type McpLoginsOptions } from '../emulators/oauth-mcp.ts'
+import { visit } from './world.ts'
+
+export const ANN = { owner: 'ann', admin: false }
+
+export async function guardedServer(t: Test, options: Partial<McpLoginsOptions> = {}): Promise<McpLogins> {
+  const server = await startToolServer({ look: {} })
+  const logins = await createMcpLogins({ upstream: server.url, ...options })
+  t.teardown(() => Promise.all([logins.close(), server.close()]))
+  return logins
+}
+
+export async function connectorWorld(t: Test) {
+  const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(7) }])
+  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+  t.teardown(() => store.close())
+
+  /** One connector, as many replicas of the logins over it, and a login made by one of them. */
+  async function bench(t: Test, guarded: McpLogins) {
+    const time = { ahead: 0 }
+    const now = () => Date.now() + time.ahead
+    const oauth = createMcpOAuth({ now })
+    const made = await store.connectors.create({ ...CONNECTOR, url: guarded.url })
+    if (made === 'name_taken') throw new Error('the name is taken')
+    t.teardown(async () => {
+      await oauth.close()
+      await store.connectors.delete(ANN, made.id)
+    })
+    const replica = (publicUrl: string | null = 'http://127.0.0.1:1', over = store): ConnectorLogins =>
+      createConnectorLogins({
+        store: over,
+        vault,
+        oauth,
+        allowPrivate: true,
+        publicUrl: () => publicUrl,
+        now,
+        sleep: () => new Promise((resolve) => setTimeout(resolve, 5)),
+      })
+    const read = async (): Promise<Connector> => {
+      const row = await store.connectors.get(ANN, made.id)
+      if (!row) throw new Error('the connector is gone')
+      return row
+    }
+    async function logIn(logins = replica()): Promise<Connector> {
+      const { authorization_url } = await logins.begin(ANN, await read())
+      return logins.finish(Object.fromEntries((await visit(authorization_url)).searchParams))
+    }
+    return { replica, read, logIn, time, made }
+  }
+
+  return { store, vault, bench }
+}
+
+const CONNECTOR: NewConnector = {
+  id: 'con_1',
+  owner: 'ann',
+  name: 'docs',
+  origin: 'api',
+  transport: 'streamable_http',
+  url: null,
+  command: null,
+  args: [],
+  auth: { type: 'oauth' },
+  mode: 'dynamic',
+  default_tool_config: null,
+  allow_tools: [],
+  deny_tools: [],
+  require_approval: 'never',
+  trust_annotations: false,
+  pin: 'warn',
+  secret: null,
+}
