@@ -110,6 +110,29 @@ ${mcp('one', doors[0] ?? '', 'mode: strict')}${mcp('two', doors[1] ?? '', DYNAMI
   t.match(turn.output_text, /found by one.*found by two/)
 })
 
+t.test('of a long result a model without the tool that reads on is told that the rest is kept', async (t) => {
+  const { url } = await served(t, { long: { run: () => textResult('x'.repeat(100_000)) } })
+  const mcps = `  mcps:\n${mcp('one', url, DYNAMIC)}`
+  for (const inspect of [true, false]) {
+    const world = await openWorld(t, BACKEND, { yaml: `toolbox:\n  inspect: ${inspect}\n${mcps}` })
+    const session = await world.session('openai key')
+    const told = async () => {
+      const { messages } = await world.run(session, 'call one__long with {}')
+      return messages[2].parts[0].content[0].text
+    }
+    if (inspect) {
+      t.match(await told(), /Read on with inspect_tool_output/)
+      await world.api.patch(`/v1/sessions/${session}/tools/inspect_tool_output`, { enabled: false })
+    } else {
+      const names = (await toolsOf(world, session)).map(({ canonical_name }) => canonical_name)
+      t.strictSame(names, ['one.long'], 'the operator switched it off')
+    }
+    const words = await told()
+    t.match(words, /cannot be read from here/)
+    t.notMatch(words, /inspect_tool_output/)
+  }
+})
+
 /** Doors in front of servers that stay shut until somebody stands before each of them. */
 function barrier(t: Test, urls: string[]): Promise<string>[] {
   const waiting = new Set<number>()
