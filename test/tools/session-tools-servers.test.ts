@@ -1,0 +1,305 @@
+/** A session's tools as their servers have it: away, slow, changed, announcing; on doubles of store and door. */
+import { mock } from 'node:test'
+import { pino } from 'pino'
+import t from 'tap'
+import { McpError } from '../../src/mcp/contract.ts'
+import type { Session } from '../../src/store/store.ts'
+import { createDiscovery } from '../../src/tools/discovery.ts'
+import {
+  connector,
+  createDoor,
+  createMemory,
+  found,
+  sessionOf,
+  setUp,
+  tool,
+} from './session-tools-doubles.ts'
+
+t.test(
+  'an announced change reaches every session that binds the server, once, and only if it is one',
+  async (t) => {
+    const { create, add, announce, servers, heard, said, asked } = setUp(t)
+    const tools = create()
+    const sessions = ['ses_1', 'ses_2', 'ses_3'].map(sessionOf)
+    const one = add('s', { tools: [tool('a')] })
+    for (const session of sessions) await tools.open(session, session.id === 'ses_3' ? [] : [one])
+    const before = said.length
+    const key = 'con_s@1'
+    announce(key)
+    servers.set(key, { tools: [tool('a'), tool('b')] })
+    announce(key)
+    await Promise.all(
+      ['ses_1', 'ses_2'].map((id) => heard((session, { added }) => session === id && added.includes('s.b'))),
+    )
+    t.equal(said.length, before + 2)
+    for (let i = 0; i < 50; i++) announce(key)
+    await tools.refresh(sessions[0] as Session, 'next')
+    t.equal(said.length, before + 2, 'nothing changed, nothing is said')
+    t.ok(asked.length > 0)
+  },
+)
+
+t.test(
+  'a server that is away is bound as unavailable and joins when it is there, without a turn',
+  async (t) => {
+    const { create, add, servers, heard, said } = setUp(t)
+    const tools = create()
+    const session = sessionOf('ses_1')
+    await tools.open(session, [])
+    const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+    t.match(await tools.bind(session, 's', 'next', null), { added: [], prompt_cache: 'kept' })
+    servers.set(`${one.id}@1`, { tools: [tool('a')] })
+    await heard((_, { added }) => added.includes('s.a'))
+    t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
+    t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+  },
+)
+
+t.test('a server is asked even in its back-off by who binds or refreshes, not by who opens', async (t) => {
+  const { create, add, servers, insisted } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await tools.open(session, [one])
+  t.strictSame(insisted, [])
+  await tools.refresh(session, 'next')
+  t.strictSame(insisted, ['con_s@1'])
+  servers.set('con_s@1', { tools: [tool('a')] })
+  t.match(await tools.bind(session, 's', 'next', null), { added: ['s.a'] })
+  t.strictSame(insisted, ['con_s@1', 'con_s@1'])
+  await tools.bind(session, 's', 'next', null)
+  t.equal(insisted.length, 2, 'a list that is there is enough')
+})
+
+t.test('the last known list of a server that is away is there as unavailable', async (t) => {
+  const { create, add, servers } = setUp(t)
+  const one = add('s', { tools: [tool('a')] })
+  await create().open(sessionOf('ses_1'), [one])
+  servers.set(`${one.id}@1`, { error: new McpError('unavailable', 'refused', { sent: false }) })
+  const later = create()
+  const session = sessionOf('ses_2')
+  await later.open(session, [])
+  await later.bind(session, 's', 'next', null)
+  await later.refresh(session, 'next')
+  t.match((await later.list(session, null)).tools.at(-1), {
+    canonical_name: 's.a',
+    status: 'unavailable',
+    reason: /refused/,
+  })
+})
+
+t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
+  const { create, add, heard } = setUp(t)
+  const seed = create()
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  const session = sessionOf('ses_1')
+  await seed.open(session, [])
+  for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
+  const bound = Promise.all(['slow', 'other'].map((name) => seed.bind(session, name, 'next', null)))
+  const started = performance.now()
+  await seed.bringUpToDate('ses_1', 50)
+  t.ok(performance.now() - started < 4_000, 'not the five seconds of a bind')
+  t.notOk((await seed.current('ses_1')).tools.some(({ server: name }) => name === 'slow'))
+  letGo()
+  await bound
+  await heard((_, { added }) => added.includes('slow.a'))
+})
+
+t.test('a change waits for its own server, and for no other one', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  t.teardown(() => letGo())
+  const fast = ['f1', 'f2'].map((name) => add(name, { tools: [tool('a')] }))
+  for (const name of ['h1', 'h2', 'f3']) add(name, { tools: [tool('a')], ...(name === 'f3' ? {} : { when }) })
+  await tools.open(session, fast)
+  const from = performance.now()
+  const hung = ['h1', 'h2'].map((name) => tools.bind(session, name, 'next', null))
+  t.match(await tools.unbind(session, 'f1', 'now'), { removed: ['f1.a'] })
+  t.match(await tools.setEnabled(session, 'f2.a', false, 'now'), { changed: ['f2.a'] })
+  t.match(await tools.bind(session, 'f3', 'now', null), { added: ['f3.a'] })
+  t.ok(performance.now() - from < 2_000, 'not the five seconds of the others')
+  letGo()
+  for (const name of ['h1', 'h2']) {
+    const answer = await hung.shift()
+    t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
+  }
+})
+
+t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
+  const { create, add, servers, store, rows } = setUp(t)
+  const tools = create()
+  const sessions = ['ses_1', 'ses_2'].map(sessionOf)
+  const one = add('s', { tools: [tool('a')] })
+  for (const session of sessions) await tools.open(session, [one])
+  const bindings = await store.connectors.bindings('ses_1')
+  const put = store.registry.put
+  let letGo = () => {}
+  const isSlow = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  store.registry.put = async (changes) => {
+    await isSlow
+    return put(changes)
+  }
+  servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(sessions[0] as Session, 'next')
+  // The list is known by then; that it is written everywhere is what takes its time.
+  while (!tools.isBehind('ses_2')) await new Promise((resolve) => setImmediate(resolve))
+  const alive = setTimeout(letGo, 400)
+  const waited = await tools.bringUpToDate('ses_2', 20, bindings)
+  t.ok(waited < 400, 'the store’s time is none that was spent on servers')
+  t.match(found(rows.get('ses_2')?.tools ?? [], 's.b'), { status: 'available' })
+  t.notOk(tools.isBehind('ses_2'))
+  await refreshed
+  clearTimeout(alive)
+})
+
+t.test('a turn waits for what a caller is changing, and for what a server has announced', async (t) => {
+  const { create, add, mcp, servers, store } = setUp(t)
+  let isOutdated = false
+  const list: typeof mcp.list = (...asked) => {
+    isOutdated = false
+    return mcp.list(...asked)
+  }
+  const tools = create({ ...mcp, list, isOutdated: () => isOutdated })
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const bindings = await store.connectors.bindings('ses_1')
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    return put(changes)
+  }
+  const changed = tools.setEnabled(session, 's.a', false, 'next')
+  t.ok(tools.isBehind('ses_1'))
+  await tools.bringUpToDate('ses_1', 1_000, bindings)
+  t.match(found((await tools.current('ses_1')).tools, 's.a'), { enabled: false })
+  await changed
+  servers.set('con_s@1', { tools: [tool('b')] })
+  isOutdated = true
+  await tools.bringUpToDate('ses_1', 1_000, bindings)
+  t.match((await tools.current('ses_1')).tools.at(-1), { canonical_name: 's.b' })
+})
+
+t.test('a connector that was changed elsewhere is asked anew by the next turn', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+  add('s', { tools: [tool('b')] }, { config_revision: 2 })
+  await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  const names = (await tools.current('ses_1')).tools.map((one) => one.canonical_name)
+  t.strictSame(names, ['look_up', 's.b'])
+})
+
+t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { when })
+  const gone = connector('s')
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  discovery.forget(gone.id)
+  answer()
+  t.match(await known, [{ state: 'away', reason: /refused/ }])
+  mock.timers.tick(60_000)
+  t.strictSame(asked, ['s'])
+})
+
+t.test('a server that takes longer than callers wait joins by the same attempt', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  let answer = () => {}
+  const when = new Promise<void>((resolve) => {
+    answer = resolve
+  })
+  servers.set('s', { tools: [tool('a')], when })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const bindings = [{ connector: connector('s'), alias: null }]
+  const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
+  mock.timers.tick(5_500)
+  t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
+  const arrived = new Promise((resolve) => discovery.onArrival(resolve))
+  mock.timers.tick(10_000)
+  answer()
+  await arrived
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
+  t.strictSame(asked, ['s'])
+  servers.set('s', { tools: [tool('b')], when: new Promise(() => {}) })
+  const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
+  mock.timers.tick(5_500)
+  t.match(await again, [{ state: 'pending', tools: [{ name: 'a' }] }], 'it is there, and takes its time')
+  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
+})
+
+t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
+  mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked, announce } = createDoor()
+  servers.set('s', { tools: [tool('a')] })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+  mock.timers.tick(11 * 60_000)
+  announce('s')
+  t.strictSame(asked, ['s', 's'])
+})
+
+t.test('a list is asked for again when its server says that it is old, and not before', async (t) => {
+  mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  t.teardown(() => mock.timers.reset())
+  const { mcp, servers, asked } = createDoor()
+  servers.set('brief', { tools: [tool('a')], ttlMs: 20_000 })
+  servers.set('lasting', { tools: [tool('a')], ttlMs: 3_600_000 })
+  const discovery = createDiscovery({
+    store: createMemory().store,
+    mcp,
+    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    log: pino({ level: 'silent' }),
+  })
+  const bindings = ['brief', 'lasting'].map((name) => ({ connector: connector(name), alias: null }))
+  const lookUp = () => discovery.lookUp(bindings, { deadlineMs: 1_000, refresh: false })
+  await lookUp()
+  mock.timers.tick(10_000)
+  await lookUp()
+  t.strictSame(asked, ['brief', 'lasting'])
+  mock.timers.tick(15_000)
+  t.strictSame(
+    discovery.marks(bindings).map((mark) => mark !== null),
+    [false, true],
+  )
+  await lookUp()
+  mock.timers.tick(30 * 60_000)
+  await lookUp()
+  t.strictSame(asked, ['brief', 'lasting', 'brief', 'brief'])
+})

@@ -1,0 +1,342 @@
+/** A session's tools where several write them: replicas, sessions of one server, definitions that somebody accepts; on doubles of store and door. */
+import { mock } from 'node:test'
+import t from 'tap'
+import { McpError } from '../../src/mcp/contract.ts'
+import { hashOf } from '../../src/tools/registry.ts'
+import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
+
+t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const all = ['fast', 'slow'].map((name) => add(name, { tools: [tool('a')] }))
+  await tools.open(session, all)
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  servers.set('con_slow@1', { tools: [tool('a')], when })
+  servers.set('con_fast@1', { tools: [tool('a'), tool('b')] })
+  const refreshed = tools.refresh(session, 'next')
+  await heard((_, { added }) => added.includes('fast.b'))
+  letGo()
+  t.match(await refreshed, { added: ['fast.b'], prompt_cache: 'invalidated' })
+})
+
+t.test('a definition is kept before a model can get it, whichever way its list came', async (t) => {
+  const { create, add, mcp, store, servers, heard, announce } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await mcp.list({ key: 'con_s@1' } as never, { timeoutMs: 1_000 })
+  const put = store.registry.put
+  store.registry.put = async (changes) => {
+    t.match(await store.connectors.pins('con_s'), [{ tool: 'a', hash: hashOf(tool('a')) }])
+    return put(changes)
+  }
+  await tools.open(session, [one])
+  store.registry.put = put
+  t.ok(await store.connectors.loadList('con_s@1'), 'and its list for a cold start')
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed' })
+})
+
+t.test('of two first uses at once the first counts, for both', async (t) => {
+  const { create, add, store } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const { pinFirst, pin } = store.connectors
+  store.connectors.pinFirst = async (id, definitions) => {
+    await pin(id, 'a', hashOf(tool('a', { description: 'As another replica saw it.' })), {})
+    return pinFirst(id, definitions)
+  }
+  await tools.open(session, [add('s', { tools: [tool('a')] }, { pin: 'block' })])
+  t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed', reason: /accept/ })
+})
+
+t.test('a session that could not be written with the others is written by itself', async (t) => {
+  for (const fail of [async () => [], () => Promise.reject(new Error('one of them cannot be written'))]) {
+    const { create, add, servers, announce, heard, store } = setUp(t)
+    const tools = create()
+    await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+    const { put } = store.registry
+    store.registry.put = () => {
+      store.registry.put = put
+      return fail()
+    }
+    servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+    announce('con_s@1')
+    await heard((_, { added }) => added.includes('s.b'))
+  }
+})
+
+t.test('a session whose turn waits is written before those that merely follow', async (t) => {
+  const { create, add, servers, announce, store } = setUp(t)
+  const tools = create()
+  const one = add('s', { tools: [tool('a')] })
+  const ids = Array.from({ length: 120 }, (_, i) => `ses_${i}`)
+  for (const id of ids) await tools.open(sessionOf(id), [one])
+  const { put } = store.registry
+  const lots: string[][] = []
+  const last = new Promise<void>((resolve) => {
+    store.registry.put = async (changes) => {
+      lots.push(changes.map(({ session_id }) => session_id))
+      if (lots.length === 1) void tools.bringUpToDate('ses_119', 0)
+      if (lots.length === 3) resolve()
+      await new Promise(setImmediate)
+      return put(changes)
+    }
+  })
+  servers.set('con_s@1', { tools: [tool('b')] })
+  announce('con_s@1')
+  await last
+  t.equal(lots[1]?.[0], 'ses_119')
+})
+
+t.test('a process that knows no list yet changes nothing that another wrote', async (t) => {
+  const { create, add, servers, written } = setUp(t)
+  const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
+  const session = sessionOf('ses_1')
+  await create().open(session, [a, b])
+  let letGo = () => {}
+  const when = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  servers.set('con_b@1', { tools: [tool('y')], when })
+  const door = createDoor()
+  for (const [key, answer] of servers) door.servers.set(key, answer)
+  const restarted = create(door.mcp)
+  const gone = await restarted.unbind(session, 'a', 'next')
+  t.match(gone, { removed: ['a.x'], changed: [], added: [] }, 'the other server is not called away')
+  t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
+  letGo()
+  await restarted.bringUpToDate('ses_1', 1_000)
+  t.equal(written.length, 2)
+})
+
+t.test('an older list takes nothing away that another replica saw since', async (t) => {
+  const { create, add, servers, said, asked, store } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] })
+  await here.open(session, [one])
+  add('other', { tools: [tool('a')] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const newer = { tools: [tool('b')] }
+  const door = createDoor()
+  door.servers.set('con_s@1', newer)
+  servers.set('con_s@1', newer)
+  const there = create(door.mcp)
+  t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
+  asked.splice(0)
+  t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: [] })
+  t.strictSame(asked, ['con_other@1', 'con_s@1'], 'and the newer one is asked for')
+  await here.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
+  t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
+})
+
+t.test(
+  'a list that is asked for here is taken over, however far ahead another replica’s clock is',
+  async (t) => {
+    mock.timers.enable({ apis: ['Date'], now: Date.now() })
+    t.teardown(() => mock.timers.reset())
+    const { create, add, servers } = setUp(t)
+    const session = sessionOf('ses_1')
+    const here = create()
+    await here.open(session, [add('s', { tools: [tool('a')] })])
+    const door = createDoor()
+    door.servers.set('con_s@1', { tools: [tool('b')] })
+    const there = create(door.mcp)
+    mock.timers.tick(60_000)
+    await there.refresh(session, 'next')
+    mock.timers.setTime(Date.now() - 50_000)
+    servers.set('con_s@1', {
+      tools: [tool('c')],
+      get when() {
+        return new Promise((resolve) => setTimeout(resolve, 30))
+      },
+    })
+    t.match(await here.refresh(session, 'next'), { added: ['s.c'], removed: ['s.b'] })
+  },
+)
+
+t.test('a tool was last seen when its list was asked for last, whether or not it moved', async (t) => {
+  const { create, add } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const seen = async () => (await tools.list(session, null)).tools.at(-1)?.last_seen_at ?? ''
+  const first = await seen()
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  t.match(await tools.refresh(session, 'next'), { changed: [] })
+  t.ok((await seen()) > first, `${await seen()} after ${first}`)
+})
+
+t.test('two writers at once lose nothing', async (t) => {
+  const { create, add, written } = setUp(t)
+  const [left, right] = [create(), create()]
+  const session = sessionOf('ses_1')
+  const all = Array.from({ length: 6 }, (_, i) => add(`s${i}`, { tools: [tool('a')] }))
+  await left.open(session, [])
+  await Promise.all(all.map(({ name }, i) => (i % 2 ? left : right).bind(session, name, 'next', null)))
+  await Promise.all([left.bringUpToDate('ses_1', 1_000), right.bringUpToDate('ses_1', 1_000)])
+  right.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
+  left.noteRevision('ses_1', written.at(-1)?.tools_revision ?? 0)
+  for (const tools of [left, right]) {
+    t.strictSame((await tools.current('ses_1')).tools.map((one) => one.canonical_name).sort(), [
+      'look_up',
+      ...all.map(({ name }) => `${name}.a`),
+    ])
+  }
+  t.strictSame(
+    written.map((delta) => delta.tools_revision),
+    written.map((_, i) => i + 1),
+    'revisions in a row',
+  )
+})
+
+t.test('a change that another writer overtook is made anew', async (t) => {
+  const { create, add, store, rows } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const { put } = store.registry
+  store.registry.put = async (changes) => {
+    store.registry.put = put
+    await there.setEnabled(session, 's.b', false, 'next')
+    return put(changes)
+  }
+  t.match(await here.setEnabled(session, 's.a', false, 'next'), { tools_revision: 3, changed: ['s.a'] })
+  t.strictSame(
+    rows.get('ses_1')?.tools.map(({ enabled }) => enabled),
+    [true, false, false],
+  )
+})
+
+t.test('an older revision is never served than was announced', async (t) => {
+  const { create, add } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [])
+  t.equal((await here.current('ses_1')).revision, 1)
+  add('s', { tools: [tool('a')] })
+  const { tools_revision } = await there.bind(session, 's', 'next', null)
+  here.noteRevision('ses_1', tools_revision)
+  t.equal(here.latestRevision('ses_1'), tools_revision)
+  t.equal((await here.current('ses_1')).revision, tools_revision)
+})
+
+t.test('a change that nobody told of is in the list all the same', async (t) => {
+  const { create, add } = setUp(t)
+  const [here, there] = [create(), create()]
+  const session = sessionOf('ses_1')
+  await here.open(session, [])
+  add('s', { tools: [tool('a')] })
+  const { tools_revision } = await there.bind(session, 's', 'next', null)
+  t.equal((await here.list(session, null)).revision, tools_revision)
+  t.equal((await here.newest('ses_1')).revision, tools_revision)
+})
+
+t.test('a changed definition is blocked until somebody accepts it', async (t) => {
+  const { create, add, servers, announce, heard } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await tools.open(session, [one])
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'changed', reason: /accept/ })
+  t.equal((await tools.list(session, 'openai')).declarations?.length, 1)
+  const caller = { owner: 'o', admin: false, key_id: null }
+  t.match(await tools.accept(caller, one, 'a'), { tool: 'a', hash: /^[0-9a-f]{64}$/ })
+  t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
+  await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
+})
+
+t.test('what is accepted is taken over by a session’s next turn on any replica', async (t) => {
+  const { create, add, servers, store } = setUp(t)
+  const [here, there] = [create(), create()]
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  await store.connectors.pin(one.id, 'a', hashOf(tool('a')), tool('a'))
+  const places = [
+    ['ses_here', here],
+    ['ses_there', there],
+  ] as const
+  const status = async (tools: typeof here, id: string) =>
+    (await tools.current(id)).tools.find(({ canonical_name }) => canonical_name === 's.a')?.status
+  for (const [id, tools] of places) {
+    await tools.open(sessionOf(id), [one])
+    t.equal(await status(tools, id), 'changed')
+  }
+  // Theirs are too many to follow at once.
+  store.connectors.sessionsOf = async () => []
+  await here.accept({ owner: 'o', admin: false, key_id: null }, one, 'a')
+  for (const [id, tools] of places) {
+    await tools.bringUpToDate(id, 1_000, await store.connectors.bindings(id))
+    t.equal(await status(tools, id), 'available', id)
+  }
+})
+
+t.test('what is accepted reaches a session that waited for something else', async (t) => {
+  const { create, add, servers, announce, heard, store } = setUp(t)
+  const tools = create()
+  const [session, busy] = [sessionOf('ses_1'), sessionOf('ses_2')]
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await tools.open(session, [one])
+  await tools.open(busy, [add('other', { tools: [tool('x')] })])
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse.' })] })
+  announce('con_s@1')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  const { grounds } = store.registry
+  let go = () => {}
+  const held = new Promise<void>((resolve) => {
+    go = resolve
+  })
+  store.registry.grounds = async (known) => {
+    if (known.some(({ session_id }) => session_id === busy.id)) await held
+    return grounds(known)
+  }
+  const soon = () => new Promise((resolve) => setTimeout(resolve, 20))
+  servers.set('con_other@1', { tools: [tool('x'), tool('y')] })
+  announce('con_other@1')
+  await soon()
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worst.' })] })
+  announce('con_s@1')
+  await soon()
+  await tools.refresh(session, 'next')
+  const accepted = tools.accept({ owner: 'o', admin: false, key_id: null }, one, 'a')
+  await soon()
+  go()
+  await accepted
+  t.match((await tools.list(session, null)).tools.at(-1), { canonical_name: 's.a', status: 'available' })
+})
+
+t.test('what is accepted is the newest definition that any replica saw', async (t) => {
+  const { create, add, servers, heard } = setUp(t)
+  const here = create()
+  const session = sessionOf('ses_1')
+  const one = add('s', { tools: [tool('a')] }, { pin: 'block' })
+  await here.open(session, [one])
+  const other = createDoor()
+  other.servers.set('con_s@1', { tools: [tool('a', { description: 'Newer.' })] })
+  // Lists of one millisecond have no order.
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  const there = create(other.mcp)
+  await there.refresh(session, 'next')
+  await heard((_, { changed }) => changed.includes('s.a'))
+  here.noteRevision('ses_1', there.latestRevision('ses_1'))
+  t.match((await here.list(session, null)).tools.at(-1), { diff: [{ after: 'Newer.' }] })
+  const caller = { owner: 'o', admin: false, key_id: null }
+  const { hash } = await here.accept(caller, one, 'a')
+  t.equal(hash, hashOf(tool('a', { description: 'Newer.' })))
+  // After a start the server is away: what was seen of it is stored.
+  servers.set('con_s@1', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  t.equal((await create(createDoor().mcp).accept(caller, one, 'a')).hash, hash)
+  const unseen = add('unseen', { error: new McpError('unavailable', 'refused', { sent: false }) })
+  await t.rejects(here.accept(caller, unseen, 'a'), { code: 'unavailable', message: /refused/ })
+})
