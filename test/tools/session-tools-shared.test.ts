@@ -1,4 +1,4 @@
-/** A session's tools where several write them: replicas, sessions of one server, definitions that somebody accepts; on doubles of store and door. */
+/** A session's tools where several write them: replicas, sessions of one server, who accepts a definition; on doubles of store and door. */
 import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'

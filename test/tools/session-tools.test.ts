@@ -1,3 +1,4 @@
+/** A session's tools as callers change them: bound, switched, refreshed, for the next step or now; on doubles of store and door. */
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { sessionOf, setUp, tool } from './session-tools-doubles.ts'
