@@ -6,6 +6,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
 import { CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
 import { type EngineState, startLeases } from '../../src/turns/leases.ts'
+import { createUnderWay } from '../../src/turns/under-way.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
@@ -23,6 +24,7 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
     },
     active,
     isDraining: () => false,
+    track: createUnderWay().track,
   } as unknown as EngineState
   const leases = startLeases(state)
   t.teardown(() => leases.stop())
