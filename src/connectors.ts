@@ -111,7 +111,6 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   function assertNotConfigured(name: string): void {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
-  /** Two servers of a session never share a name (session-tools.ts). */
   async function check(input: ConnectorInput): Promise<void> {
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {

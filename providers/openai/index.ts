@@ -17,7 +17,7 @@ import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } 
 
 /**
  * The Responses API with a key, whichever vendor serves it: its provider id, and its name in errors. A vendor with
- * models other than OpenAI's needs capabilities of its own.
+ * models other than OpenAI's needs capabilities of its own, and its models a line in FAMILIES (capabilities.ts).
  */
 export const responsesApi = (provider: string, vendor: string): Deployment => ({
   id: provider,

@@ -1,5 +1,4 @@
 /** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
-
 import { isLoopback } from '../addresses.ts'
 import type { Config } from '../config/config.ts'
 import type { Page, PageRequest } from '../store/store.ts'

@@ -1,5 +1,4 @@
 /** The toolbox of the YAML file: its own rules beyond the schema, and its defaults (api.md section 1). */
-
 import { durationMs } from '../duration.ts'
 import type { Problem } from '../validation.ts'
 import type { McpSetting, Toolbox, ToolSetting } from './config.ts'

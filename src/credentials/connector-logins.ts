@@ -172,8 +172,8 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
       const seen = await store.connectors.get({ owner: connector.owner, admin: true }, connector.id)
       const login = seen && openConnector(vault, seen).oauth
       if (seen && login && isFresh(login, refused)) return seen
-      if (!seen || now() > until) throw needed(connector)
-      await sleep(POLL_MS)
+      if (!seen || now() > until || ending.signal.aborted) throw needed(connector)
+      await sleep(POLL_MS, ending.signal).catch(() => {})
     }
   }
 

@@ -1,5 +1,4 @@
 /** The one door to MCP servers: connections, discovery, calls. Nothing outside src/mcp/ names the SDK. */
-
 import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {

@@ -12,7 +12,7 @@ import {
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
-import { isRecord } from '../chat/json.ts'
+import { parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
@@ -173,6 +173,7 @@ class TokenlessError extends Error {
 }
 
 const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
+const isMember = (name: string): boolean => TEXTS.has(name) || name === 'expires_in'
 
 /**
  * Some token endpoints send null for what they leave out, or no token_type. The SDK would refuse the answer,
@@ -184,9 +185,11 @@ const tokenFetch =
     const response = await context.fetch(url, init)
     if (init?.method !== 'POST' || !response.ok) return response
     const text = await response.text()
-    const answer = recordIn(text)
-    // A page in the way, or a refusal with status 200: the SDK's to read.
-    if (!answer || typeof answer.error === 'string') return new Response(text, { status: response.status })
+    const answer = parseRecord(text)
+    // What stands in the way, or a refusal with status 200: the SDK's to read.
+    const isOfTokens =
+      answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
+    if (!isOfTokens) return new Response(text, { status: response.status })
     const known = Object.entries(answer).filter(([name, value]) => {
       if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
       return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
@@ -195,15 +198,6 @@ const tokenFetch =
     if (tokens.access_token === undefined) throw new TokenlessError(tokens)
     return Response.json({ token_type: 'Bearer', ...tokens })
   }
-
-function recordIn(text: string): Record<string, unknown> | null {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isRecord(value) ? value : null
-  } catch {
-    return null
-  }
-}
 
 /** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
 async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, context: StepContext) {
@@ -219,8 +213,10 @@ async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin
 /** Whether there was more when the login was made: a moment's trouble, and no token must go to a guessed address. */
 const isLess = (
   { resourceMetadata, authorizationServerMetadata }: Awaited<ReturnType<typeof discovered>>,
-  { metadata: { has_resource, has_issuer } = { has_resource: false, has_issuer: true } }: McpLogin,
-): boolean => (has_resource && !resourceMetadata) || (has_issuer && !authorizationServerMetadata)
+  { metadata }: McpLogin,
+): boolean =>
+  metadata !== undefined &&
+  ((metadata.has_resource && !resourceMetadata) || (metadata.has_issuer && !authorizationServerMetadata))
 
 /** As addresses: an issuer whose metadata is missing is known by its URL. */
 const isSame = (one: unknown, other: unknown): boolean =>
@@ -246,11 +242,11 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
       response_types: ['code'],
     },
     state: () => desk.state,
-    clientInformation(context) {
+    clientInformation(asked) {
       const { client } = desk.login
       // A client given by hand belongs to the issuer it is first used with.
-      if (client && client.issuer === undefined && context) {
-        desk.login = { ...desk.login, client: { ...client, issuer: context.issuer } }
+      if (client && client.issuer === undefined && asked) {
+        desk.login = { ...desk.login, client: { ...client, issuer: asked.issuer } }
       }
       return desk.login.client
     },
