@@ -98,6 +98,49 @@ t.test(
   },
 )
 
+t.test('what answers in place of the login service costs no refresh token', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  const token = await ask()
+  guarded.instead('/token', { status: 200, body: '{"message":"upstream connect timeout"}' })
+  time.ahead = 590_000
+  t.equal(await ask(), token)
+  guarded.instead('/token', null)
+  time.ahead = 601_000
+  t.not(await ask(), token)
+})
+
+t.test(
+  'a login that an older version stored is renewed where its login service has no metadata',
+  async (t) => {
+    const guarded = await guardedServer(t, { expires_in: 600 })
+    const { replica, logIn, time, read } = await bench(t, guarded)
+    const connector = await logIn()
+    const { oauth, ...rest } = openConnector(vault, await read())
+    const { metadata: _, ...older } = oauth ?? {}
+    const secret = sealConnector(vault, await read(), { ...rest, oauth: older })
+    t.ok(secret && (await store.connectors.keep(await read(), secret)))
+    guarded.instead('/.well-known/oauth-authorization-server', { status: 404 })
+    time.ahead = 601_000
+    t.not(await replica().authFor(connector).token(), older.tokens?.access_token)
+  },
+)
+
+t.test('closing waits for no claim of another process', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const connector = await logIn()
+  const logins = replica()
+  time.ahead = 601_000
+  await store.connectors.claim(connector.id, 'another', 60)
+  const asked = t.rejects(logins.authFor(connector).token(), NEEDED)
+  await sleepFor(20)
+  await logins.close()
+  await asked
+})
+
 t.test('a token that nothing renews serves to its end, and one refusal does not end it', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, refreshless: true })
   const { replica, logIn, time, read } = await bench(t, guarded)
