@@ -14,6 +14,11 @@ import { turnView } from './turn-view.ts'
 /** One that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
 
+/** Its owner says its first event a moment after the store knows that it began. */
+const YOUNG_MS = 1_000
+const isYoung = ({ started_at, ended_at }: Turn): boolean =>
+  started_at !== null && ended_at === null && Date.now() - Date.parse(started_at) < YOUNG_MS
+
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
 /**
@@ -29,7 +34,14 @@ export function turnEvents(
 ): StreamSource {
   return {
     endsWithTurn: true,
-    read: (signal) => bus.read(turn.session_id, { turn: turn.id, after: after ?? 'start', signal, begun }),
+    read: (signal) =>
+      bus.read(turn.session_id, {
+        turn: turn.id,
+        after: after ?? 'start',
+        signal,
+        begun,
+        isYoung: isYoung(turn),
+      }),
     async gap(cursor) {
       const now = (await store.turns.get(scope, turn.id)) ?? turn
       const messages = await store.messages.ofTurn(turn.id)

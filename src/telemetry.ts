@@ -359,10 +359,9 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
 }
 
 /** The one line that each of these leaves behind: ids and figures, nothing that was said. */
+type OfTurn<Told> = { session_id: string; turn_id: string } & Told
 interface EndLines {
-  'model call ended': {
-    session_id: string
-    turn_id: string
+  'model call ended': OfTurn<{
     provider: string
     deployment: string
     model: string
@@ -371,25 +370,21 @@ interface EndLines {
     ms: number
     first_event_ms: number | null
     usage: Usage | null
-  }
-  'tool call ended': {
-    session_id: string
-    turn_id: string
+  }>
+  'tool call ended': OfTurn<{
     call_id: string
     exec_id: string
     tool: string
     outcome: Outcome
     ms: number
-  }
-  'turn ended': {
-    session_id: string
-    turn_id: string
+  }>
+  'turn ended': OfTurn<{
     state: string
     /** Of the error of one that failed */
     code?: ErrorCode
     steps: number
     ms: number
-  }
+  }>
 }
 
 /** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */

@@ -114,9 +114,9 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
     from: Position | 'start' | 'now',
     options: ReadOptions,
   ) {
-    const { begun = false, signal } = options
+    const { isYoung = false, signal } = options
     let page = await ask(session, tag, from, options)
-    for (const ms of begun && from === 'start' ? SOON_MS : []) {
+    for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
       await sleep(ms, undefined, { signal }).catch(() => {})
       page = await ask(session, tag, from, options)

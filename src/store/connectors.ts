@@ -230,8 +230,10 @@ async function bind(
   alias: string | null,
 ): Promise<boolean> {
   await queries.query('select 1 from session where id = $1 for no key update', [session])
+  // One of the configuration keeps its name, and `syncConfig` writes those in an order of its own.
   await queries.query(
-    `select 1 from connector where id = $2 or id in (select connector_id from binding where session_id = $1)
+    `select 1 from connector
+      where origin = 'api' and (id = $2 or id in (select connector_id from binding where session_id = $1))
       order by id for share`,
     [session, connector],
   )

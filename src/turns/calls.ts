@@ -157,7 +157,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_a
   const isGone = isOthers(row, job.connector, asked_at)
   if (row.state === 'started' && (!row.repeatable || isGone))
     return unrun(run, known, 'outcome_unknown', LOST)
-  if (isGone) return unrun(run, known, 'cancelled', TOOL_GONE)
+  if (isGone) return unrun(run, known, 'cancelled', SERVER_CHANGED)
   if (row.state === 'awaiting_approval') {
     if (!row.approval) return { ...known, waits: true }
     const { decision, reason } = row.approval
@@ -183,6 +183,8 @@ const settledBefore = ({ duration_ms }: Execution, result: ToolResultPart) => ({
 
 /** Why a call that waited for a person is settled without one. */
 export const TOOL_GONE = 'The call was not run: its tool was taken out of this conversation while it waited.'
+
+const SERVER_CHANGED = "The call was not run: its tool's server was replaced or renamed while it waited."
 
 const NOT_RUN = 'The call was not run: its turn ended while it waited.'
 

@@ -167,9 +167,11 @@ type Loaded = Pick<Run, 'history' | 'registry' | 'connectors' | 'bound' | 'serve
 async function fromStart({ tools }: LoopDeps, { session }: ActiveTurn, start: TurnStart): Promise<Loaded> {
   const { history, bindings, bound } = start
   if (start.registry) tools.keep(start.registry)
+  const revision = tools.keptRevision(session.id)
   const waited = await tools.bringUpToDate(session.id, SERVER_WAIT_MS, bindings)
   const registry = await tools.current(session.id)
-  const connectors = connectorsIn(bindings, registry.revision, bound)
+  // What moved the registry meanwhile may have been another binding.
+  const connectors = registry.revision === revision ? connectorsIn(bindings, revision, bound) : null
   return { history, registry, connectors, bound, serverWaitMs: SERVER_WAIT_MS - waited }
 }
 

@@ -2,7 +2,7 @@
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Apply, ToolsChange, Turns } from '../ports.ts'
-import { EVERYONE, type Session } from '../store/store.ts'
+import { EVERYONE, type Session, type Turn } from '../store/store.ts'
 import {
   type ActiveTurn,
   cancelRemoved,
@@ -31,6 +31,15 @@ export interface Restarts {
 export function createRestarts({ deps, active, resume }: EngineState): Restarts {
   const { store, bus } = deps
   const asks = createAsks<Wish>((wish) => tell(bus, wish))
+
+  /** Nobody answered. Where the bus is well the owner may be slow, and do it yet, unless the store knows better. */
+  async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
+    await bus.ready()
+    if (restarts >= RESTART_LIMIT) throw refusal(true)
+    const isCalling = async () => (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
+    if (state !== 'running' || (await isCalling())) throw refusal(false)
+  }
+
   return {
     async restart(caller, id) {
       const turn = await findTurn(store, caller, id)
@@ -40,10 +49,10 @@ export function createRestarts({ deps, active, resume }: EngineState): Restarts 
         mine?.turn.id === id
           ? requestRestart(mine)
           : await asks.ask({ op: 'restart', turn_id: id, session_id: turn.session_id })
-      // Where the bus is well its owner may be slow, and do it yet.
-      if (answer === null) await bus.ready()
-      else if (answer !== 'restarting') throw refusal(answer === 'limit')
-      return findTurn(store, caller, id)
+      if (answer !== null && answer !== 'restarting') throw refusal(answer === 'limit')
+      const now = await findTurn(store, caller, id)
+      if (answer === null) await assertMayYet(now)
+      return now
     },
     async toolsChanged(session, { removed, tools_revision: revision }, apply) {
       const mine = active.get(session.id)

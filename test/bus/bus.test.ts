@@ -197,7 +197,7 @@ t.test(
 
     t.test('a first event that is being said when its reader comes is no gap', async (t) => {
       const bus = await redis.open(t)
-      const reading = start(t, bus, { turn: TURN, begun: true })
+      const reading = start(t, bus, { turn: TURN, begun: true, isYoung: true })
       await sleep(20)
       await bus.append(SESSION, [event('turn.created'), delta(1)])
       t.strictSame(

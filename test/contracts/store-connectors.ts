@@ -141,6 +141,25 @@ async function rowContract(t: Test, store: Store): Promise<void> {
 }
 
 async function bindingContract(t: Test, store: Store): Promise<void> {
+  await t.test('sessions bind while a replica starts, whatever the order of its file', async (t) => {
+    const scope = owner()
+    const config = { owner: 'config', admin: false }
+    const file = ['one', 'two', 'three', 'four']
+      .map((name) => connector(config, `file-${name}`, { origin: 'config' }))
+      .sort((a, b) => b.id.localeCompare(a.id))
+    await store.connectors.syncConfig(file)
+    let isStarting = true
+    const binding = Array.from({ length: 8 }, async () => {
+      while (isStarting) {
+        const { id } = await newSession(store, scope)
+        for (const one of file) await store.connectors.bind(id, one.id, null)
+      }
+    })
+    for (let starts = 0; starts < 10; starts++) await store.connectors.syncConfig(file)
+    isStarting = false
+    await t.resolves(Promise.all(binding))
+    await store.connectors.syncConfig([])
+  })
   await t.test('a session’s connectors, in the order of their binding', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)

@@ -43,7 +43,7 @@ export const newSession = (store: Store, scope: Scope): Promise<Session> =>
 
 export const LEASE = { owner: 'replica-1', seconds: 60 }
 /** Lapsed as soon as it is taken. */
-export const LAPSED = { owner: 'replica-1', seconds: 0 }
+export const LAPSED = { owner: 'replica-1', seconds: -1 }
 
 export function openRequest(
   session: string,

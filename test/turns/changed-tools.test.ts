@@ -100,6 +100,27 @@ t.test('a call is not made at a server that took over the name of the one it is 
   t.strictSame([await outcome(id), ran], [['error'], []])
 })
 
+t.test('a server that is bound while a turn begins is the one that is called', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, ran, seen } = toolbox()
+  const { id: bound, tool } = await server('joining')
+  const tools = {
+    ...seen.tools,
+    keptRevision: () => row.revision,
+    async bringUpToDate(id: string) {
+      await store.connectors.bind(id, bound, null)
+      Object.assign(row, { tools: [tool], revision: 1 })
+      return 0
+    },
+  }
+  const one = replica({ ...seen, tools })
+  const { id } = await session()
+  const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
+  t.strictSame(ran, [bound])
+})
+
 t.test('a tool that another replica switched off is not run, whether or not that was told', async (t) => {
   const { bus, say, replica } = world(t, {}, CALLS)
   const { ran, seen } = toolbox()
@@ -246,4 +267,19 @@ t.test('no restart is claimed where its owner cannot be told', async (t) => {
   say()
   await until(() => types.includes('turn.completed'))
   t.notOk(types.includes('turn.restarted'))
+})
+
+t.test('where nobody answers, no restart is claimed that the store knows cannot be', async (t) => {
+  const { bus, say, replica } = world(t, {}, HELLO)
+  const owner = replica()
+  const get: Store['turns']['get'] = async (...given) => {
+    const seen = await store.turns.get(...given)
+    return seen && { ...seen, restarts: 8 }
+  }
+  const other = replica({ bus: { ...bus, publish: async () => {} }, store: withTurns({ get }) })
+  const { id } = await session()
+  const { turn } = await owner.start(CALLER, id, asked())
+  await t.rejects(other.restart(CALLER, turn.id), { code: 'restart_limit' })
+  say()
+  await owner.wait(CALLER, turn.id, 30, NEVER)
 })
