@@ -2,10 +2,10 @@
  * A registry as one deployment's model sees it: adapted declarations in registry order, within the
  * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
  */
-import { sha256 } from '../chat/json.ts'
 import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
+import { isPlaceholder } from './registry.ts'
 import { type Adapted, adapt } from './schema-adapt.ts'
 
 /** What one request declares, and how a called name leads back. */
@@ -19,7 +19,7 @@ export interface Overlay {
 
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
 const overlays = new WeakMap<RegistryRow, Map<Deployment, Overlay>>()
-/** One adaptation for a schema and profile, however many sessions bind it and deployments share it. */
+/** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
 const adapted = new WeakMap<SchemaProfile, Map<string, Adapted>>()
 const MOST_ADAPTED = 5_000
 
@@ -65,8 +65,8 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   }
   const known = adapted.get(deployment.schema) ?? new Map<string, Adapted>()
   adapted.set(deployment.schema, known)
-  // Not by the definition's hash: one definition's schema may have been read in another way when a row was made.
-  const key = sha256(JSON.stringify(tool.parameters))
+  // A row may hold the placeholder for its definition's schema: that is nobody else's.
+  const key = isPlaceholder(tool) ? '' : tool.hash
   const found = known.get(key)
   if (found) return found
   const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
