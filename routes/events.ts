@@ -44,7 +44,7 @@ export function turnEvents(
       }),
     async gap(cursor) {
       const now = (await store.turns.get(scope, turn.id)) ?? turn
-      const messages = await store.messages.ofTurn(turn.id)
+      const messages = await store.messages.ofTurn(turn.id, 'told')
       const last = now.ended_at !== null
       return {
         id: last ? endedAt(cursor, turn.id) : cursor,
@@ -70,7 +70,7 @@ function sessionEvents(
       const active = (await store.sessions.get(scope, session))?.active_turn_id ?? null
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
-      const messages = await store.messages.after(session, 0)
+      const messages = await store.messages.after(session, 0, 'told')
       return { id: cursor, data: gapData(session, turn, messages), turn, last: false }
     },
   }

@@ -89,7 +89,7 @@ const tags = ['turns']
 export function turnRoutes(app: App, deps: RouteDeps): void {
   const { turns, store, streams } = deps
 
-  const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id))
+  const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id, 'told'))
 
   async function startRequest(body: Static<typeof NewTurn>, key: string | undefined): Promise<StartTurn> {
     return {

@@ -39,18 +39,18 @@ export function createMessages(db: Db, parts: Parts): Messages {
       const messages = rows.flatMap((row) => (row ? [parts.shown(row)] : []))
       return toPage('messages', page, messages, (message) => message.seq)
     },
-    after: async (session, seq) => {
+    after: async (session, seq, lost) => {
       const found = await value<StoredMessage[]>(db, 'select history($1, $2)', [session, seq])
-      return (found ?? []).map(parts.message)
+      return (found ?? []).map(lost ? parts.shown : parts.message)
     },
-    ofTurn: async (turn) => {
+    ofTurn: async (turn, lost) => {
       const found = await values<StoredMessage>(
         db,
         `select m.body from turn t join message m on m.session_id = t.session_id
           where t.id = $1 and m.seq > t.base_seq and m.turn_id = t.id order by m.seq`,
         [turn],
       )
-      return found.map(parts.message)
+      return found.map(lost ? parts.shown : parts.message)
     },
     async append(scope, session, messages) {
       const given = record(messages.map((message) => parts.newMessage(message, session)))

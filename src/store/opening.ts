@@ -77,7 +77,7 @@ export function openRecord(request: OpenTurn, parts: Parts, environment?: readon
 /** The statement answers only what the request does not say already. */
 export function toOpened(answer: OpenAnswer, request: OpenTurn, parts: Parts): Opened {
   if (answer.kind === 'busy' || answer.kind === 'queue_full' || answer.kind === 'mismatch') return answer
-  if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.turn(answer.turn) }
+  if (answer.kind === 'replayed') return { kind: answer.kind, turn: parts.shownTurn(answer.turn) }
   const turn = newTurn(request.turn, answer.kind, answer.turn)
   if (answer.kind === 'queued') return { kind: answer.kind, turn, interrupted: answer.interrupted }
   const { session_id } = turn

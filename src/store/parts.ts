@@ -14,8 +14,9 @@ import { type AnnouncedEvent, type NewMessage, type Turn, Unreadable } from './s
  */
 export interface PartsCodec {
   seal(parts: Part[], context: string): unknown
-  open(stored: unknown, context: string, lost?: (cause: unknown) => Part): Part[]
+  open(stored: unknown, context: string, lost?: Lost): Part[]
 }
+type Lost = (cause: unknown) => Part
 
 /** Parts are stored as they are. */
 export const PLAIN_PARTS: PartsCodec = {
@@ -46,10 +47,11 @@ export interface Parts {
   shown(stored: StoredMessage): Message
   /** Any parts as a document's text. */
   seal(parts: Part[], session: string): string
-  // The verbs that open throw Unreadable; `shown` does not.
+  // The verbs that open throw Unreadable; those that show do not.
   open(stored: unknown, session: string): Part[]
   edits(edits: ContextEdit[], session: string): string
   turn(stored: StoredTurn): Turn
+  shownTurn(stored: StoredTurn): Turn
   events(events: AnnouncedEvent[], session: string): string
   openEvents(stored: unknown, session: string): AnnouncedEvent[]
 }
@@ -88,12 +90,8 @@ export function createParts(given: PartsCodec): Parts {
           return { ...edit, message: { role, parts: codec.seal(parts, session) } }
         }),
       ),
-    turn: (stored) => ({
-      ...stored,
-      input: codec.open(stored.input, stored.session_id),
-      context: openEdits(codec, stored.context, stored.session_id),
-      steps: stored.steps.map(({ discarded, ...step }) => (discarded ? { ...step, discarded } : step)),
-    }),
+    turn: (stored) => toTurn(codec, stored),
+    shownTurn: (stored) => toTurn(codec, stored, inWords),
     // An event may quote any part, so all of them are treated as one text.
     events: (events, session) => seal([{ type: 'text', text: JSON.stringify(events) }], session),
     openEvents(stored, session) {
@@ -120,11 +118,18 @@ const telling = ({ seal, open }: PartsCodec): PartsCodec => ({
   },
 })
 
-function openEdits(codec: PartsCodec, stored: unknown, session: string): ContextEdit[] {
+const toTurn = (codec: PartsCodec, stored: StoredTurn, lost?: Lost): Turn => ({
+  ...stored,
+  input: codec.open(stored.input, stored.session_id, lost),
+  context: openEdits(codec, stored.context, stored.session_id, lost),
+  steps: stored.steps.map(({ discarded, ...step }) => (discarded ? { ...step, discarded } : step)),
+})
+
+function openEdits(codec: PartsCodec, stored: unknown, session: string, lost?: Lost): ContextEdit[] {
   const edits = stored as (ContextEdit & { message?: { role: MessageInput['role']; parts: unknown } })[]
   return edits.map((edit) =>
     edit.message
-      ? { ...edit, message: { ...edit.message, parts: codec.open(edit.message.parts, session) } }
+      ? { ...edit, message: { ...edit.message, parts: codec.open(edit.message.parts, session, lost) } }
       : edit,
   ) as ContextEdit[]
 }

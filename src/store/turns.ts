@@ -66,7 +66,7 @@ function publicVerbs(db: Db, parts: Parts) {
         'select turn_json(t) from turn t where id = $1 and ($2::text is null or owner = $2)',
         [id, visibleTo(scope)],
       )
-      return found && parts.turn(found)
+      return found && parts.shownTurn(found)
     },
     async ofKey(session, key) {
       const [found] = await values<{ turn: StoredTurn; body_hash: string }>(
@@ -77,7 +77,7 @@ function publicVerbs(db: Db, parts: Parts) {
           order by created_at desc limit 1`,
         [session, key],
       )
-      return found ? { ...found, turn: parts.turn(found.turn) } : null
+      return found ? { ...found, turn: parts.shownTurn(found.turn) } : null
     },
     async countOpen(owner, { session, idempotency_key }, most) {
       const count = await value<number>(
@@ -103,7 +103,7 @@ function publicVerbs(db: Db, parts: Parts) {
         [session, visibleTo(scope), readCursor('turns', page), page.limit + 1],
       )
       if (rows.length === 0) return null
-      const turns = rows.flatMap((row) => (row ? [parts.turn(row)] : []))
+      const turns = rows.flatMap((row) => (row ? [parts.shownTurn(row)] : []))
       return toPage('turns', page, turns, (turn) => turn.id)
     },
     requestCancel: (scope, id) =>

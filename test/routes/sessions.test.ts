@@ -1,10 +1,5 @@
 /** Sessions, their messages and their tools. */
 import t from 'tap'
-import { sealParts } from '../../src/credentials/sealed-parts.ts'
-import { createVault } from '../../src/credentials/vault.ts'
-import { openStore } from '../../src/store/open.ts'
-import type { PartsCodec } from '../../src/store/parts.ts'
-import { gateway } from './gateway.ts'
 import { FILES, gatewayOnStore, user } from './gateway-on-store.ts'
 
 const g = await gatewayOnStore(t)
@@ -184,42 +179,6 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
     status: 404,
     body: { error: { code: 'session_not_found' } },
   })
-})
-
-t.test('a part whose key is lost is told in its place, and can be replaced', async (t) => {
-  const key = (id: string, byte: number) => createVault([{ id, key: new Uint8Array(32).fill(byte) }])
-  let vault = key('lost', 1)
-  const own = () => sealParts(vault, (text) => text.includes('ghp_'))
-  const codec: PartsCodec = {
-    seal: (...given) => own().seal(...given),
-    open: (...given) => own().open(...given),
-  }
-  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
-  const other = await gateway(store)
-  t.teardown(async () => {
-    await other.close()
-    await store.close()
-  })
-  const { body: session } = await other.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
-  const url = `/v1/sessions/${session.id}/messages`
-  const said = user('Mind it.')
-  const secret = { type: 'text', text: 'It is ghp_0123456789.' }
-  await other.call('POST', url, { messages: [said, { ...said, parts: [...said.parts, secret] }] })
-  vault = key('new', 2)
-  const { status, body } = await other.call('GET', url)
-  t.equal(status, 200)
-  t.match(body.data, [
-    { parts: said.parts },
-    { parts: [said.parts[0], { type: 'notice', text: /cannot be opened: .*encryption key lost/ }] },
-  ])
-  await t.rejects(
-    store.messages.after(session.id, 0),
-    { name: 'Unreadable' },
-    'a turn gets all of it or none',
-  )
-  const changed = await other.call('PATCH', `${url}/${body.data[1].id}`, { parts: said.parts })
-  t.match(changed, { status: 200, body: { role: 'user', parts: said.parts } })
-  t.equal((await store.messages.after(session.id, 0)).length, 2)
 })
 
 t.test(

@@ -44,13 +44,14 @@ export interface NewMessage extends MessageInput {
 }
 /** Null: the session or message is not there, or not to be seen; `busy`: a turn has not ended. */
 export interface Messages {
-  /** As `list`, for people: a part that cannot be opened is told in its place. All others throw Unreadable. */
+  /** As `list`, for people: a part that cannot be opened is told in its place. */
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
-  /** The engine's read: everything after `seq` (0: all), ascending. */
-  after(session: string, seq: number): Promise<Message[]>
-  ofTurn(turn: string): Promise<Message[]>
+  /** Everything after `seq` (0: all), ascending. Throws Unreadable, unless it is `told` for people. */
+  after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
+  /** As `after`. */
+  ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
   append(scope: Scope, session: string, messages: NewMessage[]): Promise<Message[] | 'busy' | null>
   replace(scope: Scope, session: string, id: string, message: MessageInput): Promise<Message | 'busy' | null>
   /** Deleting a message that holds tool calls deletes their results with it: the ids of all that went. */

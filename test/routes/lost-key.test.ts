@@ -1,0 +1,83 @@
+/** What people are shown of a conversation whose encryption key is lost. */
+import t, { type Test } from 'tap'
+import type { Part } from '../../src/chat/message.ts'
+import { sealParts } from '../../src/credentials/sealed-parts.ts'
+import { createVault } from '../../src/credentials/vault.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { PartsCodec } from '../../src/store/parts.ts'
+import { COMPLETED, message, openRequest } from '../contracts/store-rows.ts'
+import { gateway } from './gateway.ts'
+import { user } from './gateway-on-store.ts'
+import { scripted } from './served-streams.ts'
+
+/** A gateway on a store of its own, and what makes the key unknown by which it has sealed so far. */
+async function losingItsKey(t: Test) {
+  const key = (id: string, byte: number) => createVault([{ id, key: new Uint8Array(32).fill(byte) }])
+  let vault = key('lost', 1)
+  const own = () => sealParts(vault, (text) => text.includes('ghp_'))
+  const codec: PartsCodec = {
+    seal: (...given) => own().seal(...given),
+    open: (...given) => own().open(...given),
+  }
+  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
+  const other = await gateway(store)
+  t.teardown(async () => {
+    await other.close()
+    await store.close()
+  })
+  const { body: session } = await other.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
+  const lose = () => {
+    vault = key('new', 2)
+  }
+  return { ...other, store, session, lose }
+}
+const SECRET: Part = { type: 'text', text: 'It is ghp_0123456789.' }
+const TOLD = { type: 'notice', text: /cannot be opened: .*encryption key lost/ }
+
+t.test('a part whose key is lost is told in its place, and can be replaced', async (t) => {
+  const { call, store, session, lose } = await losingItsKey(t)
+  const url = `/v1/sessions/${session.id}/messages`
+  const said = user('Mind it.')
+  await call('POST', url, { messages: [said, { ...said, parts: [...said.parts, SECRET] }] })
+  lose()
+  const { status, body } = await call('GET', url)
+  t.equal(status, 200)
+  t.match(body.data, [{ parts: said.parts }, { parts: [said.parts[0], TOLD] }])
+  await t.rejects(
+    store.messages.after(session.id, 0),
+    { name: 'Unreadable' },
+    'a turn gets all of it or none',
+  )
+  const changed = await call('PATCH', `${url}/${body.data[1].id}`, { parts: said.parts })
+  t.match(changed, { status: 200, body: { role: 'user', parts: said.parts } })
+  t.equal((await store.messages.after(session.id, 0)).length, 2)
+})
+
+t.test('a turn whose key is lost is shown, by itself, in the list and in a gap', async (t) => {
+  const { call, bus, store, session, lose } = await losingItsKey(t)
+  const edit = { op: 'insert_after' as const, index: -1, message: { role: 'user' as const, parts: [SECRET] } }
+  const request = openRequest(session.id, { turn: { input: [SECRET], context: [edit] } })
+  const opened = await store.turns.open({ owner: 'local', admin: true }, request)
+  if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+  const { turn, fence } = opened
+  const answer = message('', { turn_id: turn.id, role: 'assistant', parts: [SECRET] })
+  await store.turns.commit(fence, { turn_id: turn.id, messages: [answer], end: COMPLETED })
+  lose()
+  const shown = { input: [TOLD], context: [{ message: { parts: [TOLD] } }] }
+  const messages = [
+    { role: 'user', parts: [TOLD] },
+    { role: 'assistant', parts: [TOLD] },
+  ]
+  const read = await call('GET', `/v1/turns/${turn.id}`)
+  t.match(read, { status: 200, body: { ...shown, state: 'completed', messages } })
+  t.match(await call('GET', `/v1/sessions/${session.id}/turns`), { status: 200, body: { data: [shown] } })
+
+  scripted(async function* () {
+    yield { gap: true, cursor: `${session.id}:1` }
+  })({ bus })
+  for (const of of ['turns', 'sessions'] as const) {
+    const { text } = await call('GET', `/v1/${of}/${of === 'turns' ? turn.id : session.id}/events`)
+    const { snapshot } = JSON.parse(/event: gap\ndata: (.*)/.exec(text)?.[1] ?? '{}')
+    t.match(snapshot, { turn: shown, messages }, of)
+  }
+})
