@@ -20,13 +20,18 @@ import {
   text,
 } from './schemas.ts'
 
+const started = (when: string) =>
+  Type.String({
+    format: 'date-time',
+    description: `Calls that started then or ${when}; of those that have not, when they were asked for`,
+  })
 const filters = {
   session_id: Type.Optional(text(1, 512)),
   turn_id: Type.Optional(text(1, 512)),
   tool: Type.Optional(text(1, 512)),
   outcome: Type.Optional(Outcome),
-  since: Type.Optional(Instant),
-  until: Type.Optional(Instant),
+  since: Type.Optional(started('later')),
+  until: Type.Optional(started('earlier')),
 }
 const Filter = Type.Object({ ...filters, ...paging }, closed)
 const Grouping = Type.Object(

@@ -97,7 +97,14 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
       title: input.title ?? null,
       metadata: input.metadata ?? {},
     })
-    await tools.open(session, connectors)
+    try {
+      await tools.open(session, connectors)
+    } catch (thrown) {
+      // Nobody would be told of it.
+      await store.sessions.delete(caller, session.id).catch(() => {})
+      if (!isMoved(thrown)) throw thrown
+      return create(caller, input)
+    }
     return get(caller, session.id)
   }
 
@@ -126,6 +133,10 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
 
   return { create, get, update, delete: remove }
 }
+
+/** A server was deleted or renamed since it was looked up: what is asked for is to be looked at anew. */
+const isMoved = (thrown: unknown): boolean =>
+  thrown instanceof BatonError && ['connector_not_found', 'name_taken'].includes(thrown.code)
 
 const sharedName = ({ id, name }: Connector) =>
   `Two servers of the session would be named ${name}. Rename yours, or open the session without ${id} and bind that with an alias.`

@@ -305,6 +305,28 @@ t.test('a login may take its gateway minutes', async (t) => {
   )
 })
 
+t.test('the doctor passes over a connector that is deleted while it looks', async (t) => {
+  const page = (...data: object[]) => [200, { data, next_cursor: null }] as const
+  const answers: Record<string, readonly [number, object]> = {
+    'GET /readyz': [200, {}],
+    'GET /v1/credentials': page(),
+    'GET /v1/connectors': page({ id: 'con_2', name: 'gone' }, { id: 'con_1', name: 'here' }),
+    'POST /v1/connectors/con_2/test': [404, { error: { code: 'connector_not_found', message: 'Gone.' } }],
+    'POST /v1/connectors/con_1/test': [200, { ok: true }],
+  }
+  const server = createServer(({ method, url = '' }, response) => {
+    const [status, body] = answers[`${method} ${url.split('?')[0]}`] ?? [500, {}]
+    response.writeHead(status).end(JSON.stringify(body))
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => server.close())
+  const { port } = server.address() as AddressInfo
+  t.match(await run({}, `doctor --url http://127.0.0.1:${port}`), {
+    code: 0,
+    out: [/^ok {4}store and bus/, /^ok {4}MCP server here/, /^No problem/],
+  })
+})
+
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {
   const env = {
     BATON_DATA_DIR: home(t),

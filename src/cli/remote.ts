@@ -15,9 +15,11 @@ export interface RemoteOptions {
 export class RemoteError extends Error {
   override name = 'RemoteError'
   readonly param: string | null
-  constructor(message: string, param: string | null = null) {
+  readonly code: string | undefined
+  constructor(message: string, { param = null, code }: Refused = {}) {
     super(message)
     this.param = param
+    this.code = code
   }
 }
 
@@ -93,8 +95,8 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
       for (const { id, name } of await all((page) =>
         list<{ id: string; name: string }>('/v1/connectors', page),
       )) {
-        const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`)
-        yield { name, error: tried.error ?? null }
+        const tried = await call<{ error?: string }>('POST', `/v1/connectors/${at(id)}/test`).catch(ifGone)
+        if (tried) yield { name, error: tried.error ?? null }
       }
     },
     close: async () => {},
@@ -112,11 +114,18 @@ function rootOf(text: string, key: string | null): string {
 }
 
 function refusal(root: string, status: number, text: string): RemoteError {
-  const { message, code, param = null } = errorIn(text)
+  const refused = errorIn(text)
+  const { message, code } = refused
   if (status === 401) {
     return new RemoteError(`${root}: ${message ?? 'It wants a key.'} Give one with --key or BATON_ADMIN_KEY.`)
   }
-  return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, param)
+  return new RemoteError(message ? `${message} (${code})` : `${root} answered HTTP ${status}.`, refused)
+}
+
+/** Null: what was listed a moment ago has been deleted since. */
+function ifGone(failure: unknown): null {
+  if (failure instanceof RemoteError && failure.code === 'connector_not_found') return null
+  throw failure
 }
 
 interface Refused {

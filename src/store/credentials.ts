@@ -31,7 +31,10 @@ function rows(db: Db) {
   return {
     create: (credential) =>
       db.transaction(async (queries) => {
-        if (credential.is_default) await clearDefault(queries, credential.owner, credential.provider)
+        if (credential.is_default) {
+          await awaitDefaults(queries, credential)
+          await clearDefault(queries, credential)
+        }
         const {
           id,
           owner,
@@ -93,7 +96,13 @@ function rows(db: Db) {
           [id, visibleTo(scope)],
         )
         if (!seen) return null
-        if (patch.is_default) await clearDefault(queries, seen.owner, seen.provider)
+        if (patch.is_default) {
+          await awaitDefaults(queries, seen)
+          // One that was deleted in between leaves the default where it is.
+          if (!(await value(queries, 'select 1 from credential where id = $1 for no key update', [id])))
+            return null
+          await clearDefault(queries, seen)
+        }
         const params: Param[] = [id]
         const set = setList({ name: 'text', state: 'text', is_default: 'boolean' }, patch, params)
         const reason = patch.state === undefined ? '' : ', reason = null'
@@ -108,9 +117,14 @@ function rows(db: Db) {
   } satisfies Partial<Credentials>
 }
 
-/** Setting a default waits here for any other that is being set, so that there is one at most. */
-async function clearDefault(queries: Queries, owner: string, provider: string): Promise<void> {
+type Place = Pick<Credential, 'owner' | 'provider'>
+
+/** Setting a default waits here for any other that is being set, so that there is one at most. Before any row is locked. */
+async function awaitDefaults(queries: Queries, { owner, provider }: Place): Promise<void> {
   await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [`${provider} ${owner}`])
+}
+
+async function clearDefault(queries: Queries, { owner, provider }: Place): Promise<void> {
   await queries.query(
     'update credential set is_default = false where owner = $1 and provider = $2 and is_default',
     [owner, provider],

@@ -123,6 +123,9 @@ const GROUPS = {
   session: 'session_id::text',
 } as const
 
+/** As it is shown; of a call that has not started, when it was asked for. */
+const START = `date_trunc('milliseconds', coalesce(started_at, created_at))`
+
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
   if (!(await value<boolean>(db, text, params))) throw new StaleOwner()
 }
@@ -139,7 +142,7 @@ function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): str
   add((param) => `turn_id = ${param}`, filter.turn_id)
   add((param) => `tool = ${param}`, filter.tool)
   add((param) => `outcome = ${param}`, filter.outcome)
-  add((param) => `created_at >= ${param}::timestamptz`, filter.since)
-  add((param) => `created_at <= ${param}::timestamptz`, filter.until)
+  add((param) => `${START} >= ${param}::timestamptz`, filter.since)
+  add((param) => `${START} <= ${param}::timestamptz`, filter.until)
   return all.join(' and ')
 }

@@ -84,6 +84,23 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     },
   )
 
+  await t.test('a default stays one where its successor is deleted as it is made so', async (t) => {
+    const scope = owner()
+    const kept = await store.credentials.create(credential(scope, { is_default: true }))
+    const lost = []
+    for (let round = 0; round < 60; round++) {
+      const { id } = await store.credentials.create(credential(scope))
+      const [made] = await Promise.all([
+        store.credentials.update(scope, id, { is_default: true }),
+        store.credentials.delete(scope, id),
+      ])
+      const now = await store.credentials.get(scope, kept.id)
+      if (made === null && !now?.is_default) lost.push(round)
+      await store.credentials.update(scope, kept.id, { is_default: true })
+    }
+    t.strictSame(lost, [])
+  })
+
   await t.test(
     'the preferred one is the default, else the only active one, else the one to log in again',
     async (t) => {

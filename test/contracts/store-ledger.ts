@@ -228,8 +228,8 @@ async function readingContract(t: Test, store: Store): Promise<void> {
     execution(two.turn.id, { tool: 'now', connector: null }),
     execution(two.turn.id),
   ]
-  const [first, second, third] = rows
-  if (!first || !second || !third) throw new Error('there are four')
+  const [first, second, third, fourth] = rows
+  if (!first || !second || !third || !fourth) throw new Error('there are four')
   await store.turns.commit(one.fence, { turn_id: one.turn.id, executions: rows.slice(0, 2) })
   await store.turns.commit(two.fence, { turn_id: two.turn.id, executions: rows.slice(2) })
   await store.executions.settle(one.fence, settlement(first, { duration_ms: 10 }))
@@ -253,6 +253,10 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   t.strictSame(await listed({ outcome: 'error' }), [second.id])
   t.strictSame(await listed({ since: '2020-01-01T00:00:00Z', until: '9999-12-31T23:59:59.999Z' }), all)
   t.strictSame(await listed({ until: '1970-01-01T00:00:00Z' }), [])
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  await store.executions.begin(two.fence, fourth.id)
+  const at = (await store.executions.get(scope, fourth.id))?.started_at ?? ''
+  t.strictSame(await listed({ since: at, until: at }), [fourth.id], 'cut by the start that it shows')
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
 

@@ -125,6 +125,22 @@ t.test('what a new session refuses', async (t) => {
   })
 })
 
+t.test('a connector that is deleted as a session begins is none, and no session stays behind', async (t) => {
+  const { id } = (await call('POST', '/v1/connectors', { ...FILES, name: 'leaving' })).body
+  const before = (await call('GET', '/v1/sessions?limit=1')).body.data[0]?.id
+  const { open } = g.tools.tools
+  g.tools.tools.open = async (session, connectors) => {
+    g.tools.tools.open = open
+    t.equal((await call('DELETE', `/v1/connectors/${id}`)).status, 204)
+    return open(session, connectors)
+  }
+  t.match(await call('POST', '/v1/sessions', { provider: 'openai', model: 'm', connectors: ['leaving'] }), {
+    status: 400,
+    body: { error: { code: 'invalid_request', param: 'connectors[0]' } },
+  })
+  t.equal((await call('GET', '/v1/sessions?limit=1')).body.data[0]?.id, before)
+})
+
 t.test('messages: appended, listed, edited, deleted', async (t) => {
   const id = await newSession()
   const url = `/v1/sessions/${id}/messages`
