@@ -99,7 +99,8 @@ export function createExecutions(db: Db, parts: Parts): Executions {
           db,
           `with gone as (
              delete from execution where id in (
-               select id from execution where state = 'settled' and ended_at < $1::timestamptz
+               select id from execution e where state = 'settled' and ended_at < $1::timestamptz
+                  and not exists (select from turn where id = e.turn_id and ended_at is null)
                 order by ended_at limit ${PRUNED_AT_ONCE}
              ) returning 1
            )

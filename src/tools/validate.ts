@@ -14,8 +14,10 @@ interface Validator {
   close(): Promise<void>
 }
 
-/** Generous on a loaded machine; what is slower is slow on purpose. */
+/** Generous; what is slower is slow on purpose. */
 const BUDGET_MS = 1_000
+/** Of that time, what the process must have had of a processor */
+const OWN_SHARE = 0.5
 /** Before its first word a thread loads its code. */
 const START_BUDGET_MS = 15_000
 /** A schema whose compilation eats memory ends the thread, not the process. */
@@ -73,8 +75,23 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     done('problems' in judgement ? judgement.problems : [])
   }
 
+  /** Time in which this process got little of a processor is not the schema's. */
+  function watch(since: NodeJS.CpuUsage): void {
+    const mine = setTimeout(() => {
+      // Behind a stall of this thread the answer may lie there, to be heard before.
+      setImmediate(() => {
+        if (timer !== mine) return
+        const { user, system } = process.cpuUsage(since)
+        if ((user + system) / 1000 >= budgetMs * OWN_SHARE) abandon()
+        else watch(since)
+      })
+    }, budgetMs)
+    timer = mine
+  }
+
   function done(problems: Misfit[]): void {
     clearTimeout(timer)
+    timer = undefined
     const finished = current
     current = null
     finished?.settle(problems)
@@ -108,7 +125,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   function send(schema?: unknown): void {
     if (!current || !worker) return
     clearTimeout(timer)
-    timer = setTimeout(abandon, budgetMs)
+    watch(process.cpuUsage())
     worker.postMessage({ ...current.job, schema })
   }
 
@@ -134,6 +151,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     async close() {
       isClosed = true
       clearTimeout(timer)
+      timer = undefined
       const last = worker
       worker = null
       for (const { settle } of [...(current ? [current] : []), ...queue.splice(0)]) settle([])

@@ -143,6 +143,10 @@ async function unrun(run: Run, job: Job, outcome: Exclude<Outcome, 'ok'>, text: 
 const isOthers = (row: Execution, connector: Connector | null, asked_at: string): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
+/** There was nothing to call, for whoever had it: the executor says why. */
+const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
+  call.arguments_text !== undefined || (row.connector === null && declared === undefined)
+
 async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<Job> {
   const { store, sealed } = run.deps
   if (!row) return job
@@ -154,9 +158,12 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_a
     sayCompleted(run, settled)
     return settled
   }
-  const isGone = isOthers(row, job.connector, asked_at)
-  if (row.state === 'started' && (!row.repeatable || isGone))
-    return unrun(run, known, 'outcome_unknown', LOST)
+  const isVain = isNoCall(job, row)
+  const isGone = !isVain && isOthers(row, job.connector, asked_at)
+  // Without its tool, or with a turn that is only to be cancelled, it would be told as never called.
+  const isCancelled = run.active.stop.signal.reason === CANCELLED
+  const mayRepeat = row.repeatable && !isGone && !isCancelled && job.declared
+  if (row.state === 'started' && !isVain && !mayRepeat) return unrun(run, known, 'outcome_unknown', LOST)
   if (isGone) return unrun(run, known, 'cancelled', SERVER_CHANGED)
   if (row.state === 'awaiting_approval') {
     if (!row.approval) return { ...known, waits: true }

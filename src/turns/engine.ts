@@ -108,7 +108,9 @@ export function createEngine(deps: EngineDeps): Engine {
       leases?.leave(turn.id, thrown)
       await store.turns.handOver(fence)
     })
-    await passOn(mine)
+    await passOn(mine).catch((err: unknown) =>
+      log.warn({ err, turn_id: turn.id }, 'what comes after a turn is left to the scan'),
+    )
   }
 
   async function inItsSlot(mine: ActiveTurn, entry: Entry): Promise<void> {

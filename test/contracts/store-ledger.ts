@@ -281,10 +281,14 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   t.strictSame(await store.executions.output(ADMIN, third.id), { output: '{"a":1}', structured: true })
 
   t.equal(await store.executions.prune(PAST), 0)
+  await endTurn(store, one.fence, one.turn.id)
+  await store.turns.commit(two.fence, { turn_id: two.turn.id, state: 'awaiting_input' })
+  await store.executions.prune('9999-12-31T00:00:00Z')
+  t.strictSame(await listed({}), all.slice(0, 2), 'what a turn may yet need stays, though it waits for long')
+  const back = await store.turns.resumeAwaiting(two.turn.id, LEASE)
+  await endTurn(store, back?.fence ?? two.fence, two.turn.id)
   await store.executions.prune('9999-12-31T00:00:00Z')
   t.strictSame(await listed({}), [all[0]], 'pruned are the settled ones')
-  await endTurn(store, one.fence, one.turn.id)
-  await endTurn(store, two.fence, two.turn.id)
   await store.sessions.delete(scope, two.session.id)
   t.strictSame(await listed({}), [], 'a ledger goes with its session')
 }

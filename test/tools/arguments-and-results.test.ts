@@ -145,6 +145,20 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   t.strictSame(await own.problems(deep, {}), [])
 })
 
+t.test('a schema is not held to time in which the process stood still', async (t) => {
+  const own = createValidator(100)
+  t.teardown(() => own.close())
+  const schema = { type: 'object', properties: { a: { type: 'string' } } }
+  await own.problems(schema, {})
+  for (const stands of [true, false]) {
+    // Behind it come timers, and only then what other threads said.
+    await new Promise((resolve) => setImmediate(resolve))
+    const asked = own.problems(schema, { a: 1 })
+    if (stands) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
+    t.strictSame(said(await asked), ['a|must be string|'])
+  }
+})
+
 t.test('a closed validator leaves nobody waiting', async (t) => {
   const own = createValidator()
   const waiting = Promise.all(

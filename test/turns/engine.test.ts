@@ -194,6 +194,28 @@ t.test('the line that a failed turn leaves names the code of its error', async (
   ])
 })
 
+t.test('no turn is called unrun because the store is away right after it', async (t) => {
+  const lines: { level: number; msg: string }[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  let isAway = true
+  const startQueued: Store['turns']['startQueued'] = (...given) => {
+    if (!isAway) return store.turns.startQueued(...given)
+    isAway = false
+    return Promise.reject(new BatonError('unavailable', 'away'))
+  }
+  const { say, replica } = world(t, { leaseSeconds: 1 })
+  const one = replica({ log, store: withTurns({ startQueued }) })
+  const { id } = await session()
+  await one.start(CALLER, id, asked())
+  const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state: 'completed' })
+  t.strictSame(
+    lines.filter(({ level }) => level > 30).map(({ level, msg }) => [level, msg]),
+    [[40, 'what comes after a turn is left to the scan']],
+  )
+})
+
 t.test('calls that could not be run to their end are given up under their own step', async (t) => {
   for (const waits of [false, true]) {
     const { bus, say, replica } = world(t, {}, [

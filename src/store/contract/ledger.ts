@@ -93,6 +93,9 @@ export interface Executions {
       by: string
     },
   ): Promise<'decided' | 'not_awaiting' | null>
-  /** Deletes settled rows that ended before this time; how many. */
+  /**
+   * Deletes settled rows that ended before this time; how many. Not those of a turn that goes on: a call without its
+   * row would be made again.
+   */
   prune(before: string): Promise<number>
 }

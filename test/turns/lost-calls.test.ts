@@ -1,0 +1,104 @@
+/** The calls of a step whose owner was lost while they ran: which of them are made again, and what is said of the others. */
+import t, { type Test } from 'tap'
+import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import type { RegistryTool } from '../../src/store/store.ts'
+import type { Settled } from '../../src/tools/execute.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
+import { CALLER, pieces, type Seen, store, toolsThat, until, world } from './engines.ts'
+
+const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
+  type: 'tool_call',
+  call_id: `call_${name}`,
+  name,
+  arguments: {},
+  ...rest,
+})
+/** As its ledger row has it: where it may be made again, and which server it was asked of. */
+const CALLS = [
+  { ...call('look'), repeatable: true, connector: null },
+  { ...call('write', { arguments_text: '{"at": ' }), repeatable: false, connector: null },
+  { ...call('unknown'), repeatable: false, connector: null },
+  { ...call('gone.look'), repeatable: true, connector: 'gone' },
+  { ...call('gone.write'), repeatable: false, connector: 'gone' },
+]
+
+/** A turn whose owner died with its calls begun. */
+async function lost() {
+  const { fence, turn, session } = await runningTurn(store, CALLER, LAPSED)
+  const executions = CALLS.map(({ call_id, name, repeatable, connector }) => ({
+    id: id('exec'),
+    turn_id: turn.id,
+    step: 0,
+    call_id,
+    tool: name,
+    connector,
+    tools_revision: 0,
+    arguments: {},
+    state: 'started' as const,
+    repeatable,
+  }))
+  const parts = CALLS.map(({ repeatable: _, connector: __, ...part }) => part)
+  const said = message('', { role: 'assistant', turn_id: turn.id, parts })
+  await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions })
+  return { turn: turn.id, session: session.id }
+}
+
+/** The calls that whoever takes it over hands to the executor, and what became of the others. */
+async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeof lost>>) {
+  const { say, replica } = world(test)
+  say()
+  const made: string[] = []
+  const { executor, policy } = toolsThat((one) => {
+    made.push(one)
+    return null
+  })
+  const settleUnrun = async ({ call_id, name }: ToolCallPart, exec: string, outcome: 'outcome_unknown') => {
+    const ended = { outcome, is_error: true }
+    const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+    const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
+    return { result, settlement: { id: exec, ...ended, ...left, result } } satisfies Settled
+  }
+  const tools = ['look', 'write'].map(
+    (name) => ({ canonical_name: name, connector_id: null, enabled: true }) as RegistryTool,
+  )
+  const registry = { session_id: '', revision: 0, updated_at: '', tools }
+  const byExposed = new Map(tools.map((tool) => [tool.canonical_name, { tool, rename: null }]))
+  replica({
+    policy,
+    executor: { ...executor, settleUnrun },
+    tools: {
+      ...pieces(Promise.resolve(), []).tools,
+      current: async () => registry,
+      newest: async () => registry,
+      overlay: () => ({ tools: [], byExposed, revision: 0 }),
+    },
+  } as unknown as Pick<EngineDeps, Seen>)
+  await until(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
+  const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
+  const others = results.filter((part) => part.type === 'tool_result' && !made.includes(part.call_id))
+  return { made, others }
+}
+
+const UNKNOWN = { outcome: 'outcome_unknown' }
+
+t.test('what may run again does, and so does what never could; of the rest nobody knows', async (t) => {
+  const { made, others } = await takenOver(t, await lost())
+  t.strictSame(made, ['call_look', 'call_write', 'call_unknown'])
+  t.match(others, [
+    { name: 'gone.look', ...UNKNOWN },
+    { name: 'gone.write', ...UNKNOWN },
+  ])
+})
+
+t.test('nothing is made again for a turn that is only to be cancelled', async (t) => {
+  const turn = await lost()
+  await store.turns.requestCancel(CALLER, turn.turn)
+  const { made, others } = await takenOver(t, turn)
+  t.strictSame(made, ['call_write', 'call_unknown'], 'of which the executor says that nothing was called')
+  t.match(others, [
+    { name: 'look', ...UNKNOWN },
+    { name: 'gone.look', ...UNKNOWN },
+    { name: 'gone.write', ...UNKNOWN },
+  ])
+})
