@@ -50,12 +50,24 @@ export function repair(history: readonly MessageInput[], target: RepairTarget, h
   return { messages: walk.messages, prefix: walk.prefix(), notes: [...walk.notes] }
 }
 
+/** The calls of one id: a history put together by hand may repeat it. */
+interface Asked {
+  /** The last message that has such a call */
+  by: MessageInput
+  /** Of each call in order, where it has one */
+  results: (ToolResultPart | undefined)[]
+  /** The call that the next result is for */
+  open: number
+}
+
 /** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
 class Walk {
   readonly messages: MessageInput[] = []
   readonly notes = new Set<string>()
   readonly #target: RepairTarget
-  readonly #results = new Map<string, ToolResultPart[]>()
+  /** By call id */
+  readonly #asked = new Map<string, Asked>()
+  /** Ids of the calls that the pass has come by */
   readonly #calls = new Set<string>()
   readonly #usedIds = new Set<string>()
   readonly #hash: Hash | null
@@ -63,15 +75,26 @@ class Walk {
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
     this.#target = target
     this.#hash = target.boundThinking ? createHash('sha256').update(head) : null
-    for (const { role, parts } of history) {
-      for (const part of parts) {
-        if (part.type === 'tool_call' && role === 'assistant') this.#calls.add(part.call_id)
-        if (part.type !== 'tool_result') continue
-        const known = this.#results.get(part.call_id)
-        if (known) known.push(part)
-        else this.#results.set(part.call_id, [part])
+    for (const message of history) {
+      for (const part of message.parts) {
+        if (part.type === 'tool_call' && message.role === 'assistant') this.#ask(part.call_id, message)
+        if (part.type === 'tool_result') this.#answer(part)
       }
     }
+  }
+
+  #ask(id: string, by: MessageInput): void {
+    const asked = this.#asked.get(id) ?? { by, results: [], open: 0 }
+    this.#asked.set(id, asked)
+    // Of who uses an id again, what comes now is meant for the new call.
+    if (asked.by !== by) asked.open = asked.results.length
+    asked.by = by
+    asked.results.push(undefined)
+  }
+
+  #answer(result: ToolResultPart): void {
+    const asked = this.#asked.get(result.call_id)
+    if (asked && asked.open < asked.results.length) asked.results[asked.open++] = result
   }
 
   prefix(): string {
@@ -90,7 +113,7 @@ class Walk {
     this.#push({ role: 'user', parts: [{ type: 'text', text }, ...media] })
   }
 
-  /** Parts of a user or system message, and results whose call is nowhere in the history. */
+  /** Parts of a user or system message, and results whose call is nowhere before them. */
   #givenPart(part: Part): (ContentPart | ToolResultPart)[] {
     switch (part.type) {
       case 'text':
@@ -135,6 +158,7 @@ class Walk {
       case 'reasoning':
         return provenance ? part : null
       case 'tool_call':
+        this.#calls.add(part.call_id)
         return {
           type: 'tool_call',
           call_id: this.#freshId(part.call_id),
@@ -176,7 +200,7 @@ class Walk {
   }
 
   #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
-    const found = this.#results.get(call.call_id)?.shift()
+    const found = this.#asked.get(call.call_id)?.results.shift()
     if (!found) return unanswered(ready)
     const content = this.#content(found)
     const result = { ...found, call_id: ready.call_id, name: ready.name, content }

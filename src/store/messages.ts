@@ -1,7 +1,7 @@
 /** What was said in a session. Rewriting it is counted, so that whoever keeps a history knows that it is old. */
 import { type Message, type Part, toolCalls } from '../chat/message.ts'
 import { type Db, type Queries, value, values } from './db.ts'
-import { record } from './json.ts'
+import { plain, record } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
 import type { Parts, StoredMessage } from './parts.ts'
 import { visibleTo } from './sql.ts'
@@ -123,10 +123,11 @@ async function dropResults(
     [session, target.seq, target.calls],
   )
   const empty: string[] = []
+  // The columns hold ids as text can: what a caller named with NUL or half a character stands otherwise in the parts.
   const open = new Set(target.calls)
-  const isResult = (part: Part) => part.type === 'tool_result' && open.has(part.call_id)
+  const isResult = (part: Part) => part.type === 'tool_result' && open.has(plain(part.call_id))
   for (const message of later.map(parts.message)) {
-    for (const { call_id } of toolCalls(message)) open.delete(call_id)
+    for (const { call_id } of toolCalls(message)) open.delete(plain(call_id))
     const rest = message.parts.filter((part) => !isResult(part))
     if (rest.length === message.parts.length) continue
     if (rest.length === 0) {

@@ -2,14 +2,15 @@
 
 import fc from 'fast-check'
 import t from 'tap'
-import type {
-  MediaKind,
-  MediaPart,
-  MessageInput,
-  Part,
-  Provenance,
-  ToolCallPart,
-  ToolResultPart,
+import {
+  type MediaKind,
+  type MediaPart,
+  type MessageInput,
+  type Part,
+  type Provenance,
+  type ToolCallPart,
+  type ToolResultPart,
+  textOf,
 } from '../../src/chat/message.ts'
 import { type RepairTarget, repair } from '../../src/chat/repair.ts'
 import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
@@ -141,12 +142,9 @@ t.test(
         const first = repair(given, to, 'head')
         if (JSON.stringify(repair(given, to, 'head')) !== JSON.stringify(first)) return false
         if (JSON.stringify(given) !== before) return false
-        // A plain message at the end leaves every earlier byte as it was: the vendor's prompt cache holds.
-        const plain: MessageInput = {
-          role: 'user',
-          parts: [{ type: 'text', text: 'more' }, ...extra.parts.filter((part) => part.type === 'text')],
-        }
-        const longer = repair([...given, plain], to, 'head').messages
+        // What is no result leaves every earlier byte as it was: the vendor's prompt cache holds.
+        const more = { ...extra, parts: extra.parts.filter((part) => part.type !== 'tool_result') }
+        const longer = repair([...given, more], to, 'head').messages
         return JSON.stringify(longer.slice(0, first.messages.length)) === JSON.stringify(first.messages)
       }),
       RUNS,
@@ -366,4 +364,37 @@ t.test('an unanswered call and a result without a call are told truthfully', asy
   const [user] = repair([orphan], BOUND).messages
   t.equal(user?.role, 'user')
   t.match(JSON.stringify(user), /earlier call of s\.t.*found it/)
+})
+
+t.test('a result answers the call before it, also where ids are used again', async (t) => {
+  const ask: MessageInput = {
+    role: 'assistant',
+    parts: [{ type: 'tool_call', call_id: 'call_0', name: 's.t', arguments: {} }],
+  }
+  const answer = (text: string): MessageInput => ({
+    role: 'tool',
+    parts: [
+      {
+        type: 'tool_result',
+        call_id: 'call_0',
+        name: 's.t',
+        content: [{ type: 'text', text }],
+        is_error: false,
+        outcome: 'ok',
+      },
+    ],
+  })
+  const go: MessageInput = { role: 'user', parts: [{ type: 'text', text: 'go on' }] }
+  const told = (given: MessageInput[]) =>
+    repair(given, BOUND).messages.flatMap((one) =>
+      resultsOf(one).map(({ content, outcome }) =>
+        outcome === 'ok' ? textOf({ role: 'user', parts: content }) : outcome,
+      ),
+    )
+  t.same(told([ask, go, { ...ask }, answer('two')]), ['outcome_unknown', 'two'])
+  t.same(told([ask, answer('one'), answer('one again'), { ...ask }, answer('two')]), ['one', 'two'])
+  t.same(told([ask, go, answer('one'), { ...ask }, answer('two')]), ['one', 'two'])
+  t.same(told([answer('none of these'), ask, answer('one')]), ['one'])
+  const both = { ...ask, parts: [...ask.parts, ...ask.parts] }
+  t.same(told([both, answer('one'), answer('two')]), ['one', 'two'])
 })

@@ -288,6 +288,20 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(ids(await store.messages.after(session, 0)), rest)
   })
 
+  await t.test('a call whose id no text column holds takes its result along', async (t) => {
+    const scope = owner()
+    for (const id of ['call_\0', 'call_\ud800']) {
+      const { id: session } = await newSession(store, scope)
+      const said = [
+        message('', { role: 'assistant', parts: [call(id)] }),
+        message('', { role: 'tool', parts: [result(id)] }),
+      ]
+      await store.messages.append(scope, session, said)
+      const all = said.map((one) => one.id)
+      t.strictSame(await store.messages.delete(scope, session, all[0] ?? ''), all)
+    }
+  })
+
   await t.test('history is not edited while a turn has not ended', async (t) => {
     const scope = owner()
     const { session, turn, fence, message: input } = await runningTurn(store, scope)
