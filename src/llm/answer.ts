@@ -53,7 +53,8 @@ export async function readAnswer(
   }
   const frames = createDecoder((frame) => {
     sawFrame = true
-    guard(() => parser.push(frame))
+    // In none of the protocols, but relays add both to each of them.
+    if (frame.data !== '' && frame.data !== '[DONE]') guard(() => parser.push(frame))
   })
   const feed = (text: string) => {
     if (!sawFrame && stray.length < STRAY_TEXT) stray += text

@@ -122,6 +122,16 @@ t.test('what is no stream goes to classify, whatever its status', async (t) => {
   }
 })
 
+t.test('frames that relays put into a stream are passed over, wherever they stand', async (t) => {
+  const added = [frame({ text: 'hel' }), 'event: ping\ndata:\n\n', 'data: [DONE]\n\n', frame({ text: 'lo' })]
+  const server = await upstreamServer(t, (response) =>
+    response.writeHead(200, SSE).end(`data:\n\n${added.join('')}${frame({ finish: true })}data: [DONE]\n\n`),
+  )
+  const { batches, thrown } = await collect(bench(t, server.url).call())
+  t.equal(thrown, undefined)
+  t.equal(textOf(batches), 'hello')
+})
+
 t.test('the end of the answer is its finish, not the end of the body', async (t) => {
   let left = () => {}
   const closed = new Promise<void>((resolve) => {
