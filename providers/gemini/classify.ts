@@ -236,6 +236,7 @@ const withoutSecrets = (message: string): string =>
   message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
 
 const HOUR = 3600
+const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
 
 /** Seconds; a rate limit always has some, since its answer must name them. */
 function waitFor(
@@ -243,7 +244,7 @@ function waitFor(
   failure: Failure,
   headers: Readonly<Record<string, string>>,
 ): number | undefined {
-  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  if (!MAY_PASS.includes(code)) return undefined
   const { reason, retryDelay, metadata, message, quotas } = failure
   const told =
     seconds(retryDelay) ??
@@ -255,7 +256,7 @@ function waitFor(
   const given = told === undefined ? undefined : Math.ceil(told)
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
-  if (given !== undefined || code === 'upstream_overloaded') return given
+  if (given !== undefined || code !== 'upstream_rate_limited') return given
   if (reason === 'QUOTA_EXHAUSTED') return HOUR
   return quotas.some((id) => /PerMinute/i.test(id)) ? 60 : 5
 }

@@ -236,9 +236,11 @@ const presentable = (text: string): string =>
     .slice(0, 1000)
     .trim()
 
+const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
+
 /** Seconds; a clock is not needed, since the response says when it was made (`date`). */
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
-  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  if (!MAY_PASS.includes(code)) return undefined
   const told =
     (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
       ? usageLimitReset(facts)

@@ -164,6 +164,8 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   )
   t.equal(wait('nothing said'), 5)
   t.equal(classify(error(503, 'x', retry('2s')), 503).retryAfter, 2)
+  t.equal(classify(error(504, 'x', retry('2s')), 504).retryAfter, 2)
   t.equal(classify(error(503, 'x'), 503).retryAfter, undefined)
+  t.equal(classify(error(504, 'x'), 504).retryAfter, undefined)
   t.equal(classify(error(400, 'x', retry('2s')), 400).retryAfter, undefined)
 })
