@@ -143,7 +143,9 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
 
 /** An event that ends a stream, with its `error` inside; relays may add `status` and `headers` to the response's. */
 export function classifyEvent(event: Wire, vendor: string, answered: Facts['headers']): BatonError {
-  const own = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
+  const own = Object.entries(wireObject(event.headers)).flatMap(([name, value]) =>
+    typeof value === 'object' ? [] : [[name, String(value)]],
+  )
   const status = wireNumber(event.status) ?? null
   const words = wordsOf(wireObject(event.error))
   const headers = { ...answered, ...Object.fromEntries(own) }
@@ -224,8 +226,8 @@ const listed = (errors: readonly unknown[]): string =>
 
 const wordsOf = (error: Wire) => ({
   error,
-  code: wireText(error.code),
-  type: wireText(error.type),
+  code: presentable(wireText(error.code)),
+  type: presentable(wireText(error.type)),
   message: presentable(wireText(error.message)),
 })
 

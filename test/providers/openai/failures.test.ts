@@ -183,6 +183,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       'Key *** and *** and *** were wrong; *** too.',
     )
     t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
+    const elsewhere = openai.classify({
+      status: 401,
+      headers: {},
+      body: json({ code: message, type: message }),
+    })
+    t.notMatch(JSON.stringify(elsewhere.toBody()), /abc123|eyJ|gAAAA|abc\.def/)
   })
 })
 
