@@ -106,6 +106,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(503, 'Overloaded.'), 200, 'upstream_overloaded'],
   [{ candidates: [] }, 200, 'upstream_rejected', /something other than an event stream/],
   [error(418, 'Teapot.'), 418, 'upstream_rejected'],
+  [error(400, 'New.', because('toString')), 400, 'upstream_rejected'],
   [
     error(500, JSON.stringify([error(429, JSON.stringify(error(429, 'Deep.', because('QUOTA_EXHAUSTED'))))])),
     429,
