@@ -198,10 +198,12 @@ t.test('beforeSend is asked right before each sending, and may forbid it', async
 })
 
 t.test('no secret gets into an error', async (t) => {
+  const LONG = 'x'.repeat(945)
   const quoting = JSON.stringify({ error: `Incorrect API key provided: ${KEY}` })
   const cases: Answer[] = [
     status(401, quoting),
     (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: KEY })),
+    (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: LONG + KEY })),
     (response) => response.writeHead(200, SSE).end(quoting),
   ]
   for (const answer of cases) {
@@ -209,8 +211,8 @@ t.test('no secret gets into an error', async (t) => {
     const { call, logged } = bench(t, server.url)
     const error = await failure(call())
     t.match(JSON.stringify(error.toBody()), '***')
-    t.notMatch(JSON.stringify(error.toBody()), KEY)
-    t.notMatch(logged.join(''), KEY)
+    t.notMatch(JSON.stringify(error.toBody()), KEY.slice(0, 12))
+    t.notMatch(logged.join(''), KEY.slice(0, 12))
   }
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
   const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
