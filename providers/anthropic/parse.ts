@@ -126,6 +126,8 @@ interface State {
   stopReason: string | undefined
   /** A tool was called in full. */
   called: boolean
+  /** A call named no tool: it would stay in the history as one that nobody can make */
+  nameless: boolean
   /**
    * A call that closed without arguments: truly empty, or cut by the length limit before its first one.
    * Only the next event tells, and a cut one must not be run.
@@ -160,6 +162,7 @@ export function createParser(context: ParseContext): ModelParser {
     counts: NO_COUNTS,
     stopReason: undefined,
     called: false,
+    nameless: false,
     bare: null,
     finished: false,
   }
@@ -193,7 +196,9 @@ function readFrame({ data }: SseFrame): Json {
 function onBlockStart(state: State, event: Json): ModelEvent[] {
   const index = number(event.index) ?? -1
   const content = object(event.content_block)
-  const open = OPENERS.get(string(content.type) ?? '') ?? openOther
+  const isNameless = content.type === 'tool_use' && !string(content.name)
+  state.nameless ||= isNameless
+  const open = isNameless ? openOther : (OPENERS.get(string(content.type) ?? '') ?? openOther)
   const block = open(state.blocks++, content, state.context)
   state.open.set(index, block)
   return [...releaseBare(state), ...(block.opening ?? [])]
@@ -246,7 +251,10 @@ function onMessageStop(state: State): ModelEvent[] {
   if (isCut(state)) state.bare = null
   rest.push(...releaseBare(state))
   state.finished = true
-  return [...rest, { type: 'finish', reason: finishOf(state) }]
+  const reason = finishOf(state)
+  if (state.nameless && reason !== 'refusal')
+    return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
+  return [...rest, { type: 'finish', reason }]
 }
 
 /** Wire/anthropic.md 6. A reason not listed is an ordinary end. */

@@ -5,6 +5,7 @@
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { asJson, isRecord } from '../../src/chat/json.ts'
+import { standardBase64 } from '../../src/chat/media.ts'
 import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
@@ -154,8 +155,8 @@ class Answer implements ModelParser {
   }
 
   #media(blob: Fields): void {
-    const data = text(blob.data)
-    if (data === undefined) return
+    const data = standardBase64(text(blob.data) ?? '')
+    if (data === null) return
     this.#close()
     this.#hasOutput = true
     const media_type = text(blob.mimeType) ?? 'application/octet-stream'

@@ -6,6 +6,7 @@
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { parseRecord } from '../../src/chat/json.ts'
+import { standardBase64 } from '../../src/chat/media.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
@@ -295,8 +296,8 @@ const settleCall: Settler = (state, item, wire) => {
 
 /** Hosted tools ran at the vendor's and leave their traces in the answer; only an image is content. */
 const settlePassedOver: Settler = (_state, _item, wire) => {
-  const data = wireText(wire.result)
-  if (wire.type !== 'image_generation_call' || data === '') return null
+  const data = standardBase64(wireText(wire.result))
+  if (wire.type !== 'image_generation_call' || data === null) return null
   return { type: 'image', media_type: `image/${wireText(wire.output_format) || 'png'}`, data }
 }
 

@@ -177,6 +177,29 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
+  await t.test('a call that names no tool is no call, and the model is told', async (t) => {
+    const nameless = (name: unknown) => [
+      ...block(0, { type: 'text', text: 'So.' }),
+      ...block(
+        1,
+        { type: 'tool_use', id: 'a', name, input: {} },
+        { type: 'input_json_delta', partial_json: '{}' },
+      ),
+    ]
+    for (const name of ['', null, undefined, 5]) {
+      const events = parse(framed(...nameless(name), ...end('tool_use')))
+      t.match(fold(events), [{ type: 'text', text: 'So.' }])
+      t.equal(fold(events).length, 1)
+      t.notOk(events.some(({ type }) => type === 'tool_call.delta'))
+      t.strictSame(events.at(-1), {
+        type: 'finish',
+        reason: 'error',
+        invalid_call: 'It did not name its tool.',
+      })
+    }
+    t.equal(finishOf(parse(framed(...nameless(''), ...end('refusal')))), 'refusal')
+  })
+
   await t.test('every stop reason has its finish', async (t) => {
     const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'a' })
     const reasons: [string | null, string, string][] = [

@@ -230,6 +230,10 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(fold(parseChunks(said({ inlineData: { mimeType: 'image/png', data: 'aaaa' } }), done())), [
     { type: 'image', media_type: 'image/png', data: 'aaaa' },
   ])
+  const images = ['a-8', 'no base64!'].map((data) => ({ inlineData: { mimeType: 'image/png', data } }))
+  t.strictSame(fold(parseChunks(said(...images), done())), [
+    { type: 'image', media_type: 'image/png', data: 'a+8=' },
+  ])
   t.match(
     fold(
       parseChunks(

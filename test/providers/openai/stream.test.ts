@@ -274,6 +274,10 @@ t.test('the quirks of the stream', async (t) => {
   await t.test('an image that the vendor made is a part', async (t) => {
     const made = { type: 'image_generation_call', status: 'completed', output_format: 'webp', result: 'AAAA' }
     t.same(folded(item(0, made), completed()), [{ type: 'image', media_type: 'image/webp', data: 'AAAA' }])
+    t.same(folded(item(0, { ...made, result: 'A-8' }), completed()), [
+      { type: 'image', media_type: 'image/webp', data: 'A+8=' },
+    ])
+    t.same(folded(item(0, { ...made, result: 'no base64!' }), completed()), [])
   })
 
   await t.test('raw reasoning of an open-weight model is shown, and nothing of it goes back', async (t) => {
