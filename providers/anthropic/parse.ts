@@ -1,11 +1,12 @@
 /**
  * One message's stream as ModelEvents (wire/anthropic.md 6): a handler for each event, an opener for
- * each kind of content block, and nothing else. A part's index is its block's index. What is not known is
- * passed over: the vendor adds events, blocks and deltas at will.
+ * each kind of content block, and nothing else. A part's index is its block's place among all that opened: some relays
+ * give each block the same index, or none. What is not known is passed over: the vendor adds events, blocks and deltas
+ * at will.
  */
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
-import { parseRecord } from '../../src/chat/json.ts'
+import { asJson, parseRecord } from '../../src/chat/json.ts'
 import type { AssistantPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
@@ -16,6 +17,8 @@ import { redacted, signed } from './opaque.ts'
 
 /** A content block while it is open. */
 interface Block {
+  /** Of its part */
+  index: number
   /** What is told as soon as it opens */
   opening?: ModelEvent[]
   delta(delta: Json): ModelEvent[]
@@ -35,6 +38,7 @@ const OPENERS = new Map<string, Opener>([
 function openText(index: number, block: Json, { provenance }: ParseContext): Block {
   let text = string(block.text) ?? ''
   return {
+    index,
     opening: text === '' ? [] : [{ type: 'text.delta', index, text }],
     delta(delta) {
       const more = string(delta.text) ?? ''
@@ -50,6 +54,7 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
   let text = string(block.thinking) ?? ''
   let signature = string(block.signature) ?? ''
   return {
+    index,
     opening: text === '' ? [] : [{ type: 'reasoning.delta', index, text }],
     delta(delta) {
       signature += string(delta.signature) ?? ''
@@ -67,13 +72,17 @@ function openThinking(index: number, block: Json, { provenance }: ParseContext):
 }
 
 /** Comes whole when it opens. */
-function openRedacted(_index: number, block: Json, { provenance }: ParseContext): Block {
+function openRedacted(index: number, block: Json, { provenance }: ParseContext): Block {
   const opaque = redacted(string(block.data) ?? '')
   return {
+    index,
     delta: () => [],
     part: () => ({ type: 'reasoning', text: '', provenance: { ...provenance, opaque } }),
   }
 }
+
+/** In place of arguments that nest too deep to be written; it is no JSON, so that they are not run. */
+const UNWRITABLE = '…'
 
 function openToolUse(index: number, block: Json, context: ParseContext): Block {
   const call_id = context.callId(string(block.id))
@@ -90,6 +99,7 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
   const given = object(block.input)
   let json = ''
   return {
+    index,
     opening: [shown('')],
     delta(delta) {
       const more = string(delta.partial_json) ?? ''
@@ -97,22 +107,27 @@ function openToolUse(index: number, block: Json, context: ParseContext): Block {
       return more === '' ? [] : [shown(more)]
     },
     part() {
-      const parsed = json.trim() === '' ? { arguments: given } : parseArguments(json)
-      return { ...head, ...parsed, provenance: context.provenance }
+      const text = json.trim() === '' ? (asJson(given) ?? UNWRITABLE) : json
+      return { ...head, ...parseArguments(text), provenance: context.provenance }
     },
   }
 }
 
 /** Server tools' blocks and those not known: Baton declares no server tool and has no part for them. */
-const openOther: Opener = () => ({ delta: () => [], part: () => null })
+const openOther: Opener = (index) => ({ index, delta: () => [], part: () => null })
 
 interface State {
   context: ParseContext
+  /** By the vendor's index */
   open: Map<number, Block>
+  /** How many have opened */
+  blocks: number
   counts: Counts
   stopReason: string | undefined
   /** A tool was called in full. */
   called: boolean
+  /** A call named no tool: it would stay in the history as one that nobody can make */
+  nameless: boolean
   /**
    * A call that closed without arguments: truly empty, or cut by the length limit before its first one.
    * Only the next event tells, and a cut one must not be run.
@@ -143,9 +158,11 @@ export function createParser(context: ParseContext): ModelParser {
   const state: State = {
     context,
     open: new Map(),
+    blocks: 0,
     counts: NO_COUNTS,
     stopReason: undefined,
     called: false,
+    nameless: false,
     bare: null,
     finished: false,
   }
@@ -179,7 +196,10 @@ function readFrame({ data }: SseFrame): Json {
 function onBlockStart(state: State, event: Json): ModelEvent[] {
   const index = number(event.index) ?? -1
   const content = object(event.content_block)
-  const block = (OPENERS.get(string(content.type) ?? '') ?? openOther)(index, content, state.context)
+  const isNameless = content.type === 'tool_use' && !string(content.name)
+  state.nameless ||= isNameless
+  const open = isNameless ? openOther : (OPENERS.get(string(content.type) ?? '') ?? openOther)
+  const block = open(state.blocks++, content, state.context)
   state.open.set(index, block)
   return [...releaseBare(state), ...(block.opening ?? [])]
 }
@@ -189,10 +209,12 @@ function onBlockDelta(state: State, event: Json): ModelEvent[] {
 }
 
 function onBlockStop(state: State, event: Json): ModelEvent[] {
-  const index = number(event.index) ?? -1
-  const part = state.open.get(index)?.part()
-  state.open.delete(index)
-  if (!part) return []
+  const place = number(event.index) ?? -1
+  const block = state.open.get(place)
+  state.open.delete(place)
+  const part = block?.part()
+  if (!block || !part) return []
+  const { index } = block
   if (
     part.type === 'tool_call' &&
     Object.keys(part.arguments).length === 0 &&
@@ -229,7 +251,10 @@ function onMessageStop(state: State): ModelEvent[] {
   if (isCut(state)) state.bare = null
   rest.push(...releaseBare(state))
   state.finished = true
-  return [...rest, { type: 'finish', reason: finishOf(state) }]
+  const reason = finishOf(state)
+  if (state.nameless && reason !== 'refusal')
+    return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
+  return [...rest, { type: 'finish', reason }]
 }
 
 /** Wire/anthropic.md 6. A reason not listed is an ordinary end. */

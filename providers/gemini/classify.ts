@@ -2,7 +2,7 @@
  * Google's failures as Baton's errors (wire/gemini.md 7). The vendor's own words, its reason and its
  * links are kept in `details.upstream`, with anything that looks like a secret taken out.
  */
-import { isRecord } from '../../src/chat/json.ts'
+import { asJson, isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { count, type Fields, list, record, text } from './json.ts'
@@ -13,7 +13,7 @@ export const classify = (failure: UpstreamFailure): BatonError =>
 
 /** An error object that came as an event of a stream already begun (6.1). */
 export const errorFromStream = (body: unknown): BatonError =>
-  toError(readFailure(JSON.stringify(body), 200), {})
+  toError(readFailure(asJson(body) ?? '', 200), {})
 
 interface Failure {
   /** HTTP status; for an error inside of a 200 the one that its body states */
@@ -203,7 +203,7 @@ const BY_STATUS: Readonly<Record<number, Verdict>> = {
 function verdict({ status, reason, message }: Failure): Verdict {
   const byMessage = BY_MESSAGE.find(([words]) => words.test(message))
   if (byMessage) return byMessage[1]
-  const byReason = reason === undefined ? undefined : BY_REASON[reason]
+  const byReason = reason !== undefined && Object.hasOwn(BY_REASON, reason) ? BY_REASON[reason] : undefined
   if (byReason) return byReason
   const byStatus = BY_STATUS[status]
   if (byStatus) return byStatus
@@ -236,6 +236,7 @@ const withoutSecrets = (message: string): string =>
   message.replace(/(api_key:)[^\s'",]+|\bAIza[\w-]{20,}|\bAQ\.[\w-]{20,}|\bya29\.[\w.-]+/g, '$1***')
 
 const HOUR = 3600
+const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
 
 /** Seconds; a rate limit always has some, since its answer must name them. */
 function waitFor(
@@ -243,7 +244,7 @@ function waitFor(
   failure: Failure,
   headers: Readonly<Record<string, string>>,
 ): number | undefined {
-  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  if (!MAY_PASS.includes(code)) return undefined
   const { reason, retryDelay, metadata, message, quotas } = failure
   const told =
     seconds(retryDelay) ??
@@ -255,7 +256,7 @@ function waitFor(
   const given = told === undefined ? undefined : Math.ceil(told)
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
-  if (given !== undefined || code === 'upstream_overloaded') return given
+  if (given !== undefined || code !== 'upstream_rate_limited') return given
   if (reason === 'QUOTA_EXHAUSTED') return HOUR
   return quotas.some((id) => /PerMinute/i.test(id)) ? 60 : 5
 }

@@ -4,7 +4,8 @@
  */
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
-import { isRecord } from '../../src/chat/json.ts'
+import { asJson, isRecord } from '../../src/chat/json.ts'
+import { standardBase64 } from '../../src/chat/media.ts'
 import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
@@ -154,8 +155,8 @@ class Answer implements ModelParser {
   }
 
   #media(blob: Fields): void {
-    const data = text(blob.data)
-    if (data === undefined) return
+    const data = standardBase64(text(blob.data) ?? '')
+    if (data === null) return
     this.#close()
     this.#hasOutput = true
     const media_type = text(blob.mimeType) ?? 'application/octet-stream'
@@ -179,7 +180,7 @@ class Answer implements ModelParser {
     if (!this.#finish) return { reason: 'refusal' }
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
-    const known = FINISH[reason]
+    const known = Object.hasOwn(FINISH, reason) ? FINISH[reason] : undefined
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
     if (known) return { reason: known }
@@ -214,15 +215,6 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MALFORMED_RESPONSE',
   'MISSING_THOUGHT_SIGNATURE',
 ])
-
-/** Null for what nests some thousands of levels deep, which no stack is left to write. */
-function asJson(args: unknown): string | null {
-  try {
-    return JSON.stringify(args)
-  } catch {
-    return null
-  }
-}
 
 function failedWithout(reason: string, words = ''): BatonError {
   const message = words.slice(0, 2000)

@@ -143,7 +143,9 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
 
 /** An event that ends a stream, with its `error` inside; relays may add `status` and `headers` to the response's. */
 export function classifyEvent(event: Wire, vendor: string, answered: Facts['headers']): BatonError {
-  const own = Object.entries(wireObject(event.headers)).map(([name, value]) => [name, String(value)])
+  const own = Object.entries(wireObject(event.headers)).flatMap(([name, value]) =>
+    typeof value === 'object' ? [] : [[name, String(value)]],
+  )
   const status = wireNumber(event.status) ?? null
   const words = wordsOf(wireObject(event.error))
   const headers = { ...answered, ...Object.fromEntries(own) }
@@ -224,8 +226,8 @@ const listed = (errors: readonly unknown[]): string =>
 
 const wordsOf = (error: Wire) => ({
   error,
-  code: wireText(error.code),
-  type: wireText(error.type),
+  code: presentable(wireText(error.code)),
+  type: presentable(wireText(error.type)),
   message: presentable(wireText(error.message)),
 })
 
@@ -236,9 +238,11 @@ const presentable = (text: string): string =>
     .slice(0, 1000)
     .trim()
 
+const MAY_PASS: readonly ErrorCode[] = ['upstream_rate_limited', 'upstream_overloaded', 'upstream_timeout']
+
 /** Seconds; a clock is not needed, since the response says when it was made (`date`). */
 function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
-  if (code !== 'upstream_rate_limited' && code !== 'upstream_overloaded') return undefined
+  if (!MAY_PASS.includes(code)) return undefined
   const told =
     (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
       ? usageLimitReset(facts)

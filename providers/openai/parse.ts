@@ -6,6 +6,7 @@
 import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { parseRecord } from '../../src/chat/json.ts'
+import { standardBase64 } from '../../src/chat/media.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
@@ -14,11 +15,14 @@ import { classifyEvent } from './classify.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
 import { type Wire, wireList, wireNumber, wireObject, wireText } from './wire.ts'
 
-/** An output item while it streams. `pieces` holds its texts by content, or its summary by segment. */
+/**
+ * An output item while it streams. `pieces` holds its texts by content, or its summary by segment; the numbers are the
+ * vendor's, and no list is made as long as one says.
+ */
 interface Item {
   index: number
   kind: 'message' | 'reasoning' | 'call' | 'passed over'
-  pieces: string[]
+  pieces: Map<number, string>
   /** Of a call, once known */
   callId?: string
   name: string
@@ -60,7 +64,6 @@ export function createParser(
     push(frame) {
       if (state.finished) return []
       const event = decoded(frame, vendor)
-      if (event === null) return []
       const type = wireText(event.type) || (frame.event ?? '')
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
@@ -74,9 +77,7 @@ export function createParser(
   }
 }
 
-/** `[DONE]` is no part of this protocol, but relays add it. */
-function decoded({ data }: SseFrame, vendor: string): Wire | null {
-  if (data === '' || data === '[DONE]') return null
+function decoded({ data }: SseFrame, vendor: string): Wire {
   const event = parseRecord(data)
   if (event) return event
   throw new BatonError('upstream_disconnected', `${vendor} sent a frame that is no JSON object.`)
@@ -102,7 +103,7 @@ const textDone =
     const item = itemOf(state, event, kind)
     const place = wireNumber(event.content_index) ?? wireNumber(event.summary_index) ?? 0
     const text = wireText(event[field])
-    if (!item.done && text !== '') item.pieces[place] = text
+    if (!item.done && text !== '') item.pieces.set(place, text)
     return []
   }
 
@@ -117,7 +118,7 @@ const argumentsDelta: Handler = (state, event) => {
   const item = itemOf(state, event, 'call')
   const delta = wireText(event.delta)
   if (item.done || item.kind !== 'call') return []
-  item.pieces[0] = (item.pieces[0] ?? '') + delta
+  item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
   // Nameless before its item was announced: the whole call comes with `output_item.done`.
   if (item.callId === undefined || delta === '') return []
   const { index, callId, name } = item
@@ -127,7 +128,7 @@ const argumentsDelta: Handler = (state, event) => {
 const argumentsDone: Handler = (state, event) => {
   const item = itemOf(state, event, 'call')
   const text = wireText(event.arguments)
-  if (!item.done && item.kind === 'call' && text !== '') item.pieces[0] = text
+  if (!item.done && item.kind === 'call' && text !== '') item.pieces.set(0, text)
   return []
 }
 
@@ -152,7 +153,7 @@ const ended =
   (status: string): Handler =>
   (state, event) => {
     const response = wireObject(event.response)
-    const end = ENDS.get(wireText(response.status) || status) ?? completed
+    const end = ENDS.get(wireText(response.status)) ?? ENDS.get(status) ?? completed
     return end(state, response)
   }
 
@@ -221,8 +222,10 @@ function itemOf(state: State, event: Wire, kind: Item['kind']): Item {
   const index = wireNumber(event.output_index) ?? state.places.get(id) ?? state.items.size
   if (id !== '') state.places.set(id, index)
   const known = state.items.get(index)
+  // Announced without a type, it is what its events are about.
+  if (known?.kind === 'passed over') known.kind = kind
   if (known) return known
-  const item: Item = { index, kind, pieces: [], name: '', phase: undefined, done: false }
+  const item: Item = { index, kind, pieces: new Map(), name: '', phase: undefined, done: false }
   state.items.set(index, item)
   return item
 }
@@ -234,11 +237,13 @@ function grow(
   type: 'text.delta' | 'reasoning.delta',
 ): ModelEvent[] {
   if (delta === '' || item.done) return []
-  const first = item.pieces[place] === undefined
-  const breaks = first && place > 0 && type === 'reasoning.delta'
-  item.pieces[place] = (item.pieces[place] ?? '') + delta
+  const before = item.pieces.get(place)
+  const breaks = before === undefined && place > 0 && type === 'reasoning.delta'
+  item.pieces.set(place, (before ?? '') + delta)
   return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
 }
+
+const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
 
 /** A call gets its canonical id once, so that its deltas and its part agree. */
 function nameCall(state: State, item: Item, wire: Wire): void {
@@ -257,7 +262,7 @@ const settleMessage: Settler = (state, item, wire) => {
   const contents = wireList(wire.content)
   if (contents.some(({ type }) => type === 'refusal')) state.refused = true
   const whole = contents.map(({ text, refusal }) => wireText(text) || wireText(refusal)).join('')
-  const text = whole || item.pieces.join('')
+  const text = whole || piecesOf(item).join('')
   if (text === '') return null
   const known = phase(wire.phase) ?? phase(item.phase)
   return { type: 'text', text, provenance: provenance(state, known ? packPhase(known) : undefined) }
@@ -265,7 +270,7 @@ const settleMessage: Settler = (state, item, wire) => {
 
 const settleReasoning: Settler = (state, item, wire) => {
   const whole = segmentsOf(wire)
-  const segments = whole.length > 0 ? whole : item.pieces.filter((piece) => piece !== undefined)
+  const segments = whole.length > 0 ? whole : piecesOf(item)
   const encrypted = wireText(wire.encrypted_content)
   if (segments.length === 0 && encrypted === '') return null
   const opaque = encrypted === '' ? undefined : packReasoning(encrypted, segments)
@@ -273,7 +278,7 @@ const settleReasoning: Settler = (state, item, wire) => {
 }
 
 const settleCall: Settler = (state, item, wire) => {
-  const text = wireText(wire.arguments) || (item.pieces[0] ?? '')
+  const text = wireText(wire.arguments) || (item.pieces.get(0) ?? '')
   const cut = wire.status !== undefined && wire.status !== 'completed'
   // Cut off before its first argument: nothing to show, and `{}` would be run.
   if (cut && text === '') return null
@@ -291,8 +296,8 @@ const settleCall: Settler = (state, item, wire) => {
 
 /** Hosted tools ran at the vendor's and leave their traces in the answer; only an image is content. */
 const settlePassedOver: Settler = (_state, _item, wire) => {
-  const data = wireText(wire.result)
-  if (wire.type !== 'image_generation_call' || data === '') return null
+  const data = standardBase64(wireText(wire.result))
+  if (wire.type !== 'image_generation_call' || data === null) return null
   return { type: 'image', media_type: `image/${wireText(wire.output_format) || 'png'}`, data }
 }
 

@@ -15,6 +15,15 @@ export function parseRecord(text: string): Record<string, unknown> | null {
   }
 }
 
+/** Null for what nests some thousands of levels deep, which no stack is left to write. */
+export function asJson(value: unknown): string | null {
+  try {
+    return JSON.stringify(value)
+  } catch {
+    return null
+  }
+}
+
 /** JSON with sorted keys and no undefined: equal values have equal texts. For values of bounded depth. */
 export function canonicalJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item ?? null)).join(',')}]`

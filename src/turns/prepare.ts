@@ -109,10 +109,13 @@ function parseContext(
       used.add(fresh)
       return fresh
     },
-    toolName: (exposed) => overlay.byExposed.get(exposed)?.tool.canonical_name ?? exposed,
+    toolName: (exposed) => overlay.byExposed.get(exposed)?.tool.canonical_name ?? invented(exposed),
     provenance,
   }
 }
+
+/** The name of no tool, as the model made it up, within what a message may hold (routes/schemas.ts). */
+const invented = (name: string): string => name.replaceAll('\0', '_').slice(0, 512)
 
 /** The vendor's own id where it is legal everywhere, so that a request can be found in its records. */
 function canonicalCallId(vendorId: string | undefined): string | null {

@@ -355,6 +355,18 @@ async function badCalls(t: Test, world: World, kit: { count(tool: string): numbe
     },
   )
 
+  for (const path of PATH_NAMES.filter((name) => !isGemini(name))) {
+    await t.test(`${path}: the name of a tool that the model made up fits into the history`, async (t) => {
+      const session = await world.session(path, { connectors: ['kit'] })
+      world.script((_, { step }) => (step > 0 ? null : calls([`\0${'x'.repeat(600)}`, {}])))
+      const frames = await (await api.turn(session, 'go')).done
+      t.match(ofType(frames, 'tool_call'), [{ name: `_${'x'.repeat(511)}` }])
+      t.equal(typesOf(frames).at(-1), 'turn.completed')
+      world.script(null)
+      t.match(await world.run(session, 'go on'), { output_text: 'go on' })
+    })
+  }
+
   for (const path of PATH_NAMES.filter(isGemini)) {
     const bad: [string, Answer][] = [
       ['an undeclared tool', calls(['nope__tool', { a: 1 }])],

@@ -12,7 +12,7 @@ import type { ModelCallRecord } from '../../src/telemetry.ts'
 export const KEY = 'made-up-key-0123456789'
 export const USAGE = { input_tokens: 3, output_tokens: 5, reasoning_tokens: 0, cached_tokens: 1 }
 
-/** Frames are JSON: {text}, {usage}, {finish}, {error, wait?}. Errors quote the body, as vendors do. */
+/** Frames are JSON: {text}, {usage}, {finish}, {error, wait?}. Errors quote what came, in a stream its beginning. */
 export const vendor: Deployment = {
   id: 'made-up-key',
   provider: 'made-up',
@@ -45,7 +45,7 @@ export const vendor: Deployment = {
       push({ data }): ModelEvent[] {
         const frame: { text?: string; usage?: typeof USAGE; finish?: true; error?: string; wait?: number } =
           JSON.parse(data)
-        if (frame.error) throw upstream(frame.error, data, frame.wait)
+        if (frame.error) throw upstream(frame.error, data.slice(0, 1000), frame.wait)
         if (frame.usage) return [{ type: 'usage', usage: frame.usage }]
         if (frame.finish) isWhole = true
         if (frame.finish) return [{ type: 'finish', reason: 'stop' }]

@@ -145,6 +145,61 @@ t.test('a stream becomes the parts of a message', async (t) => {
     ])
   })
 
+  await t.test('arguments that nest without end are kept as text, and not run', async (t) => {
+    const nested = (levels: number) =>
+      framed(...block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } }), ...end('tool_use')).map(
+        (frame) => ({
+          ...frame,
+          data: frame.data.replace(':1}', `:${'['.repeat(levels)}${']'.repeat(levels)}}`),
+        }),
+      )
+    t.match(fold(parse(nested(100))), [{ arguments: { y: [] }, arguments_text: undefined }])
+    t.match(fold(parse(nested(300))), [{ arguments: {}, arguments_text: /^\{"y":\[+\]+\}$/ }])
+    t.match(fold(parse(nested(50_000))), [{ arguments: {}, arguments_text: '…' }])
+  })
+
+  await t.test('blocks that a relay gave one index, or none, all stand in the message', async (t) => {
+    const told = [
+      ...block(0, { type: 'thinking' }, { type: 'thinking_delta', thinking: 'hm' }),
+      ...block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'So.' }),
+      ...tool('a', '{"n":1}'),
+      ...tool('b', ''),
+      ...end('tool_use'),
+    ]
+    for (const index of [0, undefined, 'one']) {
+      const events = parse(framed(...told.map((event) => ('index' in event ? { ...event, index } : event))))
+      t.match(fold(events), [
+        { type: 'reasoning', text: 'hm' },
+        { type: 'text', text: 'So.' },
+        { call_id: 'call_a', arguments: { n: 1 } },
+        { call_id: 'call_b', arguments: {} },
+      ])
+    }
+  })
+
+  await t.test('a call that names no tool is no call, and the model is told', async (t) => {
+    const nameless = (name: unknown) => [
+      ...block(0, { type: 'text', text: 'So.' }),
+      ...block(
+        1,
+        { type: 'tool_use', id: 'a', name, input: {} },
+        { type: 'input_json_delta', partial_json: '{}' },
+      ),
+    ]
+    for (const name of ['', null, undefined, 5]) {
+      const events = parse(framed(...nameless(name), ...end('tool_use')))
+      t.match(fold(events), [{ type: 'text', text: 'So.' }])
+      t.equal(fold(events).length, 1)
+      t.notOk(events.some(({ type }) => type === 'tool_call.delta'))
+      t.strictSame(events.at(-1), {
+        type: 'finish',
+        reason: 'error',
+        invalid_call: 'It did not name its tool.',
+      })
+    }
+    t.equal(finishOf(parse(framed(...nameless(''), ...end('refusal')))), 'refusal')
+  })
+
   await t.test('every stop reason has its finish', async (t) => {
     const text = block(0, { type: 'text', text: '' }, { type: 'text_delta', text: 'a' })
     const reasons: [string | null, string, string][] = [

@@ -106,6 +106,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(503, 'Overloaded.'), 200, 'upstream_overloaded'],
   [{ candidates: [] }, 200, 'upstream_rejected', /something other than an event stream/],
   [error(418, 'Teapot.'), 418, 'upstream_rejected'],
+  [error(400, 'New.', because('toString')), 400, 'upstream_rejected'],
   [
     error(500, JSON.stringify([error(429, JSON.stringify(error(429, 'Deep.', because('QUOTA_EXHAUSTED'))))])),
     429,
@@ -164,6 +165,8 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   )
   t.equal(wait('nothing said'), 5)
   t.equal(classify(error(503, 'x', retry('2s')), 503).retryAfter, 2)
+  t.equal(classify(error(504, 'x', retry('2s')), 504).retryAfter, 2)
   t.equal(classify(error(503, 'x'), 503).retryAfter, undefined)
+  t.equal(classify(error(504, 'x'), 504).retryAfter, undefined)
   t.equal(classify(error(400, 'x', retry('2s')), 400).retryAfter, undefined)
 })

@@ -132,6 +132,9 @@ t.test('an error inside of a stream is read like one before it', async (t) => {
   t.match(error, { code: 'upstream_overloaded', details: { upstream: { status: 503, code: 'UNAVAILABLE' } } })
   const wrapped = thrownBy(() => parseChunks({ response: { error: { code: 429, message: 'Slow down.' } } }))
   t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
+  const data = `{"error":{"code":503,"details":${'['.repeat(50_000)}${']'.repeat(50_000)}}}`
+  const deep = thrownBy(() => parse([{ event: undefined, id: undefined, data }]))
+  t.match(deep?.code, /^upstream_/)
 })
 
 t.test('a part without a name completes the call before it, and is never a call of its own', async (t) => {
@@ -173,7 +176,7 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
 })
 
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
-  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW']) {
+  for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW', 'constructor']) {
     const finishMessage = `Unable to answer: ${reason}`
     const thought = said({ text: 'hm', thought: true })
     t.match(
@@ -226,6 +229,10 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
 
   t.match(fold(parseChunks(said({ inlineData: { mimeType: 'image/png', data: 'aaaa' } }), done())), [
     { type: 'image', media_type: 'image/png', data: 'aaaa' },
+  ])
+  const images = ['a-8', 'no base64!'].map((data) => ({ inlineData: { mimeType: 'image/png', data } }))
+  t.strictSame(fold(parseChunks(said(...images), done())), [
+    { type: 'image', media_type: 'image/png', data: 'a+8=' },
   ])
   t.match(
     fold(

@@ -168,7 +168,9 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
     t.equal(wait({ 'x-codex-primary-reset-after-seconds': '7200' }), 5, "a short limit is not the plan's")
     t.equal(openai.classify({ status: 503, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
+    t.equal(openai.classify({ status: 504, headers: { 'retry-after': '9' }, body: '' }).retryAfter, 9)
     t.equal(openai.classify({ status: 503, headers: {}, body: '' }).retryAfter, undefined)
+    t.equal(openai.classify({ status: 504, headers: {}, body: '' }).retryAfter, undefined)
     t.equal(openai.classify({ status: 400, headers: { 'retry-after': '9' }, body: '' }).retryAfter, undefined)
   })
 
@@ -181,6 +183,12 @@ t.test('failures become codes of the catalogue', async (t) => {
       'Key *** and *** and *** were wrong; *** too.',
     )
     t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
+    const elsewhere = openai.classify({
+      status: 401,
+      headers: {},
+      body: json({ code: message, type: message }),
+    })
+    t.notMatch(JSON.stringify(elsewhere.toBody()), /abc123|eyJ|gAAAA|abc\.def/)
   })
 })
 

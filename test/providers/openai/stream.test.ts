@@ -138,6 +138,24 @@ t.test('the quirks of the stream', async (t) => {
     t.same(folded(completed()), [], 'an empty answer is an answer')
   })
 
+  await t.test('no number of a content is too large, or none', async (t) => {
+    const delta = (kind: string, content_index: number, text: string) => ({
+      type: `response.${kind}.delta`,
+      output_index: kind === 'output_text' ? 1 : 0,
+      content_index,
+      delta: text,
+    })
+    const thought = [delta('reasoning_text', 4_294_967_290, 'b'), delta('reasoning_text', 0, 'a')]
+    const said = [delta('output_text', 4_294_967_290, 'o'), delta('output_text', 0.5, 'l')]
+    t.match(
+      folded(...thought, ...said, delta('output_text', -1, 'he'), delta('output_text', 7, 'l'), completed()),
+      [
+        { type: 'reasoning', text: 'a\n\nb' },
+        { type: 'text', text: 'hello' },
+      ],
+    )
+  })
+
   await t.test('parallel calls may interleave, and deltas may be absent', async (t) => {
     const delta = (output_index: number, text: string) => ({
       type: 'response.function_call_arguments.delta',
@@ -178,6 +196,15 @@ t.test('the quirks of the stream', async (t) => {
       ),
       [{ text: 'ab' }],
     )
+  })
+
+  await t.test('an item that is announced without its type is what its events are about', async (t) => {
+    const at = { output_index: 0, content_index: 0 }
+    const delta = { type: 'response.output_text.delta', ...at, delta: 'a' }
+    const end = { type: 'response.output_item.done', output_index: 0 }
+    t.match(folded({ type: 'response.output_item.added', output_index: 0 }, delta, end, completed()), [
+      { type: 'text', text: 'a' },
+    ])
   })
 
   await t.test('a call is unfinished unless the response is complete', async (t) => {
@@ -222,10 +249,18 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 
+  await t.test('a failure is one, whatever status it states', async (t) => {
+    for (const status of ['in_progress', null, 5]) {
+      const event = { type: 'response.failed', response: { status, error: { code: 'invalid_prompt' } } }
+      t.match(
+        thrownBy(() => parse(framed(event))),
+        { code: 'upstream_rejected' },
+      )
+    }
+  })
+
   await t.test('a type may stand in the event line only, and unknown ones pass', async (t) => {
     const frames: SseFrame[] = [
-      { event: undefined, data: '', id: undefined },
-      { event: undefined, data: '[DONE]', id: undefined },
       ...framed({ type: 'response.teleported', output_index: 0 }, { type: 'keepalive' }),
       ...framed({ type: 'response.custom_tool_call_input.delta', output_index: 0, delta: 'x' }),
       ...framed(item(0, { type: 'custom_tool_call', call_id: 'c', name: 'x', input: 'y' })),
@@ -239,6 +274,10 @@ t.test('the quirks of the stream', async (t) => {
   await t.test('an image that the vendor made is a part', async (t) => {
     const made = { type: 'image_generation_call', status: 'completed', output_format: 'webp', result: 'AAAA' }
     t.same(folded(item(0, made), completed()), [{ type: 'image', media_type: 'image/webp', data: 'AAAA' }])
+    t.same(folded(item(0, { ...made, result: 'A-8' }), completed()), [
+      { type: 'image', media_type: 'image/webp', data: 'A+8=' },
+    ])
+    t.same(folded(item(0, { ...made, result: 'no base64!' }), completed()), [])
   })
 
   await t.test('raw reasoning of an open-weight model is shown, and nothing of it goes back', async (t) => {
@@ -259,6 +298,11 @@ t.test('the quirks of the stream', async (t) => {
     t.match(
       thrownBy(() => parse(framed(relayed))),
       { code: 'upstream_rate_limited', retryAfter: 5413, details: { upstream: { status: 429 } } },
+    )
+    const odd = { ...flat, message: '', headers: { 'retry-after-ms': 7000, a: { toString: 1 }, b: null } }
+    t.match(
+      thrownBy(() => parse(framed(odd))),
+      { code: 'upstream_rate_limited', retryAfter: 7 },
     )
     t.match(
       thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
