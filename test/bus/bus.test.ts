@@ -397,6 +397,36 @@ t.test(
       t.ok(proxy.lost(), 'an answer was lost')
     })
 
+    t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      const reading = start(t, other)
+      await bus.append(SESSION, [delta('first')])
+      await reading.events(1)
+      proxy.loseNextAnswer()
+      const said = bus.append(SESSION, [delta('twice')])
+      await reading.events(2)
+      proxy.cut()
+      t.ok(proxy.lost())
+      await command(t, other, 'FLUSHDB')
+      proxy.restore()
+      await said
+      t.match(await reading.item(2), { gap: true })
+    })
+
+    t.test('so are those that an owner who died may have said', async (t) => {
+      const bus = await openAt(t, { url: await freshUrl() })
+      const reading = start(t, bus)
+      await bus.append(SESSION, [delta('said')])
+      await reading.events(1)
+      await command(t, bus, 'FLUSHDB')
+      await bus.append(SESSION, [{ ...delta('said'), again: true }])
+      t.match(await reading.item(1), { gap: true })
+      await bus.append(SESSION, [{ ...delta('next'), again: true }])
+      t.match(await reading.item(2), { events: [{ data: /next/ }] })
+    })
+
     t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
       const proxy = await proxied(t)
       const counted = { appended: 0, lost: 0 }
