@@ -53,7 +53,8 @@ export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDep
       const batches = takeSome(waiting, broken)
       const mine = ++number
       try {
-        const answers = await link.persist(() => scripts.append(mine, batches))
+        let tries = 0
+        const answers = await link.persist(() => scripts.append(mine, batches, tries++ > 0))
         for (const [i, batch] of batches.entries()) settle(batch, answers[i] ?? new Error('no answer'))
       } catch (thrown) {
         for (const batch of batches) settle(batch, thrown)

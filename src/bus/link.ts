@@ -49,6 +49,8 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   /** The last operation was given up: the next ones get one try each, until one succeeds */
   let isDoubtful = false
   let isClosed = false
+  /** What is heard before whoever listens knows that he has missed something would pass for what comes next */
+  let isListening = false
   const presence = createPresence(log, 'Redis')
 
   for (const connection of [commands, listener]) {
@@ -57,9 +59,20 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   }
   commands.on('ready', onUp)
   listener.on('ready', () => {
-    resubscribe().then(onListening, () => listener.disconnect(true))
+    resubscribe().then(
+      () => {
+        isListening = true
+        onListening()
+      },
+      () => listener.disconnect(true),
+    )
   })
-  listener.on('message', onMessage)
+  listener.on('close', () => {
+    isListening = false
+  })
+  listener.on('message', (channel: string, message: string) => {
+    if (isListening) onMessage(channel, message)
+  })
   const pings = setInterval(() => {
     if (listener.status === 'ready') listener.ping().catch(() => {})
   }, PING_MS).unref()

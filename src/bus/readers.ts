@@ -228,16 +228,17 @@ function understand(heard: readonly (Said | null)[], position: Position) {
   for (const said of heard) {
     if (!said) return { events, position, isWhole: true, isDropped: true }
     const newest = said.events.at(-1)
+    const isLater = newest !== undefined && compareIds(idOf(newest), id) > 0
     const follows =
       said.generation === generation
         ? said.before === id
-        : // The log expired or was flushed, but whoever listened has missed nothing.
-          said.before === 'fresh'
+        : // The log expired or was flushed, but whoever listened has missed nothing. Heard late, it may be lost again.
+          said.before === 'fresh' && isLater
     if (follows) {
       events.push(...said.events)
       generation = said.generation
       if (newest) id = idOf(newest)
-    } else if (said.generation !== generation || !newest || compareIds(idOf(newest), id) > 0) {
+    } else if (said.generation !== generation || !newest || isLater) {
       return { events, position: { generation, id }, isWhole: false, isDropped: false }
     }
   }

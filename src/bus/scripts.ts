@@ -50,10 +50,10 @@ const IS_TERMINAL = TERMINAL.map((type) => `kind == '${type}'`).join(' or ')
 
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
- * idle ms, writer, number; then of each session: channel, reset (1 or 0), count of events, and type, turn,
- * data, once, epoch of each event. Answers `<generation> <id> <id> …` for each session, or
- * `ERR <words>`. Publishes lines: generation, id before (`-` after a log that was lost, `!` after events
- * that were), and id, type, turn, data of each event.
+ * idle ms, writer, number; then of each session: channel, past (1: events were given up, 2: these may have been
+ * said before, else 0), count of events, and type, turn, data, once, epoch of each event. Answers
+ * `<generation> <id> <id> …` for each session, or `ERR <words>`. Publishes lines: generation, id before (`-` after a
+ * log that was lost, `!` where readers would miss events or hear some twice), and id, type, turn, data of each event.
  */
 const APPEND = script(`${COMMON}
 local maxEvents, maxBytes, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -121,7 +121,7 @@ local function append(log, meta, at)
   end
   local prev = s.last
   if s.lost or ARGV[at + 1] == '1' then
-    prev = ARGV[at + 1] == '1' and '!' or '-'
+    prev = ARGV[at + 1] == '0' and '-' or '!'
     begin(s)
   end
   local ms, n = split(s.last)
@@ -273,15 +273,16 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
   return {
     channel,
     /**
-     * `number` grows with each append of this writer; the same one again answers as the first time did.
+     * `number` grows with each append of this writer; the same one `again` answers as the first time did.
      * An Error stands for a session whose append Redis refused.
      */
-    async append(number: number, groups: readonly Group[]): Promise<(string[] | Error)[]> {
+    async append(number: number, groups: readonly Group[], again: boolean): Promise<(string[] | Error)[]> {
       const keys: string[] = []
       const args: (string | number)[] = [limits.maxEvents, limits.maxBytes, limits.idleMs, writer, number]
       for (const { session, reset, events } of groups) {
         keys.push(...keysOf(session))
-        args.push(channel(session), reset ? 1 : 0, events.length)
+        const isRepeated = again || events.some((event) => event.again)
+        args.push(channel(session), reset ? 1 : isRepeated ? 2 : 0, events.length)
         for (const { type, turn_id, data, once, epoch } of events) {
           args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '')
         }

@@ -63,13 +63,13 @@ function release(pace: Pace, send: () => void): void {
 
 /**
  * `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing.
- * `epoch`: the lease under which the turn's owner speaks.
+ * `epoch`: the lease under which the turn's owner speaks. `again`: after another, whose last words may come again.
  */
 export function createWriter(
   bus: Bus,
   session: string,
   turn: string,
-  { flushMs, epoch }: { flushMs: number; epoch: number },
+  { flushMs, epoch, again = false }: { flushMs: number; epoch: number; again?: boolean },
 ): Writer {
   let waiting: Waiting[] = []
   let sending: Promise<void> | null = null
@@ -99,7 +99,7 @@ export function createWriter(
       sending = null
       if (waiting.length > 0) plan()
     }
-    sending = bus.append(session, encoded(batch, turn, epoch)).then(
+    sending = bus.append(session, encoded(batch, { turn_id: turn, epoch, again })).then(
       (cursors) => {
         for (let i = 0; i < batch.length; i++) batch[i]?.resolve(cursors[i] ?? '')
         isBroken = false
@@ -165,9 +165,12 @@ export function createWriter(
   }
 }
 
-const encoded = (batch: readonly Waiting[], turn: string, epoch: number): BusEvent[] =>
+const encoded = (
+  batch: readonly Waiting[],
+  { turn_id, epoch, again }: { turn_id: string; epoch: number; again: boolean },
+): BusEvent[] =>
   batch.map(({ event, once }) => {
-    const said: BusEvent = { type: event.type, turn_id: turn, data: JSON.stringify(event), epoch }
+    const said: BusEvent = { type: event.type, turn_id, data: JSON.stringify(event), epoch, again }
     if (once !== undefined) said.once = once
     return said
   })

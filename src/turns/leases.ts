@@ -233,7 +233,7 @@ async function announceLeftovers(state: EngineState, watch: Watch): Promise<void
     const messages = await store.messages.ofTurn(turn_id)
     const said = opened.flatMap(({ key, event }) => {
       const whole = hydrate(event, messages)
-      return whole ? [{ type: whole.type, turn_id, data: JSON.stringify(whole), once: key }] : []
+      return whole ? [{ type: whole.type, turn_id, data: JSON.stringify(whole), once: key, again: true }] : []
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session_id, said).catch((err: unknown) => {

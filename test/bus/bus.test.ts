@@ -340,6 +340,44 @@ t.test(
       t.equal((await reading.events(40)).length, 40, 'also where nothing follows that would show it')
     })
 
+    t.test('a new log that is heard of before the break was noticed is a gap', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      const reading = start(t, bus)
+      await other.append(SESSION, [delta('first')])
+      await reading.events(1)
+      proxy.cut()
+      await other.append(SESSION, [delta('missed')])
+      await command(t, other, 'FLUSHDB')
+      const kept = proxy.keepBack('$9\r\nsubscribe', 'after')
+      proxy.restore()
+      await kept
+      await other.append(SESSION, [delta('after')])
+      t.match(await reading.item(1), { gap: true })
+    })
+
+    t.test('a new log that is heard of when it is lost, too, is not read again', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      await other.append(SESSION, [delta('first')])
+      await start(t, bus).events(1)
+      await command(t, other, 'FLUSHDB')
+      const kept = proxy.keepBack('old', 'last')
+      await other.append(SESSION, [delta('old')])
+      await kept
+      await command(t, other, 'FLUSHDB')
+      await other.append(SESSION, [delta('new')])
+      const reading = start(t, bus)
+      await reading.events(1)
+      await other.append(SESSION, [delta('last')])
+      t.same(
+        (await reading.events(2)).map(({ data }) => JSON.parse(data).text),
+        ['new', 'last'],
+      )
+    })
+
     t.test('an append whose answer is lost takes effect once', async (t) => {
       const proxy = await proxied(t)
       const bus = await openAt(t, { url: proxy.url })
@@ -357,6 +395,36 @@ t.test(
         cursors,
       )
       t.ok(proxy.lost(), 'an answer was lost')
+    })
+
+    t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
+      const proxy = await proxied(t)
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      const reading = start(t, other)
+      await bus.append(SESSION, [delta('first')])
+      await reading.events(1)
+      proxy.loseNextAnswer()
+      const said = bus.append(SESSION, [delta('twice')])
+      await reading.events(2)
+      proxy.cut()
+      t.ok(proxy.lost())
+      await command(t, other, 'FLUSHDB')
+      proxy.restore()
+      await said
+      t.match(await reading.item(2), { gap: true })
+    })
+
+    t.test('so are those that an owner who died may have said', async (t) => {
+      const bus = await openAt(t, { url: await freshUrl() })
+      const reading = start(t, bus)
+      await bus.append(SESSION, [delta('said')])
+      await reading.events(1)
+      await command(t, bus, 'FLUSHDB')
+      await bus.append(SESSION, [{ ...delta('said'), again: true }])
+      t.match(await reading.item(1), { gap: true })
+      await bus.append(SESSION, [{ ...delta('next'), again: true }])
+      t.match(await reading.item(2), { events: [{ data: /next/ }] })
     })
 
     t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
@@ -461,6 +529,7 @@ async function proxied(t: Test) {
   let state: 'open' | 'cut' | 'frozen' = 'open'
   let isLosing = false
   let hasLost = false
+  let keeping: { from: string; until: string; begun(): void } | null = null
   const server = createServer((near) => {
     if (state === 'cut') return near.destroy()
     const far = connect(Number(target.port), target.hostname)
@@ -473,6 +542,7 @@ async function proxied(t: Test) {
         far.destroy()
       })
     }
+    let kept: Buffer | null = null
     near.on('data', (chunk) => {
       if (state !== 'frozen') far.write(chunk)
     })
@@ -483,6 +553,14 @@ async function proxied(t: Test) {
         isLosing = false
         hasLost = true
         near.destroy()
+        return
+      }
+      if (keeping && (kept || chunk.includes(keeping.from))) {
+        kept = Buffer.concat([kept ?? Buffer.alloc(0), chunk])
+        keeping.begun()
+        if (!kept.includes(keeping.until)) return
+        near.write(kept)
+        keeping = kept = null
         return
       }
       near.write(chunk)
@@ -517,5 +595,10 @@ async function proxied(t: Test) {
       isLosing = true
     },
     lost: () => hasLost,
+    /** One connection's answers are kept from one that has these words on; with the last words all go in one piece. */
+    keepBack: (from: string, until: string) =>
+      new Promise<void>((begun) => {
+        keeping = { from, until, begun }
+      }),
   }
 }

@@ -1,6 +1,7 @@
 /** Turns that change their owner: given away by a drain, lost, taken over to be cancelled, unreadable to whoever takes them. */
 import t from 'tap'
-import type { ModelEvent } from '../../src/chat/event.ts'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE, type Part } from '../../src/chat/message.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -72,6 +73,24 @@ t.test('a drain waits for a turn that was being taken over, begun or resumed', a
       `${verb}: nobody has it any more`,
     )
   }
+})
+
+t.test('what a turn says that was taken over is marked: its last owner may have said it', async (t) => {
+  const { bus, say, replica } = world(t)
+  const said: BusEvent[] = []
+  const append: Bus['append'] = (session, events) => {
+    said.push(...events)
+    return bus.append(session, events)
+  }
+  const lost = await runningTurn(store, CALLER, LAPSED)
+  const engine = replica({ bus: { ...bus, append } })
+  const { id } = await session()
+  const { turn } = await engine.start(CALLER, id, asked())
+  const of = (id: string) => said.filter(({ turn_id }) => turn_id === id)
+  say()
+  await until(() => [lost.turn.id, turn.id].every((id) => of(id).some(({ type }) => isTerminal(type))))
+  t.ok(of(lost.turn.id).every(({ again }) => again))
+  t.notOk(of(turn.id).some(({ again }) => again))
 })
 
 t.test('a drain is over when its turns have been given away', async (t) => {
