@@ -166,6 +166,17 @@ t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
   t.same(await told(call(mcp, child('noisy'), 'echo', { a: 'ä€🙂' })), { a: 'ä€🙂' })
 })
 
+t.test('chatter of many short lines costs next to nothing', async (t) => {
+  const mcp = door(t)
+  await list(mcp, child('good'))
+  for (const line of ['5\n', 'x\n', '\n']) {
+    const before = process.cpuUsage()
+    t.equal(await told(call(mcp, child('good'), 'chatter', { line, times: 300_000 })), 'said')
+    const { user } = process.cpuUsage(before)
+    t.ok(user < 1_500_000, `${user} µs for ${JSON.stringify(line)}`)
+  }
+})
+
 t.test('a server that cannot start says why', async (t) => {
   const mcp = door(t)
   await fails(t, list(mcp, child('dead')), {
