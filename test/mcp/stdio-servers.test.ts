@@ -159,6 +159,19 @@ t.test('a process that is released ends with its last call, whatever interest th
   await ended(pid)
 })
 
+t.test('a process that comes up after its release ends with who asked for it', async (t) => {
+  const mcp = door(t)
+  const spec = child('good')
+  mcp.interest(spec, Date.now() + PATIENCE)
+  const listed = list(mcp, spec)
+  mcp.release(spec.key)
+  await listed
+  t.equal(mcp.status(spec.key).state, 'idle')
+  mcp.interest(spec, Date.now() + PATIENCE)
+  await told(call(mcp, spec, 'pid'))
+  t.equal(mcp.status(spec.key).state, 'ready', 'unless somebody is interested again')
+})
+
 t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
   const mcp = door(t)
   t.equal((await list(mcp, child('noisy'))).server.name, 'child')
