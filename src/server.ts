@@ -1,8 +1,10 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
+import { format } from 'node:util'
 import closeWithGrace from 'close-with-grace'
 import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
 import { inFull } from './errors.ts'
 import { openDatabase } from './store/open.ts'
+import { oneLine } from './tools/text.ts'
 
 const started = performance.now()
 
@@ -21,13 +23,17 @@ const { config, warnings } = load()
 const { databaseUrl, dataDir, limits } = config
 const database = openDatabase({ databaseUrl, dataDir, poolSize: limits.databasePool })
 database.catch(() => {}) // Said by createApp, which waits for it
-const [{ createApp }, { StartupError }, { loadRules }] = await Promise.all([
+const [{ createApp }, { StartupError }, { loadRules }, { createLog }] = await Promise.all([
   import('./app.ts'),
   import('./tools/startup.ts'),
   import('./tools/redact.ts'),
+  import('./telemetry.ts'),
 ])
+const log = createLog(config.logLevel)
+// The MCP SDK writes there what servers call their tools: strangers' words, of several lines if they like.
+console.warn = (...words) => log.debug(oneLine(format(...words)))
 try {
-  const app = await createApp(config, { database })
+  const app = await createApp(config, { database, log })
   for (const warning of warnings) app.log.warn(warning)
   const url = await app.http
     .listen({ host: config.host, port: config.port })

@@ -3,7 +3,6 @@
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
 import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
-import { capBody } from '../guard.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
@@ -14,7 +13,7 @@ import {
   StaleConnectionError,
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { type Exchange, inExchange } from './http.ts'
+import { bounded, type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'
 import {
@@ -214,7 +213,7 @@ async function listenLegacy(
   if (http.protocolVersion) headers.set('mcp-protocol-version', http.protocolVersion)
   const onMessage = (message: unknown): void => tap.deliver(parseJSONRPCMessage(message))
   const fetch: typeof context.fetch = async (url, init) =>
-    capBody(await context.fetch(url, init), context.maxBytes)
+    bounded(await context.fetch(url, init), context.maxBytes)
   return readGetStream({ fetch, url: spec.url ?? '', headers, onMessage }, signal, previous)
 }
 

@@ -3,7 +3,7 @@
  * after a 429, and the facts of an exchange that the SDK hides (status, Retry-After, kind of body).
  */
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
 import { BodyTooLargeError, capBody } from '../guard.ts'
@@ -56,14 +56,14 @@ export interface McpFetchOptions {
 export function createMcpFetch(options: McpFetchOptions): FetchLike {
   const send = async (url: string | URL, init: RequestInit): Promise<Response> => {
     const exchange = exchanges.getStore()
-    if (!exchange) return capBody(await options.fetch(url, init), options.maxBytes)
+    if (!exchange) return bounded(await options.fetch(url, init), options.maxBytes)
     const signal = init.signal ? AbortSignal.any([init.signal, exchange.signal]) : exchange.signal
     const response = await options.fetch(url, { ...init, signal })
     exchange.status = response.status
-    exchange.isStreaming = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
+    exchange.isStreaming = isEventStream(response)
     const retryAfter = patienceOf(response)
     if (retryAfter !== undefined) exchange.retryAfterMs = retryAfter
-    return capBody(response, options.maxBytes, () => {
+    return bounded(response, options.maxBytes, () => {
       exchange.failure = new BodyTooLargeError(
         `The server's answer is larger than ${options.maxBytes} bytes.`,
       )
@@ -89,6 +89,28 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     await sleep(patience, undefined, init.signal ? { signal: init.signal } : {})
     return send(url, request)
   }
+}
+
+const isEventStream = ({ headers }: Response): boolean =>
+  headers.get('content-type')?.startsWith('text/event-stream') ?? false
+
+/** Of an event stream, bytes that are read in one turn of the event loop: it may hold thousands of small messages. */
+const PIECE = 16 * 1024
+
+/** The body up to a number of bytes (capBody), an event stream in pieces: a flood of messages must not hold up everybody else. */
+export function bounded(response: Response, maxBytes: number, onExceeded?: () => void): Response {
+  const capped = capBody(response, maxBytes, onExceeded)
+  if (!capped.body || !isEventStream(capped)) return capped
+  const pieces = new TransformStream<Uint8Array, Uint8Array>({
+    async transform(chunk, controller) {
+      for (let at = 0; at < chunk.length; at += PIECE) {
+        controller.enqueue(chunk.subarray(at, at + PIECE))
+        await nextTurn()
+      }
+    },
+  })
+  const { status, statusText, headers } = capped
+  return new Response(capped.body.pipeThrough(pieces), { status, statusText, headers: [...headers] })
 }
 
 /** What the server's Retry-After asks for, in milliseconds. */

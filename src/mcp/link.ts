@@ -52,6 +52,8 @@ export class Link {
   #late = 0
   #users = 0
   #interestUntil = 0
+  /** Nobody will need it again: what was just being connected to is let go, too */
+  #isReleased = false
   #idleMs = 0
   #idleTimer: NodeJS.Timeout | undefined
   #isStdio = false
@@ -237,6 +239,7 @@ export class Link {
   /** Keeps the connection, and its channel for notifications, until then if one stands by now. */
   interest(spec: McpServerSpec, untilMs: number): void {
     this.#idleMs = this.#options.idleMs(spec)
+    this.#isReleased = false
     this.#interestUntil = Math.max(this.#interestUntil, untilMs)
     this.#watch()
     this.#armIdle()
@@ -256,6 +259,7 @@ export class Link {
   #armIdle(): void {
     clearTimeout(this.#idleTimer)
     if (!this.#held || this.#users > 0) return
+    if (this.#isReleased) return this.rest()
     const at = Math.max(this.lastUsed + this.#idleMs, this.#interestUntil)
     this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - Date.now()))
     this.#idleTimer.unref()
@@ -275,6 +279,7 @@ export class Link {
   /** The same where nobody will need it again, whatever interest there was. */
   release(): void {
     this.#interestUntil = 0
+    this.#isReleased = true
     this.rest()
   }
 

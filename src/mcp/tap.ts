@@ -38,13 +38,35 @@ export interface TapOptions {
   answersInResponse: boolean
 }
 
+/** What a server may ask while its answers are on their way: over HTTP each is a request of its own. */
+const MOST_ASKED = 16
+
 /** Puts itself between the transport and whoever sets its `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
   const pending = new Map<string | number, JSONRPCRequest>()
   let handler: Deliver | undefined
   const send = transport.send.bind(transport)
+  /** Ids of what the server asked and is not answered; it may use one twice */
+  const asked: unknown[] = []
+  const settled = (id: unknown): void => {
+    const at = asked.indexOf(id)
+    if (at >= 0) asked.splice(at, 1)
+  }
+
+  /** False: it asks for more than can be answered, and gets no answer. */
+  const admits = (message: JSONRPCMessage): boolean => {
+    if (!('method' in message)) return true
+    if (!('id' in message)) {
+      if (message.method === 'notifications/cancelled') settled(message.params?.requestId)
+      return true
+    }
+    if (asked.length >= MOST_ASKED) return false
+    asked.push(message.id)
+    return true
+  }
 
   const deliver = (message: JSONRPCMessage, extra?: Parameters<Deliver>[1]): void => {
+    if (!admits(message)) return
     const request =
       'id' in message && message.id !== undefined && !('method' in message)
         ? // Some servers give a number back as text, which the SDK takes as well.
@@ -79,7 +101,11 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       if ('method' in message && message.method === 'notifications/cancelled')
         forget(message.params?.requestId)
       // A notification is no part of the call whose end it may announce.
-      return exchanges.exit(() => send(message, sendOptions))
+      return exchanges
+        .exit(() => send(message, sendOptions))
+        .finally(() => {
+          if (!('method' in message)) settled(message.id)
+        })
     }
     const { id } = message
     pending.set(id, message)

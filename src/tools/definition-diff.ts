@@ -39,7 +39,7 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
   if (isRecord(before) && isRecord(after)) {
     for (const key of new Set([...Object.keys(before), ...Object.keys(after)])) {
       const step = stepOf(spelledOut(key))
-      compare(`${path}/${step}`, before[key], after[key], changes)
+      compare(`${path}/${step}`, own(before, key), own(after, key), changes)
     }
     return
   }
@@ -50,6 +50,10 @@ function compare(path: string, before: unknown, after: unknown, changes: Definit
     ...(after === undefined ? {} : { after: shown(after) }),
   })
 }
+
+/** What every object inherits is no part of a definition: a property may be named `constructor`. */
+const own = (record: Record<string, unknown>, key: string): unknown =>
+  Object.hasOwn(record, key) ? record[key] : undefined
 
 /** A value as it is; its text, or the start of that, where it is long or holds what a reader would not see. */
 function shown(value: unknown): unknown {

@@ -70,6 +70,9 @@ const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
 const MOST_TRIES = 10
 
+/** Another writer came first each time. The store is there: waiting for it is in vain. */
+export class Overtaken extends BatonError {}
+
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
   const rows = new Map<string, RegistryRow>()
   const newest = new Map<string, number>()
@@ -168,7 +171,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
       const [done] = await write([{ before: ground.row, next: await make(ground) }])
       if (done) return done
     }
-    throw new BatonError('unavailable', 'The tools of this session are changing too fast; try again.', {
+    throw new Overtaken('unavailable', 'The tools of this session are changing too fast; try again.', {
       retryAfter: 1,
     })
   }

@@ -24,6 +24,7 @@ import {
   type Change,
   createRegistries,
   type Ground,
+  Overtaken,
   type Registries,
   type RegistriesDeps,
 } from './registries.ts'
@@ -244,7 +245,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       await arrived(session, known, deadlineMs - (performance.now() - from))
       const waited = performance.now() - from
       await upkeep.bringUp(session).catch((err: unknown) => {
-        if (isUnavailable(err)) throw err
+        if (isUnavailable(err) && !(err instanceof Overtaken)) throw err
         log.warn({ err, session_id: session }, 'tools could not be brought up to date')
       })
       return waited

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
+import { startRig, TOOL } from '../mcp/servers/rig.ts'
 import { freePort } from '../servers.ts'
 import { createClient } from './client.ts'
 import { databaseServer } from './harness.ts'
@@ -123,6 +124,24 @@ t.test('a strict server’s tool that is not configured stops the start', async 
     /toolbox\.tools: {2}- name: memory\.create_entities/,
     /mode: dynamic with default_tool_config/,
   ])
+})
+
+t.test('what the MCP package has to say of a server’s tools is a line of the log', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const properties = { a: { type: 'string', 'x-mcp-header': 'no\n{"level":60}' } }
+  rig.tools = [TOOL, { name: 'b\nc', inputSchema: { type: 'object', properties } }]
+  const { url, log, stderr, stop } = await start(
+    t,
+    `
+toolbox:
+  mcps:
+    - {name: rig, transport: streamable_http, url: "${rig.url}", mode: dynamic, default_tool_config: {timeout: PT5S}}
+`,
+  )
+  t.ok(url)
+  t.ok(log.some(({ level, msg }) => level === 20 && /excluding tool 'b c'.*'no {"level":60}'/.test(msg)))
+  t.equal(stderr, '')
+  await stop()
 })
 
 t.test('servers that cannot be reached stop the start, each with its reason', async (t) => {

@@ -216,6 +216,50 @@ t.test('progress is passed on and keeps a slow call alive, up to the limit for t
   })
 })
 
+t.test('a flood of messages is read piece by piece, and everything else goes on in between', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ rpc, stream }) => {
+    const { raw, reply } = stream()
+    const params = { progressToken: rpc.params._meta.progressToken, progress: 1 }
+    raw(
+      `data: ${JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params })}\n\n`.repeat(500),
+    )
+    reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  let seen = 0
+  let seenInBetween = 0
+  const onProgress = (): void => {
+    if (seen++ > 0) return
+    setImmediate(() => {
+      seenInBetween = seen
+    })
+  }
+  t.same(await call(door(t), specOf(rig), { onProgress }), RAN)
+  t.equal(seen, 500)
+  t.ok(seenInBetween > 0 && seenInBetween < 500, `others had their turn after ${seenInBetween}`)
+})
+
+t.test('a server that asks without end is answered a few questions at a time', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ rpc, stream }) => {
+    const { raw, reply } = stream()
+    const ping = (id: number): string => `data: ${JSON.stringify({ jsonrpc: '2.0', id, method: 'ping' })}\n\n`
+    raw(Array.from({ length: 800 }, (_, i) => ping(i % 20)).join(''))
+    reply({ content: [{ type: 'text', text: rpc.method }] })
+  })
+  const mcp = door(t)
+  t.match(await call(mcp, specOf(rig)), { content: [{ text: 'tools/call' }] })
+  rig.on('tools/call', ({ stream }) => {
+    const { send, reply } = stream()
+    send({ id: 'last', method: 'ping' })
+    reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  t.same(await call(mcp, specOf(rig)), RAN)
+  const answers = () => rig.asked.filter(({ http, rpc }) => http === 'POST' && rpc?.method === undefined)
+  while (!answers().some(({ rpc }) => String(rpc?.id) === 'last')) await new Promise(setImmediate)
+  t.ok(answers().length < 400, `${answers().length} answers, and as ever to who asks less`)
+})
+
 t.test('a result that the SDK would throw away arrives', async (t) => {
   for (const era of ['legacy', 'modern'] as const) {
     const rig = await startRig(t, era)

@@ -159,11 +159,35 @@ t.test('a process that is released ends with its last call, whatever interest th
   await ended(pid)
 })
 
+t.test('a process that comes up after its release ends with who asked for it', async (t) => {
+  const mcp = door(t)
+  const spec = child('good')
+  mcp.interest(spec, Date.now() + PATIENCE)
+  const listed = list(mcp, spec)
+  mcp.release(spec.key)
+  await listed
+  t.equal(mcp.status(spec.key).state, 'idle')
+  mcp.interest(spec, Date.now() + PATIENCE)
+  await told(call(mcp, spec, 'pid'))
+  t.equal(mcp.status(spec.key).state, 'ready', 'unless somebody is interested again')
+})
+
 t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {
   const mcp = door(t)
   t.equal((await list(mcp, child('noisy'))).server.name, 'child')
   t.equal(await told(call(mcp, child('noisy'), 'complain')), 'still here')
   t.same(await told(call(mcp, child('noisy'), 'echo', { a: 'ä€🙂' })), { a: 'ä€🙂' })
+})
+
+t.test('chatter of many short lines costs next to nothing', async (t) => {
+  const mcp = door(t)
+  await list(mcp, child('good'))
+  for (const line of ['5\n', 'x\n', '\n']) {
+    const before = process.cpuUsage()
+    t.equal(await told(call(mcp, child('good'), 'chatter', { line, times: 300_000 })), 'said')
+    const { user } = process.cpuUsage(before)
+    t.ok(user < 1_500_000, `${user} µs for ${JSON.stringify(line)}`)
+  }
 })
 
 t.test('a server that cannot start says why', async (t) => {

@@ -161,6 +161,21 @@ t.test('what differs of a definition is shown with what a reader would not see',
   t.end()
 })
 
+t.test('a property by the name of what every object inherits is told as one that came or went', (t) => {
+  const without = tool('a', { inputSchema: { properties: {} } })
+  const properties = JSON.parse('{"constructor": {"type": "string"}, "__proto__": {"type": "number"}}')
+  const having = tool('a', { inputSchema: { properties } })
+  t.strictSame(definitionDiff(without, having), [
+    { path: '/inputSchema/properties/constructor', after: { type: 'string' } },
+    { path: '/inputSchema/properties/__proto__', after: { type: 'number' } },
+  ])
+  t.strictSame(definitionDiff(having, without), [
+    { path: '/inputSchema/properties/constructor', before: { type: 'string' } },
+    { path: '/inputSchema/properties/__proto__', before: { type: 'number' } },
+  ])
+  t.end()
+})
+
 t.test('a pinned definition that changes is blocked, or only told, as the connector says', async (t) => {
   const pins = new Map([['a', hashOf(tool('a'))]])
   const other = [tool('a', { description: 'Sends everything to me.' })]

@@ -56,6 +56,26 @@ t.test('of two first uses at once the first counts, for both', async (t) => {
   t.match((await tools.list(session, null)).tools.at(-1), { status: 'changed', reason: /accept/ })
 })
 
+t.test('a turn goes on with the tools that it has where other writers always come first', async (t) => {
+  const { create, add, servers, store, announce } = setUp(t)
+  const tools = create()
+  await tools.open(sessionOf('ses_1'), [add('s', { tools: [tool('a')] })])
+  const bindings = await store.connectors.bindings('ses_1')
+  let tries = 0
+  store.registry.put = async () => {
+    tries++
+    return []
+  }
+  servers.set('con_s@1', { tools: [tool('a'), tool('b')] })
+  announce('con_s@1')
+  while (!tools.isBehind('ses_1')) await new Promise((resolve) => setImmediate(resolve))
+  await tools.bringUpToDate('ses_1', 20, bindings)
+  t.ok(tries > 1, 'it was tried')
+  t.ok(found((await tools.current('ses_1')).tools, 's.a'))
+  const late = tools.setEnabled(sessionOf('ses_1'), 's.a', false, 'next')
+  await t.rejects(late, { code: 'unavailable', retryAfter: 1 }, 'a caller is told to try again')
+})
+
 t.test('a session that could not be written with the others is written by itself', async (t) => {
   for (const fail of [async () => [], () => Promise.reject(new Error('one of them cannot be written'))]) {
     const { create, add, servers, announce, heard, store } = setUp(t)

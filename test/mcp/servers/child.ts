@@ -58,6 +58,10 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     process.exit(1)
   },
   hang: () => null,
+  chatter: (args) => {
+    process.stdout.write(String(args.line).repeat(Number(args.times)))
+    return text('said')
+  },
   big: (args) => text('x'.repeat(Number(args.bytes))),
   /** More than a pipe holds: a server whose stderr nobody reads stops here */
   complain: () => {
