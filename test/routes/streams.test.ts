@@ -7,16 +7,22 @@ import type { HttpDeps } from '../../src/http.ts'
 import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
 
 t.test('the head leaves before there is any event', async (t) => {
-  const { open, opened } = await serve(t, turnRow())
+  const { open, opened, call } = await serve(t, turnRow())
   const stream = await open('/v1/turns/turn_1/events')
   t.equal(stream.statusCode, 200)
   t.match(stream.headers, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-store',
+    'x-accel-buffering': 'no',
     'x-request-id': /^req_/,
   })
   t.match(await until(stream, '\n\n'), /^: /, 'a comment')
   t.equal(await opened(), 1)
+  const { text } = await call('GET', '/metrics')
+  t.match(
+    text,
+    /^baton_http_requests_total\{method="GET",route="\/v1\/turns\/:id\/events",status="200"\} 1$/m,
+  )
   stream.destroy()
   await settled(async () => (await opened()) === 0)
 })
