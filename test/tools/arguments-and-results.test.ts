@@ -1,4 +1,5 @@
 /** What goes into a tool is held against its schema; what comes out is shaped, kept, and read again. */
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
 import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
@@ -143,6 +144,24 @@ t.test('a hostile schema costs its own thread, not the gateway', async (t) => {
   for (let i = 0; i < 100_000; i++) deep = { a: deep }
   t.strictSame(await own.problems(fine, deep), [])
   t.strictSame(await own.problems(deep, {}), [])
+})
+
+t.test('a thread that is slow to start is waited for, and not held against the schema', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const own = createValidator(1_000)
+  t.teardown(() => own.close())
+  const schema = { type: 'object', required: ['a'] }
+  const first = own.problems(schema, {})
+  mock.timers.tick(1_000)
+  t.equal((await first).length, 1, 'longer than for a question')
+  const slow = own.problems({ type: 'object', required: ['b'] }, {})
+  mock.timers.tick(1_000)
+  t.same(await slow, [], 'the thread is given up')
+  const late = own.problems(schema, {})
+  mock.timers.tick(15_000)
+  t.same(await late, [], 'let through')
+  t.equal((await own.problems(schema, {})).length, 1)
 })
 
 t.test('a closed validator leaves nobody waiting', async (t) => {
