@@ -485,6 +485,10 @@ t.test(
     await store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')
     t.equal(await refusal('anthropic'), 'credential_needs_reauth')
     t.equal(await refusal('anthropic', other), 'credential_needs_reauth')
+    const ended = await add('openai', 'sk-d', { default: true })
+    await store.credentials.fail(ended, 1, 'refresh_lost')
+    t.equal(await refusal('openai'), 'credential_needs_reauth', 'a default is not passed over in silence')
+    await credentials.delete(scope, ended)
     await credentials.delete(scope, a)
     t.equal((await pick('openai')).id, 'cred_env_openai')
     const login = await credentials.create(owner, {
