@@ -95,6 +95,15 @@ t.test('a busy port is passed over, and if all are, it is said', async (t) => {
   )
 })
 
+t.test('a login that cannot begin leaves its port free', async (t) => {
+  const port = await freePort()
+  const full = { ...store, logins: { ...store.logins, create: async () => null } }
+  const replica = world.replica({ ports: [port], store: full })
+  t.teardown(() => replica.close())
+  t.match(await refusal(replica.logins.authorize(ME, 'openai', 'loopback')), { code: 'rate_limited' })
+  await t.rejects(fetch(`http://127.0.0.1:${port}/auth/callback`))
+})
+
 t.test('logins that begin at once share a port', async (t) => {
   const loopback = createLoopback()
   t.teardown(() => loopback.close())
