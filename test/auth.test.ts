@@ -379,6 +379,7 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     body: { owner: 'local' },
   })
   t.match(await open.call('GET', '/v1/keys'), { status: 200 })
+  t.match(await open.call('GET', '/v1/nothing'), { status: 404 }, 'preflights everywhere make no route of it')
   const status = async (headers: Record<string, string>) =>
     (await open.app.inject({ url: '/v1/sessions', headers })).statusCode
   for (const host of [
