@@ -326,7 +326,7 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   const finish = (at: URL) => logins.finish(Object.fromEntries(at.searchParams))
 
   const issuer = '/.well-known/oauth-authorization-server'
-  const metadata = await (await fetch(`${guarded.origin}${issuer}`)).json()
+  const metadata = (await (await fetch(`${guarded.origin}${issuer}`)).json()) as object
   const elsewhere = { ...metadata, authorization_endpoint: 'file:///etc/hosts' }
   guarded.instead(issuer, { status: 200, body: JSON.stringify(elsewhere) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /no page to log in at/ })
