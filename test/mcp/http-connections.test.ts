@@ -349,36 +349,6 @@ t.test('closing waits for running calls, then cuts them off', async (t) => {
   await cut
 })
 
-t.test('the stream of the old SSE transport is the session: without it a new one is opened', async (t) => {
-  const rig = await startRig(t)
-  const mcp = door(t)
-  const spec = specOf(rig, { transport: 'sse' })
-  let say = (_: object): void => {}
-  let cut = (): void => {}
-  rig.on('GET', ({ stream, response }) => {
-    const events = stream()
-    events.raw('event: endpoint\ndata: /messages\n\n')
-    say = events.send
-    cut = () => response.destroy()
-  })
-  const answer = (method: string, result: (params: { protocolVersion: string }) => object) =>
-    rig.on(method, ({ rpc, status }) => {
-      status(202)
-      say({ id: rpc.id, result: result(rpc.params) })
-    })
-  answer('initialize', ({ protocolVersion }) => ({
-    protocolVersion,
-    capabilities: { tools: {} },
-    serverInfo: { name: 'rig', version: '1' },
-  }))
-  answer('tools/call', () => ({ content: [] }))
-  await call(mcp, spec)
-  cut()
-  while (mcp.status(spec.key).state === 'ready') await sleep(5)
-  await call(mcp, spec)
-  t.equal(rig.count('initialize'), 2)
-})
-
 t.test('a server that answers in between is not taken for stuck', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t)
