@@ -16,8 +16,8 @@ export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || tur
 
 /** Its owner says its first event a moment after the store knows that it began. */
 const YOUNG_MS = 1_000
-const isYoung = ({ started_at, ended_at }: Turn): boolean =>
-  started_at !== null && ended_at === null && Date.now() - Date.parse(started_at) < YOUNG_MS
+const isYoung = ({ started_at }: Turn): boolean =>
+  started_at !== null && Date.now() - Date.parse(started_at) < YOUNG_MS
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 

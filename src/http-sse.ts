@@ -23,7 +23,7 @@ export interface StreamSource {
   endsWithTurn: boolean
 }
 
-type Beginning = Pick<Turn, 'id' | 'started_at' | 'ended_at'>
+type Beginning = Pick<Turn, 'id' | 'started_at'>
 
 export interface Streams {
   /** Sends the stream as the reply. */
@@ -83,20 +83,18 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
         // A store that is away for a moment ends nothing.
         if (!(refusal instanceof BatonError) || refusal.code !== 'unauthenticated') return
         over()
-        paced.hurry()
       })
       // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
       const over = () => stop.abort(OVER)
       const { raw } = reply
       const { socket } = raw
-      let timer: NodeJS.Timeout | undefined
       const leave = () => {
         // The server lets idle connections go before this one is idle, and would wait for it.
         raw.once('finish', () => socket?.end())
         over()
         paced.hurry()
         // A client that reads no more must not keep the server from closing.
-        timer = setTimeout(() => raw.destroy(), CLOSE_MS).unref()
+        setTimeout(() => raw.destroy(), CLOSE_MS).unref()
       }
       open.add(leave)
       if (shutdown.signal.aborted) leave()
@@ -105,11 +103,10 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
       metrics.streamOpened()
       onceClosed(raw, () => {
         over()
-        clearTimeout(timer)
         open.delete(leave)
         metrics.streamClosed()
       })
-      copy(items, source, paced, stop.signal)
+      copy(items, source, paced)
         .catch((err: unknown) => {
           // After the headers nothing can be said but the end: the client resumes by its cursor.
           if (!stop.signal.aborted) log.warn({ err }, 'an event stream broke')
@@ -126,15 +123,9 @@ function onceClosed(raw: ServerResponse, done: () => void): void {
   else raw.once('close', done)
 }
 
-async function copy(
-  items: AsyncIterable<ReadItem>,
-  source: StreamSource,
-  { write }: Paced,
-  signal: AbortSignal,
-): Promise<void> {
+async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { write }: Paced): Promise<void> {
   const told = createTold()
   for await (const item of items) {
-    if (signal.aborted) return
     if ('lagged' in item) {
       await write(encodeComment('lagged'))
       return
@@ -224,9 +215,7 @@ function createTold(): Told {
   const known = new Set<string>()
   const key = (type: string, turn: string | null) => `${type} ${turn}`
   return {
-    learn({ id, started_at, ended_at }) {
-      // Its terminal event, at which it is forgotten, will not come.
-      if (ended_at !== null) return
+    learn({ id, started_at }) {
       known.add(key('turn.created', id))
       if (started_at !== null) known.add(key('turn.started', id))
     },

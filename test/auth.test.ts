@@ -379,6 +379,7 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     body: { owner: 'local' },
   })
   t.match(await open.call('GET', '/v1/keys'), { status: 200 })
+  t.match(await open.call('GET', '/v1/nothing'), { status: 404 }, 'preflights everywhere make no route of it')
   const status = async (headers: Record<string, string>) =>
     (await open.app.inject({ url: '/v1/sessions', headers })).statusCode
   for (const host of [
@@ -485,6 +486,10 @@ t.test(
     await store.credentials.fail(other, row?.version ?? 0, 'refresh_lost')
     t.equal(await refusal('anthropic'), 'credential_needs_reauth')
     t.equal(await refusal('anthropic', other), 'credential_needs_reauth')
+    const ended = await add('openai', 'sk-d', { default: true })
+    await store.credentials.fail(ended, 1, 'refresh_lost')
+    t.equal(await refusal('openai'), 'credential_needs_reauth', 'a default is not passed over in silence')
+    await credentials.delete(scope, ended)
     await credentials.delete(scope, a)
     t.equal((await pick('openai')).id, 'cred_env_openai')
     const login = await credentials.create(owner, {

@@ -286,8 +286,10 @@ t.test('a refresh and a change of the connector leave each other’s work in pla
   const renamed = async () => store.connectors.update(ANN, await read(), { pin: 'block' })
 
   time.ahead = 590_000
+  const former = await held()
   const token = await replica(undefined, over('keep', renamed)).authFor(connector).token()
   t.equal(guarded.grants.refresh_token, 1)
+  t.not(token, former)
   t.equal(await held(), token, 'changed while the login service was asked')
   t.equal((await read()).pin, 'block')
 
@@ -322,6 +324,13 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   const logins = replica()
   const begin = async () => visit((await logins.begin(ANN, await read())).authorization_url)
   const finish = (at: URL) => logins.finish(Object.fromEntries(at.searchParams))
+
+  const issuer = '/.well-known/oauth-authorization-server'
+  const metadata = (await (await fetch(`${guarded.origin}${issuer}`)).json()) as object
+  const elsewhere = { ...metadata, authorization_endpoint: 'file:///etc/hosts' }
+  guarded.instead(issuer, { status: 200, body: JSON.stringify(elsewhere) })
+  await t.rejects(begin(), { code: 'upstream_rejected', message: /no page to log in at/ })
+  guarded.instead(issuer, null)
 
   const denied = await begin()
   denied.searchParams.delete('code')

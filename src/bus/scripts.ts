@@ -115,7 +115,7 @@ end
 
 local function append(log, meta, at)
   local s = open(log, meta, writer)
-  if s.repeated and not s.lost then
+  if s.repeated then
     local done, answer = string.match(s.repeated, '^(%d+) (.*)$')
     if done == number then return answer end
   end

@@ -187,7 +187,7 @@ export function createLogins(deps: LoginsDeps): Logins {
       const view = await redeem(row, login, state, new URLSearchParams({ ...query, state }))
       return { state: 'done', credential_id: view.id }
     } catch (thrown) {
-      if (!(thrown instanceof BatonError) || thrown.param === 'state') throw thrown
+      if (!(thrown instanceof BatonError)) throw thrown
       return { state: 'failed', error: thrown.message }
     }
   }

@@ -100,7 +100,6 @@ export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }
       const tokens = readTokens(login, answer)
       if (!tokens) throw refusal(id, login, answer)
       breaker.succeeded()
-      pauses.delete(id)
       const next = merged(secret, tokens)
       const renewed = { secret: next, expires_at: endOf(login, next, tokens, now()) }
       if (tokens.access_token !== undefined) return renewed

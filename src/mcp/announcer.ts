@@ -11,12 +11,11 @@ export interface Announcer {
 /** One that tells of a key at most once in `intervalMs`. */
 export function createAnnouncer(intervalMs: number): Announcer {
   const listeners = new Set<(key: string) => void>()
-  const pauses = new Map<string, { timer: NodeJS.Timeout; isDue: boolean }>()
+  const pauses = new Map<string, { isDue: boolean }>()
 
   const fire = (key: string): void => {
-    const pause = { isDue: false, timer: setTimeout(() => resume(key), intervalMs) }
-    pause.timer.unref()
-    pauses.set(key, pause)
+    pauses.set(key, { isDue: false })
+    setTimeout(() => resume(key), intervalMs).unref()
     for (const listener of listeners) listener(key)
   }
   const resume = (key: string): void => {
@@ -35,7 +34,6 @@ export function createAnnouncer(intervalMs: number): Announcer {
       return () => void listeners.delete(fn)
     },
     stop() {
-      for (const { timer } of pauses.values()) clearTimeout(timer)
       pauses.clear()
       listeners.clear()
     },

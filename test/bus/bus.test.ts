@@ -1,18 +1,15 @@
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { createAppends } from '../../src/bus/appends.ts'
 import type { Bus } from '../../src/bus/bus.ts'
 import { openBus } from '../../src/bus/index.ts'
-import type { Link } from '../../src/bus/link.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
-import type { Group, Scripts } from '../../src/bus/scripts.ts'
 import { createLog } from '../../src/telemetry.ts'
 import { type BusBed, busContract, bytes, event, start } from '../contracts/bus.ts'
+import { proxied } from './proxied.ts'
 
 const log = pino({ level: 'silent' })
 
@@ -31,106 +28,10 @@ const memory: BusBed = {
 
 t.test('in memory', async (t) => busContract(t, memory))
 
-t.test('logs that begin anew do so some at a time', async (t) => {
-  const calls: number[] = []
-  const scripts = {
-    async append(_: number, groups: Group[]) {
-      calls.push(groups.length)
-      if (calls.length < 3) throw new Error('away')
-      return groups.map(() => [])
-    },
-  } as unknown as Scripts
-  const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
-  const { append, mend } = createAppends(link, scripts, undefined)
-  await Promise.allSettled(Array.from({ length: 600 }, (_, i) => append(`ses_${i}`, [delta(1)])))
-  mend()
-  await append('ses_last', [])
-  t.same(calls, [500, 100, 500, 101])
-})
-
 t.test('without a Redis URL the bus is in memory', async (t) => {
   const bus = await openBus({ redisUrl: null, log })
   t.equal(bus.kind, 'memory')
   await bus.close()
-})
-
-t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
-  let clock = 5_000
-  const bus = createMemoryBus({ now: () => clock })
-  t.teardown(() => bus.close())
-  const [before = ''] = await bus.append(SESSION, [delta(1)])
-  clock = 3_000
-  const [after = ''] = await bus.append(SESSION, [delta(2)])
-  t.match(await start(t, bus, { after: before }).item(0), { events: [{ cursor: after }] })
-  t.equal(after.split('-')[0], before.split('-')[0])
-})
-
-t.test('in memory a log that nobody uses goes after a while, one that is read stays', async (t) => {
-  mock.timers.enable({ apis: ['setInterval'] })
-  t.teardown(() => mock.timers.reset())
-  let clock = 0
-  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock })
-  t.teardown(() => bus.close())
-  const [idle = ''] = await bus.append('ses_idle', [delta(1)])
-  const [read = ''] = await bus.append(SESSION, [delta(1)])
-  const reading = start(t, bus)
-  await reading.events(1)
-  clock = 1_001
-  mock.timers.tick(60_000)
-  await bus.append('ses_idle', [delta(2)])
-  await bus.append(SESSION, [delta(2)])
-  t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
-  const again = start(t, bus, { after: read })
-  t.equal((await again.events(1)).length, 1)
-  await again.stop()
-  clock = 2_500
-  await reading.stop()
-  mock.timers.tick(60_000)
-  t.match(
-    await start(t, bus, { after: read }).item(0),
-    { events: [{}] },
-    'for a while, once its reader has left',
-  )
-})
-
-t.test('in memory a reader whose next event is trimmed away is told so', async (t) => {
-  const bus = createMemoryBus({ limits: { maxEvents: 10 } })
-  t.teardown(() => bus.close())
-  const { signal } = new AbortController()
-  const reading = bus.read(SESSION, { after: 'start', signal })[Symbol.asyncIterator]()
-  await bus.append(SESSION, [delta(1)])
-  t.match(await reading.next(), { value: { events: [{ type: 'content.delta' }] } })
-  for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
-  t.strictSame(await reading.next(), { value: { lagged: true } })
-})
-
-t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
-  let clock = 0
-  const bus = createMemoryBus({ now: () => ++clock })
-  t.teardown(() => bus.close())
-  const large = 'x'.repeat(1 << 20)
-  const fill = (session: string) =>
-    bus.append(
-      session,
-      Array.from({ length: 12 }, () => delta(large)),
-    )
-  const reading = start(t, bus, {}, 'ses_1')
-  const cursors: string[] = []
-  for (let i = 0; i < 6; i++) {
-    cursors.push((await fill(`ses_${i}`))[0] ?? '')
-    if (i === 1) await reading.events(12)
-  }
-  const next = (i: number) => start(t, bus, { after: cursors[i] ?? '' }, `ses_${i}`).item(0)
-  t.match(await next(0), { gap: true })
-  t.match(await next(1), { gap: true })
-  t.ok('events' in (await next(5)))
-  await bus.append('ses_1', [delta('more')])
-  t.equal((await reading.events(13)).length, 13)
-  t.same(
-    reading.items.filter((item) => !('events' in item)),
-    [],
-    'who reads a log keeps its place in it',
-  )
 })
 
 // ---------------------------------------------------------------- Redis
@@ -260,8 +161,10 @@ t.test(
           { ...event('turn.completed', '', turn), once: `${turn}:end` },
         ])
       }
+      const left = async (part: string, session = SESSION) =>
+        Number(await command(t, bus, 'PTTL', `baton:{${session}}:${part}`))
       for (const part of ['log', 'meta']) {
-        const ttl = Number(await command(t, bus, 'PTTL', `baton:{${SESSION}}:${part}`))
+        const ttl = await left(part)
         t.ok(ttl > 0 && ttl <= 60_000, `${part} has ${ttl} ms`)
       }
       t.ok(Number(await command(t, bus, 'HLEN', `baton:{${SESSION}}:meta`)) < 60)
@@ -269,6 +172,23 @@ t.test(
       const reading = start(t, bus, { turn: 'turn_99' })
       await reading.ended
       t.equal(reading.items.length, 1)
+      await command(t, bus, 'HSET', `baton:{${SESSION}}:meta`, 'touched', '0')
+      await command(t, bus, 'PEXPIRE', `baton:{${SESSION}}:log`, '9000')
+      await bus.append(SESSION, [delta(1)])
+      t.ok((await left('log')) > 9000, 'later where it is used')
+      await bus.ready()
+      await start(t, bus, { turn: TURN, begun: true }, 'ses_read').item(0)
+      t.ok((await left('meta', 'ses_read')) > 0, 'one that was only read, too')
+    })
+
+    t.test('a session that Redis refuses costs the others nothing', async (t) => {
+      const bus = await redis.open(t)
+      await bus.append(SESSION, [delta(1)])
+      await command(t, bus, 'SET', `baton:{${SESSION}}:log`, 'something else')
+      const refused = bus.append(SESSION, [delta(2)])
+      const [cursor] = await bus.append('ses_other', [delta(2)])
+      t.type(cursor, 'string')
+      await t.rejects(refused, { code: 'unavailable' })
     })
 
     t.test('a server that forgot its scripts is taught again', async (t) => {
@@ -292,6 +212,15 @@ t.test(
       for (const reading of readings) await reading.stop()
       await sleep(50)
       t.same(await channelsOf(t, bus), [], 'and leave no channel behind')
+      const topics = `baton:${databaseOf(bus)}:topic:*`
+      const listens = async () => ((await command(t, bus, 'PUBSUB', 'CHANNELS', topics)) as string[]).length
+      bus.subscribe('queue', () => {})
+      while ((await listens()) === 0) await sleep(5)
+      for (const line of mine)
+        await command(t, bus, 'CLIENT', 'KILL', 'ID', /^id=(\d+)/.exec(line)?.[1] ?? '')
+      while ((await listens()) === 1) await sleep(1)
+      while ((await listens()) === 0) await sleep(5)
+      t.same(await channelsOf(t, bus), [], 'nor once it is connected again')
     })
 
     t.test(
@@ -313,8 +242,22 @@ t.test(
       },
     )
 
+    t.test('a channel that was about to be left stays open for who comes', async (t) => {
+      const bus = await openAt(t, { url: await freshUrl(), lingerMs: 1 })
+      const first = start(t, bus)
+      await bus.append(SESSION, [delta(1)])
+      await first.events(1)
+      await first.stop()
+      const next = start(t, bus)
+      await next.events(1)
+      // Longer than the channel lingers.
+      await sleep(5)
+      await bus.append(SESSION, [delta(2)])
+      t.equal((await next.events(2)).length, 2)
+    })
+
     t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       const other = await openAt(t, { url: proxy.direct })
       const reading = start(t, bus)
@@ -341,7 +284,7 @@ t.test(
     })
 
     t.test('a new log that is heard of before the break was noticed is a gap', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       const other = await openAt(t, { url: proxy.direct })
       const reading = start(t, bus)
@@ -358,7 +301,7 @@ t.test(
     })
 
     t.test('a new log that is heard of when it is lost, too, is not read again', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       const other = await openAt(t, { url: proxy.direct })
       await other.append(SESSION, [delta('first')])
@@ -379,7 +322,7 @@ t.test(
     })
 
     t.test('an append whose answer is lost takes effect once', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       await bus.append(SESSION, [delta('first')])
       proxy.loseNextAnswer()
@@ -398,7 +341,7 @@ t.test(
     })
 
     t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       const other = await openAt(t, { url: proxy.direct })
       const reading = start(t, other)
@@ -428,7 +371,7 @@ t.test(
     })
 
     t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const counted = { appended: 0, lost: 0 }
       const metrics = {
         eventsAppended(count: number) {
@@ -458,6 +401,7 @@ t.test(
       await t.rejects(bus.ready(), { code: 'unavailable' })
       await t.rejects(bus.tally('count', 60), { code: 'unavailable' })
       await t.rejects(start(t, bus).ended, { code: 'unavailable' })
+      await t.rejects(start(t, bus, {}, 'ses_other').ended, { code: 'unavailable' })
       await bus.publish('control', 'to itself at least')
       t.same(heard, ['to itself at least'])
       t.same(counted, { appended: 1, lost: 22 })
@@ -470,12 +414,14 @@ t.test(
         ['before', 'after'],
       )
       t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
+      await bus.append('ses_other', [delta('after')])
+      t.equal((await start(t, bus, {}, 'ses_other').events(1)).length, 1, 'also for who was refused before')
       while (lines.length < 2) await sleep(100)
       t.same(lines, ['Redis is away', 'Redis is back'], 'and the log is told twice')
     })
 
     t.test('a connection that falls silent is given up', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       const bus = await openAt(t, { url: proxy.url })
       await bus.append(SESSION, [delta(1)])
       proxy.freeze()
@@ -486,8 +432,23 @@ t.test(
       t.pass('and a new one is made')
     })
 
+    t.test('a reader hears on, though the connection that it heard by fell silent', async (t) => {
+      mock.timers.enable({ apis: ['setInterval'] })
+      t.teardown(() => mock.timers.reset())
+      const proxy = await proxied(t, await freshUrl())
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      const reading = start(t, bus)
+      await other.append(SESSION, [delta(1)])
+      await reading.events(1)
+      proxy.hush()
+      await other.append(SESSION, [delta(2)])
+      mock.timers.tick(5_000)
+      t.equal((await reading.events(2)).length, 2)
+    })
+
     t.test('Baton starts without Redis and finds it later', async (t) => {
-      const proxy = await proxied(t)
+      const proxy = await proxied(t, await freshUrl())
       proxy.cut()
       const bus = await openAt(t, { url: proxy.url })
       t.equal(bus.kind, 'redis')
@@ -520,85 +481,3 @@ async function command(t: Test, bus: Bus, name: string, ...args: string[]): Prom
 
 const channelsOf = async (t: Test, bus: Bus) =>
   (await command(t, bus, 'PUBSUB', 'CHANNELS', `baton:${databaseOf(bus)}:log:*`)) as string[]
-
-/** Stands between the bus and Redis, and fails as networks do. */
-async function proxied(t: Test) {
-  const direct = await freshUrl()
-  const target = new URL(direct)
-  const sockets = new Set<Socket>()
-  let state: 'open' | 'cut' | 'frozen' = 'open'
-  let isLosing = false
-  let hasLost = false
-  let keeping: { from: string; until: string; begun(): void } | null = null
-  const server = createServer((near) => {
-    if (state === 'cut') return near.destroy()
-    const far = connect(Number(target.port), target.hostname)
-    for (const socket of [near, far]) {
-      sockets.add(socket)
-      socket.on('error', () => {})
-      socket.on('close', () => {
-        sockets.delete(socket)
-        near.destroy()
-        far.destroy()
-      })
-    }
-    let kept: Buffer | null = null
-    near.on('data', (chunk) => {
-      if (state !== 'frozen') far.write(chunk)
-    })
-    far.on('data', (chunk) => {
-      if (state === 'frozen') return
-      // An append of one session is answered with an array of one; what is published comes as three.
-      if (isLosing && chunk.toString('latin1', 0, 4) === '*1\r\n') {
-        isLosing = false
-        hasLost = true
-        near.destroy()
-        return
-      }
-      if (keeping && (kept || chunk.includes(keeping.from))) {
-        kept = Buffer.concat([kept ?? Buffer.alloc(0), chunk])
-        keeping.begun()
-        if (!kept.includes(keeping.until)) return
-        near.write(kept)
-        keeping = kept = null
-        return
-      }
-      near.write(chunk)
-    })
-  })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  const drop = () => {
-    for (const socket of sockets) socket.destroy()
-  }
-  t.teardown(() => {
-    drop()
-    server.close()
-  })
-  const url = new URL(direct)
-  url.port = String(port)
-  return {
-    url: url.href,
-    direct,
-    cut() {
-      state = 'cut'
-      drop()
-    },
-    freeze() {
-      state = 'frozen'
-    },
-    restore() {
-      if (state === 'frozen') drop()
-      state = 'open'
-    },
-    loseNextAnswer() {
-      isLosing = true
-    },
-    lost: () => hasLost,
-    /** One connection's answers are kept from one that has these words on; with the last words all go in one piece. */
-    keepBack: (from: string, until: string) =>
-      new Promise<void>((begun) => {
-        keeping = { from, until, begun }
-      }),
-  }
-}

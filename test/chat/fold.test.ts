@@ -84,6 +84,16 @@ t.test('a cut stream leaves the text so far, and neither reasoning nor half a ca
   t.strictSame(folding.finish(), { reason: 'stop', invalid_call: 'no such tool' })
 })
 
+t.test('what a part says at its end counts, whatever its deltas said', async (t) => {
+  const folding = createFold()
+  const text = (index: number, text: string) => folding.add({ type: 'text.delta', index, text })
+  text(0, 'said in hal')
+  folding.add({ type: 'part', index: 0, part: { type: 'text', text: 'said whole, ' } })
+  text(1, 'half')
+  t.equal(folding.textSoFar(), 'said whole, half')
+  t.strictSame(folding.parts(), [{ type: 'text', text: 'said whole, ' }], 'one left open is no part')
+})
+
 t.test('arguments are an object, or nothing with the text kept', async (t) => {
   t.strictSame(parseArguments('{"a":1}'), { arguments: { a: 1 } })
   t.strictSame(parseArguments('  '), { arguments: {} })

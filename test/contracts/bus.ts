@@ -460,6 +460,13 @@ export function busContract(t: Test, bed: BusBed): void {
     t.ok(reading.items.length > 1, 'in pages')
   })
 
+  t.test('history with an event larger than a page is read on, past it', async (t) => {
+    const bus = await bed.open(t)
+    const large = 'x'.repeat(600 << 10)
+    await bus.append(SESSION, [delta(1), delta(large), delta(large), delta(2)])
+    t.same(textsOf(await start(t, bus).events(4)), [1, large, large, 2])
+  })
+
   t.test('a thousand idle readers cost little, and one event wakes only its own', async (t) => {
     const bus = await bed.open(t)
     const sessions = Array.from({ length: 1000 }, (_, i) => `ses_${i}`)
@@ -514,7 +521,9 @@ export function busContract(t: Test, bed: BusBed): void {
     }
     await new Promise((resolve) => setTimeout(resolve, 20))
     heard.length = 0
-    await other.publish('control', 'one')
+    const publishing = other.publish('control', 'one')
+    t.same(heard, [], 'never inside of the publisher')
+    await publishing
     await until(2)
     stop()
     await bus.publish('control', 'two')

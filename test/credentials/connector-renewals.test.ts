@@ -128,6 +128,38 @@ t.test(
   },
 )
 
+t.test('a token that is short-lived is not due as soon as it is born', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 40 })
+  const { replica, logIn, time } = await bench(t, guarded)
+  const auth = replica().authFor(await logIn())
+  const token = await auth.token()
+  t.equal(await auth.token(), token)
+  t.equal(guarded.grants.refresh_token, undefined)
+  time.ahead = 21_000
+  t.not(await auth.token(), token)
+})
+
+t.test('a token goes to no other address than the one that the call was made for', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  await store.connectors.update(ANN, await read(), { url: `${guarded.url}?moved` })
+  time.ahead = 590_000
+  await t.rejects(replica().authFor(connector).token(), NEEDED)
+  t.equal(guarded.grants.refresh_token, undefined)
+})
+
+t.test('a renewal that says nothing of scope keeps what was granted', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  guarded.told(({ scope: _, ...answer }) => answer)
+  time.ahead = 590_000
+  const access_token = await replica().authFor(connector).token()
+  t.match(openConnector(vault, await read()).oauth?.tokens, { access_token, scope: 'tools' })
+  t.equal(guarded.grants.refresh_token, 1)
+})
+
 t.test('closing waits for no claim of another process', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)

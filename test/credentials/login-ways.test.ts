@@ -55,6 +55,7 @@ t.test('a loopback login ends by itself, and its address is gone afterwards', as
     t.match(await page.text(), /You are logged in/)
     t.match(page.headers.get('content-security-policy'), "default-src 'none'")
     t.match(page.headers.get('referrer-policy'), 'no-referrer')
+    t.equal(page.headers.get('cache-control'), 'no-store', 'its address holds a code')
     const { state, credential_id = '' } = await replica.logins.status(ME, provider, login.state)
     t.equal(state, 'done')
     await t.rejects(fetch(at.href.replace('localhost', '127.0.0.1')), 'nobody listens any more')
@@ -85,6 +86,22 @@ t.test('a busy port is passed over, and if all are, it is said', async (t) => {
   t.teardown(() => blocked.close())
   const refused = await refusal(blocked.logins.authorize(ME, 'openai', 'loopback'))
   t.match(refused, { code: 'unavailable', message: new RegExp(`${first} or ${second}.*mode paste`) })
+  await new Promise((resolve) => squatters[1]?.close(resolve))
+  const late = await blocked.logins.authorize(ME, 'openai', 'loopback')
+  t.match(
+    new URL(late.authorization_url).searchParams.get('redirect_uri'),
+    String(second),
+    'it is free again',
+  )
+})
+
+t.test('a login that cannot begin leaves its port free', async (t) => {
+  const port = await freePort()
+  const full = { ...store, logins: { ...store.logins, create: async () => null } }
+  const replica = world.replica({ ports: [port], store: full })
+  t.teardown(() => replica.close())
+  t.match(await refusal(replica.logins.authorize(ME, 'openai', 'loopback')), { code: 'rate_limited' })
+  await t.rejects(fetch(`http://127.0.0.1:${port}/auth/callback`))
 })
 
 t.test('logins that begin at once share a port', async (t) => {
@@ -105,6 +122,8 @@ t.test('logins that begin at once share a port', async (t) => {
   t.equal(await answers(), 'done', 'for as long as one of them holds it')
   loopback.release('c')
   await t.rejects(answers())
+  await hold('d')
+  t.equal(await answers(), 'done', 'and again for the next login')
 })
 
 t.test('the gateway’s own callback serves vendors that take any address', async (t) => {

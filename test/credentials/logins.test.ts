@@ -332,7 +332,10 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
       .id,
     view.id,
   )
-  for (const { id } of [old, view]) await store.credentials.delete(ME, id)
+  const third = await begun(one, 'openai')
+  const another = await one.logins.exchange(ME, 'openai', { state: third.state, pasted: third.at.href })
+  t.equal(another.default, false, 'but not of one that works')
+  for (const { id } of [old, view, another]) await store.credentials.delete(ME, id)
 })
 
 t.test('the emulated vendors refuse what the real ones refuse', async (t) => {

@@ -146,6 +146,19 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   t.equal(await tokenOf(await chosen(one, endless.id, 'anthropic')), given.access_token)
 })
 
+t.test('a token that names no end is renewed after its vendor’s time', async (t) => {
+  let days = 7
+  const replica = world.replica({ now: () => Date.now() + days * 86_400_000 })
+  const { id, secret } = await login('openai', 3600)
+  const row = await read(id)
+  await store.credentials.delete(ME, id)
+  await store.credentials.create({ ...row, expires_at: null })
+  const choice = await chosen(replica, id, 'openai')
+  t.equal(await tokenOf(choice), secret.access_token)
+  days = 9
+  t.not(await tokenOf(choice), secret.access_token)
+})
+
 t.test('each login is renewed where and by whom it was issued', async (t) => {
   const { id, secret } = await login('anthropic', 3600)
   const profile = await one.logins.importFile(ME, {

@@ -2,9 +2,17 @@
 import t from 'tap'
 import { readGetStream } from '../../src/mcp/channel.ts'
 
-const asked = (response: Response) =>
+const asked = (response: Response, sent: Headers[] = []) =>
   readGetStream(
-    { fetch: async () => response, url: 'http://mcp.test/', headers: new Headers(), onMessage() {} },
+    {
+      async fetch(_, { headers } = {}) {
+        sent.push(new Headers(headers))
+        return response
+      },
+      url: 'http://mcp.test/',
+      headers: new Headers(),
+      onMessage() {},
+    },
     new AbortController().signal,
     { lastEventId: '7' },
   )
@@ -12,6 +20,12 @@ const asked = (response: Response) =>
 t.test('a server that offers no such stream, or lost the session, is not asked again', async (t) => {
   for (const status of [204, 400, 404, 405, 410, 501])
     t.match(await asked(new Response(null, { status })), { isUnsupported: true }, `HTTP ${status}`)
+})
+
+t.test('a stream goes on after the last event that came, and a cut says where', async (t) => {
+  const sent: Headers[] = []
+  t.same(await asked(new Response('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
+  t.equal(sent[0]?.get('last-event-id'), '7')
 })
 
 t.test('a refusal that may pass is no word on whether there is such a stream', async (t) => {

@@ -349,6 +349,19 @@ t.test('closing waits for running calls, then cuts them off', async (t) => {
   await cut
 })
 
+t.test('a server that answers in between is not taken for stuck', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t)
+  rig.on('tools/call', ({ rpc, reply }) => {
+    if (rpc.params.name === 'quick') reply({ content: [] })
+  })
+  for (const _ of [1, 2, 3]) {
+    await call(mcp, specOf(rig), {}, 'quick')
+    for (const _ of [1, 2]) await fails(t, call(mcp, specOf(rig), { timeoutMs: 20 }), { kind: 'timeout' })
+  }
+  t.equal(rig.count('initialize'), 1)
+})
+
 t.test('three calls without an answer make a new connection; the others finish on the old one', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t)

@@ -1,4 +1,5 @@
 /** Servers over HTTP, well-behaved and hostile (the cases were seen in the wild; raw servers in servers/rig.ts). */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
@@ -200,6 +201,36 @@ t.test('the old SSE transport tells a refused credential from a server that is a
   rig.on('GET', () => {})
   const hasty = door(t, { connectMs: { http: 100, stdio: 100 } })
   await fails(t, list(hasty, { ...spec, key: 'server:4' }), { kind: 'timeout', sent: false })
+})
+
+t.test('the stream of the old SSE transport is the session: without it a new one is opened', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const spec = specOf(rig, { transport: 'sse' })
+  let say = (_: object): void => {}
+  let cut = (): void => {}
+  rig.on('GET', ({ stream, response }) => {
+    const events = stream()
+    events.raw('event: endpoint\ndata: /messages\n\n')
+    say = events.send
+    cut = () => response.destroy()
+  })
+  const answer = (method: string, result: (params: { protocolVersion: string }) => object) =>
+    rig.on(method, ({ rpc, status }) => {
+      status(202)
+      say({ id: rpc.id, result: result(rpc.params) })
+    })
+  answer('initialize', ({ protocolVersion }) => ({
+    protocolVersion,
+    capabilities: { tools: {} },
+    serverInfo: { name: 'rig', version: '1' },
+  }))
+  answer('tools/call', () => ({ content: [] }))
+  await call(mcp, spec)
+  cut()
+  while (mcp.status(spec.key).state === 'ready') await sleep(5)
+  await call(mcp, spec)
+  t.equal(rig.count('initialize'), 2)
 })
 
 t.test('many who ask at once make one connection and one list', async (t) => {

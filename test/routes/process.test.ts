@@ -1,4 +1,5 @@
 /** What the gateway says of itself: its readiness, figures, and the document of its operations. */
+import { mock } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { EventStream } from '../../routes/events.ts'
@@ -39,6 +40,29 @@ t.test('readiness names the dependency that is not ready', async (t) => {
     body: { error: { code: 'unavailable', details: { reason: 'bus: no Redis' } } },
   })
   await other.close()
+})
+
+t.test('readiness is told in time, though a dependency never answers', async (t) => {
+  let ask = () => {}
+  const isAsked = new Promise<void>((resolve) => {
+    ask = resolve
+  })
+  const ready = () => {
+    ask()
+    return new Promise<void>(() => {})
+  }
+  const other = await gateway(store, {}, { bus: { ...g.bus.bus, ready } })
+  t.teardown(() => other.close())
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const answer = other.call('GET', '/readyz')
+  await isAsked
+  await new Promise(setImmediate)
+  mock.timers.tick(3_000)
+  t.match(await answer, {
+    status: 503,
+    body: { error: { code: 'unavailable', details: { reason: 'bus: no answer' } } },
+  })
 })
 
 t.test('every operation is documented: summary, tag, id, examples of its body', async (t) => {

@@ -137,7 +137,7 @@ t.test('bodies that are none', async (t) => {
     t.match(packed, refused('unsupported_media_type', 415), encoding)
     t.match(packed.body.error.message, /content-encoding/)
   }
-  const plain = { ...json, 'content-encoding': 'identity' }
+  const plain = { ...json, 'content-encoding': 'Identity' }
   t.match(await raw('POST', url, '{"provider":"openai","model":"m"}', plain), { status: 201 })
   t.match(await raw('POST', url, `{"a":"${'x'.repeat(65_536)}"}`), refused('body_too_large', 413))
   const deep = `{"provider":"openai","model":"m","metadata":{"a":${'['.repeat(5000)}${']'.repeat(5000)}}}`

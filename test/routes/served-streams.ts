@@ -45,7 +45,10 @@ function rows(turn: Turn, active: Turn): Store {
     kind: 'embedded',
     sessions: { get: async (_: unknown, id: string) => (id === SESSION ? session : null) },
     turns: {
-      get: async (_: unknown, id: string) => [turn, active].find((one) => one.id === id) ?? null,
+      async get(_: unknown, id: string) {
+        const found = [turn, active].find((one) => one.id === id)
+        return found ? { ...found } : null
+      },
       list: async () => ({ data: [turn], next_cursor: null }),
     },
     messages: { ofTurn: async () => [message], after: async () => [message] },

@@ -169,6 +169,17 @@ t.test('messages: appended, listed, edited, deleted', async (t) => {
     status: 201,
     body: { data: [{ seq: 2 }, { seq: 3, parts: [{ is_error: false, outcome: 'ok' }] }] },
   })
+  const elsewhere = `/v1/sessions/${await newSession()}/messages`
+  for (const [given, kept] of [
+    [{ outcome: 'denied' }, { is_error: true, outcome: 'denied' }],
+    [{ is_error: true }, { is_error: true, outcome: 'error' }],
+  ]) {
+    const result = { type: 'tool_result', call_id: 'call_1', name: 'files.read', content: [], ...given }
+    t.match(await call('POST', elsewhere, { role: 'tool', parts: [result] }), {
+      status: 201,
+      body: { parts: [kept] },
+    })
+  }
   const listed = await call('GET', url)
   t.same(
     listed.body.data.map(({ seq }: { seq: number }) => seq),

@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { Agent, request } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
@@ -18,12 +19,15 @@ function flood() {
         yield { events: [event('content.delta', state.taken, { text: 'x'.repeat(65_536) })] }
       }
       await aborted(signal)
+      await aMoment()
     } finally {
       state.ended = true
     }
   }
   return { state, script }
 }
+/** A bus may notice later than the server that it closes. */
+const aMoment = () => new Promise(setImmediate)
 /** Until the client's unread data keeps the server from taking more. */
 async function blocked(state: { taken: number }): Promise<void> {
   let before = -1
@@ -56,6 +60,55 @@ t.test('a client that never reads again is let go too', async (t) => {
   stream.on('error', () => {})
   await settled(() => state.ended)
   t.ok(state.taken > 0)
+})
+
+t.test('a client that reads now and then is not taken for stuck', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  let asked = 0
+  const auth = {
+    assertLocal() {},
+    async authenticate() {
+      asked++
+      return { owner: 'local', admin: true, key_id: null }
+    },
+    close: async () => {},
+  } as unknown as HttpDeps['auth']
+  const s = await serve(t, turnRow(), { auth, pingMs: 1000 })
+  const state = { given: 0, taken: 0 }
+  let goOn = () => {}
+  scripted(async function* () {
+    while (state.taken < 2) {
+      state.given++
+      // More than the sockets' buffers hold.
+      yield { events: [event('content.delta', state.given, { text: 'x'.repeat(16 << 20) })] }
+      state.taken++
+      await new Promise<void>((resolve) => {
+        goOn = resolve
+      })
+    }
+    yield { events: [event('turn.completed', 3)] }
+  })(s)
+  const stream = await s.open('/v1/turns/turn_1/events')
+  let size = 0
+  for (const round of [1, 2]) {
+    await settled(() => state.given === round)
+    await aMoment()
+    mock.timers.tick(3000)
+    if (round === 1) stream.on('data', (chunk: Buffer) => (size += chunk.length))
+    else stream.resume()
+    await settled(() => state.taken === round)
+    mock.timers.tick(1000)
+    stream.pause()
+    goOn()
+  }
+  stream.resume()
+  await once(stream, 'end')
+  t.ok(size > 32 << 20)
+  await settled(async () => (await s.opened()) === 0)
+  const before = asked
+  mock.timers.tick(10_000)
+  t.equal(asked, before, 'and of one that is over nothing is asked any more')
 })
 
 t.test('a client that does not read the end of its stream is let go as well', async (t) => {
@@ -127,6 +180,11 @@ t.test('a connection serves one stream after the other, and keeps no server from
     t.same(typesIn(await all(stream)), ['turn.completed'])
   }
   t.equal(ports.size, 1)
+  scripted(async function* ({ signal }) {
+    yield { events: [event('content.delta', 1)] }
+    await aborted(signal)
+    await aMoment()
+  })(s)
   const last = await s.open('/v1/sessions/ses_1/events', {}, undefined, agent)
   await until(last, '\n\n')
   const over = once(last.socket, 'close')
@@ -146,14 +204,81 @@ t.test('a connection that was opened in advance keeps no server from closing', a
 })
 
 t.test('a client that does not read cannot keep the server from closing', async (t) => {
-  const s = await serve(t, turnRow())
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const s = await serve(t, turnRow(), { pingMs: 1000 })
   const { state, script } = flood()
   scripted(script)(s)
   const stream = await s.open('/v1/turns/turn_1/events')
   stream.on('error', () => {})
   await blocked(state)
-  await s.app.close()
-  t.ok(state.ended)
+  const closing = s.app.close()
+  await settled(() => state.ended)
+  await aMoment()
+  // A ping behind the end would be an error that nobody hears.
+  mock.timers.tick(3000)
+  await closing
+})
+
+t.test('what begins while the server closes ends with it', async (t) => {
+  const turn = turnRow()
+  const held: (() => void)[] = []
+  const turns = {
+    async start() {
+      await new Promise<void>((resolve) => held.push(resolve))
+      return { turn, outcome: 'created' }
+    },
+    async wait(_: unknown, __: string, ___: unknown, signal: AbortSignal) {
+      await aborted(signal)
+      return turn
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turn, { turns })
+  scripted(async function* ({ signal }) {
+    yield { events: [event('turn.created', 1)] }
+    await aborted(signal)
+  })(s)
+  const answers = [true, false].map((stream) =>
+    s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream }),
+  )
+  await settled(() => held.length === 2)
+  const closing = s.app.close()
+  await settled(() => !s.app.server.listening)
+  for (const release of held) release()
+  const [streamed, waited] = await Promise.all(answers)
+  t.equal(streamed?.statusCode, 200)
+  t.equal(waited?.statusCode, 503)
+  for (const answer of [streamed, waited]) answer?.resume()
+  await closing
+})
+
+t.test('what was asked by then, or is asked now, is answered while the server closes', async (t) => {
+  const waiting = { answer: null as (() => void) | null }
+  const turns = {
+    async cancel() {
+      await new Promise<void>((resolve) => {
+        waiting.answer = resolve
+      })
+      return turnRow({ state: 'cancelled', ended_at: '2030-01-01T00:00:09.000Z' })
+    },
+  } as unknown as HttpDeps['turns']
+  const s = await serve(t, turnRow(), { turns })
+  const late = connect(s.port, '127.0.0.1')
+  await once(s.app.server, 'connection')
+  const answer = s.open('/v1/turns/turn_1/cancel', {}, {})
+  await settled(() => waiting.answer !== null)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const closing = s.app.close()
+  while (s.app.server.listening) await aMoment()
+  late.write('GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n')
+  t.match(String((await once(late, 'data'))[0]), /^HTTP\/1.1 200 /, 'on a connection that was there')
+  mock.timers.tick(100)
+  await aMoment()
+  waiting.answer?.()
+  t.equal((await answer).statusCode, 202)
+  ;(await answer).resume()
+  await closing
 })
 
 t.test('a waiting caller is answered when the server closes', async (t) => {

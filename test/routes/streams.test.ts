@@ -7,16 +7,22 @@ import type { HttpDeps } from '../../src/http.ts'
 import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
 
 t.test('the head leaves before there is any event', async (t) => {
-  const { open, opened } = await serve(t, turnRow())
+  const { open, opened, call } = await serve(t, turnRow())
   const stream = await open('/v1/turns/turn_1/events')
   t.equal(stream.statusCode, 200)
   t.match(stream.headers, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-store',
+    'x-accel-buffering': 'no',
     'x-request-id': /^req_/,
   })
   t.match(await until(stream, '\n\n'), /^: /, 'a comment')
   t.equal(await opened(), 1)
+  const { text } = await call('GET', '/metrics')
+  t.match(
+    text,
+    /^baton_http_requests_total\{method="GET",route="\/v1\/turns\/:id\/events",status="200"\} 1$/m,
+  )
   stream.destroy()
   await settled(async () => (await opened()) === 0)
 })
@@ -174,6 +180,30 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   const resumed = await s.open(`/v1/turns/${turn}/events`, { 'last-event-id': id })
   t.equal(resumed.statusCode, 204, 'an EventSource then stops')
   resumed.resume()
+})
+
+t.test('a snapshot shows its turn as it is then, not as it was when its reader came', async (t) => {
+  const turn = turnRow({ id: newId('turn') })
+  const s = await serve(t, turn)
+  scripted(async function* ({ signal }) {
+    Object.assign(turn, { state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
+    yield { gap: true, cursor: 'ses_1:50' }
+    await aborted(signal)
+  })(s)
+  const text = await all(await s.open(`/v1/turns/${turn.id}/events`))
+  t.match(text, /event: gap\ndata: .*"state":"completed"/, 'and nothing follows')
+})
+
+t.test('whoever waits for a turn hears of it when it waits for a person', async (t) => {
+  const turn = turnRow({ state: 'awaiting_input' })
+  const turns = {
+    start: async () => ({ turn, outcome: 'created' }),
+    wait: async () => turn,
+  } as unknown as HttpDeps['turns']
+  const { open } = await serve(t, turn, { turns })
+  const answer = await open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false })
+  t.equal(answer.statusCode, 200)
+  t.match(JSON.parse(await all(answer)), { id: 'turn_1', state: 'awaiting_input' })
 })
 
 t.test("the place of one turn's end is a place in the session's next turn", async (t) => {

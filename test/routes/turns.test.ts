@@ -1,8 +1,11 @@
 /** Turns, and the ledger of the tool executions in them. */
 import t from 'tap'
+import { turnView } from '../../routes/turn-view.ts'
+import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Turn } from '../../src/store/store.ts'
 import { gatewayOnStore, user } from './gateway-on-store.ts'
+import { turnRow } from './served-streams.ts'
 
 const g = await gatewayOnStore(t)
 const { call, newSession, store } = g
@@ -119,6 +122,19 @@ t.test('a turn that is waited for answers with itself, or with its error', async
   })
   t.match(failed.headers, { 'retry-after': '7', location: `/v1/turns/${turn.id}` })
   t.match(await call('GET', `/v1/turns/${turn.id}`), { status: 200, body: { state: 'failed', error } })
+})
+
+t.test('the text of a turn is the last that its model said, whatever it did afterwards', async (t) => {
+  const message = (role: string, parts: object[]) => ({ role, parts }) as unknown as Message
+  const text = (text: string) => ({ type: 'text', text })
+  const call = { type: 'tool_call', call_id: 'call_1', name: 'files.read', arguments: {} }
+  const said = [
+    message('assistant', [text('First.')]),
+    message('assistant', [text('I look.'), call]),
+    message('assistant', [call]),
+    message('tool', [{ type: 'tool_result', call_id: 'call_1', name: 'files.read', content: [text('a')] }]),
+  ]
+  t.equal(turnView(turnRow(), said).output_text, 'I look.')
 })
 
 t.test('an Idempotency-Key brings the same turn again', async (t) => {

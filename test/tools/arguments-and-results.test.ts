@@ -1,4 +1,5 @@
 /** What goes into a tool is held against its schema; what comes out is shaped, kept, and read again. */
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
 import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
@@ -157,6 +158,23 @@ t.test('a schema is not held to time in which the process stood still', async (t
     if (stands) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
     t.strictSame(said(await asked), ['a|must be string|'])
   }
+})
+
+t.test('a thread that is slow to start is waited for, and not held against the schema', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const schema = { type: 'object', required: ['a'] }
+  const own = createValidator(1_000)
+  t.teardown(() => own.close())
+  const first = own.problems(schema, {})
+  mock.timers.tick(1_000)
+  t.equal((await first).length, 1, 'longer than for a question')
+  const late = createValidator(1_000)
+  t.teardown(() => late.close())
+  const given = late.problems(schema, {})
+  mock.timers.tick(15_000)
+  t.same(await given, [], 'let through')
+  t.equal((await late.problems(schema, {})).length, 1)
 })
 
 t.test('a closed validator leaves nobody waiting', async (t) => {

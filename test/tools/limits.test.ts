@@ -258,3 +258,25 @@ t.test('counts and waits are metrics', async (t) => {
   t.match(after, /^baton_tool_wait_seconds_count\{tool="srv.read"\} 1$/m)
   t.match(after, /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
+
+t.test('who leaves while it asks for a place gives back whatever it gets', async (t) => {
+  for (const answer of ['in', 'line'] as const) {
+    const left: string[] = []
+    let tell = (_: 'in' | 'line') => {}
+    const places: Places = {
+      enter: () =>
+        new Promise((resolve) => {
+          tell = resolve
+        }),
+      leave: async ({ id }) => void left.push(id),
+      onGranted() {},
+      close() {},
+    }
+    const abort = new AbortController()
+    const entering = gateOn(places).enter('read', 1, abort.signal)
+    abort.abort(new Error('cancelled'))
+    tell(answer)
+    await t.rejects(entering, { message: 'cancelled' })
+    t.equal(left.length, 1, answer)
+  }
+})

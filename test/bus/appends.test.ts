@@ -1,0 +1,68 @@
+/** Appends to a Redis that is away, slow, or was only thought to be: without one. */
+import { mock } from 'node:test'
+import { pino } from 'pino'
+import t from 'tap'
+import { createAppends } from '../../src/bus/appends.ts'
+import { createLink, type Link } from '../../src/bus/link.ts'
+import type { Group, Scripts } from '../../src/bus/scripts.ts'
+import { event } from '../contracts/bus.ts'
+
+const delta = (text: string | number) => event('content.delta', text)
+const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
+
+t.test('logs that begin anew do so some at a time', async (t) => {
+  const calls: number[] = []
+  const scripts = {
+    async append(_: number, groups: Group[]) {
+      calls.push(groups.length)
+      if (calls.length < 3) throw new Error('away')
+      return groups.map(() => [])
+    },
+  } as unknown as Scripts
+  const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
+  const { append, mend } = createAppends(link, scripts, undefined)
+  await Promise.allSettled(Array.from({ length: 600 }, (_, i) => append(`ses_${i}`, [delta(1)])))
+  mend()
+  await append('ses_last', [])
+  t.same(calls, [500, 100, 500, 101])
+})
+
+t.test('events that are more than go at once go together where they were said together', async (t) => {
+  const calls: number[][] = []
+  const scripts = {
+    async append(_: number, groups: Group[]) {
+      calls.push(groups.map(({ events }) => events.length))
+      return groups.map(({ events }) => events.map(() => '1-0'))
+    },
+  } as unknown as Scripts
+  const { append } = createAppends(link, scripts, undefined)
+  const said = [3, 600, 1].map((count) => append('ses_1', Array.from({ length: count }, delta)))
+  t.same(
+    (await Promise.all(said)).map((cursors) => cursors.length),
+    [3, 600, 1],
+  )
+  t.same(calls, [[3], [600], [1]])
+})
+
+t.test('a process that was frozen tries again, though its time is over', async (t) => {
+  const log = pino({ level: 'silent' })
+  const nothing = () => {}
+  const { persist, close } = createLink({
+    url: 'redis://127.0.0.1:1',
+    log,
+    onMessage: nothing,
+    onUp: nothing,
+    onListening: nothing,
+  })
+  t.teardown(close)
+  let clock = 0
+  mock.method(performance, 'now', () => clock)
+  t.teardown(() => mock.restoreAll())
+  let tries = 0
+  const answer = persist(async () => {
+    clock += 60_000
+    if (++tries < 3) throw new Error('the connection was given up meanwhile')
+    return 'there'
+  })
+  t.equal(await answer, 'there')
+})

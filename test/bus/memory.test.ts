@@ -1,0 +1,102 @@
+/** What the bus in memory keeps, for how long, and for whom. */
+import { mock } from 'node:test'
+import t from 'tap'
+import { createMemoryBus } from '../../src/bus/memory.ts'
+import { event, start } from '../contracts/bus.ts'
+
+const SESSION = 'ses_one'
+const delta = (text: string | number) => event('content.delta', text)
+
+t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
+  let clock = 5_000
+  const bus = createMemoryBus({ now: () => clock })
+  t.teardown(() => bus.close())
+  const [before = ''] = await bus.append(SESSION, [delta(1)])
+  clock = 3_000
+  const [after = ''] = await bus.append(SESSION, [delta(2)])
+  t.match(await start(t, bus, { after: before }).item(0), { events: [{ cursor: after }] })
+  t.equal(after.split('-')[0], before.split('-')[0])
+})
+
+t.test('in memory a log that nobody uses goes after a while, one that is read stays', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  let clock = 0
+  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock })
+  t.teardown(() => bus.close())
+  const [idle = ''] = await bus.append('ses_idle', [delta(1)])
+  const [written = ''] = await bus.append('ses_written', [delta(1)])
+  const [read = ''] = await bus.append(SESSION, [delta(1)])
+  const reading = start(t, bus)
+  await reading.events(1)
+  clock = 900
+  await bus.append('ses_written', [delta(2)])
+  clock = 1_001
+  mock.timers.tick(60_000)
+  await bus.append('ses_idle', [delta(2)])
+  await bus.append(SESSION, [delta(2)])
+  t.match(await start(t, bus, { after: idle }, 'ses_idle').item(0), { gap: true })
+  const kept = start(t, bus, { after: written }, 'ses_written')
+  t.match(await kept.item(0), { events: [{}] }, 'so does one that is written')
+  const again = start(t, bus, { after: read })
+  t.equal((await again.events(1)).length, 1)
+  await again.stop()
+  clock = 2_500
+  await reading.stop()
+  mock.timers.tick(60_000)
+  t.match(
+    await start(t, bus, { after: read }).item(0),
+    { events: [{}] },
+    'for a while, once its reader has left',
+  )
+})
+
+t.test('in memory a reader whose next event is trimmed away is told so', async (t) => {
+  const bus = createMemoryBus({ limits: { maxEvents: 10 } })
+  t.teardown(() => bus.close())
+  const { signal } = new AbortController()
+  const reading = bus.read(SESSION, { after: 'start', signal })[Symbol.asyncIterator]()
+  await bus.append(SESSION, [delta(1)])
+  t.match(await reading.next(), { value: { events: [{ type: 'content.delta' }] } })
+  for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
+  t.strictSame(await reading.next(), { value: { lagged: true } })
+})
+
+t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
+  let clock = 0
+  const bus = createMemoryBus({ now: () => ++clock })
+  t.teardown(() => bus.close())
+  const large = 'x'.repeat(1 << 20)
+  const fill = (session: string) =>
+    bus.append(
+      session,
+      Array.from({ length: 12 }, () => delta(large)),
+    )
+  const reading = start(t, bus, {}, 'ses_1')
+  const cursors: string[] = []
+  for (let i = 0; i < 6; i++) {
+    cursors.push((await fill(`ses_${i}`))[0] ?? '')
+    if (i === 1) await reading.events(12)
+  }
+  const next = (i: number) => start(t, bus, { after: cursors[i] ?? '' }, `ses_${i}`).item(0)
+  t.match(await next(0), { gap: true })
+  t.match(await next(1), { gap: true })
+  t.ok('events' in (await next(5)))
+  await bus.append('ses_1', [delta('more')])
+  t.equal((await reading.events(13)).length, 13)
+  t.same(
+    reading.items.filter((item) => !('events' in item)),
+    [],
+    'who reads a log keeps its place in it',
+  )
+})
+
+t.test('in memory what was trimmed away takes no room from other logs', async (t) => {
+  const bus = createMemoryBus({ limits: { maxBytes: 2 << 20 } })
+  t.teardown(() => bus.close())
+  const [cursor = ''] = await bus.append('ses_quiet', [delta(1)])
+  await bus.append('ses_quiet', [delta(2)])
+  const large = 'x'.repeat(1 << 20)
+  for (let i = 0; i < 80; i++) await bus.append(SESSION, [delta(large)])
+  t.match(await start(t, bus, { after: cursor }, 'ses_quiet').item(0), { events: [{}] })
+})

@@ -1,0 +1,89 @@
+/** Stands between a bus and its Redis, and fails as networks do. */
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import type { Test } from 'tap'
+
+/** `url` leads to it, `direct` past it. */
+export async function proxied(t: Test, direct: string) {
+  const target = new URL(direct)
+  const sockets = new Set<Socket>()
+  const silent = new WeakSet<Socket>()
+  let state: 'open' | 'cut' | 'frozen' = 'open'
+  let isLosing = false
+  let hasLost = false
+  let keeping: { from: string; until: string; begun(): void } | null = null
+  const server = createServer((near) => {
+    if (state === 'cut') return near.destroy()
+    const far = connect(Number(target.port), target.hostname)
+    for (const socket of [near, far]) {
+      sockets.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => {
+        sockets.delete(socket)
+        near.destroy()
+        far.destroy()
+      })
+    }
+    let kept: Buffer | null = null
+    near.on('data', (chunk) => {
+      if (state !== 'frozen' && !silent.has(near)) far.write(chunk)
+    })
+    far.on('data', (chunk) => {
+      if (state === 'frozen' || silent.has(far)) return
+      // An append of one session is answered with an array of one; what is published comes as three.
+      if (isLosing && chunk.toString('latin1', 0, 4) === '*1\r\n') {
+        isLosing = false
+        hasLost = true
+        near.destroy()
+        return
+      }
+      if (keeping && (kept || chunk.includes(keeping.from))) {
+        kept = Buffer.concat([kept ?? Buffer.alloc(0), chunk])
+        keeping.begun()
+        if (!kept.includes(keeping.until)) return
+        near.write(kept)
+        keeping = kept = null
+        return
+      }
+      near.write(chunk)
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const drop = () => {
+    for (const socket of sockets) socket.destroy()
+  }
+  t.teardown(() => {
+    drop()
+    server.close()
+  })
+  const url = new URL(direct)
+  url.port = String(port)
+  return {
+    url: url.href,
+    direct,
+    cut() {
+      state = 'cut'
+      drop()
+    },
+    freeze() {
+      state = 'frozen'
+    },
+    /** Nothing comes through the connections that there are, and nothing says so; new ones are sound. */
+    hush() {
+      for (const socket of sockets) silent.add(socket)
+    },
+    restore() {
+      if (state === 'frozen') drop()
+      state = 'open'
+    },
+    loseNextAnswer() {
+      isLosing = true
+    },
+    lost: () => hasLost,
+    /** One connection's answers are kept from one that has these words on; with the last words all go in one piece. */
+    keepBack: (from: string, until: string) =>
+      new Promise<void>((begun) => {
+        keeping = { from, until, begun }
+      }),
+  }
+}

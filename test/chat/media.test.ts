@@ -1,0 +1,14 @@
+/** What a medium is: by its bytes, and by a name that vendors know. */
+import t from 'tap'
+import { asItIs } from '../../src/chat/media.ts'
+
+t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t) => {
+  const url = 'https://pictures.example/1'
+  t.same(asItIs({ type: 'image', media_type: 'image/JPG', url }), {
+    type: 'image',
+    media_type: 'image/jpeg',
+    url,
+  })
+  const data = Buffer.from('this is no picture').toString('base64')
+  t.equal(asItIs({ type: 'image', media_type: 'image/jpg', data }), null, 'and its bytes deny it')
+})

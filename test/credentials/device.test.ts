@@ -1,0 +1,33 @@
+/** How often a vendor is asked whether a device login was granted. */
+import { pino } from 'pino'
+import t from 'tap'
+import { createDevices, type DevicesDeps } from '../../src/credentials/device.ts'
+import type { DeviceGrant } from '../../src/oauth-vendor.ts'
+import type { OAuthLogin } from '../../src/store/store.ts'
+
+t.test('a vendor that is asked too fast is asked less often, and once for a login', async (t) => {
+  const login = { state_hash: 'hash', provider: 'openai' } as OAuthLogin
+  const polls = [
+    { state: 'pending', isTooFast: true },
+    { state: 'pending', isTooFast: false },
+    { state: 'granted', code: 'c', verifier: 'v' },
+  ]
+  const slept: number[] = []
+  let end = () => {}
+  const isGranted = new Promise<void>((resolve) => {
+    end = resolve
+  })
+  const devices = createDevices({
+    rows: { poll: async () => login },
+    table: { row: () => ({ vendor: { device: { poll: () => ({}), readPoll: () => polls.shift() } } }) },
+    http: { send: async () => ({ status: 200, headers: {}, body: '' }) },
+    log: pino({ level: 'silent' }),
+    sleep: async (ms: number) => void slept.push(ms),
+    granted: async () => end(),
+  } as unknown as DevicesDeps)
+  const grant = { intervalSeconds: 5 } as DeviceGrant
+  for (const _ of ['begun', 'asked for its status']) devices.watch(login, grant)
+  await isGranted
+  await devices.close()
+  t.same(slept, [5_000, 10_000, 10_000])
+})

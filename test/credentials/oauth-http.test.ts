@@ -1,0 +1,37 @@
+/** The door to vendors' token endpoints, before one that quotes what it is sent and one that does not stop. */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t from 'tap'
+import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
+
+const server = createServer(async (request, response) => {
+  if (request.url === '/endless') return void response.end(Buffer.alloc((1 << 20) + 1, 'x'))
+  let body = ''
+  for await (const chunk of request) body += chunk
+  const isRefused = request.url === '/refused'
+  response.writeHead(isRefused ? 400 : 200).end(`${request.headers.authorization} ${body}`)
+})
+await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+const root = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+const http = createOAuthHttp({ version: '0' })
+t.teardown(async () => {
+  await http.close()
+  server.close()
+})
+const sent = {
+  method: 'POST' as const,
+  headers: { authorization: 'Bearer ya29.secret-of-the-login' },
+  json: { refresh_token: 'rt-secret-of-the-login', client_id: 'baton' },
+}
+
+t.test('a refusal that quotes the request shows none of its secrets', async (t) => {
+  const { status, body } = await http.send({ ...sent, url: `${root}/refused` })
+  t.equal(status, 400)
+  t.notMatch(body, /secret-of-the-login/)
+  t.match(body, 'baton', 'what is public stays')
+  t.match((await http.send({ ...sent, url: `${root}/taken` })).body, /rt-secret/, 'an answer is left alone')
+})
+
+t.test('an answer without end is given up', async (t) => {
+  await t.rejects(http.send({ ...sent, url: `${root}/endless` }), { code: 'upstream_disconnected' })
+})

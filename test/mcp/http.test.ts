@@ -1,0 +1,63 @@
+/** What is noted of a server's answers beside their bodies. */
+import t from 'tap'
+import { challengeIn } from '../../src/mcp/challenge.ts'
+import { createMcpFetch, type Exchange, exchanges, inExchange } from '../../src/mcp/http.ts'
+import { gate } from '../emulators/http.ts'
+
+function exchange() {
+  const over = new AbortController()
+  const made: Exchange = { isStreaming: false, abort: () => over.abort(), signal: over.signal }
+  return made
+}
+const fetchFrom = (answer: () => Response, maxBytes = 1_000) =>
+  createMcpFetch({ fetch: async () => answer(), userAgent: 'baton/0', maxBytes, keepsGetStream: false })
+
+t.test('a refusal says what it asks for, be it a login or more scope', async (t) => {
+  const where = 'https://mcp.test/.well-known/oauth-protected-resource'
+  const refused = (status: number) =>
+    challengeIn(
+      new Response('', {
+        status,
+        headers: { 'www-authenticate': `Bearer scope="files:write", resource_metadata="${where}"` },
+      }),
+    )
+  for (const status of [401, 403])
+    t.same(refused(status), { scope: 'files:write', resource_metadata: where }, `HTTP ${status}`)
+  t.equal(refused(400), null)
+  t.equal(challengeIn(new Response('', { status: 401 })), null)
+})
+
+t.test('exchanges that run at once are told apart to the end of each', async (t) => {
+  const [one, two] = [exchange(), exchange()]
+  const isOver = gate()
+  const longer = inExchange(two, async () => {
+    await isOver.opened
+    return exchanges.getStore()
+  })
+  t.equal(await inExchange(one, async () => exchanges.getStore()), one)
+  isOver.open()
+  t.equal(await longer, two)
+})
+
+t.test('an answer above the cap ends its exchange, which knows why', async (t) => {
+  const own = exchange()
+  const fetch = fetchFrom(() => new Response('x'.repeat(100)), 10)
+  await inExchange(own, async () => {
+    await t.rejects(fetch('http://mcp.test/', { method: 'POST' }).then((response) => response.text()))
+  })
+  t.match(own.failure, { message: /larger than 10 bytes/ })
+  t.ok(own.signal.aborted, 'else the same body would be fetched again')
+})
+
+t.test('a rate limit that is waited for holds no connection', async (t) => {
+  let isCancelled = false
+  const body = new ReadableStream({
+    cancel() {
+      isCancelled = true
+    },
+  })
+  const answers = [new Response(body, { status: 429, headers: { 'retry-after': '0' } }), new Response('done')]
+  const fetch = fetchFrom(() => answers.shift() ?? new Response('too many'))
+  t.equal(await (await fetch('http://mcp.test/', { method: 'POST' })).text(), 'done')
+  t.ok(isCancelled)
+})
