@@ -40,9 +40,9 @@ t.test('in a real browser', { skip }, async (t) => {
       200,
       'it can be tried out',
     )
-    // Swagger UI's own inline style is kept out; it changes nothing that one sees.
+    // Swagger UI's own inline style is kept out; it changes nothing that one sees. The page before may complain late.
     t.same(
-      page.complaints.filter((text) => !/inline style/.test(text)),
+      page.complaints.filter((text) => !/inline style|rebound\.test/.test(text)),
       [],
     )
   })

@@ -106,7 +106,7 @@ async function openPage(wire: Wire): Promise<Page> {
   const complaints: string[] = []
   let loaded = () => {}
   wire.on('Page.loadEventFired', () => loaded())
-  wire.on('Log.entryAdded', ({ entry }) => complaints.push(`${entry.level}: ${entry.text}`))
+  wire.on('Log.entryAdded', ({ entry }) => complaints.push([entry.level, entry.text, entry.url].join(' ')))
   for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`)
 
   async function loading(begin: () => Promise<unknown>): Promise<void> {
