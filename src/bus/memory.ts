@@ -176,12 +176,12 @@ class Following implements AsyncIterator<ReadItem>, Reader {
 
   /** Null: there is nothing yet. */
   #look(): IteratorResult<ReadItem> | null {
-    if (this.#isOver) return this.#end()
     const { turn, signal, maxBuffer = MAX_BUFFER } = this.#options
+    if (this.#isOver || signal.aborted) return this.#end()
     const known = this.#log
     const log = known ?? this.#open()
     if (!known && !this.#begin(log)) return { value: { gap: true, cursor: log.cursor() } }
-    while (!signal.aborted && !log.isDropped && !isOver(log, turn, this.#next)) {
+    while (!log.isDropped && !isOver(log, turn, this.#next)) {
       if (this.#next > log.last) return null
       const unread = log.total - Math.max(this.#history, log.bytesBefore(this.#next))
       if (this.#next < log.base || unread > maxBuffer) {

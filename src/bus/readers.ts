@@ -153,7 +153,7 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
           hasBegun && position
             ? await askAgain(session, hub.tag, position, options)
             : await askFirst(session, hub.tag, position ?? (after === 'now' ? 'now' : 'start'), options)
-        if (!page) return
+        if (!page || signal.aborted) return
         hasBegun = true
         position = page.position
         if (page.isGap) yield { gap: true, cursor: cursorOf(hub.tag, position) }

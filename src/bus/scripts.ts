@@ -119,9 +119,10 @@ local function append(log, meta, at)
     local done, answer = string.match(s.repeated, '^(%d+) (.*)$')
     if done == number then return answer end
   end
-  local prev = s.last
-  if s.lost or ARGV[at + 1] == '1' then
-    prev = ARGV[at + 1] == '0' and '-' or '!'
+  local prev, past = s.last, ARGV[at + 1]
+  -- A reader that came first has begun the log that was lost, and stands in it by now.
+  if s.lost or past == '1' or (past == '2' and s.added == 0) then
+    prev = past == '0' and '-' or '!'
     begin(s)
   end
   local ms, n = split(s.last)

@@ -63,7 +63,7 @@ function release(pace: Pace, send: () => void): void {
 
 /**
  * `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing.
- * `epoch`: the lease under which the turn's owner speaks. `again`: after another, whose last words may come again.
+ * `epoch`: the lease under which the turn's owner speaks. `again`: after another, or a wait, so that words may come again.
  */
 export function createWriter(
   bus: Bus,

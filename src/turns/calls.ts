@@ -123,18 +123,21 @@ export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boole
     const exec_id = row?.id ?? newId('exec')
     const job: Job = { call, exec_id, declared: undefined, connector: null, waits: false }
     if (row?.state === 'settled' && row.result) return { ...job, ...settledBefore(row, row.result) }
-    const settled =
-      row?.state === 'awaiting_approval'
-        ? run.deps.executor.settleUnrun(call, exec_id, 'cancelled', NOT_RUN)
-        : run.deps.executor.settleUnrun(call, exec_id, 'outcome_unknown', LOST)
-    return { ...job, ...(await settled) }
+    if (row?.state === 'awaiting_approval') return unrun(run, job, 'cancelled', NOT_RUN)
+    if (row && isNoCall(job, row)) return unrun(run, job, 'error', NO_CALL)
+    return unrun(run, job, 'outcome_unknown', LOST)
   })
   await commitResults(step, await Promise.all(jobs), end)
   return true
 }
 
 /** The call with a result that no run of it gave. */
-async function unrun(run: Run, job: Job, outcome: Exclude<Outcome, 'ok'>, text: string): Promise<Job> {
+async function unrun(
+  run: Pick<Run, 'deps'>,
+  job: Job,
+  outcome: Exclude<Outcome, 'ok'>,
+  text: string,
+): Promise<Job> {
   const settled = await run.deps.executor.settleUnrun(job.call, job.exec_id, outcome, text)
   return { ...job, ...settled }
 }
@@ -143,9 +146,9 @@ async function unrun(run: Run, job: Job, outcome: Exclude<Outcome, 'ok'>, text: 
 const isOthers = (row: Execution, connector: Connector | null, asked_at: string): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
-/** There was nothing to call, for whoever had it: the executor says why. */
+/** There was nothing to call, for whoever had it. A tool of no server that may be called again is a built-in. */
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
-  call.arguments_text !== undefined || (row.connector === null && declared === undefined)
+  call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
 async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<Job> {
   const { store, sealed } = run.deps
@@ -194,6 +197,8 @@ export const TOOL_GONE = 'The call was not run: its tool was taken out of this c
 const SERVER_CHANGED = "The call was not run: its tool's server was replaced or renamed while it waited."
 
 const NOT_RUN = 'The call was not run: its turn ended while it waited.'
+
+const NO_CALL = 'The call was not run: there was no such tool, or its arguments were no JSON.'
 
 const LOST =
   'The server that ran this call went away before its result was known. It may or may not have taken effect.'

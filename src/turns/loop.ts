@@ -43,7 +43,7 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
   const writer = createWriter(deps.bus, turn.session_id, turn.id, {
     flushMs: deps.settings.flushMs,
     epoch: active.fence.epoch,
-    again: entry.kind === 'recovered',
+    again: entry.kind !== 'fresh',
   })
   active.phase = 'preparing'
   deps.metrics.turnStarted()

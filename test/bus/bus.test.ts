@@ -370,6 +370,32 @@ t.test(
       t.match(await reading.item(2), { events: [{ data: /next/ }] })
     })
 
+    t.test('also where a reader came first, and stands behind a gap already', async (t) => {
+      const bus = await openAt(t, { url: await freshUrl() })
+      const [cursor = ''] = await bus.append(SESSION, [delta('said')])
+      await command(t, bus, 'FLUSHDB')
+      const reading = start(t, bus, { after: cursor })
+      t.match(await reading.item(0), { gap: true })
+      await bus.append(SESSION, [{ ...delta('said'), again: true }])
+      t.match(await reading.item(1), { gap: true })
+    })
+
+    t.test('a reader that leaves while its first page is on the way hears nothing of it', async (t) => {
+      const proxy = await proxied(t, await freshUrl())
+      const bus = await openAt(t, { url: proxy.url })
+      const other = await openAt(t, { url: proxy.direct })
+      await other.append(SESSION, [delta('said')])
+      const kept = proxy.keepBack('said', 'last')
+      const leaving = new AbortController()
+      const reading = start(t, bus, { signal: leaving.signal })
+      await kept
+      leaving.abort()
+      await other.append(SESSION, [delta('last')])
+      await start(t, bus).events(2)
+      await reading.ended
+      t.same(reading.items, [])
+    })
+
     t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
       const proxy = await proxied(t, await freshUrl())
       const counted = { appended: 0, lost: 0 }

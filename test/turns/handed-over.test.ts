@@ -75,7 +75,7 @@ t.test('a drain waits for a turn that was being taken over, begun or resumed', a
   }
 })
 
-t.test('what a turn says that was taken over is marked: its last owner may have said it', async (t) => {
+t.test('what a turn says after another owner, or a wait, is marked: it may not be new', async (t) => {
   const { bus, say, replica } = world(t)
   const said: BusEvent[] = []
   const append: Bus['append'] = (session, events) => {
@@ -83,13 +83,17 @@ t.test('what a turn says that was taken over is marked: its last owner may have 
     return bus.append(session, events)
   }
   const lost = await runningTurn(store, CALLER, LAPSED)
+  const waited = await runningTurn(store, CALLER)
+  await store.turns.commit(waited.fence, { turn_id: waited.turn.id, state: 'awaiting_input' })
   const engine = replica({ bus: { ...bus, append } })
   const { id } = await session()
   const { turn } = await engine.start(CALLER, id, asked())
   const of = (id: string) => said.filter(({ turn_id }) => turn_id === id)
   say()
-  await until(() => [lost.turn.id, turn.id].every((id) => of(id).some(({ type }) => isTerminal(type))))
-  t.ok(of(lost.turn.id).every(({ again }) => again))
+  await until(() =>
+    [lost.turn.id, waited.turn.id, turn.id].every((id) => of(id).some(({ type }) => isTerminal(type))),
+  )
+  for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
   t.notOk(of(turn.id).some(({ again }) => again))
 })
 

@@ -1,6 +1,7 @@
 /** The calls of a step whose owner was lost while they ran: which of them are made again, and what is said of the others. */
 import t, { type Test } from 'tap'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
@@ -45,7 +46,7 @@ async function lost() {
 }
 
 /** The calls that whoever takes it over hands to the executor, and what became of the others. */
-async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeof lost>>) {
+async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeof lost>>, more: object = {}) {
   const { say, replica } = world(test)
   say()
   const made: string[] = []
@@ -73,6 +74,7 @@ async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeo
       newest: async () => registry,
       overlay: () => ({ tools: [], byExposed, revision: 0 }),
     },
+    ...more,
   } as unknown as Pick<EngineDeps, Seen>)
   await until(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
   const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
@@ -98,6 +100,21 @@ t.test('nothing is made again for a turn that is only to be cancelled', async (t
   t.strictSame(made, ['call_write', 'call_unknown'], 'of which the executor says that nothing was called')
   t.match(others, [
     { name: 'look', ...UNKNOWN },
+    { name: 'gone.look', ...UNKNOWN },
+    { name: 'gone.write', ...UNKNOWN },
+  ])
+})
+
+t.test('of a turn that cannot go on, what never could be called is told as such', async (t) => {
+  const credentials = {
+    resolve: async () => Promise.reject(new BatonError('no_credential', 'There is none.')),
+  }
+  const { made, others } = await takenOver(t, await lost(), { credentials })
+  t.strictSame(made, [])
+  t.match(others, [
+    { name: 'look', ...UNKNOWN },
+    { name: 'write', outcome: 'error' },
+    { name: 'unknown', outcome: 'error' },
     { name: 'gone.look', ...UNKNOWN },
     { name: 'gone.write', ...UNKNOWN },
   ])
