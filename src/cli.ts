@@ -2,8 +2,10 @@
 import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { format } from 'node:util'
 import type { Io } from './cli/command.ts'
 import { runCli } from './cli/main.ts'
+import { oneLine } from './tools/text.ts'
 
 const io: Io = {
   say: (line) => void process.stdout.write(`${line}\n`),
@@ -26,4 +28,6 @@ const io: Io = {
   readFile: (path) => readFileSync(path, 'utf8'),
 }
 
+// The MCP SDK writes there what servers call their tools: no terminal shall obey strangers' words.
+console.warn = (...words) => io.note(oneLine(format(...words)))
 process.exitCode = await runCli(process.argv.slice(2), { env: process.env, cwd: process.cwd(), io })

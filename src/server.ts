@@ -31,7 +31,11 @@ const [{ createApp }, { StartupError }, { loadRules }, { createLog }] = await Pr
 ])
 const log = createLog(config.logLevel)
 // The MCP SDK writes there what servers call their tools: strangers' words, of several lines if they like.
-console.warn = (...words) => log.debug(oneLine(format(...words)))
+console.warn = (...given) => {
+  const words = oneLine(format(...given))
+  if (words.startsWith('[mcp-sdk]')) log.debug(words)
+  else log.warn(words)
+}
 try {
   const app = await createApp(config, { database, log })
   for (const warning of warnings) app.log.warn(warning)

@@ -158,8 +158,10 @@ function readLines(stdout: Readable, transport: StdioTransport, maxBytes: number
   }
   stdout.on('data', (chunk: Buffer) => {
     // Two megabytes would be read in one turn of the event loop: a flood of short lines must not hold up everybody else.
-    stdout.pause()
-    setImmediate(() => stdout.resume())
+    if (chunk.includes(10)) {
+      stdout.pause()
+      setImmediate(() => stdout.resume())
+    }
     let from = 0
     for (let at = chunk.indexOf(10); at >= 0; at = chunk.indexOf(10, from)) {
       add(chunk.subarray(from, at))

@@ -38,40 +38,69 @@ export interface TapOptions {
   answersInResponse: boolean
 }
 
-/** What a server may ask while its answers are on their way: over HTTP each is a request of its own. */
+/** What a server may ask at a time: over HTTP each answer is a request of its own */
 const MOST_ASKED = 16
+/** Questions that wait until others are answered; what is asked beyond them gets no answer */
+const MOST_WAITING = 256
+
+/** What the server asks, given on a few questions at a time. */
+function createQuestions(give: Deliver) {
+  const waiting: Parameters<Deliver>[] = []
+  /** Ids of what was given on and is not answered; the server may use one twice */
+  const asked: unknown[] = []
+  let answering = 0
+  const forget = (id: unknown): void => {
+    const at = asked.indexOf(id)
+    if (at >= 0) asked.splice(at, 1)
+  }
+  const goOn = (): void => {
+    while (asked.length + answering < MOST_ASKED) {
+      const next = waiting.shift()
+      if (!next) return
+      asked.push('id' in next[0] ? next[0].id : undefined)
+      give(...next)
+    }
+  }
+  return {
+    ask(...question: Parameters<Deliver>): void {
+      if (waiting.length < MOST_WAITING) waiting.push(question)
+      goOn()
+    },
+    cancelled(id: unknown): void {
+      const at = waiting.findIndex(([message]) => 'id' in message && message.id === id)
+      if (at >= 0) waiting.splice(at, 1)
+      else forget(id)
+      goOn()
+    },
+    /** Its answer counts until it has left, whatever the server takes back meanwhile. */
+    async answered(id: unknown, send: () => Promise<void>): Promise<void> {
+      forget(id)
+      answering++
+      await send().finally(() => {
+        answering--
+        goOn()
+      })
+    },
+  }
+}
 
 /** Puts itself between the transport and whoever sets its `onmessage` afterwards. */
 export function tap(transport: Transport, options: TapOptions): Tap {
   const pending = new Map<string | number, JSONRPCRequest>()
   let handler: Deliver | undefined
   const send = transport.send.bind(transport)
-  /** Ids of what the server asked and is not answered; it may use one twice */
-  const asked: unknown[] = []
-  const settled = (id: unknown): void => {
-    const at = asked.indexOf(id)
-    if (at >= 0) asked.splice(at, 1)
-  }
+  const questions = createQuestions((message, extra) => handler?.(message, extra))
 
-  /** False: it asks for more than can be answered, and gets no answer. */
-  const admits = (message: JSONRPCMessage): boolean => {
-    if (!('method' in message)) return true
-    if (!('id' in message)) {
-      if (message.method === 'notifications/cancelled') settled(message.params?.requestId)
-      return true
+  const deliver: Deliver = (message, extra) => {
+    if ('method' in message) {
+      if ('id' in message) return questions.ask(message, extra)
+      handler?.(message, extra)
+      if (message.method === 'notifications/cancelled') questions.cancelled(message.params?.requestId)
+      return
     }
-    if (asked.length >= MOST_ASKED) return false
-    asked.push(message.id)
-    return true
-  }
-
-  const deliver = (message: JSONRPCMessage, extra?: Parameters<Deliver>[1]): void => {
-    if (!admits(message)) return
+    // Some servers give a number back as text, which the SDK takes as well.
     const request =
-      'id' in message && message.id !== undefined && !('method' in message)
-        ? // Some servers give a number back as text, which the SDK takes as well.
-          (pending.get(message.id) ?? pending.get(Number(message.id)))
-        : undefined
+      message.id === undefined ? undefined : (pending.get(message.id) ?? pending.get(Number(message.id)))
     if (!request) return handler?.(message, extra)
     pending.delete(request.id)
     const seen =
@@ -101,11 +130,8 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       if ('method' in message && message.method === 'notifications/cancelled')
         forget(message.params?.requestId)
       // A notification is no part of the call whose end it may announce.
-      return exchanges
-        .exit(() => send(message, sendOptions))
-        .finally(() => {
-          if (!('method' in message)) settled(message.id)
-        })
+      const leave = () => exchanges.exit(() => send(message, sendOptions))
+      return 'method' in message ? leave() : questions.answered(message.id, leave)
     }
     const { id } = message
     pending.set(id, message)

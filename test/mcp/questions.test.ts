@@ -1,0 +1,66 @@
+/** What a server asks of its client: how much of it is answered at a time. */
+import type { JSONRPCMessage, Transport } from '@modelcontextprotocol/client'
+import t from 'tap'
+import { tap } from '../../src/mcp/tap.ts'
+
+/** A transport whose answers leave when they are let go, under a client that answers at once. */
+function asked() {
+  const leaving: { id: unknown; go(): void }[] = []
+  const transport: Transport = {
+    start: async () => {},
+    close: async () => {},
+    send: (message) =>
+      new Promise((go) => {
+        leaving.push({ id: 'id' in message ? message.id : null, go })
+      }),
+  }
+  const { deliver } = tap(transport, { onResult: (_, result) => result, answersInResponse: true })
+  transport.onmessage = (message: JSONRPCMessage) => {
+    if ('id' in message && 'method' in message && message.id !== undefined)
+      void transport.send({ jsonrpc: '2.0', id: message.id, result: {} })
+  }
+  const ask = (id: number) => deliver({ jsonrpc: '2.0', id, method: 'ping' })
+  const cancel = (requestId: number) =>
+    deliver({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId } })
+  return { leaving, ask, cancel }
+}
+
+const settled = () => new Promise(setImmediate)
+
+t.test('a burst of questions is answered whole, a few at a time', async (t) => {
+  const { leaving, ask } = asked()
+  for (let id = 0; id < 40; id++) ask(id)
+  t.equal(leaving.length, 16)
+  for (let i = 0; i < 40; i++) {
+    leaving[i]?.go()
+    await settled()
+  }
+  t.same(
+    leaving.map(({ id }) => id),
+    Array.from({ length: 40 }, (_, id) => id),
+  )
+})
+
+t.test('an answer counts until it has left, also where its question is taken back', async (t) => {
+  const { leaving, ask, cancel } = asked()
+  for (let id = 0; id < 300; id++) {
+    ask(id)
+    cancel(id)
+  }
+  t.equal(leaving.length, 16)
+  leaving[0]?.go()
+  await settled()
+  t.equal(leaving.length, 16, 'what was taken back while it waited is not answered')
+  ask(300)
+  t.equal(leaving.at(-1)?.id, 300)
+})
+
+t.test('of a flood what cannot wait is not answered', async (t) => {
+  const { leaving, ask } = asked()
+  for (let id = 0; id < 1_000; id++) ask(id)
+  for (let i = 0; i < leaving.length; i++) {
+    leaving[i]?.go()
+    await settled()
+  }
+  t.equal(leaving.length, 16 + 256)
+})
