@@ -145,7 +145,7 @@ export interface ParseContext {
 
 /** One model call's stream, frame by frame. */
 export interface ModelParser {
-  /** Throws a BatonError for an error that the vendor sent inside the stream. */
+  /** Throws a BatonError for an error that the vendor sent inside the stream; the same frame again throws again. */
   push(frame: SseFrame): ModelEvent[]
   /** The body ended. Throws `upstream_disconnected` if the stream was not complete. */
   end(): ModelEvent[]

@@ -198,10 +198,12 @@ function onBlockStart(state: State, event: Json): ModelEvent[] {
   const content = object(event.content_block)
   const isNameless = content.type === 'tool_use' && !string(content.name)
   state.nameless ||= isNameless
+  // Relays that leave out an index may leave out the block's end, too.
+  const before = state.open.has(index) ? onBlockStop(state, event) : []
   const open = isNameless ? openOther : (OPENERS.get(string(content.type) ?? '') ?? openOther)
   const block = open(state.blocks++, content, state.context)
   state.open.set(index, block)
-  return [...releaseBare(state), ...(block.opening ?? [])]
+  return [...before, ...releaseBare(state), ...(block.opening ?? [])]
 }
 
 function onBlockDelta(state: State, event: Json): ModelEvent[] {

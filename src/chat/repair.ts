@@ -58,6 +58,8 @@ interface Asked {
   results: (ToolResultPart | undefined)[]
   /** The call that the next result is for */
   open: number
+  /** The call that is shown next */
+  shown: number
 }
 
 /** One pass over a history; holds the results still unclaimed and the hash of what is already out. */
@@ -69,7 +71,8 @@ class Walk {
   readonly #asked = new Map<string, Asked>()
   /** Ids of the calls that the pass has come by */
   readonly #calls = new Set<string>()
-  readonly #usedIds = new Set<string>()
+  /** Ids that were given, and the number with which the next call of that id is told apart */
+  readonly #usedIds = new Map<string, number>()
   readonly #hash: Hash | null
 
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
@@ -84,7 +87,7 @@ class Walk {
   }
 
   #ask(id: string, by: MessageInput): void {
-    const asked = this.#asked.get(id) ?? { by, results: [], open: 0 }
+    const asked = this.#asked.get(id) ?? { by, results: [], open: 0, shown: 0 }
     this.#asked.set(id, asked)
     // Of who uses an id again, what comes now is meant for the new call.
     if (asked.by !== by) asked.open = asked.results.length
@@ -194,13 +197,15 @@ class Walk {
   #freshId(id: string): string {
     const legal = legalCallId(id)
     let fresh = legal
-    for (let n = 2; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${legal.slice(0, 58)}_${n}`)
-    this.#usedIds.add(fresh)
+    let n = this.#usedIds.get(legal) ?? 2
+    for (; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${legal.slice(0, 58)}_${n}`)
+    this.#usedIds.set(fresh, 2).set(legal, n)
     return fresh
   }
 
   #resultFor(call: ToolCallPart, ready: ToolCallPart): ToolResultPart {
-    const found = this.#asked.get(call.call_id)?.results.shift()
+    const asked = this.#asked.get(call.call_id)
+    const found = asked?.results[asked.shown++]
     if (!found) return unanswered(ready)
     const content = this.#content(found)
     const result = { ...found, call_id: ready.call_id, name: ready.name, content }

@@ -45,7 +45,7 @@ function next(bytes: Uint8Array, at: number): number {
 function textAt({ output, structured }: { output: string; structured: boolean }, path: string): string {
   if (!path.startsWith('/')) throw refused('A JSON Pointer begins with /, such as /items/0.')
   // Text that happens to be JSON can be walked too.
-  let value: unknown = structured ? JSON.parse(output) : asJson(output)
+  let value: unknown = structured ? JSON.parse(output) : readJson(output)
   if (value === undefined) throw refused('This output is text; read it by offset, without a path.')
   for (const key of stepsOf(path)) {
     const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
@@ -57,7 +57,7 @@ function textAt({ output, structured }: { output: string; structured: boolean },
   return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
-function asJson(text: string): unknown {
+function readJson(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {

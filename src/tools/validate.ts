@@ -18,6 +18,8 @@ interface Validator {
 const BUDGET_MS = 1_000
 /** Of that time, what the process must have had of a processor */
 const OWN_SHARE = 0.5
+/** It may wait for its share so many times as long */
+const MOST_TIMES = 15
 /** Before its first word a thread loads its code. */
 const START_BUDGET_MS = 15_000
 /** A schema whose compilation eats memory ends the thread, not the process. */
@@ -76,14 +78,14 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   }
 
   /** Time in which this process got little of a processor is not the schema's. */
-  function watch(since: NodeJS.CpuUsage): void {
+  function watch(since: NodeJS.CpuUsage, times = 1): void {
     const mine = setTimeout(() => {
       // Behind a stall of this thread the answer may lie there, to be heard before.
       setImmediate(() => {
         if (timer !== mine) return
         const { user, system } = process.cpuUsage(since)
-        if ((user + system) / 1000 >= budgetMs * OWN_SHARE) abandon()
-        else watch(since)
+        if ((user + system) / 1000 >= budgetMs * OWN_SHARE || times === MOST_TIMES) abandon()
+        else watch(since, times + 1)
       })
     }, budgetMs)
     timer = mine

@@ -395,6 +395,8 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.same(told([ask, answer('one'), answer('one again'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([ask, go, answer('one'), { ...ask }, answer('two')]), ['one', 'two'])
   t.same(told([answer('none of these'), ask, answer('one')]), ['one'])
+  // At once: a history of half a megabyte must not hold everybody else up for seconds.
+  t.equal(told([{ ...ask, parts: Array.from({ length: 30_000 }, () => ask.parts).flat() }]).length, 30_000)
   const both = { ...ask, parts: [...ask.parts, ...ask.parts] }
   t.same(told([both, answer('one'), answer('two')]), ['one', 'two'])
 })

@@ -166,8 +166,15 @@ t.test('a stream becomes the parts of a message', async (t) => {
       ...tool('b', ''),
       ...end('tool_use'),
     ]
-    for (const index of [0, undefined, 'one']) {
-      const events = parse(framed(...told.map((event) => ('index' in event ? { ...event, index } : event))))
+    const withoutEnds = told.filter(({ type }) => type !== 'content_block_stop')
+    for (const [index, given] of [0, undefined, 'one'].flatMap(
+      (one) =>
+        [
+          [one, told],
+          [one, withoutEnds],
+        ] as const,
+    )) {
+      const events = parse(framed(...given.map((event) => ('index' in event ? { ...event, index } : event))))
       t.match(fold(events), [
         { type: 'reasoning', text: 'hm' },
         { type: 'text', text: 'So.' },
