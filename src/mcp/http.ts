@@ -107,7 +107,7 @@ export function bounded(response: Response, maxBytes: number, onExceeded?: () =>
         const piece = chunk.subarray(at, at + PIECE)
         controller.enqueue(piece)
         // One long message costs no more for being read at once.
-        if (piece.includes(10)) await nextTurn()
+        if (piece.includes(10) || piece.includes(13)) await nextTurn()
       }
     },
   })
