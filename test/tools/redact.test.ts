@@ -1,6 +1,9 @@
 import t from 'tap'
 import { hasSecret, MASK, redactJson, redactText } from '../../src/tools/redact.ts'
 
+/** Milliseconds of processor time: others may hold the machine. */
+const worked = (): number => process.cpuUsage().user / 1000
+
 /** Built from pieces, so that no scanner takes this file for a leak. */
 const PLANTED: Record<string, string> = {
   'an AWS key id': `AKIA${'IOSFODNN7EXAMPLE'}`,
@@ -108,18 +111,18 @@ t.test('texts made to be slow are not', async (t) => {
   ]
   const hostile = tokens.map((token) => token.repeat(Math.ceil(100_000 / token.length)))
   for (const text of hostile) {
-    const started = performance.now()
+    const started = worked()
     await redactText(text)
-    t.ok(performance.now() - started < 5_000)
+    t.ok(worked() - started < 5_000)
   }
 })
 
 t.test('a text of millions of escapes is searched in a moment', (t) => {
   for (const escaped of ['\n', '"', '\\']) {
     const json = JSON.stringify({ text: `${escaped.repeat(12_000_000)}${PLANTED['a GitLab token']}` })
-    const started = performance.now()
+    const started = worked()
     t.ok(hasSecret(json))
-    t.ok(performance.now() - started < 2_000, JSON.stringify(escaped))
+    t.ok(worked() - started < 2_000, JSON.stringify(escaped))
   }
   t.end()
 })
@@ -127,9 +130,9 @@ t.test('a text of millions of escapes is searched in a moment', (t) => {
 t.test('ten thousand strings of a value cost little more than one text of their length', async (t) => {
   const secret = PLANTED['a GitLab token'] ?? ''
   const items = Array.from({ length: 5_000 }, (_, i) => ({ id: `item number ${i}`, note: `some words ${i}` }))
-  const started = performance.now()
+  const started = worked()
   const value = await redactJson({ items, last: `a ${secret} b` })
-  t.ok(performance.now() - started < 5_000)
+  t.ok(worked() - started < 5_000)
   t.same(value, { items, last: `a ${MASK} b` })
 })
 

@@ -11,6 +11,9 @@ import { overlayOf } from '../../src/tools/overlay.ts'
 import { hashOf, isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { BUILTIN, connector, deployments, found, NOW, OPEN, OPTIONS, tool } from './session-tools-doubles.ts'
 
+/** Milliseconds of processor time: others may hold the machine. */
+const worked = (): number => process.cpuUsage().user / 1000
+
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 
 /** Every known list as a server of its own; the odd ones without names that a door would refuse. */
@@ -312,9 +315,9 @@ t.test('a glob means the same however many stars it has, and costs no more', asy
     for (const name of fits) t.ok(passes(glob, name), `${glob} lets ${JSON.stringify(name)} through`)
     for (const name of fitsNot) t.notOk(passes(glob, name), `${glob} keeps ${JSON.stringify(name)} out`)
   }
-  const started = performance.now()
+  const started = worked()
   t.notOk(passes(`${'*a'.repeat(100)}b`, 'a'.repeat(400)))
-  t.ok(performance.now() - started < 1_000)
+  t.ok(worked() - started < 1_000)
 })
 
 t.test('a tool that the MCP door left out is told with its reason, and takes no place', async (t) => {
@@ -369,7 +372,7 @@ t.test('two hundred tools cost little once they were seen', async (t) => {
   const list = Object.values(LISTS).flat().slice(0, 200)
   const unique = [...new Map(list.map((one) => [one.name, one])).values()]
   const { tools } = next([], [server('s', unique)])
-  const started = performance.now()
+  const started = worked()
   for (let i = 0; i < 20; i++) next(tools, [server('s', unique)])
-  t.ok(performance.now() - started < 2_000, 'schemas are not read anew')
+  t.ok(worked() - started < 2_000, 'schemas are not read anew')
 })
