@@ -19,8 +19,10 @@ export interface BusEvent {
    * knows nothing of, unless it begins: once a later owner has spoken in the session.
    */
   epoch?: number
-  /** It may have been said before, by an owner that died or before its turn waited: where the log is lost since, its
-   * readers get a gap, not the event twice */
+  /**
+   * It may have been said before, by an owner that died or before its turn waited: where the log is lost since, its
+   * readers get a gap, not the event twice.
+   */
   again?: boolean
 }
 /** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
