@@ -76,7 +76,9 @@ export function nextRegistry(
   })
   // It may have been here before, until its server dropped it, or under its server's former name.
   const isOff = ({ connector_id, mcp_tool_name: name }: Candidate) =>
-    servers.some(({ connector, off }) => connector.id === connector_id && name !== null && off.includes(name))
+    name !== null &&
+    (servers.some(({ connector, off }) => connector.id === connector_id && off.includes(name)) ||
+      before.some((one) => !one.enabled && one.connector_id === connector_id && one.mcp_tool_name === name))
   const fresh = [...candidates.values()]
     .filter(({ canonical_name }) => !known.has(canonical_name))
     .map((tool) => ({ ...tool, enabled: !isOff(tool), order: 0 }))

@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino'
 import type { McpTool } from '../mcp/contract.ts'
-import type { RegistryTool, Store } from '../store/store.ts'
+import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
@@ -78,9 +78,22 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       marks: servers.map(({ mark }) => mark),
       isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
     }
-    return {
-      ...nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString()),
-      onStored: () => note(row.session_id, made),
+    const next = nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString())
+    await keepOff(row, next.removed, bindings)
+    return { ...next, onStored: () => note(row.session_id, made) }
+  }
+
+  /** Switched off by a version that noted it with the tool alone, which goes now. */
+  async function keepOff(
+    { session_id, tools }: RegistryRow,
+    removed: string[],
+    bindings: readonly Binding[],
+  ) {
+    for (const { canonical_name, connector_id, mcp_tool_name: name, enabled } of tools) {
+      const from = bindings.find(({ connector }) => connector.id === connector_id)
+      if (enabled || !from || name === null || from.off.includes(name)) continue
+      if (removed.includes(canonical_name))
+        await store.connectors.switchTool(session_id, from.connector.id, name, false)
     }
   }
 

@@ -119,6 +119,36 @@ t.test('a tool that is off stays off while its server is bound, whatever becomes
   )
 })
 
+t.test(
+  'a tool that an older version switched off, which did not note it with the binding, stays off',
+  async (t) => {
+    const { create, add, servers, connectors, store } = setUp(t)
+    const tools = create()
+    const session = sessionOf('ses_1')
+    const one = add('s', { tools: [tool('a'), tool('b')] })
+    await tools.open(session, [one])
+    for (const name of ['a', 'b']) {
+      await tools.setEnabled(session, `s.${name}`, false, 'next')
+      await store.connectors.switchTool('ses_1', one.id, name, true)
+    }
+    const listing = async (names: string[]) => {
+      servers.set(`${one.id}@${one.config_revision}`, { tools: names.map((name) => tool(name)) })
+      await tools.refresh(session, 'next')
+    }
+    await listing(['b'])
+    connectors.set(one.id, { ...one, name: 'renamed' })
+    await listing(['a', 'b'])
+    const { tools: shown } = await tools.list(session, null)
+    t.strictSame(
+      shown.flatMap((it) => (it.server ? [[it.canonical_name, it.enabled]] : [])),
+      [
+        ['renamed.a', false],
+        ['renamed.b', false],
+      ],
+    )
+  },
+)
+
 t.test('changes that come together take effect together', async (t) => {
   const { create, add, told } = setUp(t)
   const tools = create()
