@@ -1,9 +1,10 @@
 /** Brings the schema up to the code: migrations/NNNN_verb_noun.sql, forward only, all in one transaction. */
 import { readdirSync, readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
-import { type Db, type Queries, value, values } from './db.ts'
+import { type Db, type Queries, QueryFailure, value, values } from './db.ts'
 
 /** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
 export interface Migration {
@@ -29,29 +30,58 @@ export const readMigrations = (folder = FOLDER): Migration[] =>
 const LOCK = 7_220_194_186
 
 /**
- * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
- * `internal` in plain words where the database has a newer schema or another history than this code, or
- * is not UTF-8.
+ * Whoever comes to a table behind a change that waits for it waits as long, so that a backup which holds the table would
+ * stop every replica: the change steps aside, and tries again. Below PostgreSQL's `deadlock_timeout` of a second.
  */
-export async function migrate(db: Db, migrations: readonly Migration[]): Promise<string[]> {
+const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
+const LOCK_NOT_AVAILABLE = '55P03'
+
+/**
+ * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
+ * `internal` in plain words where the database has a newer schema or another history than this code, is not
+ * UTF-8, or has a table that something else holds for more than a minute.
+ */
+export async function migrate(
+  db: Db,
+  migrations: readonly Migration[],
+  { lockMs, pauseMs, tries } = PATIENCE,
+): Promise<string[]> {
   const encoding = await value<string>(db, `select current_setting('server_encoding')`)
   if (encoding !== 'UTF8')
     refuse(`The database's encoding is ${encoding}; Baton needs one with encoding UTF8.`)
-  return db.transaction(async (queries) => {
-    // As a script: it may wait as long as another replica's migration takes.
-    await queries.script(`select pg_advisory_xact_lock(${LOCK})`)
-    await queries.script(
-      `create table if not exists schema_migration (
-         name text primary key, sha256 text not null, applied_at timestamptz not null default now()
-       )`,
-    )
-    const missing = await pending(queries, migrations)
-    for (const { name, sha256, sql } of missing) {
-      await queries.script(sql)
-      await queries.query('insert into schema_migration (name, sha256) values ($1, $2)', [name, sha256])
+  for (let left = tries; ; left--) {
+    try {
+      return await db.transaction((queries) => applyMissing(queries, migrations, lockMs))
+    } catch (thrown) {
+      if (!(thrown instanceof QueryFailure) || thrown.code !== LOCK_NOT_AVAILABLE) throw thrown
+      if (left <= 1)
+        refuse(
+          'The schema cannot be brought up to date: something holds a table, such as a backup (pg_dump) or an open transaction. Start again when it is over; replicas that run go on meanwhile.',
+        )
+      await sleep(pauseMs)
     }
-    return missing.map(({ name }) => name)
-  })
+  }
+}
+
+async function applyMissing(
+  queries: Queries,
+  migrations: readonly Migration[],
+  lockMs: number,
+): Promise<string[]> {
+  // As a script: it may wait as long as another replica's migration takes.
+  await queries.script(`select pg_advisory_xact_lock(${LOCK})`)
+  await queries.script(
+    `create table if not exists schema_migration (
+       name text primary key, sha256 text not null, applied_at timestamptz not null default now()
+     )`,
+  )
+  const missing = await pending(queries, migrations)
+  await queries.script(`set local lock_timeout = ${lockMs}`)
+  for (const { name, sha256, sql } of missing) {
+    await queries.script(sql)
+    await queries.query('insert into schema_migration (name, sha256) values ($1, $2)', [name, sha256])
+  }
+  return missing.map(({ name }) => name)
 }
 
 async function pending(queries: Queries, migrations: readonly Migration[]): Promise<Migration[]> {
