@@ -19,6 +19,7 @@ import { assertCurrent, type Migration, migrate, readMigrations } from '../../sr
 import { openStore } from '../../src/store/open.ts'
 import { createParts, type PartsCodec, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
+import { EVERYONE } from '../../src/store/store.ts'
 import { readTemplate } from '../../src/store/template.ts'
 import { createLog } from '../../src/telemetry.ts'
 import { storeContract } from '../contracts/store.ts'
@@ -167,10 +168,15 @@ t.test('a ledger is pruned some rows at a time, until none is left', async (t) =
 t.test('in memory', async (t) => {
   const db = await openEmbedded(null, () => readTemplate(readMigrations()))
   t.teardown(() => db.close())
-  await db.query('drop schema public cascade')
-  await db.query('create schema public')
+  const empty = async () => {
+    await db.query('drop schema public cascade')
+    await db.query('create schema public')
+  }
+  await empty()
   await migrationTests(t, async () => db)
   await portTests(t, db)
+  await empty()
+  await oldRowsTest(t, db)
 })
 
 async function firstLines(child: ChildProcess, count: number): Promise<string[]> {
@@ -310,11 +316,13 @@ t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
 
   await t.test('the migrations', async (t) => {
     const own = await newDatabase(t, url)
-    await migrationTests(t, async (t) => {
+    const open = async (t: Test) => {
       const db = openPostgres(own, 2)
       t.teardown(() => db.close())
       return db
-    })
+    }
+    await migrationTests(t, open)
+    await heldTableTest(t, open)
   })
 
   await t.test('the port', (t) => portTests(t, raw))
@@ -423,6 +431,94 @@ async function portTests(t: Test, db: Db): Promise<void> {
     t.strictSame([...b], [0, 255])
   })
 }
+
+/** As a backup holds one, for an hour. */
+async function heldTableTest(t: Test, open: (t: Test) => Promise<Db>): Promise<void> {
+  await t.test(
+    'step aside while something holds their table, so that nobody waits behind them',
+    async (t) => {
+      const [db, holder, reader] = [await open(t), await open(t), await open(t)]
+      const more = { name: '9999_x.sql', sha256: 'x', sql: 'alter table session add column x text' }
+      const all = [...readMigrations(), more]
+      await holder.transaction(async (queries) => {
+        await queries.query('lock table session in access share mode')
+        const migrating = rejection(migrate(db, all, { lockMs: 100, pauseMs: 100, tries: 5 }))
+        const read = async () => {
+          for (let i = 0; i < 20; i++) await Promise.all([reader.query('select from session'), sleep(20)])
+          return 'read'
+        }
+        t.equal(await Promise.race([read(), sleep(20_000, 'nothing')]), 'read')
+        const thrown = await Promise.race([migrating, sleep(20_000)])
+        t.match(thrown, { code: 'internal', message: /something holds a table/ })
+      })
+      t.strictSame(await migrate(db, all), [more.name])
+    },
+  )
+}
+
+/** Each later migration over rows in every state of the first, and with all that replicas of the version before ask for. */
+async function oldRowsTest(t: Test, db: Db): Promise<void> {
+  const migrations = readMigrations()
+  const kept = () =>
+    values<string>(
+      db,
+      `select oid::regprocedure::text from pg_proc where pronamespace = 'public'::regnamespace union all
+       select table_name || '.' || column_name from information_schema.columns where table_schema = 'public'`,
+    )
+  await migrate(db, migrations.slice(0, 1))
+  await db.transaction((queries) => queries.script(OLD_ROWS))
+  for (let count = 2; count <= migrations.length; count++) {
+    const before = await kept()
+    await migrate(db, migrations.slice(0, count))
+    const after = new Set(await kept())
+    const lost = before.filter((one) => !after.has(one))
+    t.strictSame(lost, [], `${migrations[count - 1]?.name} leaves what the version before asks for`)
+  }
+  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }, Promise.resolve(db))
+  const states = ['awaiting_input', 'cancelled', 'completed', 'failed', 'queued', 'running']
+  for (const state of states)
+    t.match(await store.turns.get(EVERYONE, `turn_${state}`), {
+      state,
+      steps: state === 'queued' ? [] : [{ attempt: 1 }],
+    })
+  t.match(await store.connectors.bindings('ses_running'), [
+    { connector: { name: 's' }, alias: null, off: [] },
+  ])
+  t.match(await store.turns.recover(LEASE, 9), [{ turn: { id: 'turn_running' }, was_handed_over: false }])
+  t.strictSame(await store.turns.idleQueues(9), ['ses_queued'])
+  t.equal((await store.executions.ofTurn('turn_awaiting_input')).length, 3)
+}
+
+/** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
+const OLD_ROWS = `
+  insert into session (id, owner, provider, model, instructions, settings, metadata, lease_owner, lease_epoch, lease_until)
+    select 'ses_' || state, 'ann', 'openai', 'm', '', '{}', '{}', 'gone', 1, now() - interval '1 minute'
+      from unnest(enum_range(null::turn_state)) state;
+  insert into turn (id, session_id, owner, state, input, context, max_steps, body_hash, base_seq, announce)
+    select 'turn_' || state, 'ses_' || state, 'ann', state, '[]', '[]', 16, 'hash', 0, '[]'
+      from unnest(enum_range(null::turn_state)) state;
+  insert into message (id, session_id, turn_id, seq, calls, results, created_at, body)
+    select 'msg_' || id, session_id, id, 1, '{}', '{}', now(),
+           message_body('msg_' || id, session_id, id, 1, 'user', '[{"type":"text","text":"hi"}]', false, now())
+      from turn where state <> 'queued';
+  insert into step (turn_id, index, attempt, provider, model, tools_revision, tool_count, usage, started_at, discarded)
+    select id, 0, 1, 'openai', 'm', 1, 1, '(1,2,3,4)'::token_usage, now(), false from turn where state <> 'queued';
+  insert into execution (id, session_id, turn_id, owner, step, call_id, tool, tools_revision, arguments, state, repeatable)
+    select 'exec_' || e || t.id, session_id, t.id, 'ann', 0, 'call_' || e, 's.t', 1, '{}', e, false
+      from turn t, unnest(enum_range(null::execution_state)) e;
+  insert into connector (id, owner, name, origin, transport, args, auth, mode, allow_tools, deny_tools,
+                         require_approval, trust_annotations, pin, secret)
+    values ('con_s', 'ann', 's', 'api', 'streamable_http', '[]', '{"type":"none"}', 'dynamic', '[]', '[]',
+            'never', false, 'warn', 'x');
+  insert into binding (session_id, connector_id) select id, 'con_s' from session;
+  insert into registry (session_id, revision) select id, 1 from session;
+  insert into tool_list (key, connector_id, list) values ('k', 'con_s', '{}');
+  insert into tool_pin (connector_id, tool, hash, definition, accepted_by) values ('con_s', 't', 'h', '{}', 'ann');
+  insert into credential (id, owner, provider, kind, state, is_default, hint, facts, expires_at, secret)
+    values ('cred_1', 'ann', 'openai', 'oauth', 'active', true, '…', '{}', now(), 'x');
+  insert into api_key (id, hash, owner, scopes, hint) values ('key_1', 'h', 'ann', '["chat"]', '…');
+  insert into audit (owner, act, subject, details) values ('ann', 'key.create', 'key_1', '{}');
+`
 
 async function migrationTests(t: Test, open: (t: Test) => Promise<Db>): Promise<void> {
   const migrations = readMigrations()
