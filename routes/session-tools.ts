@@ -16,6 +16,7 @@ import {
   Paging,
   Provider,
   pageOf,
+  Transport,
 } from './schemas.ts'
 
 const Name = Type.String()
@@ -95,7 +96,7 @@ const BoundConnector = Type.Object(
     name: Type.String(),
     alias: nullable(Type.String()),
     origin: Type.Enum(['api', 'config']),
-    transport: Type.String(),
+    transport: Transport,
     status: Type.Enum(['available', 'unavailable']),
     reason: Type.Optional(Type.String()),
   },
