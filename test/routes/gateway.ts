@@ -219,7 +219,7 @@ function fakeTools(store: Store) {
     async list(_, provider) {
       const tool = {
         canonical_name: 'files.read',
-        provider_exposed_name: { openai: 'files__read' },
+        provider_exposed_name: { openai: 'files__read', anthropic: 'files__read', gemini: 'files__read' },
         connector_id: null,
         mcp_tool_name: 'read',
         server: 'files',

@@ -117,8 +117,11 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     return value
   })
   t.same(silent, [])
-  const { Session, Turn, Connector, ToolExecution } = document.components.schemas
+  const { Session, SessionTool, Turn, Connector, ToolExecution } = document.components.schemas
   t.match(Session, { properties: { provider: { enum: ['openai', 'anthropic', 'gemini'] } } })
+  t.match(SessionTool, {
+    properties: { provider_exposed_name: { required: ['openai', 'anthropic', 'gemini'] } },
+  })
   t.match(Turn, { properties: { finish_reason: { enum: ['stop', 'length', 'refusal', 'max_steps', null] } } })
   t.match(Connector, {
     properties: { mode: { enum: Array }, pin: { enum: Array }, transport: { enum: Array } },
