@@ -19,6 +19,7 @@ import {
   Paging,
   pageOf,
   Secret,
+  Transport,
   text,
 } from './schemas.ts'
 
@@ -62,6 +63,9 @@ const Limits = Type.Object(
   closed,
 )
 
+const Mode = Type.Enum(['strict', 'dynamic'])
+const Approval = Type.Enum(['never', 'always', 'destructive'])
+const Pin = Type.Enum(['warn', 'block'])
 const fields = {
   name: Type.String({
     pattern: '^[a-z][a-z0-9-]{0,31}$',
@@ -73,16 +77,16 @@ const fields = {
   args: Type.Optional(Type.Array(text(0, 65_536), { maxItems: 1000 })),
   env: Type.Optional(Pairs),
   auth: Type.Optional(Auth),
-  mode: Type.Optional(Type.Enum(['strict', 'dynamic'])),
+  mode: Type.Optional(Mode),
   default_tool_config: Type.Optional(Limits),
   allow_tools: Type.Optional(Globs),
   deny_tools: Type.Optional(Globs),
-  require_approval: Type.Optional(Type.Enum(['never', 'always', 'destructive'])),
+  require_approval: Type.Optional(Approval),
   trust_annotations: Type.Optional(Flag),
-  pin: Type.Optional(Type.Enum(['warn', 'block'])),
+  pin: Type.Optional(Pin),
 }
 const NewConnector = Type.Object(
-  { ...fields, transport: Type.Enum(['streamable_http', 'sse', 'stdio']) },
+  { ...fields, transport: Transport },
   {
     ...closed,
     examples: [
@@ -107,7 +111,7 @@ const ConnectorView = Type.Object(
     owner: Type.String(),
     name: Type.String(),
     origin: Type.Enum(['api', 'config']),
-    transport: Type.String(),
+    transport: Transport,
     url: nullable(
       Type.String({ description: "Without its query for the configuration's; admins see that too" }),
     ),
@@ -115,16 +119,16 @@ const ConnectorView = Type.Object(
     command: nullable(Type.String({ description: "The configuration's are shown to admins alone" })),
     args: Type.Array(Type.String(), { description: 'As `command`: empty for whoever may not see them' }),
     env_names: nullable(Type.Array(Type.String())),
-    auth: Type.Object({ type: Type.String() }),
-    mode: Type.String(),
+    auth: Type.Object({ type: Type.Enum(['none', 'bearer', 'oauth']) }),
+    mode: Mode,
     default_tool_config: nullable(Type.Object({ max_instances: Type.Integer(), timeout: Type.String() })),
     allow_tools: Type.Array(Type.String()),
     deny_tools: Type.Array(Type.String()),
-    require_approval: Type.String(),
+    require_approval: Approval,
     trust_annotations: Flag,
-    pin: Type.String(),
+    pin: Pin,
     status: Type.Object({
-      state: Type.String(),
+      state: Type.Enum(['idle', 'connecting', 'ready', 'down', 'auth_required', 'quarantined']),
       error: Type.Optional(Type.String()),
       login_url: Type.Optional(Type.String({ description: 'POST there to log in at the server' })),
     }),

@@ -32,6 +32,7 @@ const Federation = Type.Object(
   },
   { ...closed, description: 'Workload identity federation: fetches access tokens by itself' },
 )
+const ApiPath = Type.Optional(Type.Enum(['code_assist', 'public']))
 const Name = Type.Optional(nullable(text(1, 200, 'For people')))
 const common = {
   provider: Provider,
@@ -53,7 +54,7 @@ const NewCredential = {
         expires_at: Type.Optional(Instant),
         account_id: Type.Optional(Fact),
         project_id: Type.Optional(Fact),
-        path: Type.Optional(Type.Enum(['code_assist', 'public'])),
+        path: ApiPath,
         quota_project: Type.Optional(Fact),
         workspace_id: Type.Optional(Fact),
         federation: Type.Optional(Federation),
@@ -77,7 +78,7 @@ export const CredentialView = Type.Object(
   {
     id: Id,
     owner: Type.String(),
-    provider: Type.String(),
+    provider: Provider,
     kind: Type.Enum(['api_key', 'oauth']),
     name: nullable(Type.String()),
     state: Type.Enum(['active', 'needs_reauth', 'disabled']),
@@ -87,7 +88,7 @@ export const CredentialView = Type.Object(
     hint: Type.String({ description: 'The last four characters of the secret' }),
     account_id: Type.Optional(Type.String()),
     project_id: Type.Optional(Type.String()),
-    path: Type.Optional(Type.String()),
+    path: ApiPath,
     quota_project: Type.Optional(Type.String()),
     workspace_id: Type.Optional(Type.String()),
     expires_at: nullable(Instant),

@@ -27,7 +27,7 @@ const shown = {
   id: Id,
   owner: Type.String(),
   name: nullable(Type.String()),
-  scopes: Type.Array(Type.String()),
+  scopes: Scopes,
   hint: Type.String(),
   expires_at: nullable(Instant),
   last_used_at: nullable(Instant),

@@ -20,8 +20,14 @@ export const text = (min: number, max: number, description?: string) =>
     ...(description ? { description } : {}),
   })
 
-export const nullable = <S extends TSchema>(schema: S) =>
-  Type.Unsafe<Static<S> | null>({ ...schema, type: [(schema as { type?: unknown }).type, 'null'] })
+export const nullable = <S extends TSchema>(schema: S) => {
+  const { type, enum: values } = schema as { type?: unknown; enum?: unknown[] }
+  return Type.Unsafe<Static<S> | null>({
+    ...schema,
+    ...(type === undefined ? {} : { type: [type, 'null'] }),
+    ...(values === undefined ? {} : { enum: [...values, null] }),
+  })
+}
 
 export const Provider = Type.Unsafe<string>({
   type: 'string',
@@ -33,8 +39,9 @@ export const Instant = Type.String({ format: 'date-time' })
 export const Id = Type.String({ minLength: 1, maxLength: 512 })
 export const Flag = Type.Boolean()
 export const Count = Type.Integer({ minimum: 0 })
-/** Any JSON object. */
-export const Json = Type.Unsafe<Record<string, unknown>>({ type: 'object' })
+/** Any JSON object. In so many words: generators of clients make a type without fields of what is silent. */
+const anything = { type: 'object', additionalProperties: true } as const
+export const Json = Type.Unsafe<Record<string, unknown>>(anything)
 export const NoBody = Type.Object({}, closed)
 
 export const idParams = <K extends string>(...names: K[]) =>
@@ -58,6 +65,8 @@ export const Secret = Type.String({
   description: 'Printable ASCII without spaces',
 })
 
+export const Transport = Type.Enum(['streamable_http', 'sse', 'stdio'])
+
 /** Answers with HTML, for a browser that comes back from a login */
 export const PAGE = {
   description: 'A page for people',
@@ -78,7 +87,7 @@ export const listOf = (item: TSchema) =>
   Type.Object({ data: Type.Array(item), next_cursor: nullable(Type.String()) })
 
 export const Metadata = Type.Unsafe<Record<string, unknown>>({
-  type: 'object',
+  ...anything,
   maxProperties: 100,
   description: 'Whatever the caller likes to keep with it: up to 100 fields and 16 KiB of JSON',
 })
@@ -189,6 +198,8 @@ const ToolCall = part('tool_call', {
   ...provenance,
 })
 export const Outcome = Type.Enum(['ok', 'error', 'cancelled', 'denied', 'outcome_unknown'])
+export const StepFinish = Type.Enum(['stop', 'length', 'tool_calls', 'refusal', 'error'])
+export const TurnFinish = Type.Enum(['stop', 'length', 'refusal', 'max_steps'])
 const toolResult = {
   call_id: CallId,
   name: ToolName,

@@ -1,5 +1,6 @@
 /** A session's tools and connectors, and their changes in mid-chat. */
 import { Type } from 'typebox'
+import { PROVIDER_IDS } from '../src/config/settings.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   Apply,
@@ -16,6 +17,7 @@ import {
   Paging,
   Provider,
   pageOf,
+  Transport,
 } from './schemas.ts'
 
 const Name = Type.String()
@@ -52,7 +54,7 @@ const ToolsChange = Type.Object(
 const SessionTool = Type.Object(
   {
     canonical_name: Name,
-    provider_exposed_name: Type.Record(Type.String(), Type.String(), { description: 'By provider' }),
+    provider_exposed_name: Type.Object(Object.fromEntries(PROVIDER_IDS.map((id) => [id, Name]))),
     connector_id: nullable(Id),
     mcp_tool_name: nullable(Name),
     server: nullable(Name),
@@ -95,7 +97,7 @@ const BoundConnector = Type.Object(
     name: Type.String(),
     alias: nullable(Type.String()),
     origin: Type.Enum(['api', 'config']),
-    transport: Type.String(),
+    transport: Transport,
     status: Type.Enum(['available', 'unavailable']),
     reason: Type.Optional(Type.String()),
   },

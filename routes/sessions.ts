@@ -32,7 +32,7 @@ const SessionView = Type.Object(
   {
     id: Id,
     owner: Type.String(),
-    provider: Type.String(),
+    provider: Provider,
     model: Type.String(),
     credential_id: nullable(Type.String()),
     instructions: Type.String(),
@@ -89,7 +89,7 @@ const RenderBody = Type.Object(
 )
 const Rendered = Type.Object(
   {
-    provider: Type.String(),
+    provider: Provider,
     method: Type.String(),
     url: Type.String(),
     headers: Type.Record(Type.String(), Type.String()),

@@ -62,7 +62,7 @@ const ExecutionView = Type.Object(
     tools_revision: Count,
     arguments: Json,
     state: Type.Enum(['awaiting_approval', 'started', 'settled']),
-    outcome: nullable(Type.String()),
+    outcome: nullable(Outcome),
     is_error: nullable(Flag),
     error: nullable(Type.String()),
     started_at: nullable(Instant),

@@ -12,6 +12,9 @@ import {
   Message,
   nullable,
   Outcome,
+  Provider,
+  StepFinish,
+  TurnFinish,
   taggedBy,
   Usage,
 } from './schemas.ts'
@@ -28,7 +31,7 @@ const TurnOrNone = Type.Union([TurnView, Type.Null()])
 const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: string]> = {
   'turn.created': [{}],
   'turn.started': [{}],
-  'step.started': [{ provider: text, model: text, tools_revision: Count, tool_count: Count }],
+  'step.started': [{ provider: Provider, model: text, tools_revision: Count, tool_count: Count }],
   'content.delta': [{ text }, "Append it to the step's text"],
   'reasoning.delta': [{ text }, "Append it to the step's reasoning"],
   'tool_call.delta': [{ ...call, name: text, arguments_delta: text }],
@@ -52,9 +55,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'input.required': [{ ...call, prompt: text, schema: Type.Optional(Type.Unknown()) }, 'Reserved'],
   usage: [Usage.properties, "Of the step's model call so far"],
   message: [{ message: Message }, 'As it is stored: in place of what was streamed for it'],
-  'step.completed': [
-    { finish_reason: Type.Enum(['stop', 'length', 'tool_calls', 'refusal', 'error']), usage: Usage },
-  ],
+  'step.completed': [{ finish_reason: StepFinish, usage: Usage }],
   'step.discarded': [
     { reason: Type.Enum(['tools_changed', 'owner_lost', 'retry']) },
     'Drop what this step has streamed so far',
@@ -66,10 +67,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   ],
   'turn.restarted': [{ attempt: Count, tools_revision: Count }],
   'turn.awaiting_input': [{}],
-  'turn.completed': [
-    { finish_reason: Type.Enum(['stop', 'length', 'refusal', 'max_steps']), usage: Usage },
-    'The last event of its turn',
-  ],
+  'turn.completed': [{ finish_reason: TurnFinish, usage: Usage }, 'The last event of its turn'],
   'turn.failed': [{ error: Failure }, 'The last event of its turn'],
   'turn.cancelled': [{}, 'The last event of its turn'],
   gap: [

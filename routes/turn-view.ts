@@ -2,17 +2,31 @@
 import { Type } from 'typebox'
 import { type Message as ChatMessage, textOf } from '../src/chat/message.ts'
 import type { Turn } from '../src/store/store.ts'
-import { ContextEdits, Count, Failure, Flag, Id, Instant, Message, nullable, Part, Usage } from './schemas.ts'
+import {
+  ContextEdits,
+  Count,
+  Failure,
+  Flag,
+  Id,
+  Instant,
+  Message,
+  nullable,
+  Part,
+  Provider,
+  StepFinish,
+  TurnFinish,
+  Usage,
+} from './schemas.ts'
 
 const Step = Type.Object(
   {
     index: Count,
     attempt: Count,
-    provider: Type.String(),
+    provider: Provider,
     model: Type.String(),
     tools_revision: Count,
     tool_count: Count,
-    finish_reason: nullable(Type.String({ description: 'stop, length, tool_calls, refusal, error' })),
+    finish_reason: nullable(StepFinish),
     usage: Usage,
     started_at: Instant,
     ended_at: nullable(Instant),
@@ -26,7 +40,7 @@ export const TurnView = Type.Object(
     id: Id,
     session_id: Id,
     state: Type.Enum(['queued', 'running', 'awaiting_input', 'completed', 'failed', 'cancelled']),
-    provider: nullable(Type.String({ description: "The turn's own; null: the session's" })),
+    provider: nullable({ ...Provider, description: "The turn's own; null: the session's" }),
     model: nullable(Type.String()),
     input: Type.Array(Part),
     context: ContextEdits,
@@ -34,7 +48,7 @@ export const TurnView = Type.Object(
     attempt: Count,
     steps: Type.Array(Step),
     usage: Usage,
-    finish_reason: nullable(Type.String({ description: 'stop, length, refusal, max_steps' })),
+    finish_reason: nullable(TurnFinish),
     error: nullable(Failure),
     idempotency_key: nullable(Type.String()),
     created_at: Instant,

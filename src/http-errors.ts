@@ -92,9 +92,6 @@ export function useErrors(app: App): void {
   })
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
-    // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
-    if (request.url.includes('%00'))
-      return done(new BatonError('invalid_request', 'The URL holds a NUL character.'))
     if (request.headers.host === undefined && request.raw.httpVersion === '1.1')
       return done(new BatonError('invalid_request', 'An HTTP/1.1 request needs a Host header.'))
     done()
@@ -118,6 +115,9 @@ export function useErrors(app: App): void {
   }
   // Before its body is read: nobody was asked for a key, and a large one costs seconds.
   app.addHook('preParsing', (request, reply, _, done) => {
+    // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
+    if (request.url.includes('%00'))
+      return done(new BatonError('invalid_request', 'The URL holds a NUL character.'))
     if (request.is404) notHere(request, reply)
     else done()
   })

@@ -76,8 +76,8 @@ const STATUSES: Record<string, string> = {
   default: 'What went wrong',
 }
 
-/** Headers that tell something; each answer has `x-request-id` beside. */
 const HEADERS = {
+  'x-request-id': "The request's id, also in errors: the caller's own, where it sent one",
   Location: 'Where what was made is',
   'x-baton-turn': "The turn's id",
   'Idempotent-Replayed': '`true`: the turn is one that was begun before, under the same key',
@@ -89,8 +89,9 @@ const STARTS = 'post_sessions_id_turns'
 /** Which of them an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   const wait = status === 'default' || status === '503' ? (['Retry-After'] as const) : []
-  if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...wait]
-  return status === '201' && MAKES.test(operation) ? ['Location'] : [...wait]
+  const any = ['x-request-id', ...wait] as const
+  if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
+  return status === '201' && MAKES.test(operation) ? ['Location', ...any] : [...any]
 }
 
 /** Responses with their headers, as references. */

@@ -111,8 +111,7 @@ function useBodies(app: App): void {
     const excess = excessOf(text)
     if (excess) return done(new BatonError('invalid_request', excess))
     void parseJson(request, text, (error, value) => {
-      if (error)
-        return done(new BatonError('invalid_request', `The body is not valid JSON: ${error.message}`))
+      if (error) return done(new BatonError('invalid_request', 'The body is not valid JSON.'))
       done(null, value)
     })
   })

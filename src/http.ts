@@ -2,7 +2,7 @@
  * The HTTP side as one Fastify app: hardening, who may call, validation, errors, the OpenAPI document, and
  * the routes. It owns no state but its connections and open streams, and knows nothing of how its parts do their work.
  */
-import { IncomingMessage, ServerResponse } from 'node:http'
+import { type IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import cors from '@fastify/cors'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
@@ -57,6 +57,7 @@ const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replaye
 export async function buildHttp(deps: HttpDeps): Promise<App> {
   const streams = createStreams({ ...deps, authenticate: deps.auth.authenticate })
   const log: FastifyBaseLogger = deps.log
+  const hardening = hardeningHeaders()
   const app: App = Fastify({
     loggerInstance: log,
     // A request writes a line of its own only where it failed, and says there which it was.
@@ -70,7 +71,9 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     // While it closes, what still comes is answered as usual, in the usual shape.
     return503OnClosing: false,
     genReqId: ({ headers }) => requestId(headers),
-    frameworkErrors: (error, request, reply) => void sendError(error, request, reply),
+    // What the router refuses passes no hook.
+    frameworkErrors: (error, request, reply) =>
+      void sendError(error, request, reply.headers({ ...hardening, ...readableBy(request.headers, deps) })),
     clientErrorHandler: onClientError,
     // Node's own refusal has no body; useErrors makes one.
     http: { requireHostHeader: false },
@@ -87,7 +90,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   // An expectation that nobody knows is none: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
-  await harden(app, deps)
+  await harden(app, deps, hardening)
   await useOpenApi(app, deps.version)
   const routeDeps: RouteDeps = { ...deps, streams }
   operateRoutes(app, routeDeps)
@@ -120,10 +123,13 @@ function closeUnused(app: App, closing: AbortSignal): void {
   closing.addEventListener('abort', () => void setTimeout(closeThem, READ_MS))
 }
 
-async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
+async function harden(
+  app: App,
+  { auth, config }: HttpDeps,
+  hardening: Record<string, string>,
+): Promise<void> {
   app.decorateRequest('caller')
   app.addHook('onRequest', async (request) => auth.assertLocal(request.headers))
-  const hardening = hardeningHeaders()
   app.addHook('onRequest', async (_, reply) => void reply.headers(hardening))
   if (config.corsOrigins.length === 0) return
   await app.register(cors, {
@@ -133,6 +139,17 @@ async function harden(app: App, { auth, config }: HttpDeps): Promise<void> {
     maxAge: 600,
     strictPreflight: false,
   })
+}
+
+/** As the CORS plugin says it. */
+function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Record<string, string> {
+  const allowed = config.corsOrigins.find((known) => known === '*' || known === origin)
+  if (allowed === undefined) return {}
+  return {
+    'access-control-allow-origin': allowed,
+    'access-control-expose-headers': EXPOSED.join(', '),
+    vary: 'Origin',
+  }
 }
 
 /** Helmet's headers, computed once: it would compute them for each request, and here they never change. */

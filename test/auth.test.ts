@@ -11,6 +11,7 @@ const g = await gateway(store, {
   BATON_AUTH: 'keys',
   BATON_ADMIN_KEY: ADMIN,
   BATON_CORS_ORIGINS: 'https://app.test',
+  BATON_BODY_LIMIT: '64KiB',
   OPENAI_API_KEY: 'sk-env',
 })
 t.teardown(async () => {
@@ -347,6 +348,39 @@ t.test('pages of an allowed origin may read the answers, others get no leave', a
     'https://app.test',
     'a page can read why it was refused',
   )
+  const url = (id: string) => `/v1/sessions/${id}`
+  for (const [method, path, status, payload, type = 'application/json'] of [
+    ['GET', '/v1/nothing', 404],
+    ['PUT', '/v1/sessions', 405],
+    ['POST', '/v1/sessions', 400, '{'],
+    ['POST', '/v1/sessions', 413, 'x'.repeat(2 ** 16 + 1)],
+    ['POST', '/v1/sessions', 415, 'a', 'text/plain'],
+    ['GET', url('x'.repeat(513)), 400],
+    ['GET', url('%zz'), 400],
+    ['GET', url('%00'), 400],
+  ] as const) {
+    const answer = await g.call(method, path, payload, {
+      ...bearer(ADMIN),
+      origin: 'https://app.test',
+      ...(payload === undefined ? {} : { 'content-type': type }),
+    })
+    t.match(
+      answer,
+      {
+        status,
+        headers: {
+          'access-control-allow-origin': 'https://app.test',
+          'access-control-expose-headers': /x-request-id/,
+          vary: /Origin/,
+          'x-content-type-options': 'nosniff',
+        },
+        body: { error: { request_id: String } },
+      },
+      `${method} ${path.slice(0, 20)} ${status}`,
+    )
+  }
+  const tooLong = await g.call('GET', url('x'.repeat(513)), undefined, { origin: 'https://evil.test' })
+  t.match(tooLong, { status: 400, headers: { 'access-control-allow-origin': undefined } })
   const other = await g.call('GET', '/v1/sessions', undefined, {
     ...bearer(ADMIN),
     origin: 'https://evil.test',

@@ -1,4 +1,5 @@
 /** What only a real browser can show: logins that end in its window, pages that attack, our own pages under their policies. */
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
@@ -14,7 +15,9 @@ const skip = CHROMIUM === null && process.env.CI !== 'true' ? 'there is no Chrom
 t.test('in a real browser', { skip }, async (t) => {
   const [anthropic, google] = await Promise.all([createAnthropicLogins(), createGoogleLogins()])
   t.teardown(() => Promise.all([anthropic.close(), google.close()]))
+  const allowed = await serve(t, '<title>a frontend</title>')
   const env = {
+    BATON_CORS_ORIGINS: allowed,
     BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL: anthropic.authorizeUrl,
     BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
     BATON_ANTHROPIC_OAUTH_CLIENT_ID: ANTHROPIC,
@@ -29,6 +32,7 @@ t.test('in a real browser', { skip }, async (t) => {
   await logins(t, world, page, () => anthropic.decline('access_denied'))
   await connectorLogin(t, world, page)
   await attacks(t, world, page)
+  await frontend(t, world, page, allowed)
   await t.test('the page of the API’s description works under its policy', async (t) => {
     page.complaints.length = 0
     await page.open(`${world.api.url}/docs`)
@@ -113,18 +117,26 @@ const DRIVE_BY = (api: string) => `Promise.all([
   }).then(({ type }) => type, () => 'refused'),
 ])`
 
-async function attacks(t: Test, { api }: World, page: Page) {
+/** A page at an origin of its own. */
+async function serve(t: Test, html: string): Promise<string> {
   const server = createServer((_, response) => {
     response.setHeader('content-type', 'text/html')
-    response.end(`<form method="post" enctype="text/plain" action="${api.url}/v1/sessions">
-      <input name='{"provider":"openai","model":"driven-by","title":"' value='"}'></form>`)
+    response.end(html)
   }).listen(0, '127.0.0.1')
   await new Promise((resolve) => server.once('listening', resolve))
   t.teardown(() => {
     server.closeAllConnections()
     server.close()
   })
-  const evil = `http://localhost:${(server.address() as AddressInfo).port}/`
+  return `http://localhost:${(server.address() as AddressInfo).port}`
+}
+
+async function attacks(t: Test, { api }: World, page: Page) {
+  const evil = await serve(
+    t,
+    `<form method="post" enctype="text/plain" action="${api.url}/v1/sessions">
+      <input name='{"provider":"openai","model":"driven-by","title":"' value='"}'></form>`,
+  )
   const body = () => page.evaluate('document.body.textContent')
 
   await t.test('a page of another origin changes and learns nothing', async (t) => {
@@ -141,4 +153,54 @@ async function attacks(t: Test, { api }: World, page: Page) {
     const own = `fetch('/v1/credentials').then(({ status }) => status)`
     t.equal(await page.evaluate(own), 403, 'and what it asks of its own origin is refused')
   })
+}
+
+const README = readFileSync(new URL('../../../README.md', import.meta.url), 'utf8')
+
+/** Starts a turn as the README does, leaves with the first event, and reads on until the gateway has no more. */
+const READER = `(async () => {
+  ${/```js\n([\s\S]*?)```/.exec(README)?.[1]}
+  const turn = response.headers.get('x-baton-turn')
+  const chunks = response.body.pipeThrough(new TextDecoderStream()).getReader()
+  let begun = ''
+  while (!/^id: .*\\n/m.test(begun)) begun += (await chunks.read()).value
+  await chunks.cancel()
+  const ids = begun.match(/(?<=^id: ).*(?=\\n)/gm)
+  const source = new EventSource(baton + '/v1/turns/' + turn + '/events?after=' + encodeURIComponent(ids.at(-1)))
+  for (const type of types) source.addEventListener(type, (event) => ids.push(event.lastEventId))
+  await new Promise((resolve) => {
+    source.onerror = () => source.readyState === EventSource.CLOSED && resolve()
+  })
+  return { turn, ids }
+})()`
+
+async function frontend(t: Test, { api, session }: World, page: Page, origin: string) {
+  await t.test(
+    'a page of an allowed origin reads a turn as the README says, to its end and no further',
+    async (t) => {
+      await page.open(origin)
+      const id = await session('openai key')
+      const types = [
+        'turn.created',
+        'turn.started',
+        'step.started',
+        'content.delta',
+        'usage',
+        'message',
+        'step.completed',
+        'turn.completed',
+      ]
+      const given = { baton: api.url, session: id, key: 'none', text: 'slow 5 50', types }
+      for (const [name, value] of Object.entries(given))
+        await page.evaluate(`${name} = ${JSON.stringify(value)}`)
+      const { turn, ids } = await page.evaluate(READER)
+      const frames = await (await api.follow(`/v1/turns/${turn}/events`)).done
+      t.same(
+        ids,
+        frames.map((frame) => frame.id),
+      )
+      const refused = `fetch(baton + '/v1/sessions/' + 'x'.repeat(513)).then(({ status, headers }) => [status, headers.has('x-request-id')])`
+      t.same(await page.evaluate(refused), [400, true], 'and why it is refused')
+    },
+  )
 }

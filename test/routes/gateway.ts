@@ -219,7 +219,7 @@ function fakeTools(store: Store) {
     async list(_, provider) {
       const tool = {
         canonical_name: 'files.read',
-        provider_exposed_name: { openai: 'files__read' },
+        provider_exposed_name: { openai: 'files__read', anthropic: 'files__read', gemini: 'files__read' },
         connector_id: null,
         mcp_tool_name: 'read',
         server: 'files',
@@ -445,7 +445,7 @@ function closed(schema: unknown, open = false): unknown {
 }
 
 /** Those that tell a client something about what it asked for */
-const TELLING = ['Location', 'x-baton-turn', 'Idempotent-Replayed', 'Retry-After']
+const TELLING = ['x-request-id', 'Location', 'x-baton-turn', 'Idempotent-Replayed', 'Retry-After']
 
 /** Holds an answer against the document: throws for an undocumented status, header or field. `body`: of JSON alone. */
 export function documented(document: Document) {

@@ -109,6 +109,26 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
     t.ok(document.components.schemas[name], `${name} is there`)
   }
   t.notMatch(JSON.stringify(document.paths), /Default Response/)
+  // Generators of clients read an object that says nothing of its fields as one that can have none.
+  const silent: string[] = []
+  JSON.stringify(document, (key, value) => {
+    if (value?.type === 'object' && !value.properties && !value.oneOf && !('additionalProperties' in value))
+      silent.push(`${key} ${JSON.stringify(value)}`)
+    return value
+  })
+  t.same(silent, [])
+  const { Session, SessionTool, Turn, Connector, ToolExecution } = document.components.schemas
+  t.match(Session, { properties: { provider: { enum: ['openai', 'anthropic', 'gemini'] } } })
+  t.match(SessionTool, {
+    properties: { provider_exposed_name: { required: ['openai', 'anthropic', 'gemini'] } },
+  })
+  t.match(Turn, { properties: { finish_reason: { enum: ['stop', 'length', 'refusal', 'max_steps', null] } } })
+  t.match(Connector, {
+    properties: { mode: { enum: Array }, pin: { enum: Array }, transport: { enum: Array } },
+  })
+  t.match(ToolExecution, {
+    properties: { outcome: { enum: ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown', null] } },
+  })
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
     'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
   })
