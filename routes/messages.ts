@@ -1,7 +1,8 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
+import { isDeepStrictEqual } from 'node:util'
 import { Type } from 'typebox'
 import { newId } from '../src/chat/ids.ts'
-import type { Part } from '../src/chat/message.ts'
+import type { Part, Provenance } from '../src/chat/message.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -138,15 +139,17 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
   )
 }
 
-/** Reasoning without its token where its text is another now: the provider refuses the one beside the other. */
-function withFittingToken(part: Part, before: readonly Part[]): Part {
-  if (part.type !== 'reasoning' || part.provenance.opaque === undefined) return part
-  const { opaque, ...provenance } = part.provenance
-  const texts = before.flatMap((old) =>
-    old.type === 'reasoning' && old.provenance.opaque === opaque ? [old.text] : [],
-  )
-  return texts.length === 0 || texts.includes(part.text) ? part : { ...part, provenance }
+/** A part without its token where it says something else now: the provider refuses the one beside the other. */
+function withFittingToken(part: Signed, before: readonly Signed[]): Signed {
+  const { provenance } = part
+  if (provenance?.opaque === undefined) return part
+  const { opaque, ...origin } = provenance
+  const signed = before.filter((old) => old.provenance?.opaque === opaque)
+  const fits = signed.length === 0 || signed.some((old) => isDeepStrictEqual({ ...old, provenance }, part))
+  return fits ? part : { ...part, provenance: origin }
 }
+
+type Signed = Part & { provenance?: Provenance }
 
 const notFound = (id: string) =>
   new BatonError('message_not_found', `No message ${id} exists in this session.`)
