@@ -1,8 +1,7 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
-import { isDeepStrictEqual } from 'node:util'
 import { Type } from 'typebox'
+import { withFittingToken } from '../src/chat/edits.ts'
 import { newId } from '../src/chat/ids.ts'
-import type { Part, Provenance } from '../src/chat/message.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -138,18 +137,6 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     },
   )
 }
-
-/** A part without its token where it says something else now: the provider refuses the one beside the other. */
-function withFittingToken(part: Signed, before: readonly Signed[]): Signed {
-  const { provenance } = part
-  if (provenance?.opaque === undefined) return part
-  const { opaque, ...origin } = provenance
-  const signed = before.filter((old) => old.provenance?.opaque === opaque)
-  const fits = signed.length === 0 || signed.some((old) => isDeepStrictEqual({ ...old, provenance }, part))
-  return fits ? part : { ...part, provenance: origin }
-}
-
-type Signed = Part & { provenance?: Provenance }
 
 const notFound = (id: string) =>
   new BatonError('message_not_found', `No message ${id} exists in this session.`)
