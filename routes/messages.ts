@@ -1,7 +1,7 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
 import { Type } from 'typebox'
+import { withFittingToken } from '../src/chat/edits.ts'
 import { newId } from '../src/chat/ids.ts'
-import type { Part } from '../src/chat/message.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -136,16 +136,6 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       return { deleted }
     },
   )
-}
-
-/** Reasoning without its token where its text is another now: the provider refuses the one beside the other. */
-function withFittingToken(part: Part, before: readonly Part[]): Part {
-  if (part.type !== 'reasoning' || part.provenance.opaque === undefined) return part
-  const { opaque, ...provenance } = part.provenance
-  const texts = before.flatMap((old) =>
-    old.type === 'reasoning' && old.provenance.opaque === opaque ? [old.text] : [],
-  )
-  return texts.length === 0 || texts.includes(part.text) ? part : { ...part, provenance }
 }
 
 const notFound = (id: string) =>

@@ -2,8 +2,9 @@
  * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The
  * guard at the end holds for every provider: no tool call may be parted from its result.
  */
+import { isDeepStrictEqual } from 'node:util'
 import { BatonError } from '../errors.ts'
-import { type MessageInput, toolCalls } from './message.ts'
+import { type MessageInput, type Part, type Provenance, toolCalls } from './message.ts'
 
 export type ContextEdit =
   | { op: 'insert_before' | 'insert_after' | 'replace_at'; index: number; message: MessageInput }
@@ -19,15 +20,33 @@ export function applyEdits<M extends MessageInput>(
   edits: readonly ContextEdit[],
 ): (M | MessageInput)[] {
   const list: (M | MessageInput)[] = [...history]
+  const before = edits.length > 0 ? history.flatMap(({ parts }) => parts) : []
   edits.forEach((edit, i) => {
     const at = position(edit, list.length, i)
-    if (edit.op === 'delete_at') list.splice(at, 1)
-    else if (edit.op === 'replace_at') list.splice(at, 1, edit.message)
-    else list.splice(edit.op === 'insert_before' ? at : at + 1, 0, edit.message)
+    if (edit.op === 'delete_at') {
+      list.splice(at, 1)
+      return
+    }
+    const parts = edit.message.parts.map((part) => withFittingToken(part, before))
+    const message = { ...edit.message, parts }
+    if (edit.op === 'replace_at') list.splice(at, 1, message)
+    else list.splice(edit.op === 'insert_before' ? at : at + 1, 0, message)
   })
   if (edits.length > 0) assertWholeExchanges(history, list)
   return list
 }
+
+/** A part without its token where it says something else now: the provider refuses the one beside the other. */
+export function withFittingToken(part: Signed, before: readonly Signed[]): Signed {
+  const { provenance } = part
+  if (provenance?.opaque === undefined) return part
+  const { opaque, ...origin } = provenance
+  const signed = before.filter((old) => old.provenance?.opaque === opaque)
+  const fits = signed.length === 0 || signed.some((old) => isDeepStrictEqual({ ...old, provenance }, part))
+  return fits ? part : { ...part, provenance: origin }
+}
+
+type Signed = Part & { provenance?: Provenance }
 
 function position(edit: ContextEdit, length: number, i: number): number {
   const at = edit.index < 0 ? length + edit.index : edit.index

@@ -148,12 +148,15 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     if (!call.connector || tool.mcp_tool_name === null) {
       throw new McpError('unavailable', 'its server is no longer bound', { sent: false })
     }
-    return deps.mcp.call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
-      timeoutMs: call.timeoutMs,
-      maxTotalMs: longest(call.timeoutMs),
-      signal: call.signal,
-      onProgress: paced(call.onProgress),
-    })
+    const progress = paced(call.onProgress)
+    return deps.mcp
+      .call(deps.specFor(call.connector), tool.mcp_tool_name, args, {
+        timeoutMs: call.timeoutMs,
+        maxTotalMs: longest(call.timeoutMs),
+        signal: call.signal,
+        onProgress: progress.tell,
+      })
+      .finally(progress.end)
   }
 
   /** What a failed call means: whether it may have taken effect is never hidden. */
@@ -234,14 +237,28 @@ async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall)
   return deadline.race(work).finally(deadline.clear)
 }
 
-/** What comes too soon after the last is dropped: the next one says more. */
-function paced(tell: ExecutorCall['onProgress']): ExecutorCall['onProgress'] {
-  let from = 0
-  return ({ message, ...done }) => {
-    const at = performance.now()
-    if (at < from) return
-    from = at + PROGRESS.everyMs
+/** What comes too soon after the last waits, and gives way to what says more; the last is told whatever follows. */
+function paced(tell: ExecutorCall['onProgress']): { tell: ExecutorCall['onProgress']; end: () => void } {
+  let held: McpProgress | undefined
+  let pause: NodeJS.Timeout | undefined
+  const say = (): void => {
+    pause = undefined
+    if (!held) return
+    const { message, ...done } = held
+    held = undefined
+    pause = setTimeout(say, PROGRESS.everyMs)
     tell({ ...done, ...(message === undefined ? {} : { message: cutUtf8(message, PROGRESS.bytes) }) })
+  }
+  return {
+    tell(progress) {
+      held = progress
+      if (!pause) say()
+    },
+    end() {
+      clearTimeout(pause)
+      say()
+      clearTimeout(pause)
+    },
   }
 }
 

@@ -114,3 +114,22 @@ t.test('no edit parts a call from its result', async (t) => {
     'old gaps stay',
   )
 })
+
+t.test('a part that an edit gives back with other words loses its token', async (t) => {
+  const signed = (text: string, opaque?: string): MessageInput => ({
+    role: 'assistant',
+    parts: [
+      {
+        type: 'text',
+        text,
+        provenance: { provider: 'gemini', model: 'm', credential_id: null, ...(opaque && { opaque }) },
+      },
+    ],
+  })
+  const history = [said('a'), signed('b', 'one')]
+  const replaced = (message: MessageInput) =>
+    applyEdits(history, [{ op: 'replace_at', index: 1, message }])[1]
+  t.strictSame(replaced(signed('b', 'one')), signed('b', 'one'))
+  t.strictSame(replaced(signed('other', 'one')), signed('other'))
+  t.strictSame(replaced(signed('other', 'of another session')), signed('other', 'of another session'))
+})

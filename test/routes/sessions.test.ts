@@ -232,6 +232,30 @@ t.test(
   },
 )
 
+t.test('a text or a call that is edited loses its token, and what stays beside it does not', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const origin = { provider: 'gemini', model: 'm', credential_id: null }
+  const said = (text: string, opaque?: string) => ({
+    type: 'text',
+    text,
+    provenance: { ...origin, ...(opaque && { opaque }) },
+  })
+  const asked = (path: string, opaque?: string) => ({
+    type: 'tool_call',
+    call_id: 'call_1',
+    name: 'files.read',
+    arguments: { path, depth: 1 },
+    provenance: { ...origin, ...(opaque && { opaque }) },
+  })
+  const { body } = await call('POST', url, {
+    role: 'assistant',
+    parts: [said('a', 'one'), said('', 'two'), asked('a.txt', 'three')],
+  })
+  const patch = async (parts: object[]) => (await call('PATCH', `${url}/${body.id}`, { parts })).body.parts
+  const edited = await patch([said('a', 'one'), said('b', 'two'), asked('b.txt', 'three')])
+  t.same(edited, [said('a', 'one'), said('b'), asked('b.txt')])
+})
+
 t.test('an answer with nothing in it can be given to another session', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const empty = { role: 'assistant', parts: [] }

@@ -1,4 +1,5 @@
 /** One tool call from the model's arguments to the settled result. */
+import { EventEmitter, once } from 'node:events'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import t from 'tap'
@@ -98,7 +99,26 @@ t.test('a flood of progress is told in a few words, now and then', async (t) => 
   await setUp({ deps: { mcp } }).run({}, { onProgress: (progress) => told.push(progress) })
   t.match(told[0], { progress: 1, message: /^é+$/ })
   t.equal(Buffer.byteLength(told[0]?.message ?? ''), 2_000)
+  t.match(told.at(-1), { progress: 50_000 }, 'the last word before the end')
   t.ok(told.length <= 2 + (performance.now() - started) / 100, `${told.length} of fifty thousand`)
+})
+
+t.test('the last progress of a burst is told while the call goes on', async (t) => {
+  const told: number[] = []
+  const heard = new EventEmitter()
+  const mcp: ExecutorDeps['mcp'] = {
+    async call(_spec, _name, _args, { onProgress }) {
+      for (const progress of [1, 2, 3]) onProgress?.({ progress })
+      await once(heard, 'third', { signal: AbortSignal.timeout(5_000) })
+      return ok()
+    },
+  }
+  const onProgress = ({ progress }: McpProgress): void => {
+    told.push(progress)
+    if (progress === 3) heard.emit('third')
+  }
+  t.match(await setUp({ deps: { mcp } }).run({}, { onProgress }), { result: { outcome: 'ok' } })
+  t.strictSame(told, [1, 3])
 })
 
 t.test('what cannot be called is not sent, and the model is told why', async (t) => {
