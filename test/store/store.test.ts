@@ -369,6 +369,30 @@ async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
     t.equal(await value(db, 'select 1'), 1)
   })
 
+  await t.test('a server whose defaults are stricter serves all the same', async (t) => {
+    const own = await newDatabase(t, databaseUrl)
+    const name = new URL(own).pathname.slice(1)
+    for (const [setting, value] of [
+      ['default_transaction_isolation', 'serializable'],
+      ['lock_timeout', '100'],
+    ])
+      await admin.query(`alter database ${name} set ${setting} = '${value}'`)
+    const db = openPostgres(own, 2)
+    t.teardown(() => db.close())
+    await db.query('create table one (n int)')
+    await db.query('insert into one values (0)')
+    const add = (queries: Pick<Db, 'query'>) => queries.query('update one set n = n + 1')
+    let waiting: Promise<unknown> | undefined
+    await db.transaction(async (queries) => {
+      await add(queries)
+      t.ok(isUnavailable(await rejection(add(db))), 'what it does not wait for may come later')
+      waiting = add(db)
+      await sleep(30)
+    })
+    await waiting
+    t.equal(await value(db, 'select n from one'), 2)
+  })
+
   await t.test('a server that is not there', async (t) => {
     const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: null, poolSize: 1 })
     t.ok(isUnavailable(await rejection(nowhere)))
