@@ -11,7 +11,7 @@ import { sha256 } from './chat/json.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
-import type { ApiKey, Page, PageRequest, Scope, Store } from './store/store.ts'
+import type { ApiKey, FoundKey, Page, PageRequest, Scope, Store } from './store/store.ts'
 
 /** A key to be made; without `expires_at` it holds until it is revoked. */
 export interface NewKey {
@@ -74,8 +74,6 @@ interface AuthDeps {
   config: Pick<Config, 'auth' | 'adminKey' | 'corsOrigins'>
   store: Pick<Store, 'keys' | 'audit'>
   bus: Pick<Bus, 'publish' | 'subscribe'>
-  /** Milliseconds; for tests */
-  now?: () => number
 }
 
 /** How long a key that was found may be used without asking the store again. */
@@ -84,8 +82,8 @@ const CACHE_SIZE = 10_000
 const USES_EVERY_MS = 10_000
 
 /** Hears of revocations on the bus until it is closed. */
-export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Auth {
-  const known = new Map<string, { key: ApiKey; until: number }>()
+export function createAuth({ config, store, bus }: AuthDeps): Auth {
+  const known = new Map<string, { key: FoundKey; until: number }>()
   const uses = new Set<string>()
   const adminHash = config.adminKey === null ? null : Buffer.from(sha256(config.adminKey), 'hex')
   const unsubscribe = bus.subscribe('keys', forget)
@@ -103,14 +101,14 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
     if (ids.length > 0) await store.keys.used(ids).catch(() => {})
   }
 
-  async function byHash(hash: string): Promise<ApiKey> {
+  async function byHash(hash: string): Promise<FoundKey> {
     const cached = known.get(hash)
-    if (cached && cached.until > now()) return cached.key
+    if (cached && cached.until > performance.now()) return cached.key
     known.delete(hash)
     const key = await store.keys.byHash(hash)
     if (!key) throw unauthenticated('The key is not known.')
     if (known.size >= CACHE_SIZE) known.clear()
-    known.set(hash, { key, until: now() + CACHE_MS })
+    known.set(hash, { key, until: performance.now() + CACHE_MS })
     return key
   }
 
@@ -122,9 +120,7 @@ export function createAuth({ config, store, bus, now = Date.now }: AuthDeps): Au
     }
     const key = await byHash(hash)
     if (key.revoked_at !== null) throw unauthenticated('The key was revoked.')
-    if (key.expires_at !== null && Date.parse(key.expires_at) <= now()) {
-      throw unauthenticated('The key has expired.')
-    }
+    if (key.is_expired) throw unauthenticated('The key has expired.')
     uses.add(key.id)
     return { owner: key.owner, admin: key.scopes.includes('admin'), key_id: key.id }
   }

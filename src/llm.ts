@@ -85,7 +85,7 @@ export interface LlmDeps {
   log: Logger
   /** Absent: an own pool of connections */
   dispatcher?: Dispatcher
-  /** Milliseconds since the epoch */
+  /** Milliseconds, for how long things take */
   now?(): number
   /** Rejects when the signal is aborted */
   sleep?(ms: number, signal: AbortSignal): Promise<unknown>
@@ -134,7 +134,7 @@ interface Progress {
 
 export function createLlm(deps: LlmDeps): Llm {
   const { limits, metrics, log } = deps
-  const now = deps.now ?? Date.now
+  const now = deps.now ?? (() => performance.now())
   const random = deps.random ?? Math.random
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const dispatcher = deps.dispatcher ?? newAgent(limits)
@@ -229,7 +229,7 @@ export function createLlm(deps: LlmDeps): Llm {
     while (true) {
       let held: ModelEvent[] | null = []
       const release = () => {
-        progress.firstEventMs ??= now() - progress.started
+        progress.firstEventMs ??= Math.round(now() - progress.started)
         held?.forEach(hand)
         held = null
       }
@@ -278,7 +278,7 @@ export function createLlm(deps: LlmDeps): Llm {
     const { provider, id } = deployment
     const { attempts, firstEventMs, usage } = progress
     const { model, session_id } = request
-    const ms = now() - progress.started
+    const ms = Math.round(now() - progress.started)
     metrics.modelCallEnded({ provider, model, outcome, ms, firstEventMs, usage })
     logEnd(log, 'model call ended', {
       session_id,

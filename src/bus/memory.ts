@@ -12,6 +12,7 @@ import { createMemoryPlaces } from './places.ts'
 interface MemoryBusDeps {
   limits?: Partial<LogLimits>
   metrics?: Pick<Metrics, 'eventsAppended'>
+  /** Of cursors. What is kept for how long goes by the monotonic clock: one that is set forward makes nothing old */
   now?(): number
 }
 
@@ -55,7 +56,7 @@ class Log {
     this.tag = sessionTag(session)
     this.now = now
     this.lastMs = now()
-    this.usedAt = this.lastMs
+    this.usedAt = performance.now()
   }
 
   get last(): number {
@@ -211,7 +212,7 @@ class Following implements AsyncIterator<ReadItem>, Reader {
   #end(): IteratorResult<ReadItem> {
     this.#isOver = true
     if (this.#log?.readers.delete(this)) {
-      this.#log.usedAt = this.#log.now()
+      this.#log.usedAt = performance.now()
       this.#options.signal.removeEventListener('abort', this.wake)
     }
     return { value: undefined, done: true }
@@ -254,8 +255,9 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
   }
   const tallies = new Map<string, { count: number; until: number }>()
   const sweep = setInterval(() => {
-    for (const [name, { until }] of tallies) if (until <= now()) tallies.delete(name)
-    const oldest = now() - limits.idleMs
+    const ms = performance.now()
+    for (const [name, { until }] of tallies) if (until <= ms) tallies.delete(name)
+    const oldest = ms - limits.idleMs
     for (const [session, log] of logs) {
       if (log.readers.size === 0 && log.usedAt < oldest) forget(session, log)
     }
@@ -268,7 +270,7 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       const before = log.total
       const cursors = events.map((event) => log.append(event))
       total += log.total - before
-      log.usedAt = log.lastMs
+      log.usedAt = performance.now()
       if (log.events.length > limits.maxEvents || log.bytes > limits.maxBytes) {
         // A tenth at once, so that not every event pays for the move.
         trim(log, Math.floor(limits.maxEvents * 0.9), limits.maxBytes * 0.9)
@@ -305,7 +307,8 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
     places: createMemoryPlaces,
     async tally(name, seconds) {
       const known = tallies.get(name)
-      const tally = known && known.until > now() ? known : { count: 0, until: now() + seconds * 1000 }
+      const ms = performance.now()
+      const tally = known && known.until > ms ? known : { count: 0, until: ms + seconds * 1000 }
       tallies.set(name, tally)
       return ++tally.count
     },

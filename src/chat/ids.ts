@@ -13,8 +13,12 @@ export function newId(prefix: IdPrefix): string {
   if (now > lastMs) {
     lastMs = now
     count = 0
-  } else count++
-  return `${prefix}_${base32(lastMs, 10)}${base32(count & 1023, 2)}${random(12)}`
+  } else if (++count > 1023) {
+    // A clock that was set back does not come by for long.
+    lastMs++
+    count = 0
+  }
+  return `${prefix}_${base32(lastMs, 10)}${base32(count, 2)}${random(12)}`
 }
 
 function base32(value: number, length: number): string {

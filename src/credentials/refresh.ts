@@ -62,9 +62,10 @@ const MOST_PER_ROUND = 200
 export function createRefresher(deps: RefresherDeps): Refresher {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
+  const uptime = deps.now ?? (() => performance.now())
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const claimSeconds = deps.claimSeconds ?? 30
-  const renewals = createRenewals({ http, now })
+  const renewals = createRenewals({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const setups = new Map<string, Promise<Credential>>()
   const forced = new Map<string, { version: number; at: number }>()
@@ -153,8 +154,8 @@ export function createRefresher(deps: RefresherDeps): Refresher {
   }
 
   function noteForced({ id, version }: Credential): void {
-    for (const [known, { at }] of forced) if (now() - at >= FORCED_MS) forced.delete(known)
-    forced.set(id, { version, at: now() })
+    for (const [known, { at }] of forced) if (uptime() - at >= FORCED_MS) forced.delete(known)
+    forced.set(id, { version, at: uptime() })
   }
 
   async function save(row: Credential, { secret, expires_at }: Renewed): Promise<Credential> {
@@ -176,9 +177,10 @@ export function createRefresher(deps: RefresherDeps): Refresher {
   /** Unless a sibling won meanwhile: then its tokens are the ones. */
   async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
     const { code } = failure
-    const reason = reasonOf(failure)
-    await store.credentials.fail(row.id, row.version, reason)
-    log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
+    // That it has ended is only what the clock here says, which may be ahead: a person would have to log in for that.
+    const ended = failure === SPENT ? 'ended' : undefined
+    const isOver = await store.credentials.fail(row.id, row.version, reasonOf(failure), ended)
+    if (isOver) log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
     return reread(row)
   }
 
@@ -218,7 +220,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       },
       async onUnauthorized() {
         const last = forced.get(current.id)
-        if (last?.version === current.version && now() - last.at < FORCED_MS) return false
+        if (last?.version === current.version && uptime() - last.at < FORCED_MS) return false
         const { version } = current
         current = await renew(current, true)
         return current.version !== version

@@ -39,26 +39,33 @@ const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
 /** Logins come and go in a long-lived process. */
 const MOST_PAUSES = 1000
 
-export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }): Renewals {
+interface RenewalsDeps {
+  http: OAuthHttp
+  now(): number
+  /** Of pauses: a clock that is set back must not make them longer */
+  uptime(): number
+}
+
+export function createRenewals({ http, now, uptime }: RenewalsDeps): Renewals {
   const pauses = new Map<string, { until: number; error: BatonError }>()
   const breakers = new Map<string, Breaker>()
 
   function breakerOf(provider: string): Breaker {
-    const breaker = breakers.get(provider) ?? createBreaker({ now })
+    const breaker = breakers.get(provider) ?? createBreaker({ now: uptime })
     breakers.set(provider, breaker)
     return breaker
   }
 
   function pause(id: string, error: BatonError, ms: number): void {
     pauses.delete(id)
-    pauses.set(id, { until: now() + Math.max(ms, SHORTEST_PAUSE_MS), error })
+    pauses.set(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
     const [oldest] = pauses.keys()
     if (pauses.size > MOST_PAUSES && oldest !== undefined) pauses.delete(oldest)
   }
 
   function assertFree(id: string, breaker: Breaker): void {
     const paused = pauses.get(id)
-    if (paused && paused.until > now()) throw paused.error
+    if (paused && paused.until > uptime()) throw paused.error
     const waitMs = breaker.waitMs()
     if (waitMs === 0) return
     throw new BatonError(
@@ -85,7 +92,7 @@ export function createRenewals({ http, now }: { http: OAuthHttp; now(): number }
   }
 
   return {
-    isPaused: (id) => (pauses.get(id)?.until ?? 0) > now(),
+    isPaused: (id) => (pauses.get(id)?.until ?? 0) > uptime(),
     async ask(login, id, secret, call) {
       const breaker = breakerOf(login.vendor.provider)
       assertFree(id, breaker)

@@ -15,7 +15,10 @@ export interface Backoff {
 }
 
 /** Full jitter (0 to 0.5 s · 2ⁿ, at most 60 s), so that many gateways do not come back at the same moment. */
-export function createBackoff(random: () => number = Math.random, now: () => number = Date.now): Backoff {
+export function createBackoff(
+  random: () => number = Math.random,
+  now: () => number = () => performance.now(),
+): Backoff {
   let failures = 0
   let openUntil = 0
   return {

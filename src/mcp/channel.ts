@@ -30,7 +30,7 @@ export interface ChannelEnd {
 /** A channel that is being kept, whether or not it is open at this moment. */
 export interface Channel {
   /**
-   * Open until this time, milliseconds since the epoch; an earlier time than before has no effect. False
+   * Open until this time of `performance.now()`; an earlier time than before has no effect. False
    * where its time had run out: it takes a new channel then.
    */
   extend(untilMs: number): boolean
@@ -47,16 +47,19 @@ export function keepChannel(
   let timer: NodeJS.Timeout | undefined
   const arm = (): void => {
     clearTimeout(timer)
-    timer = setTimeout(() => (Date.now() < until ? arm() : stopped.abort()), Math.max(0, until - Date.now()))
+    timer = setTimeout(
+      () => (performance.now() < until ? arm() : stopped.abort()),
+      Math.max(0, until - performance.now()),
+    )
     timer.unref()
   }
   const run = async (): Promise<void> => {
     let pause = FIRST_PAUSE_MS
     let end: ChannelEnd = {}
     while (!stopped.signal.aborted && !end.isUnsupported) {
-      const opened = Date.now()
+      const opened = performance.now()
       end = await open(stopped.signal, end).catch(() => end)
-      if (Date.now() - opened > HEALTHY_MS) pause = FIRST_PAUSE_MS
+      if (performance.now() - opened > HEALTHY_MS) pause = FIRST_PAUSE_MS
       const wait = Math.max(pause, Math.min(end.retryMs ?? 0, LONGEST_PAUSE_MS))
       pause = Math.min(pause * 2, LONGEST_PAUSE_MS)
       await sleep(wait, undefined, { signal: stopped.signal, ref: false }).catch(() => {})

@@ -32,7 +32,6 @@ export interface CallRequest {
   tool: McpTool | undefined
   args: Record<string, unknown>
   timeoutMs: number
-  maxTotalMs: number
   signal: AbortSignal
   onProgress?: ((progress: McpProgress) => void) | undefined
 }
@@ -141,8 +140,8 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
   const result = await client.callTool(
     { name, arguments: call.args },
     {
+      // The limit for the whole is the signal's: the SDK's own goes by a clock that may be set.
       timeout: call.timeoutMs,
-      maxTotalTimeout: call.maxTotalMs,
       resetTimeoutOnProgress: true,
       signal,
       onprogress: ({ progress, total, message }) =>

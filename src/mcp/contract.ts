@@ -97,9 +97,12 @@ export interface ToolList {
   left_out: ToolProblem[]
   /** SHA-256 over the canonical JSON of `tools`, and of what was left out, by name: equal lists have equal hashes */
   hash: string
-  /** Milliseconds since the epoch, as is the next */
+  /** Milliseconds since the epoch */
   fetched_at: number
-  /** It is asked for again after this, as its server wishes, unless a change is announced before */
+  /**
+   * It is asked for again after this time of `performance.now()` here, as its server wishes, unless a change is
+   * announced before
+   */
   fresh_until: number
 }
 
@@ -240,8 +243,8 @@ export interface Mcp {
    * the last one never lost. Only the announcement: list again and compare hashes. Returns the unsubscriber.
    */
   onListChanged(fn: (key: string) => void): () => void
-  /** Keeps a channel for the server's notifications open until this time (milliseconds since the epoch). */
-  interest(spec: McpServerSpec, untilMs: number): void
+  /** Keeps a channel for the server's notifications open for so long from now. */
+  interest(spec: McpServerSpec, forMs: number): void
   /** Nobody asks for this key any more: its connection ends with the calls that run on it. */
   release(key: string): void
   /** Closes one connection, or all for good: waits for running calls up to ten seconds, then kills process groups. */

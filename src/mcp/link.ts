@@ -36,7 +36,7 @@ const MAX_TIMEOUTS = 3
 
 /** One connection at a time for all who use a key, with those that its former users still run on. */
 export class Link {
-  lastUsed = Date.now()
+  lastUsed = performance.now()
   readonly #options: LinkOptions
   readonly #backoff = createBackoff()
   readonly #open = new Set<Held>()
@@ -105,7 +105,7 @@ export class Link {
 
   #leave(): void {
     this.#users--
-    this.lastUsed = Date.now()
+    this.lastUsed = performance.now()
     if (this.#users === 0) this.#onDrained?.()
     this.#armIdle()
   }
@@ -130,7 +130,7 @@ export class Link {
     try {
       const held = await this.#establish(spec)
       this.#held = held
-      this.#verdict = { value: held.connection.verdict, until: Date.now() + VERDICT_MS }
+      this.#verdict = { value: held.connection.verdict, until: performance.now() + VERDICT_MS }
       this.succeeded()
       this.#watch()
       // Whoever asked for it may have left meanwhile.
@@ -145,7 +145,7 @@ export class Link {
 
   async #establish(spec: McpServerSpec): Promise<Held> {
     const { openConnection } = await import('./connection.ts')
-    const known = this.#verdict && this.#verdict.until > Date.now() ? this.#verdict.value : null
+    const known = this.#verdict && this.#verdict.until > performance.now() ? this.#verdict.value : null
     let held: Held | null = null
     const context: ConnectionContext = {
       ...this.#options.context(spec),
@@ -236,18 +236,18 @@ export class Link {
     return this.#lastError ? 'down' : 'idle'
   }
 
-  /** Keeps the connection, and its channel for notifications, until then if one stands by now. */
-  interest(spec: McpServerSpec, untilMs: number): void {
+  /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
+  interest(spec: McpServerSpec, forMs: number): void {
     this.#idleMs = this.#options.idleMs(spec)
     this.#isReleased = false
-    this.#interestUntil = Math.max(this.#interestUntil, untilMs)
+    this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
     this.#watch()
     this.#armIdle()
   }
 
   #watch(): void {
     const connection = this.#held?.connection
-    if (!connection || this.#interestUntil <= Date.now()) return
+    if (!connection || this.#interestUntil <= performance.now()) return
     if (this.#channel?.extend(this.#interestUntil)) return
     this.#channel = keepChannel(
       (signal, previous) => connection.listen(signal, previous),
@@ -261,12 +261,12 @@ export class Link {
     if (!this.#held || this.#users > 0) return
     if (this.#isReleased) return this.rest()
     const at = Math.max(this.lastUsed + this.#idleMs, this.#interestUntil)
-    this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - Date.now()))
+    this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - performance.now()))
     this.#idleTimer.unref()
   }
 
   #armOrRest(at: number): void {
-    if (Date.now() >= at) this.rest()
+    if (performance.now() >= at) this.rest()
     else this.#armIdle()
   }
 
@@ -294,7 +294,7 @@ export class Link {
 
   /** Nobody uses or watches it now */
   isIdle(): boolean {
-    return this.#users === 0 && this.#connecting === null && this.#interestUntil <= Date.now()
+    return this.#users === 0 && this.#connecting === null && this.#interestUntil <= performance.now()
   }
 
   /** Aborts with `close`: what may take long and is no call does not keep it waiting */

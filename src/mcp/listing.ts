@@ -25,7 +25,7 @@ export interface Listing {
 type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerInfo }>
 
 /** A listing that asks by `fetch`, one request at a time. */
-export function createListing(fetch: Fetch, now: () => number = Date.now): Listing {
+export function createListing(fetch: Fetch, now: () => number = () => performance.now()): Listing {
   let kept: ToolList | null = null
   let underWay: Promise<ToolList> | null = null
   /** Announced, and no fetch has begun since */
@@ -39,8 +39,8 @@ export function createListing(fetch: Fetch, now: () => number = Date.now): Listi
     isOutdated = false
     const { server, tools, left_out, ttlMs } = await fetch(spec)
     const hash = hashTools({ tools, left_out })
-    const fetched_at = now()
-    const fresh_until = fetched_at + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
+    const fetched_at = Date.now()
+    const fresh_until = now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }
     if (kept && kept.hash !== list.hash) countChange()
     kept = list

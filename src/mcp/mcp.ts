@@ -115,8 +115,8 @@ export function createMcp(options: McpOptions): Mcp {
     isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
     onListChanged: announcer.subscribe,
-    interest(spec, untilMs) {
-      if (!isClosed) serverFor(spec).link.interest(spec, untilMs)
+    interest(spec, forMs) {
+      if (!isClosed) serverFor(spec).link.interest(spec, forMs)
     },
     release: (key) => servers.get(key)?.link.release(),
     async close(key) {

@@ -60,14 +60,14 @@ export function createServer(options: LinkOptions): Server {
 
   const callOn = async (
     connection: Connection,
-    { spec, tool, args, deadline, options: { timeoutMs, maxTotalMs, onProgress } }: Call,
+    { spec, tool, args, deadline, options: { timeoutMs, onProgress } }: Call,
   ): Promise<unknown> => {
     // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
     if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
     const definition = listing.cached()?.tools.find(({ name }) => name === tool)
     deadline.markSent()
     const { signal } = deadline
-    return connection.call({ name: tool, tool: definition, args, timeoutMs, maxTotalMs, signal, onProgress })
+    return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress })
   }
 
   const callOnce = (call: Call): Promise<unknown> =>

@@ -78,7 +78,7 @@ export async function negotiate(
   verdict: Verdict | null,
   budgetMs: number,
 ): Promise<Wire> {
-  const until = Date.now() + budgetMs
+  const until = performance.now() + budgetMs
   const attempt = (options: Negotiation): Promise<Wire> =>
     openWire(spec, context, options, { ms: budgetMs, until })
   if (verdict) return attempt({ prior: verdict })
@@ -110,7 +110,7 @@ async function openWire(
   options: Negotiation,
   budget: { ms: number; until: number },
 ): Promise<Wire> {
-  const left = Math.max(0, budget.until - Date.now())
+  const left = Math.max(0, budget.until - performance.now())
   const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
   const given = new AbortController()
   const exchange: Exchange = { isStreaming: false, abort: () => given.abort(), signal: given.signal }
@@ -296,12 +296,12 @@ function resumptionPacer(
   isModern: () => boolean,
 ): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
   let floor = 50
-  let last = 0
+  let last = Number.NEGATIVE_INFINITY
   return (reconnect, delay) => {
     // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
     if (isModern()) throw new Error('the revision has no resumption')
     if (!hasPending()) return
-    const now = Date.now()
+    const now = performance.now()
     floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
     last = now
     const timer = setTimeout(() => hasPending() && reconnect(), Math.max(delay, floor))

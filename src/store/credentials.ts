@@ -168,13 +168,15 @@ function refreshing(db: Db) {
         [id, owner],
       )
     },
-    async fail(id, version, reason) {
-      await db.query(
+    fail: async (id, version, reason, ended) =>
+      (await value(
+        db,
         `update credential set state = 'needs_reauth', reason = $3, updated_at = clock_timestamp()
-          where id = $1 and version = $2 and state = 'active'`,
-        [id, version, reason],
-      )
-    },
+          where id = $1 and version = $2 and state = 'active'
+            and ($4::text is null or expires_at <= clock_timestamp())
+         returning 1`,
+        [id, version, reason, ended ?? null],
+      )) !== null,
   } satisfies Partial<Credentials>
 }
 

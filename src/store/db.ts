@@ -46,8 +46,8 @@ export const violated = (thrown: unknown): string | null =>
 export const unavailable = (why: string, cause: unknown = new Error(why)): BatonError =>
   new BatonError('unavailable', 'The database is not available.', { retryAfter: 2, cause })
 
-/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
-const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
+/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), locks, shutdown, system. */
+const SERVER_CLASSES = new Set(['08', '53', '55', '57', '58', '25', '40'])
 
 /** What a database answered in place of rows: `unavailable` where another time may do, else QueryFailure. */
 export function refusal(

@@ -92,20 +92,20 @@ export function createExecutions(db: Db, parts: Parts): Executions {
         record({ ...decision, sealed_arguments: sealed, ...(shown ? { arguments: document(shown) } : {}) }),
       ])
     },
-    async prune(before) {
+    async prune(seconds) {
       let pruned = 0
       for (;;) {
         const gone = await value<number>(
           db,
           `with gone as (
              delete from execution where id in (
-               select id from execution e where state = 'settled' and ended_at < $1::timestamptz
+               select id from execution e where state = 'settled' and ended_at < now() - make_interval(secs => $1)
                   and not exists (select from turn where id = e.turn_id and ended_at is null)
                 order by ended_at limit ${PRUNED_AT_ONCE}
              ) returning 1
            )
            select count(*)::float8 from gone`,
-          [before],
+          [seconds],
         )
         if (!gone) return pruned
         pruned += gone

@@ -17,7 +17,14 @@ export function createKeys(db: Db): Keys {
       if (!made) throw new Error('a key was stored but not returned')
       return made
     },
-    byHash: (hash) => value<ApiKey>(db, 'select api_key_json(k) from api_key k where hash = $1', [hash]),
+    async byHash(hash) {
+      const [found] = await db.query<{ key: ApiKey; is_expired: boolean }>(
+        `select api_key_json(k) as key, coalesce(expires_at <= clock_timestamp(), false) as is_expired
+           from api_key k where hash = $1`,
+        [hash],
+      )
+      return found ? { ...found.key, is_expired: found.is_expired } : null
+    },
     async list(scope, page) {
       const found = await values<ApiKey>(
         db,

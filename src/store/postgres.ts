@@ -10,6 +10,8 @@ const PATIENCE = {
   answerMs: 30_000,
 }
 const NO_LIMIT_MS = 2 ** 31 - 1
+/** Where the server's own default is stricter, whoever waited for a session's lock would be refused in place of served. */
+const ISOLATION = 'set session characteristics as transaction isolation level read committed'
 
 /** Connects with the first query: until then nobody knows whether the server is there. */
 export function openPostgres(url: string, size: number, patience = PATIENCE): Db {
@@ -25,7 +27,11 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   })
   // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
   pool.on('error', () => {})
-  pool.on('connect', (client) => void client.on('error', () => {}))
+  pool.on('connect', (client) => {
+    client.on('error', () => {})
+    // It runs first; should it fail, so does what follows.
+    client.query(ISOLATION).catch(() => {})
+  })
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
     const client = await pool.connect().catch((err: unknown) => {

@@ -113,8 +113,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
-    if (watches.size > MOST_WATCHED) forget(({ wantedUntil }) => wantedUntil < Date.now())
-    const wantedUntil = Date.now() + INTEREST_MS
+    if (watches.size > MOST_WATCHED) forget(({ wantedUntil }) => wantedUntil < performance.now())
+    const wantedUntil = performance.now() + INTEREST_MS
     const known = watches.get(spec.key)
     if (known) return Object.assign(known, { connector, spec, wantedUntil })
     const none = { list: null, failure: null, failures: 0, caughtUp: '', retry: null, asking: null }
@@ -136,7 +136,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** The last list of a server that is not known to be away. */
   const usable = ({ key }: McpServerSpec): ToolList | null =>
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
-  const isRecent = (list: ToolList): boolean => Date.now() < list.fresh_until
+  const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
 
   /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
   function isOutdated({ connector, spec: { key }, caughtUp }: Watch, seen: Wanted['seen']): boolean {
@@ -208,7 +208,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** Only while a session has use for it: a server that nobody wants is left alone. */
   function askAgain(watch: Watch): void {
     watch.retry = null
-    if (Date.now() < watch.wantedUntil) void ask(watch)
+    if (performance.now() < watch.wantedUntil) void ask(watch)
   }
 
   async function lookUpOne(
@@ -217,7 +217,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   ): Promise<ListedServer> {
     const watch = watchOf(connector)
     const { spec } = watch
-    mcp.interest(spec, watch.wantedUntil)
+    mcp.interest(spec, INTEREST_MS)
     const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
     const came = await within(ms, reuse(watch, wanted) ?? attempt(watch, ms, wanted))
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
@@ -291,7 +291,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
     // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch && Date.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
+    if (watch && performance.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */

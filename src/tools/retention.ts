@@ -18,7 +18,7 @@ export function startRetention({ store, retentionMs, everyMs = EVERY_MS, log }: 
   let looking: Promise<void> = Promise.resolve()
   const look = async (ms: number) => {
     try {
-      const count = await store.executions.prune(new Date(Date.now() - ms).toISOString())
+      const count = await store.executions.prune(ms / 1000)
       if (count > 0) log.info({ count }, 'ended tool calls were deleted from the ledger')
     } catch (err) {
       log.warn({ err }, 'the ledger was not pruned')

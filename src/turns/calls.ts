@@ -37,7 +37,6 @@ export async function newExecutions(
     const connector = connectorOf(declared, connectors)
     const isSound = i < MOST_CALLS && declared !== undefined && call.arguments_text === undefined
     const mustWait = isSound && deps.policy.needsApproval(declared.tool, connector)
-    const lapse = new Date(Date.now() + deps.settings.approvalSeconds * 1000).toISOString()
     return {
       id: newId('exec'),
       turn_id: active.turn.id,
@@ -49,7 +48,7 @@ export async function newExecutions(
       arguments: await deps.executor.redactArguments(call.arguments),
       state: mustWait ? 'awaiting_approval' : 'started',
       repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
-      ...(mustWait ? { expires_at: lapse } : {}),
+      ...(mustWait ? { lapses_in: deps.settings.approvalSeconds } : {}),
     }
   })
   return Promise.all(made)

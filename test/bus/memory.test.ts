@@ -22,7 +22,10 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
   let clock = 0
-  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock })
+  let ahead = 0
+  mock.method(performance, 'now', () => clock)
+  t.teardown(() => mock.restoreAll())
+  const bus = createMemoryBus({ limits: { idleMs: 1_000 }, now: () => clock + ahead })
   t.teardown(() => bus.close())
   const [idle = ''] = await bus.append('ses_idle', [delta(1)])
   const [written = ''] = await bus.append('ses_written', [delta(1)])
@@ -32,6 +35,8 @@ t.test('in memory a log that nobody uses goes after a while, one that is read st
   clock = 900
   await bus.append('ses_written', [delta(2)])
   clock = 1_001
+  // A clock that is set forward makes nothing old.
+  ahead = 86_400_000
   mock.timers.tick(60_000)
   await bus.append('ses_idle', [delta(2)])
   await bus.append(SESSION, [delta(2)])
@@ -64,7 +69,9 @@ t.test('in memory a reader whose next event is trimmed away is told so', async (
 
 t.test('in memory all logs together are bounded, and the least used go first', async (t) => {
   let clock = 0
-  const bus = createMemoryBus({ now: () => ++clock })
+  mock.method(performance, 'now', () => ++clock)
+  t.teardown(() => mock.restoreAll())
+  const bus = createMemoryBus()
   t.teardown(() => bus.close())
   const large = 'x'.repeat(1 << 20)
   const fill = (session: string) =>

@@ -1,4 +1,5 @@
 /** Exposed names, ids of calls and ids of our own. */
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
@@ -43,4 +44,13 @@ t.test('ids sort by the time they were made', async (t) => {
   t.strictSame([...ids].sort(), ids)
   t.equal(new Set(ids).size, ids.length)
   t.match(ids[0], /^msg_[0-9a-z]{24}$/)
+})
+
+t.test('ids keep their order while the clock is behind the last one', async (t) => {
+  const before = newId('msg')
+  const past = Date.now() - 3_600_000
+  mock.method(Date, 'now', () => past)
+  t.teardown(() => mock.restoreAll())
+  const ids = [before, ...Array.from({ length: 5000 }, () => newId('msg'))]
+  t.strictSame([...ids].sort(), ids)
 })

@@ -79,7 +79,7 @@ function argumentsFor(tool: McpTool): Record<string, unknown> {
 }
 
 try {
-  mcp.interest(spec, Date.now() + 60_000)
+  mcp.interest(spec, 60_000)
   const { tools } = await withLogin(() => mcp.list(spec, { timeoutMs: 20_000 }))
   const calls = context.toolCalls ?? tools.map((tool) => ({ name: tool.name, arguments: argumentsFor(tool) }))
   for (const call of calls) {

@@ -241,9 +241,9 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     async (t) => {
       const scope = owner()
       const { id: login } = await store.credentials.create(credential(scope))
-      await store.credentials.fail(login, 7, 'not this version')
+      t.equal(await store.credentials.fail(login, 7, 'not this version'), false)
       t.equal((await store.credentials.get(scope, login))?.state, 'active')
-      await store.credentials.fail(login, 1, 'invalid_grant')
+      t.equal(await store.credentials.fail(login, 1, 'invalid_grant'), true)
       t.match(await store.credentials.get(scope, login), { state: 'needs_reauth', reason: 'invalid_grant' })
       await store.credentials.rotate(login, 1, next)
       t.match(await store.credentials.get(scope, login), { state: 'active', reason: null })
@@ -258,6 +258,17 @@ async function secretContract(t: Test, store: Store): Promise<void> {
       })
     },
   )
+
+  await t.test('a token ends by the store’s clock', async (t) => {
+    const scope = owner()
+    const fails = async (expires_at: string | null) => {
+      const { id: login } = await store.credentials.create(credential(scope, { expires_at }))
+      return store.credentials.fail(login, 1, 'expired', 'ended')
+    }
+    t.equal(await fails('9999-01-01T00:00:00.000Z'), false)
+    t.equal(await fails(null), false)
+    t.equal(await fails('2020-01-01T00:00:00.000Z'), true)
+  })
 
   await t.test('every secret is found page by page and sealed anew where nobody else wrote', async (t) => {
     const scope = owner()
@@ -306,7 +317,21 @@ async function keyContract(t: Test, store: Store): Promise<void> {
     const made = await store.keys.create({ ...given, hash: `hash of ${given.id}` })
     const { created_at, ...rest } = made
     t.strictSame(rest, { ...given, last_used_at: null, revoked_at: null })
-    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), made)
+    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), { ...made, is_expired: false })
+    for (const [expires_at, is_expired] of [
+      ['2020-01-01T00:00:00.000Z', true],
+      ['9999-01-01T00:00:00.000Z', false],
+    ] as const) {
+      const other = id('key')
+      await store.keys.create({
+        ...given,
+        id: other,
+        owner: owner().owner,
+        expires_at,
+        hash: `hash of ${other}`,
+      })
+      t.match(await store.keys.byHash(`hash of ${other}`), { expires_at, is_expired })
+    }
     t.equal(await store.keys.byHash('another'), null)
     await store.keys.used([given.id])
     t.match(await store.keys.byHash(`hash of ${given.id}`), { last_used_at: /Z$/ })

@@ -128,6 +128,13 @@ t.test('what cannot be renewed serves until it ends', async (t) => {
   const choice = await chosen(one, bare.id, 'anthropic')
   t.equal(await tokenOf(choice), given.access_token)
   t.equal(await unauthorized(choice), false)
+  const ahead = world.replica({ now: () => Date.now() + 86_400_000 })
+  t.equal(
+    await tokenOf(await chosen(ahead, bare.id, 'anthropic')),
+    given.access_token,
+    'whose clock is ahead',
+  )
+  t.match(await read(bare.id), { state: 'active' })
   await ends(bare.id, -1)
   t.match(await refusal((await chosen(one, bare.id, 'anthropic')).secret()), {
     code: 'credential_needs_reauth',

@@ -1,4 +1,5 @@
 /** One call of a model: what is sent, what is read, what is told of it. */
+import { mock } from 'node:test'
 import fc from 'fast-check'
 import t from 'tap'
 import { Agent } from 'undici'
@@ -49,6 +50,16 @@ t.test('a call sends what was rendered and yields what was parsed', async (t) =>
   t.match(ends, [{ session_id: 'ses_1', turn_id: 'turn_1', outcome: 'ok' }], 'one line a call')
   t.equal(ends.length, 1)
   t.notMatch(logged.join(''), KEY)
+})
+
+t.test('how long a call took is no time less than none, where the clock is set back meanwhile', async (t) => {
+  const server = await upstreamServer(t, whole)
+  const { call, calls } = bench(t, server.url)
+  let clock = Date.now()
+  mock.method(Date, 'now', () => (clock -= 60_000))
+  t.teardown(() => mock.restoreAll())
+  await collect(call())
+  t.ok((calls[0]?.ms ?? -1) >= 0 && (calls[0]?.firstEventMs ?? -1) >= 0)
 })
 
 t.test('events of one network read come as one batch, in order, however the bytes are cut', async (t) => {

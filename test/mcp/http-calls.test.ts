@@ -1,5 +1,6 @@
 /** One call of a tool over HTTP: how it is sent, cut off, resumed, given up, answered and refused. */
 import { once } from 'node:events'
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { McpError } from '../../src/mcp/contract.ts'
@@ -200,10 +201,14 @@ t.test('progress is passed on and keeps a slow call alive, up to the limit for t
     response.once('close', () => clearInterval(timer))
   })
   const seen: number[] = []
+  t.teardown(() => mock.restoreAll())
   const result = await call(mcp, specOf(rig), {
     timeoutMs: 300,
     onProgress: ({ progress, total, message }) => {
-      seen.push(progress)
+      if (seen.push(progress) === 1) {
+        const tomorrow = Date.now() + 86_400_000
+        mock.method(Date, 'now', () => tomorrow)
+      }
       t.same([total, message], [8, 'on it'])
     },
   })

@@ -1,6 +1,7 @@
 /** How long a connection to a server over HTTP lives: opened, lost, idle, kept for announcements, given up, closed. */
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
+import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
@@ -218,7 +219,7 @@ t.test('a flood of announcements is told once, and once more', async (t) => {
       resolve()
     }),
   )
-  mcp.interest(spec, Date.now() + 60_000)
+  mcp.interest(spec, 60_000)
   await list(mcp, spec)
   await flooded
   const { headers } = await rig.arrival('GET')
@@ -248,7 +249,7 @@ t.test('a server that ends the GET stream at once is not asked again and again',
   const mcp = door(t)
   await list(mcp, specOf(rig))
   t.equal(rig.count('GET'), 0, 'nobody listens')
-  mcp.interest(specOf(rig), Date.now() + 60_000)
+  mcp.interest(specOf(rig), 60_000)
   await rig.arrival('GET')
   await sleep(500)
   t.equal(rig.count('GET'), 1)
@@ -287,7 +288,7 @@ t.test(
     ] as const) {
       const spec = specOf(rig, { key })
       await list(mcp, spec)
-      mcp.interest(spec, Date.now() + 400)
+      mcp.interest(spec, 400)
     }
     t.equal(await heard, 'modern')
     await Promise.all(closed)
@@ -295,12 +296,22 @@ t.test(
       [legacy, 'legacy', 'GET'],
       [modern, 'modern', 'subscriptions/listen'],
     ] as const) {
-      mcp.interest(specOf(rig, { key }), Date.now() + 60_000)
+      mcp.interest(specOf(rig, { key }), 60_000)
       while (rig.count(method) < 2) await sleep(10)
       t.equal(rig.count('tools/list'), 1, 'on the same connection')
     }
   },
 )
+
+t.test('an unused connection is closed though the clock was set back', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
+  await list(mcp, specOf(rig))
+  const before = Date.now() - 365 * 86_400_000
+  mock.method(Date, 'now', () => before)
+  t.teardown(() => mock.restoreAll())
+  await rig.arrival('DELETE')
+})
 
 t.test('a server that takes too long is given longer with each attempt', async (t) => {
   const rig = await startRig(t)

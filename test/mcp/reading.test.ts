@@ -1,5 +1,6 @@
 /** The parts that touch no network: tool lists mended, results read, back-off, announcements, list cache. */
 import { readdirSync, readFileSync } from 'node:fs'
+import { mock } from 'node:test'
 import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
 import { createBackoff } from '../../src/mcp/backoff.ts'
@@ -266,6 +267,16 @@ t.test('after three failures in a row the pauses grow at random up to a minute',
   t.end()
 })
 
+t.test('a pause is no longer where the clock is set back', (t) => {
+  const backoff = createBackoff(() => 1)
+  for (let i = 0; i < 3; i++) backoff.failed()
+  const before = Date.now() - 86_400_000
+  mock.method(Date, 'now', () => before)
+  t.teardown(() => mock.restoreAll())
+  t.ok(backoff.waitMs() <= 4_000)
+  t.end()
+})
+
 t.test('announcements: the first at once, one per interval, the last never lost', async (t) => {
   const announcer = createAnnouncer(30)
   t.teardown(() => announcer.stop())
@@ -355,19 +366,19 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
     aborted = new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
     await aborted
     return {}
-  }, Date.now() + 20)
-  channel.extend(Date.now() + 60)
+  }, performance.now() + 20)
+  channel.extend(performance.now() + 60)
   await aborted
   t.equal(opened, 1, 'aborted when nobody is interested any more')
-  t.notOk(channel.extend(Date.now() + 60_000), 'and over then')
+  t.notOk(channel.extend(performance.now() + 60_000), 'and over then')
 
   let asked = 0
   const unsupported = keepChannel(async () => {
     asked++
     return { isUnsupported: true }
-  }, Date.now() + 60_000)
+  }, performance.now() + 60_000)
   await new Promise(setImmediate)
-  t.ok(unsupported.extend(Date.now() + 90_000))
+  t.ok(unsupported.extend(performance.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
 })
 

@@ -138,7 +138,7 @@ t.test('a process that comes up after its callers have left ends when nobody use
 t.test('interest keeps a process beyond its idle time', async (t) => {
   const mcp = door(t, { idleMs: { http: 50, stdio: 50 } })
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  mcp.interest(child('good'), Date.now() + 60_000)
+  mcp.interest(child('good'), 60_000)
   await sleep(300)
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
@@ -146,7 +146,7 @@ t.test('interest keeps a process beyond its idle time', async (t) => {
 t.test('a process that is released ends with its last call, whatever interest there was', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  mcp.interest(child('good'), Date.now() + 60_000)
+  mcp.interest(child('good'), 60_000)
   const leaving = new AbortController()
   const limits = { timeoutMs: PATIENCE, maxTotalMs: PATIENCE, signal: leaving.signal }
   const running = mcp.call(child('good'), 'hang', {}, limits)
@@ -162,12 +162,12 @@ t.test('a process that is released ends with its last call, whatever interest th
 t.test('a process that comes up after its release ends with who asked for it', async (t) => {
   const mcp = door(t)
   const spec = child('good')
-  mcp.interest(spec, Date.now() + PATIENCE)
+  mcp.interest(spec, PATIENCE)
   const listed = list(mcp, spec)
   mcp.release(spec.key)
   await listed
   t.equal(mcp.status(spec.key).state, 'idle')
-  mcp.interest(spec, Date.now() + PATIENCE)
+  mcp.interest(spec, PATIENCE)
   await told(call(mcp, spec, 'pid'))
   t.equal(mcp.status(spec.key).state, 'ready', 'unless somebody is interested again')
 })

@@ -4,6 +4,7 @@ import type { ReadOptions } from '../../src/bus/bus.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
+import type { Turn } from '../../src/store/store.ts'
 import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
 
 t.test('the head leaves before there is any event', async (t) => {
@@ -42,6 +43,26 @@ t.test("a turn's stream has its events alone, from the first, and ends with the 
   t.same(typesIn(text), ['turn.created', 'content.delta', 'turn.completed'])
   t.match(text, /id: ses_1:4\nevent: content\.delta\ndata: \{"type":"content\.delta","text":"Hällo"\}\n\n/)
 })
+
+t.test(
+  'a turn that has said nothing yet is waited for, however far its replicas’ clocks are apart',
+  async (t) => {
+    const step = { index: 0, attempt: 1, finish_reason: 'stop' } as Turn['steps'][number]
+    for (const [row, isYoung] of [
+      [turnRow({ started_at: '2020-01-01T00:00:00.000Z', steps: [] }), true],
+      [turnRow({ started_at: '2020-01-01T00:00:00.000Z', steps: [step] }), false],
+    ] as const) {
+      const asked: unknown[] = []
+      const s = await serve(t, row)
+      scripted(async function* (options) {
+        asked.push(options.isYoung)
+        yield { events: [event('turn.completed', 1)] }
+      })(s)
+      await all(await s.open('/v1/turns/turn_1/events'))
+      t.same(asked, [isYoung])
+    }
+  },
+)
 
 t.test('a stream goes on after a cursor, and a turn that is over needs none', async (t) => {
   const { open, say } = await serve(t, turnRow())

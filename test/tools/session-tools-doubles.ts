@@ -102,7 +102,7 @@ export function createDoor() {
         left_out: [],
         hash,
         fetched_at: Date.now(),
-        fresh_until: Date.now() + (now.ttlMs ?? 300_000),
+        fresh_until: performance.now() + (now.ttlMs ?? 300_000),
       }
       lists.set(key, list)
       return list

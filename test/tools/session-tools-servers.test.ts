@@ -257,8 +257,9 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
 })
 
 t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
-  mock.timers.enable({ apis: ['Date'], now: Date.now() })
-  t.teardown(() => mock.timers.reset())
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
   const { mcp, servers, asked, announce } = createDoor()
   servers.set('s', { tools: [tool('a')] })
   const discovery = createDiscovery({
@@ -270,14 +271,15 @@ t.test('a server that no session uses any more is not kept by what it announces'
   await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
   announce('s')
   t.strictSame(asked, ['s', 's'])
-  mock.timers.tick(11 * 60_000)
+  now += 11 * 60_000
   announce('s')
   t.strictSame(asked, ['s', 's'])
 })
 
 t.test('a list is asked for again when its server says that it is old, and not before', async (t) => {
-  mock.timers.enable({ apis: ['Date'], now: Date.now() })
-  t.teardown(() => mock.timers.reset())
+  let now = 0
+  mock.method(performance, 'now', () => now)
+  t.teardown(() => mock.restoreAll())
   const { mcp, servers, asked } = createDoor()
   servers.set('brief', { tools: [tool('a')], ttlMs: 20_000 })
   servers.set('lasting', { tools: [tool('a')], ttlMs: 3_600_000 })
@@ -290,16 +292,16 @@ t.test('a list is asked for again when its server says that it is old, and not b
   const bindings = ['brief', 'lasting'].map((name) => ({ connector: connector(name), alias: null }))
   const lookUp = () => discovery.lookUp(bindings, { deadlineMs: 1_000, refresh: false })
   await lookUp()
-  mock.timers.tick(10_000)
+  now += 10_000
   await lookUp()
   t.strictSame(asked, ['brief', 'lasting'])
-  mock.timers.tick(15_000)
+  now += 15_000
   t.strictSame(
     discovery.marks(bindings).map((mark) => mark !== null),
     [false, true],
   )
   await lookUp()
-  mock.timers.tick(30 * 60_000)
+  now += 30 * 60_000
   await lookUp()
   t.strictSame(asked, ['brief', 'lasting', 'brief', 'brief'])
 })

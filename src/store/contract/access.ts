@@ -57,7 +57,8 @@ export interface Credentials {
     next: { secret: Uint8Array; hint: string; expires_at: string | null; facts: Record<string, string> },
   ): Promise<boolean>
   release(id: string, owner: string): Promise<void>
-  fail(id: string, version: number, reason: string): Promise<void>
+  /** `ended`: only where its access token has ended by the store's clock. Whether it was written. */
+  fail(id: string, version: number, reason: string, ended?: 'ended'): Promise<boolean>
   /** For re-encryption: every row's secret in pages by id (`''`: the first), written back by version. */
   sealed(
     after: string,
@@ -115,10 +116,11 @@ export interface ApiKey {
   revoked_at: string | null
   created_at: string
 }
+export type FoundKey = ApiKey & { is_expired: boolean }
 export interface Keys {
   create(key: Omit<ApiKey, 'last_used_at' | 'revoked_at' | 'created_at'> & { hash: string }): Promise<ApiKey>
   /** By SHA-256 of the key, whatever its state. */
-  byHash(hash: string): Promise<ApiKey | null>
+  byHash(hash: string): Promise<FoundKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
   /** With the audit's entry, whose owner is `by`. False, and no entry, when it was revoked before. */
   revoke(scope: Scope, id: string, by: string): Promise<boolean | null>

@@ -18,8 +18,8 @@ export interface NewExecution {
   state: ExecutionState
   /** May run again after a crash (trusted readOnlyHint or idempotentHint) */
   repeatable: boolean
-  /** When an approval lapses */
-  expires_at?: string
+  /** How many seconds an approval is waited for */
+  lapses_in?: number
 }
 /** How a call ended, redacted but for `result`. */
 export interface Settlement {
@@ -36,7 +36,7 @@ export interface Settlement {
   result: ToolResultPart
 }
 
-export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | 'expires_at'> {
+export interface Execution extends Omit<NewExecution, 'state' | 'repeatable' | 'lapses_in'> {
   session_id: string
   state: ExecutionState
   repeatable: boolean
@@ -94,8 +94,8 @@ export interface Executions {
     },
   ): Promise<'decided' | 'not_awaiting' | null>
   /**
-   * Deletes settled rows that ended before this time; how many. Not those of a turn that goes on: a call without its
-   * row would be made again.
+   * Deletes settled rows that ended so many seconds ago; how many. Not those of a turn that goes on: a call without
+   * its row would be made again.
    */
-  prune(before: string): Promise<number>
+  prune(seconds: number): Promise<number>
 }
