@@ -21,7 +21,6 @@ import type { Vault } from './credentials/vault.ts'
 import { BatonError, invalid, isUnavailable } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTool, SessionTools } from './ports.ts'
-import { readCursor, toPage } from './store/page.ts'
 import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
@@ -225,22 +224,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   }
 
   async function boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>> {
-    const after = readCursor('bindings', page)
-    const [bindings, known] = await Promise.all([
-      store.connectors.bindings(session.id),
+    const [{ data, next_cursor }, known] = await Promise.all([
+      store.connectors.listBound(session.id, page),
       tools.list(session, null),
     ])
-    const newest = bindings.reverse()
-    const from = newest.findIndex(({ connector }) => connector.id === after) + 1
-    if (after !== null && from === 0) {
-      throw invalid('cursor', 'The connector at the cursor is bound no longer; leave it out to start anew.')
-    }
-    const { data, next_cursor } = toPage(
-      'bindings',
-      page,
-      newest.slice(from),
-      ({ connector }) => connector.id,
-    )
     const shown = data.map(async ({ connector, alias }): Promise<BoundConnector> => {
       const { id, name, origin, transport } = connector
       const own = known.tools.filter((tool) => tool.connector_id === id)

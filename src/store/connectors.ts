@@ -2,7 +2,7 @@
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
+import { readCursor, SEQ, toPage } from './page.ts'
 import { setList, visibleTo } from './sql.ts'
 import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
 
@@ -193,6 +193,20 @@ function bindings(db: Db) {
   return {
     bindings: async (session) =>
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
+    /** By the place of the binding: a cursor stays good where that is gone. */
+    async listBound(session, page) {
+      const found = await values<{ connector: StoredConnector; alias: string | null; place: number }>(
+        db,
+        `select json_build_object('connector', connector_json(c), 'alias', b.alias, 'place', b.place)
+           from binding b join connector c on c.id = b.connector_id
+          where b.session_id = $1 and ($2::text is null or b.place < $2::bigint)
+          order by b.place desc limit $3`,
+        [session, readCursor('bindings', page, SEQ), page.limit + 1],
+      )
+      const { data, next_cursor } = toPage('bindings', page, found, ({ place }) => place)
+      const bound = data.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
+      return { data: bound, next_cursor }
+    },
     async bind(session, connector, alias) {
       try {
         return await db.transaction((queries) => bind(queries, session, connector, alias))

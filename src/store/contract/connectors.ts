@@ -137,6 +137,8 @@ export interface Connectors {
    */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
+  /** The same for people: newest first, in pages. */
+  listBound(session: string, page: PageRequest): Promise<Page<Pick<Binding, 'connector' | 'alias'>>>
   /** False, and nothing is bound, where another server of the session has that name: their tools' names would meet. */
   bind(session: string, connector: string, alias: string | null): Promise<boolean>
   unbind(session: string, connector: string): Promise<boolean>
