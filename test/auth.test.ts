@@ -133,7 +133,7 @@ t.test('other replicas hear of a revocation whose answer was lost', async (t) =>
   }
   const auth = createAuth({
     config: { auth: 'keys', adminKey: ADMIN, corsOrigins: [] },
-    store: { keys: { ...store.keys, revoke }, audit: store.audit },
+    store: { keys: { ...store.keys, revoke } },
     bus: bus.bus,
   })
   t.teardown(() => auth.close())
@@ -165,7 +165,7 @@ t.test(
     }
     const { bus } = fakeBus()
     const config = { auth: 'keys' as const, adminKey: null, corsOrigins: [] }
-    const auth = createAuth({ config, store: { keys, audit: store.audit }, bus, now: () => now })
+    const auth = createAuth({ config, store: { keys }, bus, now: () => now })
     t.teardown(() => auth.close())
     const expires_at = '2030-01-01T00:01:00.000Z'
     const { id, key } = await createKey(store, 'test', { owner: 'ada', scopes: ['chat'], expires_at })
