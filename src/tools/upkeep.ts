@@ -188,7 +188,8 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       const failed = all.filter((one) => one.status === 'rejected')
       const [first] = failed
       // A store that is away fails all of them alike.
-      if (first) log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
+      if (first)
+        log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
     isCurrent(session, bindings) {
       const last = looks.get(session)

@@ -325,24 +325,27 @@ t.test(
       t.match(await reading.item(1), { gap: true })
     })
 
-    t.test('what all replicas must hear is heard before their readers’ channels are open again', async (t) => {
-      const proxy = await proxied(t, await freshUrl())
-      const bus = await openAt(t, { url: proxy.url })
-      const other = await openAt(t, { url: proxy.direct })
-      const heard: string[] = []
-      bus.subscribe('control', (message) => heard.push(message))
-      const reading = start(t, bus)
-      await other.append(SESSION, [delta('first')])
-      await reading.events(1)
-      proxy.cut()
-      const kept = proxy.keepBack('$9\r\nsubscribe', 'said early')
-      proxy.restore()
-      await kept
-      await other.publish('control', 'said early')
-      await other.append(SESSION, [delta('after')])
-      await reading.events(2)
-      t.same(heard, ['said early'])
-    })
+    t.test(
+      'what all replicas must hear is heard before their readers’ channels are open again',
+      async (t) => {
+        const proxy = await proxied(t, await freshUrl())
+        const bus = await openAt(t, { url: proxy.url })
+        const other = await openAt(t, { url: proxy.direct })
+        const heard: string[] = []
+        bus.subscribe('control', (message) => heard.push(message))
+        const reading = start(t, bus)
+        await other.append(SESSION, [delta('first')])
+        await reading.events(1)
+        proxy.cut()
+        const kept = proxy.keepBack('$9\r\nsubscribe', 'said early')
+        proxy.restore()
+        await kept
+        await other.publish('control', 'said early')
+        await other.append(SESSION, [delta('after')])
+        await reading.events(2)
+        t.same(heard, ['said early'])
+      },
+    )
 
     t.test('a session that is deleted while Redis is away ends its reads once it is back', async (t) => {
       const proxy = await proxied(t, await freshUrl())

@@ -199,7 +199,11 @@ t.test('whoever has the end of a turn is told so though the bus is away', async 
   t.equal(await resume(endedAt('nonsense', turn.id)), 400)
   t.equal(await resume(cursorIn('ses_1')), 503, 'a cursor that says nothing of it has to be looked up')
   Object.assign(turn, { state: 'running', ended_at: null })
-  t.equal(await resume(endedAt(cursorIn('ses_1'), turn.id)), 503, 'as has one that the store knows better than')
+  t.equal(
+    await resume(endedAt(cursorIn('ses_1'), turn.id)),
+    503,
+    'as has one that the store knows better than',
+  )
 })
 
 t.test('a turn that ended as soon as it began is not past a place that the log knows', async (t) => {
@@ -369,5 +373,4 @@ t.test('events that are there together travel in one write', async (t) => {
   t.ok(chunks < 20, `${chunks} chunks`)
 })
 
-const cursorIn = (session: string) =>
-  formatCursor(sessionTag(session), { generation: '00000a', ms: 1, n: 1 })
+const cursorIn = (session: string) => formatCursor(sessionTag(session), { generation: '00000a', ms: 1, n: 1 })

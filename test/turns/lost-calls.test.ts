@@ -41,7 +41,11 @@ async function lost(isNoted = true) {
   }))
   const parts = CALLS.map(({ repeatable: _, connector: __, ...part }) => part)
   const said = message('', { role: 'assistant', turn_id: turn.id, parts })
-  await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions: isNoted ? executions : [] })
+  await store.turns.commit(fence, {
+    turn_id: turn.id,
+    messages: [said],
+    executions: isNoted ? executions : [],
+  })
   return { turn: turn.id, session: session.id }
 }
 
