@@ -1,7 +1,7 @@
 /** The events of a turn and of a session, as streams that can be resumed. */
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import { endedAt, readEnd } from '../src/bus/cursor.ts'
+import { endedAt, parseCursor, readEnd } from '../src/bus/cursor.ts'
 import type { TurnEvent } from '../src/chat/event.ts'
 import { BatonError } from '../src/errors.ts'
 import type { StreamSource } from '../src/http-sse.ts'
@@ -41,9 +41,11 @@ export function turnEvents(
         isYoung: isYoung(turn),
       }),
     async gap(cursor) {
-      const now = (await store.turns.get(scope, turn.id)) ?? turn
+      const found = await store.turns.get(scope, turn.id)
+      const now = found ?? turn
       const messages = await store.messages.ofTurn(turn.id, 'told')
-      const last = now.ended_at !== null
+      // Deleted with its session, it says nothing more.
+      const last = found === null || now.ended_at !== null
       return {
         id: last ? endedAt(cursor, turn.id) : cursor,
         data: gapData(turn.session_id, now, messages),
@@ -65,11 +67,13 @@ function sessionEvents(
     read: (signal) => bus.read(session, { after: after ?? 'now', signal }),
     async gap(cursor) {
       // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
-      const active = (await store.sessions.get(scope, session))?.active_turn_id ?? null
+      const found = await store.sessions.get(scope, session)
+      const active = found?.active_turn_id ?? null
       const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
       const messages = await store.messages.after(session, 0, 'told')
-      return { id: cursor, data: gapData(session, turn, messages), turn, last: false }
+      // That it was deleted may have been said while this reader could not hear.
+      return { id: cursor, data: gapData(session, turn, messages), turn, last: found === null }
     },
   }
 }
@@ -144,6 +148,23 @@ async function namingHeader(
   }
 }
 
+/** Nothing of the turn follows this cursor. Throws invalid_cursor. */
+async function isOver(
+  bus: Deps['bus'],
+  turn: Turn,
+  after: string,
+  ended: string | undefined,
+): Promise<boolean> {
+  const hasEnded = turn.ended_at !== null
+  if (!hasEnded || ended !== turn.id) {
+    // Of one that ended as soon as it began the log may know nothing yet.
+    return bus.pastEnd(turn.session_id, turn.id, after, hasEnded && !isYoung(turn))
+  }
+  // Where the cursor itself says it, the log need not be there.
+  parseCursor(after, turn.session_id)
+  return true
+}
+
 const isCursor = (after: string | null): after is string =>
   after !== null && after !== 'start' && after !== 'now'
 
@@ -170,9 +191,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       const header = request.headers['last-event-id']
       const { after = null, ended } = resumeAt(header, request.query.after)
       return namingHeader(header, async () => {
-        const hasEnded = turn.ended_at !== null
-        const isPast = isCursor(after) && (await bus.pastEnd(turn.session_id, turn.id, after, hasEnded))
-        if (isPast || ended === turn.id) return reply.code(204).send()
+        if (isCursor(after) && (await isOver(bus, turn, after, ended))) return reply.code(204).send()
         return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
       })
     },

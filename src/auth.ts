@@ -24,12 +24,12 @@ export interface NewKey {
 
 /** Makes a key; the text is returned this once. Also the command line's way to the first key. */
 export async function createKey(
-  store: Pick<Store, 'keys' | 'audit'>,
+  store: Pick<Store, 'keys'>,
   by: string,
   input: NewKey,
 ): Promise<ApiKey & { key: string }> {
   const key = `bk_${randomBytes(32).toString('base64url')}`
-  const row = await store.keys.create({
+  const made = {
     id: newId('key'),
     owner: input.owner,
     name: input.name ?? null,
@@ -37,9 +37,9 @@ export async function createKey(
     hint: key.slice(-4),
     expires_at: input.expires_at ?? null,
     hash: sha256(key),
-  })
-  const details = { owner: row.owner, scopes: row.scopes }
-  await store.audit.write({ owner: by, act: 'key.create', subject: row.id, details })
+  }
+  const details = { owner: made.owner, scopes: made.scopes }
+  const row = await store.keys.create(made, { owner: by, act: 'key.create', subject: made.id, details })
   return { ...row, key }
 }
 
@@ -72,7 +72,7 @@ export interface Auth {
 
 interface AuthDeps {
   config: Pick<Config, 'auth' | 'adminKey' | 'corsOrigins'>
-  store: Pick<Store, 'keys' | 'audit'>
+  store: Pick<Store, 'keys'>
   bus: Pick<Bus, 'publish' | 'subscribe'>
 }
 

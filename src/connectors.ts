@@ -21,8 +21,16 @@ import type { Vault } from './credentials/vault.ts'
 import { BatonError, invalid, isUnavailable } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTool, SessionTools } from './ports.ts'
-import { readCursor, toPage } from './store/page.ts'
-import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
+import type {
+  AuditEntry,
+  Connector,
+  NewConnector,
+  Page,
+  PageRequest,
+  Scope,
+  Session,
+  Store,
+} from './store/store.ts'
 import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
@@ -128,11 +136,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     assertLimits(input)
     await check(input)
     const { owner } = caller
-    const connector = await store.connectors.create(
-      rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input),
-    )
+    const made = rowOf(vault, { id: newId('con'), owner, origin: 'api' }, input)
+    const connector = await store.connectors.create(made, entryOf(caller, 'connector.create', made))
     if (connector === 'name_taken') throw taken(input.name)
-    await audit(caller, 'connector.create', connector)
     return view(caller, connector)
   }
 
@@ -148,33 +154,26 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
     const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
     const kept = merged.url === before.url && isSameAuth ? login : undefined
-    const connector = await store.connectors.update(caller, before, rowOf(vault, before, merged, kept))
+    const after = rowOf(vault, before, merged, kept)
+    const entry = entryOf(caller, 'connector.update', after)
+    const connector = await store.connectors.update(caller, before, after, entry)
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
     if (connector === 'name_taken') throw taken(merged.name)
     if (connector === 'name_beside') throw beside(merged.name)
     deps.mcp.release(connectorKey(before))
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
-    await audit(caller, 'connector.update', connector)
     return view(caller, connector)
   }
 
   async function remove(caller: Caller, id: string): Promise<void> {
     const connector = await writable(caller, id)
     const sessions = await store.connectors.sessionsOf(id, FOLLOWERS)
-    if (!(await store.connectors.delete(caller, id))) throw notFound(id)
+    const entry = entryOf(caller, 'connector.delete', connector)
+    if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
     deps.mcp.release(connectorKey(connector))
     tools.connectorChanged(connector, sessions)
-    await audit(caller, 'connector.delete', connector)
   }
-
-  const audit = (caller: Caller, act: string, { id, name, transport, url }: Connector) =>
-    store.audit.write({
-      owner: caller.owner,
-      act,
-      subject: id,
-      details: { name, transport, url: withoutQuery(url) },
-    })
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {
     const connector = await row(caller, id)
@@ -225,22 +224,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   }
 
   async function boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>> {
-    const after = readCursor('bindings', page)
-    const [bindings, known] = await Promise.all([
-      store.connectors.bindings(session.id),
+    const [{ data, next_cursor }, known] = await Promise.all([
+      store.connectors.listBound(session.id, page),
       tools.list(session, null),
     ])
-    const newest = bindings.reverse()
-    const from = newest.findIndex(({ connector }) => connector.id === after) + 1
-    if (after !== null && from === 0) {
-      throw invalid('cursor', 'The connector at the cursor is bound no longer; leave it out to start anew.')
-    }
-    const { data, next_cursor } = toPage(
-      'bindings',
-      page,
-      newest.slice(from),
-      ({ connector }) => connector.id,
-    )
     const shown = data.map(async ({ connector, alias }): Promise<BoundConnector> => {
       const { id, name, origin, transport } = connector
       const own = known.tools.filter((tool) => tool.connector_id === id)
@@ -294,6 +281,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     },
   }
 }
+
+const entryOf = ({ owner }: Caller, act: string, { id, name, transport, url }: NewConnector): AuditEntry => ({
+  owner,
+  act,
+  subject: id,
+  details: { name, transport, url: withoutQuery(url) },
+})
 
 /** Some servers take their key in the query. */
 const withoutQuery = (url: string | null): string | null => url?.replace(/[?#].*/s, '') ?? null

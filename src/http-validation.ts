@@ -111,7 +111,7 @@ function useBodies(app: App): void {
     const excess = excessOf(text)
     if (excess) return done(new BatonError('invalid_request', excess))
     void parseJson(request, text, (error, value) => {
-      if (error) return done(new BatonError('invalid_request', 'The body is not valid JSON.'))
+      if (error) return done(unparsed(text))
       done(null, value)
     })
   })
@@ -122,6 +122,29 @@ function useBodies(app: App): void {
   app.addHook('onRequest', plainContentType)
   app.addHook('onRoute', acceptAbsentBody)
 }
+
+/** The parser takes JSON with a key that stands for an object's prototype for none. */
+function unparsed(text: string): BatonError {
+  let param: string | null = null
+  try {
+    param = prototypeIn(JSON.parse(text), '')
+  } catch {}
+  if (param === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
+  const words = `${param} has a name that no object may have here; leave it out, or give it another name.`
+  return new BatonError('invalid_request', words, { param })
+}
+
+function prototypeIn(value: unknown, path: string): string | null {
+  if (typeof value !== 'object' || value === null) return null
+  for (const [key, item] of Object.entries(value)) {
+    const at = Array.isArray(value) ? `${path}[${key}]` : path === '' ? key : `${path}.${key}`
+    const isPrototype = key === 'prototype' && /(^|\.)constructor$/.test(path)
+    const found = key === '__proto__' || isPrototype ? at : prototypeIn(item, at)
+    if (found !== null) return found
+  }
+  return null
+}
+
 const PACKED = 'Send the body without content-encoding: it is read as it comes.'
 
 /**

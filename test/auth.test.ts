@@ -135,7 +135,7 @@ t.test('other replicas hear of a revocation whose answer was lost', async (t) =>
   }
   const auth = createAuth({
     config: { auth: 'keys', adminKey: ADMIN, corsOrigins: [] },
-    store: { keys: { ...store.keys, revoke }, audit: store.audit },
+    store: { keys: { ...store.keys, revoke } },
     bus: bus.bus,
   })
   t.teardown(() => auth.close())
@@ -169,7 +169,7 @@ t.test(
     }
     const { bus } = fakeBus()
     const config = { auth: 'keys' as const, adminKey: null, corsOrigins: [] }
-    const auth = createAuth({ config, store: { keys, audit: store.audit }, bus })
+    const auth = createAuth({ config, store: { keys }, bus })
     t.teardown(() => auth.close())
     const expires_at = '2020-01-01T00:00:00.000Z'
     const late = await createKey(store, 'test', { owner: 'ada', scopes: ['chat'], expires_at })

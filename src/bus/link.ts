@@ -32,7 +32,8 @@ export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').u
 interface LinkDeps {
   url: string
   log: Logger
-  onMessage(channel: string, message: string): void
+  /** `isEarly`: said before `onListening`, so that whoever hears it may have missed what came before, and not know it */
+  onMessage(channel: string, message: string, isEarly: boolean): void
   /** Commands work again, or for the first time */
   onUp(): void
   /** Listening again, or for the first time: whatever was said in between has been missed */
@@ -49,7 +50,6 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   /** The last operation was given up: the next ones get one try each, until one succeeds */
   let isDoubtful = false
   let isClosed = false
-  /** What is heard before whoever listens knows that he has missed something would pass for what comes next */
   let isListening = false
   const presence = createPresence(log, 'Redis')
 
@@ -71,12 +71,13 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     isListening = false
   })
   listener.on('message', (channel: string, message: string) => {
-    if (isListening) onMessage(channel, message)
+    onMessage(channel, message, !isListening)
   })
   const pings = setInterval(() => {
     if (listener.status === 'ready') listener.ping().catch(() => {})
   }, PING_MS).unref()
 
+  /** In the order in which they came: those of the whole replica before its readers'. */
   async function resubscribe(): Promise<void> {
     const all = [...channels]
     for (let at = 0; at < all.length; at += CHANNELS_AT_ONCE) {

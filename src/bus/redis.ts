@@ -33,12 +33,17 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   const link = createLink({
     url,
     log,
-    onMessage(channel, message) {
-      if (channel.startsWith(logs)) readers.hear(channel.slice(logs.length), message)
-      else if (shared.has(channel)) shared.get(channel)?.hear(message)
+    onMessage(channel, message, isEarly) {
+      if (channel.startsWith(logs)) {
+        // It would pass for what comes next.
+        if (!isEarly) readers.hear(channel.slice(logs.length), message)
+      } else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
-    onUp: () => appends.mend(),
+    onUp() {
+      appends.mend()
+      for (const session of undropped) drop(session).catch(() => {})
+    },
     onListening: () => readers.missed(),
   })
   const replica = randomBytes(6).toString('hex')
@@ -46,6 +51,13 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
   const readers = createReaders(link, scripts, lingerMs)
+  /** Deleted while Redis was away: their readers wait for a word of it */
+  const undropped = new Set<string>()
+  async function drop(session: string): Promise<void> {
+    undropped.add(session)
+    await link.persist(() => scripts.drop(session))
+    undropped.delete(session)
+  }
   const logs = scripts.channel('')
   const controls = `baton:${link.database}:topic:`
   await link.open()
@@ -58,7 +70,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       const place = parseCursor(cursor, session)
       return link.persist(() => scripts.pastEnd(session, turn, positionOf(place), hasEnded))
     },
-    drop: async (session) => void (await link.persist(() => scripts.drop(session))),
+    drop,
     async publish(topic, message) {
       try {
         await link.publish(controls + topic, message)

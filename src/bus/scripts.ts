@@ -38,9 +38,12 @@ local function open(log, meta, writer)
   return s
 end
 local function begin(s)
+  -- Behind every id of the log that was: that may have spoken in this very millisecond, or by a clock that was ahead.
+  local first = join(now, (time[2] % 1000 + 1) * 1000)
+  if s.last and before(first, s.last) then first = s.last end
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
-  s.last, s.floor, s.added, s.kept, s.bytes = join(now - 1, 0), '0-0', 0, 0, 0
+  s.last, s.floor, s.added, s.kept, s.bytes = first, '0-0', 0, 0, 0
   s.touched, s.epoch = nil, 0
   redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
 end

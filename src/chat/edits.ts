@@ -64,8 +64,9 @@ function position(edit: ContextEdit, length: number, i: number): number {
 
 /** Calls and results that were together before must be together after; a history's own gaps are repaired later. */
 function assertWholeExchanges(before: readonly MessageInput[], after: readonly MessageInput[]): void {
-  const known = parted(before)
-  const split = [...parted(after)].find((id) => !known.has(id))
+  const [known, now] = [parted(before), parted(after)]
+  // Counted: a history may have given one id to several calls.
+  const split = [...now.keys()].find((id) => (now.get(id) ?? 0) > (known.get(id) ?? 0))
   if (split === undefined) return
   throw new BatonError(
     'context_splits_tool_exchange',
@@ -74,20 +75,19 @@ function assertWholeExchanges(before: readonly MessageInput[], after: readonly M
   )
 }
 
-/** Calls whose result is not in the tool messages right after them, and results without such a call. */
-function parted(list: readonly MessageInput[]): Set<string> {
-  const found = new Set<string>()
+/** How many calls' results are not in the tool messages right after them, and results without such a call, by id. */
+function parted(list: readonly MessageInput[]): Map<string, number> {
+  const found = new Map<string, number>()
+  const add = (id: string) => found.set(id, (found.get(id) ?? 0) + 1)
   let open = new Set<string>()
-  const close = () => {
-    for (const id of open) found.add(id)
-  }
+  const close = () => open.forEach(add)
   for (const message of list) {
     if (message.role !== 'tool') {
       close()
       open = new Set(toolCalls(message).map((call) => call.call_id))
     }
     for (const part of message.parts) {
-      if (part.type === 'tool_result' && !open.delete(part.call_id)) found.add(part.call_id)
+      if (part.type === 'tool_result' && !open.delete(part.call_id)) add(part.call_id)
     }
   }
   close()

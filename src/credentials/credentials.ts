@@ -108,7 +108,7 @@ export interface Credentials extends ChooseCredential {
 }
 
 export interface CredentialDeps {
-  store: Pick<Store, 'credentials' | 'audit'>
+  store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'envCredentials' | 'enableOauth'>
   deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
@@ -162,18 +162,20 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     hint: string,
   ): Promise<CredentialView> {
     const id = newId('cred')
-    const made = await store.credentials.create({
-      ...row,
-      id,
-      owner,
-      state: 'active',
-      reason: null,
-      hint,
-      facts: { ...row.facts },
-      secret: vault.seal(JSON.stringify(secret), secretContext(owner, id)),
-    })
     const details = { provider: row.provider, kind: row.kind }
-    await store.audit.write({ owner, act: 'credential.create', subject: id, details })
+    const made = await store.credentials.create(
+      {
+        ...row,
+        id,
+        owner,
+        state: 'active',
+        reason: null,
+        hint,
+        facts: { ...row.facts },
+        secret: vault.seal(JSON.stringify(secret), secretContext(owner, id)),
+      },
+      { owner, act: 'credential.create', subject: id, details },
+    )
     return credentialView(made)
   }
 
@@ -219,25 +221,21 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
   async function update(scope: Scope, id: string, patch: PatchCredential): Promise<CredentialView> {
     assertWritable(id)
-    const row = await store.credentials.update(scope, id, {
+    const change = {
       ...(patch.name === undefined ? {} : { name: patch.name }),
       ...(patch.state === undefined ? {} : { state: patch.state }),
       ...(patch.default === undefined ? {} : { is_default: patch.default }),
-    })
+    }
+    const entry = { owner: scope.owner, act: 'credential.update', subject: id, details: { ...patch } }
+    const row = await store.credentials.update(scope, id, change, entry)
     if (!row) throw notFound(id)
-    await store.audit.write({
-      owner: scope.owner,
-      act: 'credential.update',
-      subject: id,
-      details: { ...patch },
-    })
     return credentialView(row)
   }
 
   async function remove(scope: Scope, id: string): Promise<void> {
     assertWritable(id)
-    if (!(await store.credentials.delete(scope, id))) throw notFound(id)
-    await store.audit.write({ owner: scope.owner, act: 'credential.delete', subject: id, details: {} })
+    const entry = { owner: scope.owner, act: 'credential.delete', subject: id, details: {} }
+    if (!(await store.credentials.delete(scope, id, entry))) throw notFound(id)
   }
 
   function assertWritable(id: string): void {

@@ -2,8 +2,8 @@
 import { BatonError } from '../errors.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
-import { setList, visibleTo } from './sql.ts'
+import { readCursor, SEQ, toPage } from './page.ts'
+import { noted, setList, visibleTo } from './sql.ts'
 import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** As SQL gives it: connector_json in the schema. */
@@ -87,13 +87,13 @@ function rows(db: Db) {
     return found && toConnector(found)
   }
   return {
-    async create(connector) {
+    async create(connector, entry) {
       const { columns, marks, params } = insertion(connector)
       params.push(connector.name)
       const text = `insert into connector as c (${columns}) select ${marks}
          where not exists (select from connector where origin = 'config' and name = $${params.length})
          returning connector_json(c)`
-      return (await orNameTaken(one(text, params))) ?? 'name_taken'
+      return (await orNameTaken(one(...noted(text, params, entry)))) ?? 'name_taken'
     },
     get: (scope, id) =>
       one(`select connector_json(c) from connector c where id = $1 and ${SEEN}`, [id, visibleTo(scope)]),
@@ -115,7 +115,7 @@ function rows(db: Db) {
       )
       return toPage('connectors', page, found.map(toConnector), ({ origin, id }) => `${origin}-${id}`)
     },
-    update(scope, { id, config_revision, secret }, patch) {
+    update(scope, { id, config_revision, secret }, patch, entry) {
       const params: Param[] = [id, visibleTo(scope), config_revision, secret]
       const set = setList(PATCHABLE, patch, params)
       // Sealed anew at each write, so that equal bytes are the same write.
@@ -124,16 +124,17 @@ function rows(db: Db) {
            and config_revision = $3 and secret is not distinct from $4::bytea
          returning connector_json(c)`
       const { name } = patch
-      if (name === undefined) return one(text, params)
+      const [whole, given] = noted(text, params, entry)
+      if (name === undefined) return one(whole, given)
       const renamed = db.transaction(async (queries) =>
-        (await meetsAnother(queries, scope, id, name)) ? 'name_beside' : one(text, params, queries),
+        (await meetsAnother(queries, scope, id, name)) ? 'name_beside' : one(whole, given, queries),
       )
       return orNameTaken(renamed)
     },
-    async delete(scope, id) {
+    async delete(scope, id, entry) {
       const text = `delete from connector
          where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning 1`
-      return (await value(db, text, [id, visibleTo(scope)])) !== null
+      return (await value(db, ...noted(text, [id, visibleTo(scope)], entry))) !== null
     },
     syncConfig: (connectors) =>
       db.transaction(async (queries) => {
@@ -193,6 +194,20 @@ function bindings(db: Db) {
   return {
     bindings: async (session) =>
       toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
+    /** By the place of the binding: a cursor stays good where that is gone. */
+    async listBound(session, page) {
+      const found = await values<{ connector: StoredConnector; alias: string | null; place: number }>(
+        db,
+        `select json_build_object('connector', connector_json(c), 'alias', b.alias, 'place', b.place)
+           from binding b join connector c on c.id = b.connector_id
+          where b.session_id = $1 and ($2::text is null or b.place < $2::bigint)
+          order by b.place desc limit $3`,
+        [session, readCursor('bindings', page, SEQ), page.limit + 1],
+      )
+      const { data, next_cursor } = toPage('bindings', page, found, ({ place }) => place)
+      const bound = data.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
+      return { data: bound, next_cursor }
+    },
     async bind(session, connector, alias) {
       try {
         return await db.transaction((queries) => bind(queries, session, connector, alias))

@@ -2,7 +2,7 @@
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { setList, visibleTo } from './sql.ts'
+import { noted, setList, visibleTo } from './sql.ts'
 import type { Credential, Credentials } from './store.ts'
 
 /** As SQL gives it: credential_json in the schema. */
@@ -29,7 +29,7 @@ export function createCredentials(db: Db): Credentials {
 
 function rows(db: Db) {
   return {
-    create: (credential) =>
+    create: (credential, entry) =>
       db.transaction(async (queries) => {
         if (credential.is_default) {
           await awaitDefaults(queries, credential)
@@ -49,26 +49,24 @@ function rows(db: Db) {
           expires_at,
           secret,
         } = credential
-        const made = await one(
-          queries,
-          `insert into credential as c
+        const text = `insert into credential as c
              (id, owner, provider, kind, name, state, reason, is_default, hint, facts, expires_at, secret)
-           values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) returning credential_json(c)`,
-          [
-            id,
-            owner,
-            provider,
-            kind,
-            name,
-            state,
-            reason,
-            is_default,
-            hint,
-            document(facts),
-            expires_at,
-            secret,
-          ],
-        )
+           values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) returning credential_json(c)`
+        const params = [
+          id,
+          owner,
+          provider,
+          kind,
+          name,
+          state,
+          reason,
+          is_default,
+          hint,
+          document(facts),
+          expires_at,
+          secret,
+        ]
+        const made = await one(queries, ...noted(text, params, entry))
         if (!made) throw new Error('a credential was stored but not returned')
         return made
       }),
@@ -88,7 +86,7 @@ function rows(db: Db) {
       )
       return toPage('credentials', page, found.map(toCredential), (credential) => credential.id)
     },
-    update: (scope, id, patch) =>
+    update: (scope, id, patch, entry) =>
       db.transaction(async (queries) => {
         const seen = await one(
           queries,
@@ -107,11 +105,11 @@ function rows(db: Db) {
         const set = setList({ name: 'text', state: 'text', is_default: 'boolean' }, patch, params)
         const reason = patch.state === undefined ? '' : ', reason = null'
         const text = `update credential c set ${set}${reason} where id = $1 returning credential_json(c)`
-        return one(queries, text, params)
+        return one(queries, ...noted(text, params, entry))
       }),
-    async delete(scope, id) {
+    async delete(scope, id, entry) {
       const text = 'delete from credential where id = $1 and ($2::text is null or owner = $2) returning 1'
-      return (await value(db, text, [id, visibleTo(scope)])) !== null
+      return (await value(db, ...noted(text, [id, visibleTo(scope)], entry))) !== null
     },
     preferred: (owner, provider) => one(db, 'select preferred_credential($1, $2)', [owner, provider]),
   } satisfies Partial<Credentials>

@@ -2,18 +2,16 @@
 import { type Db, value, values } from './db.ts'
 import { document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { visibleTo } from './sql.ts'
+import { noted, visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
 
 export function createKeys(db: Db): Keys {
   return {
-    async create({ id, hash, owner, name, scopes, hint, expires_at }) {
-      const made = await value<ApiKey>(
-        db,
-        `insert into api_key as k (id, hash, owner, name, scopes, hint, expires_at)
-         values ($1, $2, $3, $4, $5, $6, $7) returning api_key_json(k)`,
-        [id, hash, owner, name, document(scopes), hint, expires_at],
-      )
+    async create({ id, hash, owner, name, scopes, hint, expires_at }, entry) {
+      const text = `insert into api_key as k (id, hash, owner, name, scopes, hint, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7) returning api_key_json(k)`
+      const params = [id, hash, owner, name, document(scopes), hint, expires_at]
+      const made = await value<ApiKey>(db, ...noted(text, params, entry))
       if (!made) throw new Error('a key was stored but not returned')
       return made
     },

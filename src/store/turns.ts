@@ -79,15 +79,16 @@ function publicVerbs(db: Db, parts: Parts) {
       )
       return found ? { ...found, turn: parts.shownTurn(found.turn) } : null
     },
-    async countOpen(owner, { session, idempotency_key }, most) {
+    async countOpen(owner, { session, idempotency_key, interrupts }, most) {
       const count = await value<number>(
         db,
         `select count(*)::float8 from (
            select from turn where owner = $1 and state in ('queued', 'running')
               and not exists (select from turn where session_id = $2 and idempotency_key = $3)
+              and not ($5::boolean and session_id = $2 and state = 'running')
             limit $4
          ) unended`,
-        [owner, session, idempotency_key, most],
+        [owner, session, idempotency_key, most, interrupts],
       )
       return count ?? 0
     },

@@ -25,7 +25,6 @@ export interface ToolboxPolicy {
     tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
     connector: Connector | null,
   ): ToolLimits
-  timeoutMs(tool: RegistryTool, connector: Connector | null): number
   needsApproval(tool: RegistryTool, connector: Connector | null): boolean
   /** May run again after a crash: its hints say so and the operator believes them. */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
@@ -87,7 +86,6 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
       return { ok: false, reason: `Built-in tools are strict: name ${name} under toolbox.tools.` }
     },
     limits,
-    timeoutMs: (tool, connector) => limits(tool, connector).timeoutMs,
     needsApproval(tool, connector) {
       // A tool's own setting wins over its connector's; either alone counts.
       const own = settingFor(tool, connector)?.requireApproval

@@ -198,9 +198,11 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       const all = await Promise.allSettled(
         sessions.map((id) => wish(later, id, behind ? () => behind(id) : null)),
       )
-      for (const one of all) {
-        if (one.status === 'rejected') log.warn({ err: one.reason }, 'tools could not be brought up to date')
-      }
+      const failed = all.filter((one) => one.status === 'rejected')
+      const [first] = failed
+      // A store that is away fails all of them alike.
+      if (first)
+        log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
     isCurrent(session, bindings) {
       const last = looks.get(session)

@@ -30,7 +30,10 @@ export async function recordDecision(
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return
-  throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`)
+  // What was decided, for whoever lost the answer to it.
+  throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`, {
+    ...(row.approval ? { details: { decision: row.approval.decision } } : {}),
+  })
 }
 
 /**

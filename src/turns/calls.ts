@@ -151,7 +151,8 @@ const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
 
 async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<Job> {
   const { store, sealed } = run.deps
-  if (!row) return job
+  // None is without its row; one that is was begun by nobody that could be asked.
+  if (!row) return unrun(run, job, 'outcome_unknown', LOST)
   const known = { ...job, exec_id: row.id }
   if (row.state === 'settled') {
     if (!row.result)

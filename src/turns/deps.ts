@@ -33,7 +33,7 @@ export interface EngineDeps {
   llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
   credentials: ChooseCredential
   tools: TurnTools
-  policy: Pick<ToolboxPolicy, 'timeoutMs' | 'needsApproval' | 'isRepeatable'>
+  policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential */
   deploymentFor(provider: string, credential: Pick<ResolvedCredential, 'kind' | 'path'>): Deployment

@@ -103,7 +103,7 @@ async function callTool(run: Run, job: Job, signal: AbortSignal): Promise<Settle
     declared: job.declared,
     connector,
     canInspect: isDeclarable(named(INSPECT)),
-    timeoutMs: job.declared ? deps.policy.timeoutMs(job.declared.tool, connector) : 0,
+    timeoutMs: job.declared ? deps.policy.limits(job.declared.tool, connector).timeoutMs : 0,
     signal,
     onProgress: (progress) =>
       say(run, { type: 'tool_execution.progress', call_id: call.call_id, exec_id, ...progress }),

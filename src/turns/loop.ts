@@ -85,7 +85,8 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
-    if (turn.state === 'running' && !isLastStepDone(run)) await steps(run)
+    // Whatever ended it, or made it wait, has said so in its state: the results of the last step that it may take end it.
+    if (turn.state === 'running') await steps(run)
   } catch (thrown) {
     if (isLeft(active, entry, thrown)) throw thrown
     // What a step has streamed goes with it; the next owner cannot know whether there was one.
@@ -228,9 +229,6 @@ async function giveUp(run: Run): Promise<void> {
 
 /** Most times that a turn may lose its owner before it is failed. */
 const RECOVERY_LIMIT = 3
-
-const isLastStepDone = (run: Run): boolean =>
-  run.index >= run.active.turn.max_steps || run.active.turn.ended_at !== null
 
 /** Turns whatever ended the loop into the turn's end. A failed step leaves no message. */
 async function fail(run: Ending, thrown: unknown): Promise<void> {

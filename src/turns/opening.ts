@@ -37,7 +37,7 @@ export function createOpening(
   /** Looks at all that may refuse it, and opens it. */
   async function openOn(ground: TurnGround, caller: Caller, row: OpenTurn): Promise<Opened | null> {
     const { session_id, idempotency_key: key, body_hash } = row.turn
-    await assertRoom(ground.session, row.turn)
+    await assertRoom(ground.session, row)
     const refused = await check(ground, row.turn).then(
       () => null,
       (thrown: unknown) => ({ thrown }),
@@ -50,10 +50,12 @@ export function createOpening(
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */
-  async function assertRoom({ id, owner }: Session, { idempotency_key }: NewTurn): Promise<void> {
+  async function assertRoom({ id: session, owner }: Session, { turn, on_busy }: OpenTurn): Promise<void> {
     const most = settings.turnsPerOwner
-    if (most === null || (await store.turns.countOpen(owner, { session: id, idempotency_key }, most)) < most)
-      return
+    if (most === null) return
+    const { idempotency_key } = turn
+    const beside = { session, idempotency_key, interrupts: on_busy === 'interrupt' }
+    if ((await store.turns.countOpen(owner, beside, most)) < most) return
     throw new BatonError('rate_limited', `${most} turns of ${owner} run or are queued already.`, {
       retryAfter: 5,
     })

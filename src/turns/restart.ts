@@ -40,6 +40,13 @@ export function createRestarts({ deps, active, resume }: EngineState): Restarts 
     if (state !== 'running' || (await isCalling())) throw refusal(false)
   }
 
+  /** The session's turn that runs or waits for a person. */
+  async function begunTurn(session: string): Promise<Turn | null> {
+    const id = (await store.sessions.get(EVERYONE, session))?.active_turn_id ?? null
+    const turn = id === null ? null : await store.turns.get(EVERYONE, id)
+    return turn?.state === 'queued' ? null : turn
+  }
+
   return {
     async restart(caller, id) {
       const turn = await findTurn(store, caller, id)
@@ -56,19 +63,15 @@ export function createRestarts({ deps, active, resume }: EngineState): Restarts 
     },
     async toolsChanged(session, { removed, tools_revision: revision }, apply) {
       const mine = active.get(session.id)
-      if (mine) return effect(mine.turn.id, apply === 'now' ? applyNow(mine, removed, revision) : null)
-      const id = (await store.sessions.get(EVERYONE, session.id))?.active_turn_id ?? null
-      const turn = id === null ? null : await store.turns.get(EVERYONE, id)
-      if (!turn || turn.state === 'queued') {
-        return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
-      }
+      const turn = mine?.turn ?? (await begunTurn(session.id))
+      if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       if (apply !== 'now') return effect(turn.id, null)
-      if (turn.state === 'running') {
-        const wish = { op: 'tools', session_id: session.id, apply, removed, revision } as const
-        return effect(turn.id, await asks.ask(wish))
-      }
+      const wish = { op: 'tools', session_id: session.id, apply, removed, revision } as const
+      const isElsewhere = !mine && turn.state === 'running'
+      const answer = mine ? applyNow(mine, removed, revision) : isElsewhere ? await asks.ask(wish) : null
+      // Of one that runs, too: it may have looked at its tools before the change, and come to wait after it.
       if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
-      return effect(turn.id, null)
+      return effect(turn.id, answer)
     },
     grant(mine, wish) {
       if (wish.op === 'restart' && mine.turn.id !== wish.turn_id) return

@@ -72,7 +72,7 @@ export async function proxied(t: Test, direct: string) {
     hush() {
       for (const socket of sockets) silent.add(socket)
     },
-    restore() {
+    restore(): void {
       if (state === 'frozen') drop()
       state = 'open'
     },

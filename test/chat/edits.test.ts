@@ -107,6 +107,13 @@ t.test('no edit parts a call from its result', async (t) => {
     split,
     'a second call of the same id, alone',
   )
+  const twice = [...exchange.slice(0, 2), ...exchange]
+  t.throws(
+    () => applyEdits(twice, [{ op: 'delete_at', index: 4 }]),
+    { code: split },
+    'nor one whose id a call that has none bears, too',
+  )
+  t.equal(applyEdits(twice, [{ op: 'delete_at', index: 1 }]).length, 5, 'of these the one alone may go')
   const broken = exchange.slice(0, 2)
   t.equal(
     applyEdits(broken, [{ op: 'insert_after', index: 1, message: said('x') }]).length,

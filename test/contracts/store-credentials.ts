@@ -351,6 +351,53 @@ async function keyContract(t: Test, store: Store): Promise<void> {
     t.match((await store.audit.list({ limit: 1 })).data, [entry], 'and is written down alone')
   })
 
+  await t.test('a change and its entry are written together, or neither is', async (t) => {
+    const scope = owner()
+    const did = (act: string, subject: string) => ({ owner: scope.owner, act, subject, details: { a: '\0' } })
+    const written = async () =>
+      (await store.audit.list({ limit: 50 })).data.flatMap((one) =>
+        one.owner === scope.owner ? one.act : [],
+      )
+    const key = { id: id('key'), owner: scope.owner, name: null, scopes: [], hint: 'abcd', expires_at: null }
+    await store.keys.create({ ...key, hash: key.id }, did('key.create', key.id))
+    t.match((await store.audit.list({ limit: 1 })).data, [did('key.create', key.id)])
+    const login = credential(scope, { is_default: true })
+    await store.credentials.create(login, did('credential.create', login.id))
+    const server = connector(scope, 'noted')
+    const made = await store.connectors.create(server, did('connector.create', server.id))
+    if (made === 'name_taken') return t.fail(made)
+    const change = did('credential.update', login.id)
+    t.equal((await store.credentials.update(scope, login.id, { name: 'x' }, change))?.name, 'x')
+    const renamed = await store.connectors.update(
+      scope,
+      made,
+      { name: 'anew' },
+      did('connector.update', made.id),
+    )
+    t.match(renamed, { name: 'anew' })
+    t.equal(await store.credentials.delete(scope, login.id, did('credential.delete', login.id)), true)
+    t.equal(await store.connectors.delete(scope, made.id, did('connector.delete', made.id)), true)
+    const acts = await written()
+    t.strictSame(acts, [
+      'connector.delete',
+      'credential.delete',
+      'connector.update',
+      'credential.update',
+      'connector.create',
+      'credential.create',
+      'key.create',
+    ])
+
+    await t.rejects(store.keys.create({ ...key, hash: key.id }, did('key.create', key.id)))
+    t.equal(await store.credentials.update(scope, login.id, { name: 'y' }, change), null)
+    t.equal(await store.credentials.delete(scope, login.id, change), false)
+    t.equal(await store.connectors.update(scope, made, { url: null }, change), null)
+    t.equal(await store.connectors.delete(scope, made.id, change), false)
+    await store.connectors.create(server, did('connector.create', server.id))
+    t.equal(await store.connectors.create({ ...server, id: id('con') }, change), 'name_taken')
+    t.strictSame(await written(), ['connector.create', ...acts], 'what was not done is not written down')
+  })
+
   await t.test('an act is written down', async (t) => {
     const entry = { owner: 'ann', act: 'key.create', subject: 'key_1', details: { a: '\0' } }
     t.equal(await store.audit.write(entry), undefined)

@@ -194,14 +194,17 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const { session, fence, turn } = await runningTurn(store, scope)
     const keyed = openRequest(session.id, { on_busy: 'enqueue', turn: { idempotency_key: 'once' } })
     t.equal((await store.turns.open(scope, keyed))?.kind, 'queued')
-    const load = (session_id: string, idempotency_key: string | null, most = 10) =>
-      store.turns.countOpen(scope.owner, { session: session_id, idempotency_key }, most)
+    const load = (session: string, idempotency_key: string | null, most = 10, interrupts = false) =>
+      store.turns.countOpen(scope.owner, { session, idempotency_key, interrupts }, most)
     t.equal(await load(session.id, null), 2)
     t.equal(await load(session.id, 'another'), 2)
     t.equal(await load(session.id, 'once'), 0)
     t.equal(await load('ses_another', 'once'), 2, 'keys belong to a session')
     t.equal(await load(session.id, null, 1), 1)
-    t.equal(await store.turns.countOpen(owner().owner, { session: session.id, idempotency_key: null }, 10), 0)
+    t.equal(await load(session.id, null, 10, true), 1, 'without the one that makes room for it')
+    t.equal(await load('ses_another', null, 10, true), 2, 'which is of its own session')
+    const none = { session: session.id, idempotency_key: null, interrupts: false }
+    t.equal(await store.turns.countOpen(owner().owner, none, 10), 0)
     await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
     t.equal(await load(session.id, null), 1)
   })

@@ -257,6 +257,7 @@ async function approvals(t: Test, world: World) {
     ])
     const again = await decide(look, { decision: 'approve' })
     t.match([again.status, again.body.error.code], [409, 'not_awaiting'])
+    t.match(again.body.error.details, { decision: 'approve' }, 'what holds, for whoever lost the answer')
     const { data } = await api.get(`/v1/tool-executions?turn_id=${turn.id}`)
     t.strictSame(Object.fromEntries(data.map(({ tool, approved_by }: Json) => [tool, approved_by])), {
       'guarded.wipe': null,

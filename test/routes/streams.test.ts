@@ -1,6 +1,7 @@
 /** What event streams tell: of a turn, of a session, after a cursor, after a gap. */
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
+import { endedAt, formatCursor, sessionTag } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
@@ -192,7 +193,7 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   const turn = newId('turn')
   const s = await serve(t, turnRow({ id: turn, state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
   scripted(async function* ({ signal }) {
-    yield { gap: true, cursor: 'ses_1:50' }
+    yield { gap: true, cursor: cursorIn('ses_1') }
     await aborted(signal)
   })(s)
   const text = await all(await s.open(`/v1/turns/${turn}/events`))
@@ -201,6 +202,60 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   const resumed = await s.open(`/v1/turns/${turn}/events`, { 'last-event-id': id })
   t.equal(resumed.statusCode, 204, 'an EventSource then stops')
   resumed.resume()
+})
+
+t.test('whoever has the end of a turn is told so though the bus is away', async (t) => {
+  const turn = turnRow({ id: newId('turn'), state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
+  const s = await serve(t, turn)
+  s.bus.bus.pastEnd = async () => {
+    throw new BatonError('unavailable', 'The event bus is away.')
+  }
+  const resume = async (id: string) => {
+    const answer = await s.open(`/v1/turns/${turn.id}/events`, { 'last-event-id': id })
+    answer.resume()
+    return answer.statusCode
+  }
+  t.equal(await resume(endedAt(cursorIn('ses_1'), turn.id)), 204)
+  t.equal(await resume(endedAt(cursorIn('ses_2'), turn.id)), 400, 'but not for a cursor of another session')
+  t.equal(await resume(endedAt('nonsense', turn.id)), 400)
+  t.equal(await resume(cursorIn('ses_1')), 503, 'a cursor that says nothing of it has to be looked up')
+  Object.assign(turn, { state: 'running', ended_at: null })
+  t.equal(
+    await resume(endedAt(cursorIn('ses_1'), turn.id)),
+    503,
+    'as has one that the store knows better than',
+  )
+})
+
+t.test('a turn that ended as soon as it began is not past a place that the log knows', async (t) => {
+  const begun = Date.now()
+  const at = (ms: number) => new Date(begun - ms).toISOString()
+  const turn = turnRow({ state: 'completed', started_at: at(20), ended_at: at(10) })
+  const s = await serve(t, turn)
+  // As a log that has heard nothing of the turn yet.
+  s.bus.bus.pastEnd = async (_session, _turn, _cursor, hasEnded) => hasEnded
+  scripted(async function* () {
+    yield { events: [event('turn.created', 51), event('turn.completed', 52)] }
+  })(s)
+  const text = await all(await s.open('/v1/turns/turn_1/events?after=ses_1:50'))
+  t.same(typesIn(text), ['turn.created', 'turn.completed'])
+  Object.assign(turn, { started_at: at(60_000), ended_at: at(59_000) })
+  const over = await s.open('/v1/turns/turn_1/events?after=ses_1:50')
+  t.equal(over.statusCode, 204, 'of an older one the log has forgotten the end')
+  over.resume()
+})
+
+t.test('a stream ends with a gap where its session was deleted since', async (t) => {
+  for (const path of ['/v1/turns/turn_1/events', '/v1/sessions/ses_1/events']) {
+    const s = await serve(t, turnRow())
+    scripted(async function* ({ signal }) {
+      Object.assign(s.store.sessions, { get: async () => null })
+      Object.assign(s.store.turns, { get: async () => null })
+      yield { gap: true, cursor: 'ses_1:50' }
+      await aborted(signal)
+    })(s)
+    t.same(typesIn(await all(await s.open(path))), ['gap'], path)
+  }
 })
 
 t.test('a snapshot shows its turn as it is then, not as it was when its reader came', async (t) => {
@@ -338,3 +393,5 @@ t.test('events that are there together travel in one write', async (t) => {
   t.equal(typesIn(text).length, 201)
   t.ok(chunks < 20, `${chunks} chunks`)
 })
+
+const cursorIn = (session: string) => formatCursor(sessionTag(session), { generation: '00000a', ms: 1, n: 1 })

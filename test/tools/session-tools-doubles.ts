@@ -180,6 +180,7 @@ export function createMemory() {
       release: never,
       find: async (_: unknown, idOrName: string) =>
         [...connectors.values()].find(({ id, name }) => id === idOrName || name === idOrName) ?? null,
+      listBound: never,
       bindings: async (session: string): Promise<Binding[]> =>
         (bindings.get(session) ?? []).flatMap(({ id, alias, off }) => {
           const one = connectors.get(id)

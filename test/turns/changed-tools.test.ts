@@ -74,7 +74,7 @@ function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
     }),
   }
   const needsApproval = (_: RegistryTool, connector: Connector | null) => asks(connector)
-  const policy = { needsApproval, isRepeatable: () => false, timeoutMs: () => 0 }
+  const policy = { needsApproval, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
   return { row, ran, seen: { tools, policy, executor } as unknown as Pick<EngineDeps, Seen> }
 }
 
@@ -282,4 +282,38 @@ t.test('where nobody answers, no restart is claimed that the store knows cannot 
   await t.rejects(other.restart(CALLER, turn.id), { code: 'restart_limit' })
   say()
   await owner.wait(CALLER, turn.id, 30, NEVER)
+})
+
+t.test('a tool that is taken away while its turn comes to wait leaves no call to a person', async (t) => {
+  for (const isElsewhere of [false, true]) {
+    const { bus, say, replica } = world(t, {}, CALLS)
+    const { row, ran, seen } = toolbox(() => true)
+    const { tool } = await server(isElsewhere ? 'c' : 'd')
+    row.tools = [tool]
+    const { opened: committed, open: commit } = gate()
+    const { opened: reached, open: reach } = gate()
+    const slow = withTurns({
+      async commit(...args) {
+        if (args[1].state === 'awaiting_input') {
+          reach()
+          await committed
+        }
+        return store.turns.commit(...args)
+      },
+    })
+    const owner = replica({ ...seen, store: slow })
+    const other = replica(seen)
+    const opened = await session()
+    const { turn } = await owner.start(CALLER, opened.id, asked({ max_steps: 1 }))
+    const types = follow(t, bus, opened.id, turn.id)
+    say()
+    await reached
+    row.tools = []
+    const delta = { tools_revision: 1, added: [], removed: ['a.b'], changed: [] }
+    const change = (isElsewhere ? other : owner).toolsChanged(opened, delta, 'now')
+    t.match(await change, { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
+    commit()
+    await until(() => types.includes('turn.completed'))
+    t.strictSame([await outcome(opened.id), ran], [['cancelled'], []])
+  }
 })

@@ -235,7 +235,7 @@ t.test('calls that could not be run to their end are given up under their own st
         return { result, settlement: { id, ...ended, ...left, result } }
       },
     }
-    const policy = { needsApproval: () => waits, isRepeatable: () => false, timeoutMs: () => 0 }
+    const policy = { needsApproval: () => waits, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
     const { tools } = pieces(Promise.resolve(), [])
     const seen = {
       policy,

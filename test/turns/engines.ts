@@ -124,7 +124,7 @@ export const until = async (holds: () => boolean | Promise<boolean>) => {
 
 /** Tools that answer nothing, once what they wait for has come. */
 export function toolsThat(wait: (call: string) => Promise<void> | null) {
-  const policy = { needsApproval: () => false, isRepeatable: () => false, timeoutMs: () => 0 }
+  const policy = { needsApproval: () => false, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
   const executor = {
     redactArguments: async (given: unknown) => given,
     async run({ call, exec_id }: ExecutorCall): Promise<Settled> {

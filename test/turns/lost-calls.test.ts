@@ -24,8 +24,8 @@ const CALLS = [
   { ...call('gone.write'), repeatable: false, connector: 'gone' },
 ]
 
-/** A turn whose owner died with its calls begun. */
-async function lost() {
+/** A turn whose owner died with its calls begun, or, as none can be, without a word of them in the ledger. */
+async function lost(isNoted = true) {
   const { fence, turn, session } = await runningTurn(store, CALLER, LAPSED)
   const executions = CALLS.map(({ call_id, name, repeatable, connector }) => ({
     id: id('exec'),
@@ -41,7 +41,11 @@ async function lost() {
   }))
   const parts = CALLS.map(({ repeatable: _, connector: __, ...part }) => part)
   const said = message('', { role: 'assistant', turn_id: turn.id, parts })
-  await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions })
+  await store.turns.commit(fence, {
+    turn_id: turn.id,
+    messages: [said],
+    executions: isNoted ? executions : [],
+  })
   return { turn: turn.id, session: session.id }
 }
 
@@ -91,6 +95,15 @@ t.test('what may run again does, and so does what never could; of the rest nobod
     { name: 'gone.look', ...UNKNOWN },
     { name: 'gone.write', ...UNKNOWN },
   ])
+})
+
+t.test('a call that the ledger does not know is not run', async (t) => {
+  const { made, others } = await takenOver(t, await lost(false))
+  t.strictSame(made, [])
+  t.match(
+    others,
+    CALLS.map(() => UNKNOWN),
+  )
 })
 
 t.test('nothing is made again for a turn that is only to be cancelled', async (t) => {

@@ -31,7 +31,7 @@ export interface CredentialCandidates {
 }
 
 export interface Credentials {
-  create(credential: NewCredential): Promise<Credential>
+  create(credential: NewCredential, entry?: AuditEntry): Promise<Credential>
   get(scope: Scope, id: string): Promise<Credential | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Credential>>
   /** Setting is_default clears it on the owner's others of the provider. */
@@ -39,8 +39,9 @@ export interface Credentials {
     scope: Scope,
     id: string,
     patch: { name?: string | null; state?: 'active' | 'disabled'; is_default?: boolean },
+    entry?: AuditEntry,
   ): Promise<Credential | null>
-  delete(scope: Scope, id: string): Promise<boolean>
+  delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
   /**
    * The owner's default for the provider, in any state; else its only active one; else, where none is
    * active, the newest that needs a new login; else null.
@@ -118,7 +119,10 @@ export interface ApiKey {
 }
 export type FoundKey = ApiKey & { is_expired: boolean }
 export interface Keys {
-  create(key: Omit<ApiKey, 'last_used_at' | 'revoked_at' | 'created_at'> & { hash: string }): Promise<ApiKey>
+  create(
+    key: Omit<ApiKey, 'last_used_at' | 'revoked_at' | 'created_at'> & { hash: string },
+    entry?: AuditEntry,
+  ): Promise<ApiKey>
   /** By SHA-256 of the key, whatever its state. */
   byHash(hash: string): Promise<FoundKey | null>
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
@@ -127,7 +131,8 @@ export interface Keys {
   used(ids: string[]): Promise<void>
 }
 
-interface AuditEntry {
+/** Given to the verb that changes something, it is written with the change: neither is there without the other. */
+export interface AuditEntry {
   /** Who did it */
   owner: string
   /** noun.verb */

@@ -1,6 +1,7 @@
 /** Connectors, and the tools that sessions have of them. */
 import type { ToolsDelta } from '../../chat/event.ts'
 import type { JsonSchema } from '../../provider.ts'
+import type { AuditEntry } from './access.ts'
 import type { Page, PageRequest, Scope } from './scope.ts'
 
 /** An MCP server as its owner, or the configuration, named it. */
@@ -109,7 +110,7 @@ export interface Pin {
   definition: unknown
 }
 export interface Connectors {
-  create(connector: NewConnector): Promise<Connector | 'name_taken'>
+  create(connector: NewConnector, entry?: AuditEntry): Promise<Connector | 'name_taken'>
   get(scope: Scope, id: string): Promise<Connector | null>
   /** By id or name, the owner's own before the configuration's. */
   find(scope: Scope, idOrName: string): Promise<Connector | null>
@@ -123,8 +124,9 @@ export interface Connectors {
     scope: Scope,
     read: Pick<Connector, 'id' | 'config_revision' | 'secret'>,
     patch: Partial<NewConnector>,
+    entry?: AuditEntry,
   ): Promise<Connector | null | 'name_taken' | 'name_beside'>
-  delete(scope: Scope, id: string): Promise<boolean>
+  delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
   /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
   claim(id: string, by: string, seconds: number): Promise<Connector | null>
   /** Stores a refreshed login, which is no change of the connector; false when it or its secret was written since it was read. */
@@ -137,6 +139,8 @@ export interface Connectors {
    */
   syncConfig(connectors: NewConnector[]): Promise<Connector[]>
   bindings(session: string): Promise<Binding[]>
+  /** The same for people: newest first, in pages. */
+  listBound(session: string, page: PageRequest): Promise<Page<Pick<Binding, 'connector' | 'alias'>>>
   /** False, and nothing is bound, where another server of the session has that name: their tools' names would meet. */
   bind(session: string, connector: string, alias: string | null): Promise<boolean>
   unbind(session: string, connector: string): Promise<boolean>

@@ -202,12 +202,12 @@ export interface Turns {
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * The owner's turns that run or are queued, up to `most`; 0 where the session has a turn of this key already: a
-   * repeat adds none.
+   * The owner's turns that run or are queued, up to `most`, beside one of this session: 0 where it has a turn of this
+   * key already, since a repeat adds none; without the one that runs there, where that is interrupted for it.
    */
   countOpen(
     owner: string,
-    repeat: { session: string; idempotency_key: string | null },
+    beside: { session: string; idempotency_key: string | null; interrupts: boolean },
     most: number,
   ): Promise<number>
   /** Marks it; the owner acts on it. Answers with its lease's epoch; null where it has ended, or is not to be seen. */
