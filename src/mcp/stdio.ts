@@ -11,6 +11,7 @@ import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { within } from './deadline.ts'
 import type { Sandbox } from './sandbox.ts'
+import { unspoken } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -98,7 +99,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       killGroup(group, 'SIGKILL')
       await ended
     },
-    obituary: () => ({ ending, words: stderr.toString('utf8').trim().slice(-SHOWN_STDERR) }),
+    obituary: () => ({ ending, words: unspoken(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR) }),
   }
   return transport
 }
