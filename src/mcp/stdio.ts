@@ -61,7 +61,12 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       started.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
       })
-      started.stdin.on('error', (error) => transport.onerror?.(error))
+      // Without its pipes it is of no use, however long it lives on: a call would wait for its whole timeout.
+      started.stdout.once('close', () => void transport.close())
+      started.stdin.on('error', (error) => {
+        transport.onerror?.(error)
+        void transport.close()
+      })
       await spawned(started, spec)
       const group = started.pid as number
       options.watchdog.add(group)
