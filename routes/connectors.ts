@@ -149,6 +149,17 @@ const Login = Type.Object(
   { authorization_url: Type.String(), state: Type.String(), expires_at: Instant },
   { title: 'ConnectorLogin' },
 )
+const Acceptance = Type.Object(
+  {
+    hash: Type.Optional(
+      Type.String({
+        maxLength: 128,
+        description: 'As the tool shows it beside its `diff`: no other is accepted',
+      }),
+    ),
+  },
+  closed,
+)
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
 
 const tags = ['connectors']
@@ -254,10 +265,10 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         tags,
         summary: "Accept a tool's changed definition",
         params: idParams('id', 'tool'),
-        body: NoBody,
+        body: Acceptance,
         response: { 200: Accepted },
       },
     },
-    (request) => connectors.accept(request.caller, request.params.id, request.params.tool),
+    ({ caller, params, body }) => connectors.accept(caller, params.id, params.tool, body.hash),
   )
 }
