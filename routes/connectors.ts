@@ -158,7 +158,7 @@ const Acceptance = Type.Object(
       }),
     ),
   },
-  closed,
+  { ...closed, examples: [{ hash: '6cf615d5bcaac778352a8f1f3360d23f02f34ec182e259897fd6ce485d7870d4' }] },
 )
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
 
