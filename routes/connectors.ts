@@ -153,6 +153,17 @@ const Login = Type.Object(
   { authorization_url: Type.String(), state: Type.String(), expires_at: Instant },
   { title: 'ConnectorLogin' },
 )
+const Acceptance = Type.Object(
+  {
+    hash: Type.Optional(
+      Type.String({
+        maxLength: 128,
+        description: 'As the tool shows it beside its `diff`: no other is accepted',
+      }),
+    ),
+  },
+  { ...closed, examples: [{ hash: '6cf615d5bcaac778352a8f1f3360d23f02f34ec182e259897fd6ce485d7870d4' }] },
+)
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
 
 const tags = ['connectors']
@@ -258,10 +269,10 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
         tags,
         summary: "Accept a tool's changed definition",
         params: idParams('id', 'tool'),
-        body: NoBody,
+        body: Acceptance,
         response: { 200: Accepted },
       },
     },
-    (request) => connectors.accept(request.caller, request.params.id, request.params.tool),
+    ({ caller, params, body }) => connectors.accept(caller, params.id, params.tool, body.hash),
   )
 }

@@ -170,8 +170,9 @@ const media = <const K extends string>(type: K, family: string) =>
   part(type, {
     media_type: Type.String({
       maxLength: 128,
-      pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*$`,
-      description: `Such as ${family === 'image' ? 'image/png' : family === 'audio' ? 'audio/wav' : 'application/pdf'}`,
+      // With parameters, as HTTP and browsers name the type of a text.
+      pattern: `^${family}/[A-Za-z0-9][A-Za-z0-9.+-]*( *; *[A-Za-z0-9.+-]+=([A-Za-z0-9.+_-]+|"[^"]*"))*$`,
+      description: `Such as ${family === 'image' ? 'image/png' : family === 'audio' ? 'audio/wav' : 'application/pdf or text/plain; charset=utf-8'}`,
     }),
     data: Type.Optional(Type.String({ format: 'byte', minLength: 4, description: 'Base64; or `url`' })),
     url: Type.Optional(Type.String({ maxLength: 8192, description: 'http or https; or `data`' })),

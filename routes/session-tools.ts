@@ -77,6 +77,9 @@ const SessionTool = Type.Object(
         { description: 'Of a changed definition: what differs from the accepted one' },
       ),
     ),
+    hash: Type.Optional(
+      Type.String({ description: 'Of a changed definition: to accept this one and no other' }),
+    ),
   },
   { title: 'SessionTool' },
 )

@@ -81,7 +81,7 @@ export interface Connectors {
    * Takes a tool's changed definition. Throws tool_not_found, and forbidden where it is not the caller's
    * alone to say: a connector of the configuration.
    */
-  accept(caller: Caller, id: string, tool: string): Promise<{ tool: string; hash: string }>
+  accept(caller: Caller, id: string, tool: string, hash?: string): Promise<{ tool: string; hash: string }>
 }
 
 export interface ConnectorDeps {
@@ -268,13 +268,13 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       const { data, next_cursor } = await store.connectors.list(scope, page)
       return { data: data.map((connector) => view(scope, connector)), next_cursor }
     },
-    async accept(caller, id, tool) {
+    async accept(caller, id, tool, hash) {
       const connector = await row(caller, id)
       if (connector.origin === 'config' && !caller.admin) {
         const words = `Connector ${connector.name} serves every owner; an admin accepts its definitions.`
         throw new BatonError('forbidden', words)
       }
-      const accepted = await tools.accept(caller, connector, tool)
+      const accepted = await tools.accept(caller, connector, tool, hash)
       const details = { name: connector.name, ...accepted }
       await store.audit.write({ owner: caller.owner, act: 'connector.accept', subject: id, details })
       return accepted

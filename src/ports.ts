@@ -94,6 +94,8 @@ export interface SessionTool {
   reason?: string
   /** Of a changed definition: what differs from the accepted one */
   diff?: DefinitionChange[]
+  /** Of a changed definition: what `accept` takes it by */
+  hash?: string
 }
 export interface SessionToolList {
   revision: number
@@ -121,8 +123,16 @@ export interface SessionTools {
   /** Throws tool_not_found. */
   setEnabled(session: Session, tool: string, enabled: boolean, apply: Apply): Promise<ToolsChange>
   refresh(session: Session, apply: Apply): Promise<ToolsChange>
-  /** Takes a tool's changed definition for good. Throws tool_not_found; unavailable where none of its lists is known. */
-  accept(caller: Caller, connector: Connector, tool: string): Promise<{ tool: string; hash: string }>
+  /**
+   * Takes a tool's changed definition for good; with a hash only that one. Throws tool_not_found, invalid_request for
+   * another hash, unavailable where none of its lists is known.
+   */
+  accept(
+    caller: Caller,
+    connector: Connector,
+    tool: string,
+    hash?: string,
+  ): Promise<{ tool: string; hash: string }>
   /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
   connectorChanged(connector: Connector, sessions: string[]): void
 }

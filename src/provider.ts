@@ -147,7 +147,7 @@ export interface ParseContext {
 export interface ModelParser {
   /** Throws a BatonError for an error that the vendor sent inside the stream; the same frame again throws again. */
   push(frame: SseFrame): ModelEvent[]
-  /** The body ended. Throws `upstream_disconnected` if the stream was not complete. */
+  /** The body ended. Throws `upstream_disconnected` if the stream was not complete. Quotes no part of a frame cut short. */
   end(): ModelEvent[]
 }
 

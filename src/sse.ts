@@ -21,12 +21,18 @@ export function createDecoder(
     ...(onRetry && { onRetry }),
   })
   let isStart = true
+  let isAfterCr = false
   return {
     push(text) {
+      if (text === '') return
       // The parser knows a byte order mark as three bytes only, not as the character it decodes to.
-      const marked = isStart && text.charCodeAt(0) === 0xfeff
-      if (text !== '') isStart = false
-      parser.feed(marked ? text.slice(1) : text)
+      const isMarked = isStart && text.charCodeAt(0) === 0xfeff
+      const isRest = isAfterCr && text.charCodeAt(0) === 0x0a
+      const rest = isMarked || isRest ? text.slice(1) : text
+      isStart = false
+      isAfterCr = text.endsWith('\r')
+      // From each CR on it looks for an LF to the end of what it was fed: a long text of CRs would cost its square.
+      parser.feed(rest.includes('\r') ? rest.replace(/\r\n?/g, '\n') : rest)
     },
     // A stream cut after its last data line still holds a whole event (seen on Gemini: wire/gemini.md 6.1).
     end: () => parser.feed('\n\n'),

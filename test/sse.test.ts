@@ -32,20 +32,37 @@ t.test('what is encoded is decoded, wherever the text is cut', async (t) => {
   const name = fc.stringMatching(/^[a-z][a-z._]{0,10}$/)
   const events = fc.array(fc.record({ name, data: line, id: fc.option(name, { nil: undefined }) }))
   fc.assert(
-    fc.property(events, fc.integer({ min: 1, max: 9 }), (list, size) => {
-      const text = list
-        .map(({ name, data, id }) => encodeComment('ping') + encodeEvent(name, data, id))
-        .join('')
-      const chunks = Array.from({ length: Math.ceil(text.length / size) }, (_, i) =>
-        text.slice(i * size, (i + 1) * size),
-      )
-      t.same(
-        decode(...chunks),
-        list.map(({ name, data, id }) => frame(data, name, id)),
-      )
-    }),
+    fc.property(
+      events,
+      fc.integer({ min: 1, max: 9 }),
+      fc.constantFrom('\n', '\r\n', '\r'),
+      (list, size, end) => {
+        const text = list
+          .map(({ name, data, id }) => encodeComment('ping') + encodeEvent(name, data, id))
+          .join('')
+          .replaceAll('\n', end)
+        const chunks = Array.from({ length: Math.ceil(text.length / size) }, (_, i) =>
+          text.slice(i * size, (i + 1) * size),
+        )
+        t.same(
+          decode(...chunks),
+          list.map(({ name, data, id }) => frame(data, name, id)),
+        )
+      },
+    ),
     { numRuns: 60 },
   )
+})
+
+t.test('a flood of line ends costs no more than its length', async (t) => {
+  const frames: SseFrame[] = []
+  const decoder = createDecoder((frame) => frames.push(frame))
+  const { user: before } = process.cpuUsage()
+  for (const end of ['\r', '\n', '\r\n', ':\r']) decoder.push(end.repeat(1 << 20))
+  // Seconds of processor time: others may hold the machine.
+  t.ok((process.cpuUsage().user - before) / 1e6 < 2)
+  decoder.push('data: a\r\rdata: b\r\n\r\n')
+  t.same(frames, [frame('a'), frame('b')])
 })
 
 t.test('an event as clients see it', async (t) => {

@@ -216,8 +216,8 @@ const INVALID_CALL: ReadonlySet<string> = new Set([
   'MISSING_THOUGHT_SIGNATURE',
 ])
 
-function failedWithout(reason: string, words = ''): BatonError {
-  const message = words.slice(0, 2000)
+/** Its words are cut at the door, which first takes the secret out: they came in a frame before. */
+function failedWithout(reason: string, message = ''): BatonError {
   const said = message === '' ? 'It gave no words.' : `It said: ${message}`
   return new BatonError('upstream_rejected', `Gemini ended without an answer (${reason}). ${said}`, {
     details: { upstream: { reason, message } },

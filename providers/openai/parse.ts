@@ -21,6 +21,8 @@ import { type Wire, wireList, wireNumber, wireObject, wireText } from './wire.ts
  */
 interface Item {
   index: number
+  /** It was announced under; null before it was */
+  id: string | null
   kind: 'message' | 'reasoning' | 'call' | 'passed over'
   pieces: Map<number, string>
   /** Of a call, once known */
@@ -37,7 +39,12 @@ interface State {
   items: Map<number, Item>
   /** `item_id` → index: some relays lose `output_index` */
   places: Map<string, number>
+  /** The highest index */
+  top: number
+  /** Two items had one `output_index`: none is believed any more */
+  isPlaceless: boolean
   called: boolean
+  nameless: boolean
   refused: boolean
   finished: boolean
 }
@@ -56,7 +63,10 @@ export function createParser(
     headers,
     items: new Map(),
     places: new Map(),
+    top: -1,
+    isPlaceless: false,
     called: false,
+    nameless: false,
     refused: false,
     finished: false,
   }
@@ -120,8 +130,8 @@ const argumentsDelta: Handler = (state, event) => {
   if (item.done || item.kind !== 'call') return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
   // Nameless before its item was announced: the whole call comes with `output_item.done`.
-  if (item.callId === undefined || delta === '') return []
   const { index, callId, name } = item
+  if (callId === undefined || name === '' || delta === '') return []
   return [{ type: 'tool_call.delta', index, call_id: callId, name, arguments_delta: delta }]
 }
 
@@ -134,7 +144,7 @@ const argumentsDone: Handler = (state, event) => {
 
 const itemAdded: Handler = (state, event) => {
   const wire = wireObject(event.item)
-  const item = itemOf(state, { ...event, item_id: wire.id }, kindOf(wire))
+  const item = ownItem(state, event, wire, true)
   if (item.kind === 'message') item.phase = wire.phase
   if (item.kind === 'call') nameCall(state, item, wire)
   return []
@@ -142,7 +152,7 @@ const itemAdded: Handler = (state, event) => {
 
 const itemDone: Handler = (state, event) => {
   const wire = wireObject(event.item)
-  const item = itemOf(state, { ...event, item_id: wire.id }, kindOf(wire))
+  const item = ownItem(state, event, wire, false)
   if (item.done) return []
   item.done = true
   return settle(state, item, wire)
@@ -219,14 +229,43 @@ const kindOf = (wire: Wire): Item['kind'] => KINDS.get(wireText(wire.type)) ?? '
 /** The item that an event is about; one that was never announced begins with its first event. */
 function itemOf(state: State, event: Wire, kind: Item['kind']): Item {
   const id = wireText(event.item_id)
-  const index = wireNumber(event.output_index) ?? state.places.get(id) ?? state.items.size
-  if (id !== '') state.places.set(id, index)
-  const known = state.items.get(index)
+  return itemAt(state, placeOf(state, event, id), id, kind)
+}
+
+/** The item that an event announces (`begins`) or finishes. */
+function ownItem(state: State, event: Wire, wire: Wire, begins: boolean): Item {
+  const id = wireText(wire.id)
+  const place = placeOf(state, event, id)
+  const { id: before = null, done = false } = state.items.get(place) ?? {}
+  const isOther = before !== null && (id === '' ? begins && done : id !== before && (begins || done))
+  const item = itemAt(state, isOther ? nextPlace(state) : place, id, kindOf(wire))
+  item.id ??= id
+  return item
+}
+
+/** Without a place of its own and a known id an event is about the item that began last. */
+function placeOf(state: State, event: Wire, id: string): number {
+  if (state.isPlaceless) return state.places.get(id) ?? state.top
+  return wireNumber(event.output_index) ?? state.places.get(id) ?? state.items.size
+}
+
+/** For another item under an index that is taken (BerriAI/litellm#36375): from now on ids tell them apart. */
+function nextPlace(state: State): number {
+  state.isPlaceless = true
+  return state.top + 1
+}
+
+function itemAt(state: State, place: number, id: string, kind: Item['kind']): Item {
+  const known = state.items.get(place)
   // Announced without a type, it is what its events are about.
   if (known?.kind === 'passed over') known.kind = kind
-  if (known) return known
-  const item: Item = { index, kind, pieces: new Map(), name: '', phase: undefined, done: false }
+  const isOther = known !== undefined && known.kind !== kind && kind !== 'passed over'
+  const index = isOther ? nextPlace(state) : place
+  if (id !== '') state.places.set(id, index)
+  if (known && !isOther) return known
+  const item: Item = { index, id: null, kind, pieces: new Map(), name: '', phase: undefined, done: false }
   state.items.set(index, item)
+  state.top = Math.max(state.top, index)
   return item
 }
 
@@ -283,7 +322,10 @@ const settleCall: Settler = (state, item, wire) => {
   // Cut off before its first argument: nothing to show, and `{}` would be run.
   if (cut && text === '') return null
   nameCall(state, item, wire)
-  if (item.callId === undefined || item.name === '') return null
+  if (item.callId === undefined || item.name === '') {
+    state.nameless ||= !cut
+    return null
+  }
   state.called = true
   return {
     type: 'tool_call',
@@ -314,14 +356,19 @@ function provenance(state: State, opaque?: string) {
 
 /** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
 function settleRest(state: State, response: Wire, status: 'completed' | 'incomplete'): ModelEvent[] {
-  const output = wireList(response.output)
-  for (const [output_index, wire] of output.entries()) {
-    itemOf(state, { output_index, item_id: wire.id }, kindOf(wire))
-  }
+  const told = new Map(
+    wireList(response.output).map((wire, output_index) => {
+      const id = wireText(wire.id)
+      const place = placeOf(state, { output_index }, id)
+      const there = state.items.get(place)
+      // One of another kind there: the list lacks items that were streamed, and is not believed about places.
+      return [there && there.kind !== 'passed over' ? there : itemAt(state, place, id, kindOf(wire)), wire]
+    }),
+  )
   return [...state.items.values()].flatMap((item) => {
     if (item.done) return []
     item.done = true
-    return settle(state, item, output[item.index] ?? { status })
+    return settle(state, item, told.get(item) ?? { status })
   })
 }
 
@@ -329,6 +376,12 @@ function finish(state: State, rest: ModelEvent[], response: Wire, reason: StepFi
   state.finished = true
   const usage = wireObject(response.usage)
   const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
+  if (state.nameless && reason !== 'refusal')
+    return [
+      ...rest,
+      ...counted,
+      { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' },
+    ]
   return [...rest, ...counted, { type: 'finish', reason }]
 }
 

@@ -24,7 +24,7 @@ export type ModelEvent =
   | {
       type: 'finish'
       reason: StepFinish
-      /** The model tried a call that it could not make (undeclared tool, malformed): its own words. */
+      /** The model tried a call that it could not make (undeclared tool, malformed): the vendor's words. */
       invalid_call?: string
     }
 

@@ -19,7 +19,9 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
  * a type that its bytes would show, and they do not.
  */
 export function asItIs(part: MediaPart): MediaPart | null {
-  const declared = part.media_type.toLowerCase().replace(/^image\/jpg$/, 'image/jpeg')
+  // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
+  const [bare = ''] = part.media_type.toLowerCase().split(/ *;/)
+  const declared = bare.replace(/^image\/jpg$/, 'image/jpeg')
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isDenied(declared, part.data ?? '')) return null
   const media_type = found ?? declared

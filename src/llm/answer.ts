@@ -37,9 +37,7 @@ export async function readAnswer(
     if (isOver) return
     try {
       const events = produce()
-      for (const event of events) {
-        take(event.type === 'usage' ? { ...event, usage: soundUsage(event.usage) } : event)
-      }
+      for (const event of events) take(sound(event, scrub))
       // Whatever stands behind the finish is padding (`[DONE]`, a last ping): the answer is whole.
       if (events.at(-1)?.type === 'finish') {
         isOver = true
@@ -83,4 +81,11 @@ export async function readAnswer(
     guard(() => parser.end())
   }
   if (failure !== undefined) throw failure
+}
+
+/** What is not the model's own is held to what it has to be. */
+function sound(event: ModelEvent, scrub: Scrub): ModelEvent {
+  if (event.type === 'usage') return { ...event, usage: soundUsage(event.usage) }
+  if (event.type !== 'finish' || event.invalid_call === undefined) return event
+  return { ...event, invalid_call: scrub.words(event.invalid_call) }
 }

@@ -6,19 +6,29 @@ import type { CredentialSecret } from '../provider.ts'
 /** Texts and errors with `***` for the secret. */
 export interface Scrub {
   text(text: string): string
+  /** The same, and not endless: what is cut first may keep half of the secret. */
+  words(text: string): string
   error(error: BatonError): BatonError
 }
 
+const LONGEST = 2_500
+
 export function scrubber(secret: CredentialSecret): Scrub {
   const text = (words: string) => withoutSecrets(words, Object.values(secret))
+  const words = (all: string) => text(all).slice(0, LONGEST)
   return {
     text,
+    words,
     error(error) {
       const details = JSON.stringify(error.details ?? {})
-      if (text(error.message) === error.message && text(details) === details) return error
+      const told = JSON.parse(text(details), (_, value) =>
+        typeof value === 'string' ? value.slice(0, LONGEST) : value,
+      )
+      const message = words(error.message)
+      if (message === error.message && JSON.stringify(told) === details) return error
       const { retryAfter } = error
-      return new BatonError(error.code, text(error.message), {
-        details: JSON.parse(text(details)),
+      return new BatonError(error.code, message, {
+        details: told,
         ...(retryAfter === undefined ? {} : { retryAfter }),
       })
     },

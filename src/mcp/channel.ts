@@ -103,7 +103,8 @@ export async function readGetStream(
 ): Promise<ChannelEnd> {
   const headers = new Headers(options.headers)
   headers.set('accept', 'text/event-stream')
-  if (previous.lastEventId) headers.set('last-event-id', previous.lastEventId)
+  // In UTF-8, byte by byte: as text it could not be sent where it is none of Latin-1 (WHATWG HTML 9.2).
+  if (previous.lastEventId) headers.set('last-event-id', Buffer.from(previous.lastEventId).toString('latin1'))
   const end: ChannelEnd = previous.lastEventId ? { lastEventId: previous.lastEventId } : {}
   const response = await options.fetch(options.url, { headers, signal, redirect: 'manual' })
   if (!response.ok || !response.body) {

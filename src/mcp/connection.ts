@@ -72,7 +72,7 @@ export async function openConnection(
     wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
-    const failure = scrubbed(toMcpError(error, spec.name), spec)
+    const failure = scrubbed(toMcpError(error, spec), spec)
     const { kind, message, retryAfterMs, rpcCode, lastWords, cause } = failure
     if (lastWords) context.onLastWords?.(spec.name, lastWords)
     // Nothing can have been run before a connection stood.
@@ -109,7 +109,7 @@ function createConnection(
       return result
     } catch (error) {
       own.abort()
-      const told = toMcpError(exchange.failure ?? error, spec.name, exchange)
+      const told = toMcpError(exchange.failure ?? error, spec, exchange)
       const failure = scrubbed(explain(told, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
       throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure

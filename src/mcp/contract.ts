@@ -245,7 +245,7 @@ export interface Mcp {
   onListChanged(fn: (key: string) => void): () => void
   /** Keeps a channel for the server's notifications open for so long from now. */
   interest(spec: McpServerSpec, forMs: number): void
-  /** Nobody asks for this key any more: its connection ends with the calls that run on it. */
+  /** Nobody asks for this key any more, for good: its connection ends with the calls that run on it, whoever is interested. */
   release(key: string): void
   /** Closes one connection, or all for good: waits for running calls up to ten seconds, then kills process groups. */
   close(key?: string): Promise<void>

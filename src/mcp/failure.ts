@@ -12,6 +12,7 @@ import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard.ts'
 import { McpError } from './contract.ts'
 import type { Exchange } from './http.ts'
+import { type Secretive, unspoken } from './scrub.ts'
 import { localFailure } from './tap.ts'
 
 /** JSON-RPC errors by which a server refuses a request without running it (JSON-RPC 5.1; MCP 2026-07-28). */
@@ -33,8 +34,10 @@ const UNSENT = new Set([
   'EACCES',
 ])
 
-/** `server` is the connector's name. `sent: false` in the result only where the server surely ran nothing. */
-export function toMcpError(thrown: unknown, server: string, exchange?: Exchange): McpError {
+type Server = Secretive & { name: string }
+
+/** `sent: false` in the result only where the server surely ran nothing. */
+export function toMcpError(thrown: unknown, server: Server, exchange?: Exchange): McpError {
   if (thrown instanceof McpError) return thrown
   const chain = causes(thrown)
   for (const error of chain) {
@@ -43,7 +46,7 @@ export function toMcpError(thrown: unknown, server: string, exchange?: Exchange)
   }
   const [first] = chain
   const message = first instanceof Error ? first.message : String(first)
-  return new McpError('disconnected', `${server}: the connection failed: ${message}`, {
+  return new McpError('disconnected', `${server.name}: the connection failed: ${message}`, {
     sent: true,
     cause: thrown,
   })
@@ -64,14 +67,14 @@ function causes(thrown: unknown): unknown[] {
   return chain.reverse()
 }
 
-function fromKnownError(error: unknown, server: string, exchange?: Exchange): McpError | null {
+function fromKnownError(error: unknown, server: Server, exchange?: Exchange): McpError | null {
   if (error instanceof McpError) return error
   if (error instanceof BatonError)
-    return new McpError('unavailable', `${server}: ${error.message}`, { sent: false, cause: error })
+    return new McpError('unavailable', `${server.name}: ${error.message}`, { sent: false, cause: error })
   if (error instanceof BodyTooLargeError)
-    return new McpError('too_large', `${server}: ${error.message}`, { sent: true, cause: error })
+    return new McpError('too_large', `${server.name}: ${error.message}`, { sent: true, cause: error })
   if (error instanceof InsufficientScopeError)
-    return new McpError('auth_required', `${server} wants more rights than the login has (HTTP 403).`, {
+    return new McpError('auth_required', `${server.name} wants more rights than the login has (HTTP 403).`, {
       sent: false,
       cause: error,
     })
@@ -83,7 +86,7 @@ function fromKnownError(error: unknown, server: string, exchange?: Exchange): Mc
   if (error instanceof SdkError) return fromSdk(error, server)
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (typeof code === 'string' && UNSENT.has(code))
-    return new McpError('unavailable', `${server} cannot be reached: ${(error as Error).message}`, {
+    return new McpError('unavailable', `${server.name} cannot be reached: ${(error as Error).message}`, {
       sent: false,
       cause: error,
     })
@@ -98,46 +101,52 @@ function sseStatus(error: unknown): number | undefined {
   return told ? Number(told[1]) : undefined
 }
 
-function fromHttp(status: number, cause: Error, server: string, exchange?: Exchange): McpError {
+function fromHttp(status: number, cause: Error, server: Server, exchange?: Exchange): McpError {
   const facts = { cause, retryAfterMs: exchange?.retryAfterMs }
   if (status === 401 || status === 403) {
     const what = status === 401 ? 'wants a valid credential' : 'denied access'
-    return new McpError('auth_required', `${server} ${what} (HTTP ${status}).`, { ...facts, sent: false })
+    return new McpError('auth_required', `${server.name} ${what} (HTTP ${status}).`, {
+      ...facts,
+      sent: false,
+    })
   }
   if (status === 413)
-    return new McpError('too_large', `${server} refused the request as too large.`, { ...facts, sent: false })
+    return new McpError('too_large', `${server.name} refused the request as too large.`, {
+      ...facts,
+      sent: false,
+    })
   const refusesUnrun = [404, 405, 406, 410, 415, 429].includes(status)
   if (refusesUnrun || status >= 500)
-    return new McpError('unavailable', `${server} answered HTTP ${status}.`, {
+    return new McpError('unavailable', `${server.name} answered HTTP ${status}.`, {
       ...facts,
       sent: !refusesUnrun,
     })
-  return new McpError('protocol', `${server}: ${excerpt(cause.message)} (HTTP ${status})`, {
+  return new McpError('protocol', `${server.name}: ${excerpt(cause.message, server)} (HTTP ${status})`, {
     ...facts,
     sent: true,
   })
 }
 
-function fromProtocol(error: ProtocolError, server: string): McpError {
+function fromProtocol(error: ProtocolError, server: Server): McpError {
   const local = localFailure(error.data)
-  if (local) return new McpError(local.kind, `${server}: ${error.message}`, { sent: true })
-  return new McpError('protocol', `${server}: ${excerpt(error.message)}`, {
+  if (local) return new McpError(local.kind, `${server.name}: ${error.message}`, { sent: true })
+  return new McpError('protocol', `${server.name}: ${excerpt(error.message, server)}`, {
     sent: !REFUSALS.has(error.code),
     rpcCode: error.code,
     cause: error,
   })
 }
 
-function fromSdk(error: SdkError, server: string): McpError | null {
+function fromSdk(error: SdkError, server: Server): McpError | null {
   // The tool has begun, and waits for what its `input_required` asks for (MCP 2026-07-28).
   if (error.code === SdkErrorCode.CapabilityNotSupported && isObject(error.data) && 'key' in error.data)
-    return new McpError('protocol', `${server}: the tool asks for input, which Baton does not give.`, {
+    return new McpError('protocol', `${server.name}: the tool asks for input, which Baton does not give.`, {
       sent: true,
       cause: error,
     })
   const [kind, sent] = SDK_CODES[error.code] ?? []
   if (kind === undefined || sent === undefined) return null
-  return new McpError(kind, `${server}: ${excerpt(error.message)}`, { sent, cause: error })
+  return new McpError(kind, `${server.name}: ${excerpt(error.message, server)}`, { sent, cause: error })
 }
 
 const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
@@ -153,6 +162,10 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
 }
 
 /** A server's words, bounded: they end up in results and logs. */
-const excerpt = (text: string): string => (text.length > 500 ? `${text.slice(0, 500)}…` : text)
+function excerpt(text: string, server: Server): string {
+  // Cut first, half a secret would be left.
+  const told = unspoken(text, server)
+  return told.length > 500 ? `${told.slice(0, 500)}…` : told
+}
 
 const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null

@@ -52,7 +52,7 @@ export class Link {
   #late = 0
   #users = 0
   #interestUntil = 0
-  /** Nobody will need it again: what was just being connected to is let go, too */
+  /** Nobody will need it again: a connection ends with its last user */
   #isReleased = false
   #idleMs = 0
   #idleTimer: NodeJS.Timeout | undefined
@@ -238,8 +238,9 @@ export class Link {
 
   /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
   interest(spec: McpServerSpec, forMs: number): void {
+    // Who learned of the server before its release may say so after it.
+    if (this.#isReleased) return
     this.#idleMs = this.#options.idleMs(spec)
-    this.#isReleased = false
     this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
     this.#watch()
     this.#armIdle()

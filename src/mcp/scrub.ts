@@ -5,15 +5,19 @@ import { McpError, type McpResult, type McpServerSpec } from './contract.ts'
 
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 
-/** The same failure where it holds none. */
-export function scrubbed(
-  failure: McpError,
-  { url, headers = {}, env = {}, auth }: Pick<McpServerSpec, 'url' | 'headers' | 'env' | 'auth'>,
-): McpError {
+/** What of a connector may be quoted */
+export type Secretive = Pick<McpServerSpec, 'url' | 'headers' | 'env' | 'auth'>
+
+/** The text with `***` for each of them. */
+export function unspoken(text: string, { url, headers = {}, env = {}, auth }: Secretive): string {
   const secrets = [...queryOf(url), ...Object.values(headers), ...Object.values(env), auth?.held?.() ?? '']
-  const clean = (text: string): string => withoutSecrets(text, secrets).replace(BEARER, '$1 ***')
-  const message = clean(failure.message)
-  const lastWords = failure.lastWords && clean(failure.lastWords)
+  return withoutSecrets(text, secrets).replace(BEARER, '$1 ***')
+}
+
+/** The same failure where it holds none. */
+export function scrubbed(failure: McpError, spec: Secretive): McpError {
+  const message = unspoken(failure.message, spec)
+  const lastWords = failure.lastWords && unspoken(failure.lastWords, spec)
   if (message === failure.message && lastWords === failure.lastWords) return failure
   // Without its cause, which holds the same words.
   const { kind, sent, retryAfterMs, rpcCode } = failure

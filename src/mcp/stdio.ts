@@ -11,6 +11,7 @@ import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import { within } from './deadline.ts'
 import type { Sandbox } from './sandbox.ts'
+import { unspoken } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -60,7 +61,12 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       started.stderr.on('data', (chunk: Buffer) => {
         stderr = Buffer.concat([stderr, chunk]).subarray(-STDERR_BYTES)
       })
-      started.stdin.on('error', (error) => transport.onerror?.(error))
+      // Without its pipes it is of no use, however long it lives on: a call would wait for its whole timeout.
+      started.stdout.once('close', () => void transport.close())
+      started.stdin.on('error', (error) => {
+        transport.onerror?.(error)
+        void transport.close()
+      })
       await spawned(started, spec)
       const group = started.pid as number
       options.watchdog.add(group)
@@ -98,7 +104,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       killGroup(group, 'SIGKILL')
       await ended
     },
-    obituary: () => ({ ending, words: stderr.toString('utf8').trim().slice(-SHOWN_STDERR) }),
+    obituary: () => ({ ending, words: unspoken(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR) }),
   }
   return transport
 }

@@ -91,7 +91,7 @@ export async function negotiate(
     })
   // On stdio a probe would cost a second process (534 → 1385 ms), and most servers speak 2025-11-25.
   return attempt({ mode: 'legacy' }).catch((error) => {
-    if (toMcpError(error, spec.name).kind === 'protocol') return attempt({ mode: { pin: MODERN } })
+    if (toMcpError(error, spec).kind === 'protocol') return attempt({ mode: { pin: MODERN } })
     throw error
   })
 }
@@ -138,7 +138,7 @@ async function openWire(
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
-    throw explain(toMcpError(exchange.failure ?? error, spec.name, exchange), wire, spec)
+    throw explain(toMcpError(exchange.failure ?? error, spec, exchange), wire, spec)
   } finally {
     clearTimeout(timer)
     context.ending.removeEventListener('abort', onEnding)

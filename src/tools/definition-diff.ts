@@ -6,6 +6,7 @@ import { canonicalJson, isRecord, stepOf } from '../chat/json.ts'
 import type { Mcp, McpServerSpec, McpTool } from '../mcp/contract.ts'
 import type { Connector, RegistryRow, Store } from '../store/store.ts'
 import { lastList } from './discovery.ts'
+import { hashOf } from './registry.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */
@@ -69,13 +70,19 @@ export interface ChangedDeps {
   specFor(connector: Connector): McpServerSpec
 }
 
-/** The differences of a registry's changed tools, by canonical name. */
+/** A changed definition: how it differs from the accepted one, and its own hash, by which it is accepted. */
+export interface ChangedDefinition {
+  diff: DefinitionChange[]
+  hash: string
+}
+
+/** Those of a registry's changed tools, by canonical name. */
 export async function changesIn(
   { store, mcp, specFor }: ChangedDeps,
   row: RegistryRow,
-): Promise<ReadonlyMap<string, DefinitionChange[]>> {
+): Promise<ReadonlyMap<string, ChangedDefinition>> {
   const changed = row.tools.filter(({ status }) => status === 'changed')
-  const found = new Map<string, DefinitionChange[]>()
+  const found = new Map<string, ChangedDefinition>()
   if (changed.length === 0) return found
   for (const { connector } of await store.connectors.bindings(row.session_id)) {
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
@@ -85,7 +92,8 @@ export async function changesIn(
     for (const { canonical_name, mcp_tool_name } of mine) {
       const after = list?.tools.find(({ name }) => name === mcp_tool_name)
       const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
-      if (before && after) found.set(canonical_name, definitionDiff(before, after))
+      if (before && after)
+        found.set(canonical_name, { diff: definitionDiff(before, after), hash: hashOf(after) })
     }
   }
   return found

@@ -3,14 +3,14 @@
  * of what a registry holds are registry.ts; writing one is registries.ts.
  */
 import type { ToolsDelta } from '../chat/event.ts'
-import { BatonError, isUnavailable } from '../errors.ts'
+import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { changesIn, type DefinitionChange } from './definition-diff.ts'
+import { type ChangedDefinition, changesIn } from './definition-diff.ts'
 import {
   type Asked,
   connectBudgetMs,
@@ -303,12 +303,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     refresh: (session, apply) =>
       changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
-    async accept(caller: Caller, from, tool) {
+    async accept(caller: Caller, from, tool, expected) {
       const spec = deps.specFor(from)
       const list = (await lastList(deps, spec.key)) ?? (await listed(spec, connectBudgetMs(from)))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)
+      if (expected !== undefined && expected !== hash)
+        throw invalid('hash', `The definition of ${tool} has changed since: read its diff again.`)
       await store.connectors.pin(from.id, tool, hash, found, caller.key_id ?? caller.owner)
       await followers(from)
       return { tool, hash }
@@ -329,7 +331,7 @@ function listing(
   view: View,
   providers: readonly string[],
   withDeclarations: boolean,
-  changes: ReadonlyMap<string, DefinitionChange[]>,
+  changes: ReadonlyMap<string, ChangedDefinition>,
   lastSeen: Discovery['lastSeen'],
 ): SessionToolList {
   const overlay = overlayOf(row, view.deployment)
@@ -338,7 +340,6 @@ function listing(
     .sort((a, b) => a.order - b.order)
     .map((tool): SessionTool => {
       const reason = tool.reason ?? undeclared.get(tool.canonical_name)
-      const diff = changes.get(tool.canonical_name)
       const isLeftOut = tool.status === 'available' && undeclared.has(tool.canonical_name)
       return {
         canonical_name: tool.canonical_name,
@@ -353,7 +354,7 @@ function listing(
         last_seen_at: later(tool.last_seen_at, lastSeen(tool.connector_id ?? '', tool.mcp_tool_name ?? '')),
         status: isLeftOut ? 'undeclarable' : tool.status,
         ...(reason ? { reason } : {}),
-        ...(diff ? { diff } : {}),
+        ...changes.get(tool.canonical_name),
       }
     })
   return {

@@ -12,3 +12,11 @@ t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t)
   const data = Buffer.from('this is no picture').toString('base64')
   t.equal(asItIs({ type: 'image', media_type: 'image/jpg', data }), null, 'and its bytes deny it')
 })
+
+t.test('parameters of a type are left out', async (t) => {
+  const data = Buffer.from('hello').toString('base64')
+  const file = { type: 'file' as const, media_type: 'Text/Plain ; charset=utf-8', data }
+  t.strictSame(asItIs(file), { ...file, media_type: 'text/plain' })
+  const image = { type: 'image' as const, media_type: 'image/png;q=1', url: 'https://pictures.example/1' }
+  t.strictSame(asItIs(image), { ...image, media_type: 'image/png' })
+})

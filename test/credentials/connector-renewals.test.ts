@@ -286,7 +286,7 @@ t.test('what keeps a token away is told without what caused it', async (t) => {
       () => null,
       (error) => error,
     )
-  const told = toMcpError(new TypeError('fetch failed', { cause: thrown }), 'docs')
+  const told = toMcpError(new TypeError('fetch failed', { cause: thrown }), { name: 'docs' })
   t.match(told, { kind: 'unavailable', sent: false, message: 'docs: The database is not available.' })
   t.equal(told.cause, thrown)
 })

@@ -215,6 +215,7 @@ t.test('no secret gets into an error', async (t) => {
     status(401, quoting),
     (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: KEY })),
     (response) => response.writeHead(200, SSE).end(frame({ error: 'upstream_auth', quoted: LONG + KEY })),
+    (response) => response.writeHead(200, SSE).end(frame({ last: 'x'.repeat(2480) + KEY })),
     (response) => response.writeHead(200, SSE).end(quoting),
   ]
   for (const answer of cases) {
@@ -225,6 +226,12 @@ t.test('no secret gets into an error', async (t) => {
     t.notMatch(JSON.stringify(error.toBody()), KEY.slice(0, 12))
     t.notMatch(logged.join(''), KEY.slice(0, 12))
   }
+  const invalid = 'x'.repeat(2490) + KEY
+  const server = await upstreamServer(t, (response) =>
+    response.writeHead(200, SSE).end(frame({ finish: true, invalid })),
+  )
+  const [finish] = (await collect(bench(t, server.url).call())).batches.flat()
+  t.match(finish, { invalid_call: /x\*\*\*$/ })
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
   const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
   t.equal(error.code, 'upstream_auth')

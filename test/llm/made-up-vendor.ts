@@ -12,7 +12,20 @@ import type { ModelCallRecord } from '../../src/telemetry.ts'
 export const KEY = 'made-up-key-0123456789'
 export const USAGE = { input_tokens: 3, output_tokens: 5, reasoning_tokens: 0, cached_tokens: 1 }
 
-/** Frames are JSON: {text}, {usage}, {finish}, {error, wait?}. Errors quote what came, in a stream its beginning. */
+interface Frame {
+  text?: string
+  usage?: typeof USAGE
+  finish?: true
+  invalid?: string
+  error?: string
+  wait?: number
+  last?: string
+}
+
+/**
+ * Frames are JSON: {text}, {usage}, {finish, invalid?}, {error, wait?}, {last}, which the end quotes. Errors quote what
+ * came, in a stream its beginning.
+ */
 export const vendor: Deployment = {
   id: 'made-up-key',
   provider: 'made-up',
@@ -41,18 +54,22 @@ export const vendor: Deployment = {
   }),
   parser() {
     let isWhole = false
+    let last: string | undefined
     return {
       push({ data }): ModelEvent[] {
-        const frame: { text?: string; usage?: typeof USAGE; finish?: true; error?: string; wait?: number } =
-          JSON.parse(data)
+        const frame: Frame = JSON.parse(data)
+        last = frame.last ?? last
         if (frame.error) throw upstream(frame.error, data.slice(0, 1000), frame.wait)
         if (frame.usage) return [{ type: 'usage', usage: frame.usage }]
         if (frame.finish) isWhole = true
-        if (frame.finish) return [{ type: 'finish', reason: 'stop' }]
+        const { invalid } = frame
+        if (frame.finish)
+          return [{ type: 'finish', reason: 'stop', ...(invalid && { invalid_call: invalid }) }]
         return frame.text === undefined ? [] : [{ type: 'text.delta', index: 0, text: frame.text }]
       },
       end() {
         if (isWhole) return []
+        if (last) throw upstream('upstream_rejected', last)
         throw new BatonError('upstream_disconnected', 'The stream ended early.')
       },
     }

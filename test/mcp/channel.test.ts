@@ -2,7 +2,7 @@
 import t from 'tap'
 import { readGetStream } from '../../src/mcp/channel.ts'
 
-const asked = (response: Response, sent: Headers[] = []) =>
+const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
   readGetStream(
     {
       async fetch(_, { headers } = {}) {
@@ -14,7 +14,7 @@ const asked = (response: Response, sent: Headers[] = []) =>
       onMessage() {},
     },
     new AbortController().signal,
-    { lastEventId: '7' },
+    { lastEventId },
   )
 
 t.test('a server that offers no such stream, or lost the session, is not asked again', async (t) => {
@@ -26,6 +26,12 @@ t.test('a stream goes on after the last event that came, and a cut says where', 
   const sent: Headers[] = []
   t.same(await asked(new Response('id: 8\ndata: {}\n\nid: 9\ndata: {}\n\n'), sent), { lastEventId: '9' })
   t.equal(sent[0]?.get('last-event-id'), '7')
+})
+
+t.test('an id of any characters is sent back in UTF-8', async (t) => {
+  const sent: Headers[] = []
+  t.same(await asked(new Response(''), sent, 'é→🙂'), { lastEventId: 'é→🙂' })
+  t.equal(Buffer.from(sent[0]?.get('last-event-id') ?? '', 'latin1').toString(), 'é→🙂')
 })
 
 t.test('a refusal that may pass is no word on whether there is such a stream', async (t) => {

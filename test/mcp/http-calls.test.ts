@@ -348,6 +348,9 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
   const failure = await call(mcp, spec).catch((error: McpError) => error)
   t.match(failure, { kind: 'protocol', message: /key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
   t.notMatch((failure as McpError).message, /ery-secret/)
+  rig.on('tools/call', ({ fail }) => fail(-32603, `${'x'.repeat(491)} header-secret`))
+  const long = await call(mcp, spec).catch((error: McpError) => error)
+  t.match(long, { message: /x \*\*\*$/ }, 'nor half of one where its words are cut')
 
   rig.on('tools/call', ({ request, reply }) => {
     const text = `sent "${request.headers['x-api-key']}" to ${request.headers['x-region']}`

@@ -41,6 +41,11 @@ t.test("a configured server's last words go to the log, how it ended to everybod
   t.same(told, [['notes', error.lastWords]])
 })
 
+t.test('half a secret is none of the last words', async (t) => {
+  const spec = shell(`printf '%s%0990d' "$TOKEN" 0 >&2; exit 7`, { isConfigured: true })
+  t.match((await failure(t, spec)).error.lastWords, /^\*\*\*0+$/)
+})
+
 t.test('a program that is not there is named to the operator alone', async (t) => {
   const spec = shell('', { command: '/srv/operator/notes-server', isConfigured: true })
   const { error, told } = await failure(t, spec)

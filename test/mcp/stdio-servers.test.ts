@@ -169,7 +169,22 @@ t.test('a process that comes up after its release ends with who asked for it', a
   t.equal(mcp.status(spec.key).state, 'idle')
   mcp.interest(spec, PATIENCE)
   await told(call(mcp, spec, 'pid'))
-  t.equal(mcp.status(spec.key).state, 'ready', 'unless somebody is interested again')
+  t.equal(mcp.status(spec.key).state, 'idle', 'also where somebody has not heard of it yet')
+})
+
+t.test('a process that closes a pipe and lives on is ended, and the next call has another', async (t) => {
+  const mcp = door(t, { connectMs: { http: 10_000, stdio: 10_000 } })
+  for (const pipe of [0, 1]) {
+    const spec = child(`closing ${pipe}`)
+    const pid = await told<number>(call(mcp, spec, 'pid'))
+    const closing = call(mcp, spec, 'close', { pipe })
+    if (pipe === 0) await closing
+    // The one without an answer is over with its process.
+    else await fails(t, closing, { kind: 'disconnected', message: /was ended by SIGTERM/ })
+    if (pipe === 0) await fails(t, call(mcp, spec, 'pid'), { kind: 'disconnected' })
+    await ended(pid)
+    t.not(await told<number>(call(mcp, spec, 'pid')), pid)
+  }
 })
 
 t.test('chatter on stdout and a flood on stderr disturb nothing', async (t) => {

@@ -105,6 +105,14 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
     body: { ok: false, server: null, tools: [], error: 'Connection refused.' },
   })
   t.match(await call('POST', `${url}/tools/read%2Fall/accept`), { status: 200, body: { tool: 'read/all' } })
+  t.match(await call('POST', `${url}/tools/read/accept`, { hash: 'ab' }), { status: 200 })
+  t.same(
+    g.tools.calls.filter(({ verb }) => verb === 'accept').map(({ args }) => args.slice(1)),
+    [
+      ['read/all', undefined],
+      ['read', 'ab'],
+    ],
+  )
   t.equal((await call('DELETE', url)).status, 204)
   t.match(await call('GET', url), { status: 404, body: { error: { code: 'connector_not_found' } } })
   t.match(await call('DELETE', url), { status: 404 })

@@ -248,8 +248,8 @@ function fakeTools(store: Store) {
       return noted('setEnabled', tool, enabled, apply)
     },
     refresh: async (_, apply) => noted('refresh', apply),
-    async accept(_, connector, tool) {
-      noted('accept', connector.name, tool)
+    async accept(_, connector, tool, hash) {
+      noted('accept', connector.name, tool, hash)
       return { tool, hash: 'abc' }
     },
     connectorChanged: (connector, sessions) => void noted('changed', connector.name, sessions),

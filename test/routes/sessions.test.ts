@@ -331,6 +331,11 @@ t.test('what a message may hold', async (t) => {
       'parts[0].media_type',
       /Such as image\/png/,
     ],
+    [
+      { role: 'user', parts: [{ type: 'file', media_type: 'text/plain; charset', data: 'aaaa' }] },
+      'parts[0].media_type',
+      /Such as .*charset=utf-8/,
+    ],
     [{ messages: [user('a')], role: 'user' }, 'messages', /either/],
     [{ messages: [user('a'), { role: 'user', parts: [image] }] }, 'messages[1].parts[0]', /exactly one/],
   ]
@@ -351,6 +356,8 @@ t.test('what a message may hold', async (t) => {
     parts: [
       { ...image, data: 'aGk=' },
       { ...image, url: 'https://a.test/b.png' },
+      { type: 'file', media_type: 'text/plain; charset=utf-8', data: 'aGk=' },
+      { type: 'file', media_type: 'text/csv;charset="utf-8";header=present', data: 'aGk=' },
     ],
   }
   t.match(await call('POST', url, fine), { status: 201 })

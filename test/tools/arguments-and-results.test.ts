@@ -282,6 +282,8 @@ t.test('media pass whole within their limits, and are named where they do not', 
     const shaped = await shape([image('image/png', 100, start), image('image/jpg', 100, start)])
     t.match(shaped.content, [{ media_type: `image/${kind}` }, { media_type: `image/${kind}` }], 'as it is')
   }
+  const csv: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-8', data: 'YSxi' }
+  t.strictSame((await shape([csv])).content, [{ ...csv, media_type: 'text/csv' }], 'without its parameters')
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
 })
 

@@ -272,7 +272,17 @@ t.test('a changed definition is blocked until somebody accepts it', async (t) =>
   t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'changed', reason: /accept/ })
   t.equal((await tools.list(session, 'openai')).declarations?.length, 1)
   const caller = { owner: 'o', admin: false, key_id: null }
-  t.match(await tools.accept(caller, one, 'a'), { tool: 'a', hash: /^[0-9a-f]{64}$/ })
+  const { hash } = (await tools.list(session, null)).tools.at(-1) ?? {}
+  servers.set('con_s@1', { tools: [tool('a', { description: 'Worse still.' })] })
+  await tools.refresh(session, 'next')
+  await t.rejects(
+    tools.accept(caller, one, 'a', hash),
+    { code: 'invalid_request', param: 'hash' },
+    'what nobody has read is not accepted',
+  )
+  const read = (await tools.list(session, null)).tools.at(-1)
+  t.match(read, { status: 'changed', diff: [{ after: 'Worse still.' }], hash: /^[0-9a-f]{64}$/ })
+  t.same(await tools.accept(caller, one, 'a', read?.hash), { tool: 'a', hash: read?.hash })
   t.match((await tools.list(session, 'openai')).tools.at(-1), { status: 'available' })
   await t.rejects(tools.accept(caller, one, 'none'), { code: 'tool_not_found' })
 })

@@ -4,7 +4,7 @@
  * its first call), or anything else for none.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 
 const [, , mode = 'good', scratch = ''] = process.argv
@@ -58,6 +58,12 @@ const TOOLS: Record<string, (args: Record<string, unknown>) => object | null> = 
     process.exit(1)
   },
   hang: () => null,
+  /** Closes its end of a pipe, and lives on */
+  close: ({ pipe }) => {
+    setInterval(() => {}, 1000)
+    closeSync(Number(pipe))
+    return pipe === 1 ? null : text('closed')
+  },
   chatter: (args) => {
     process.stdout.write(String(args.line).repeat(Number(args.times)))
     return text('said')

@@ -188,6 +188,12 @@ t.test('an answer that ends without one is a failure in the words that came with
       },
     )
   }
+  const finishMessage = 'x'.repeat(3000)
+  t.match(
+    thrownBy(() => parseChunks(done('OTHER', { finishMessage }))),
+    { details: { upstream: { message: finishMessage } } },
+    'uncut: what was sent is taken out of them first',
+  )
   t.match(
     thrownBy(() => parseChunks(done('OTHER'))),
     { message: /\(OTHER\)\. It gave no words/ },

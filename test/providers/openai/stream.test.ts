@@ -135,6 +135,10 @@ t.test('the quirks of the stream', async (t) => {
     t.match(folded(delta, completed({ output: [message('output')] })), [{ text: 'output' }])
     t.match(folded(completed({ output: [message('only at the end')] })), [{ text: 'only at the end' }])
     t.match(folded(item(0, message('kept')), completed({ output: [message('late')] })), [{ text: 'kept' }])
+    const thinking = item(0, { type: 'reasoning', encrypted_content: 'gAAAA' })
+    const [, only] = folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] }))
+    t.match(only, { text: 'kept' }, 'also where the last list lacks what stood before')
+    t.equal(folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] })).length, 2)
     t.same(folded(completed()), [], 'an empty answer is an answer')
   })
 
@@ -196,6 +200,67 @@ t.test('the quirks of the stream', async (t) => {
       ),
       [{ text: 'ab' }],
     )
+  })
+
+  await t.test('items that a relay gives one index are each kept', async (t) => {
+    const told = framesOf(fixture('02-reasoning-two-tools.sse'))
+    const alike = (idless: boolean) =>
+      told.map((frame) => {
+        const drop = (key: string) => idless && (key === 'item_id' || key === 'id')
+        const data = JSON.stringify(JSON.parse(frame.data), (key, value) =>
+          key === 'output_index' ? 0 : drop(key) ? undefined : value,
+        )
+        return { ...frame, data }
+      })
+    const parts = fold(parse(told))
+    t.equal(parts.length, 4)
+    t.same(fold(parse(alike(false))), parts)
+    t.same(fold(parse(alike(true))), parts, 'without ids in the order in which they come')
+
+    const said = (item_id: string, delta: string) => ({
+      type: 'response.output_text.delta',
+      output_index: 3,
+      item_id,
+      delta,
+    })
+    const [a, b] = [
+      { ...message('one'), id: 'a' },
+      { ...message('two'), id: 'b' },
+    ]
+    t.match(folded(item(0, a), item(0, b), item(0, a), completed()), [{ text: 'one' }, { text: 'two' }])
+    const begun = [added(3, { ...a, content: [] }), added(3, { ...b, content: [] })]
+    const mixed = [said('a', '1'), said('b', '2'), said('a', '3')]
+    t.match(folded(...begun, ...mixed, completed()), [{ text: '13' }, { text: '2' }])
+    t.match(folded(...begun, ...mixed, completed({ output: [a, b] })), [{ text: 'one' }, { text: 'two' }])
+    const thought = (item_id: string, delta: string) => ({
+      ...said(item_id, delta),
+      type: 'response.reasoning_text.delta',
+    })
+    t.match(
+      folded(thought('x', 'h'), thought('y', 'm'), added(3, a), said('a', '1'), said('a', '3'), completed()),
+      [
+        { type: 'reasoning', text: 'hm' },
+        { type: 'text', text: '13' },
+      ],
+      'also one that was never announced, and has another id in each event',
+    )
+  })
+
+  await t.test('a call that names no tool is told to the model', async (t) => {
+    const nameless = [
+      added(0, called('call_a', '', { name: '' })),
+      { type: 'response.function_call_arguments.delta', output_index: 0, delta: '{}' },
+      item(0, called('call_a', '{}', { name: null })),
+    ]
+    const events = parse(framed(item(1, called('call_b', '{}')), ...nameless, completed()))
+    t.match(fold(events), [{ call_id: 'call_b' }])
+    t.equal(fold(events).length, 1)
+    t.notMatch(JSON.stringify(events), 'call_a', 'nobody is shown a call that is none')
+    t.match(events.at(-1), { reason: 'error', invalid_call: 'It did not name its tool.' })
+    const refused = item(1, { type: 'message', content: [{ type: 'refusal', refusal: 'No.' }] })
+    t.equal(finishOf(parse(framed(...nameless, refused, completed()))), 'refusal')
+    const late = [...nameless.slice(0, 2), item(0, called('call_a', '{}')), completed()]
+    t.equal(finishOf(parse(framed(...late))), 'tool_calls', 'its name may come with its end')
   })
 
   await t.test('an item that is announced without its type is what its events are about', async (t) => {
