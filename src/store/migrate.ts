@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
-import { type Db, type Queries, QueryFailure, value, values } from './db.ts'
+import { type Db, type Queries, value, values } from './db.ts'
 
 /** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
 export interface Migration {
@@ -53,7 +53,7 @@ export async function migrate(
     try {
       return await db.transaction((queries) => applyMissing(queries, migrations, lockMs))
     } catch (thrown) {
-      if (!(thrown instanceof QueryFailure) || thrown.code !== LOCK_NOT_AVAILABLE) throw thrown
+      if (!isHeld(thrown)) throw thrown
       if (left <= 1)
         refuse(
           'The schema cannot be brought up to date: something holds a table, such as a backup (pg_dump) or an open transaction. Start again when it is over; replicas that run go on meanwhile.',
@@ -62,6 +62,10 @@ export async function migrate(
     }
   }
 }
+
+const isHeld = (thrown: unknown): boolean =>
+  thrown instanceof BatonError &&
+  (thrown.cause as { code?: unknown } | undefined)?.code === LOCK_NOT_AVAILABLE
 
 async function applyMissing(
   queries: Queries,

@@ -24,14 +24,11 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     query_timeout: patience.answerMs,
     keepAlive: true,
     application_name: 'baton',
+    onConnect: (client) => client.query(ISOLATION),
   })
   // Without a listener the loss of a connection, idle or in the middle of a transaction, ends the process.
   pool.on('error', () => {})
-  pool.on('connect', (client) => {
-    client.on('error', () => {})
-    // It runs first; should it fail, so does what follows.
-    client.query(ISOLATION).catch(() => {})
-  })
+  pool.on('connect', (client) => void client.on('error', () => {}))
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
     const client = await pool.connect().catch((err: unknown) => {
