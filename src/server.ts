@@ -39,9 +39,9 @@ console.warn = (...given) => {
   if (words.startsWith('[mcp-sdk]')) log.debug(words)
   else log.warn(words)
 }
+for (const warning of warnings) log.warn(warning)
 try {
   const app = await createApp(config, { database, log })
-  for (const warning of warnings) app.log.warn(warning)
   const url = await app.http
     .listen({ host: config.host, port: config.port })
     .catch(async (failure: unknown) => {
