@@ -64,7 +64,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     childLoggerFactory: (logger) => logger,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: deps.config.bodyLimit,
-    routerOptions: { maxParamLength: 512 },
+    // In UTF-16 units. The routes' schemas count characters, of which 512 may be given.
+    routerOptions: { maxParamLength: 1024 },
     exposeHeadRoutes: false,
     schemaController: { compilersFactory: NO_COMPILERS },
     requestTimeout: 300_000,

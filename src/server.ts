@@ -7,6 +7,9 @@ import { openDatabase } from './store/open.ts'
 import { oneLine } from './tools/text.ts'
 
 const started = performance.now()
+const STOP_SIGNALS = ['SIGTERM', 'SIGINT'] as const
+/** npm passes on what the whole group was told: a signal that comes again so soon is the same one. */
+const REPEAT_MS = 2_000
 
 function load() {
   try {
@@ -36,9 +39,9 @@ console.warn = (...given) => {
   if (words.startsWith('[mcp-sdk]')) log.debug(words)
   else log.warn(words)
 }
+for (const warning of warnings) log.warn(warning)
 try {
   const app = await createApp(config, { database, log })
-  for (const warning of warnings) app.log.warn(warning)
   const url = await app.http
     .listen({ host: config.host, port: config.port })
     .catch(async (failure: unknown) => {
@@ -54,11 +57,25 @@ try {
   // Loaded in the background: neither readiness nor the first tool call waits for them. A failure shows where they are used.
   setTimeout(() => loadRules().catch(() => {}), 100).unref()
   // Past the drain the parts have a little time of their own to close.
-  closeWithGrace({ delay: (config.drainSeconds + 15) * 1000 }, async ({ err, signal }) => {
+  const delay = (config.drainSeconds + 15) * 1000
+  let toldAt: number | null = null
+  const { close } = closeWithGrace({ delay, skip: [...STOP_SIGNALS] }, async ({ err, signal }) => {
+    toldAt ??= performance.now()
     if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')
-    else app.log.info({ signal }, 'shutting down')
+    else if (signal) app.log.info({ signal }, 'shutting down')
     await app.close()
   })
+  for (const signal of STOP_SIGNALS) {
+    process.on(signal, () => {
+      if (toldAt === null) {
+        app.log.info({ signal }, 'shutting down')
+        close()
+      } else if (performance.now() - toldAt > REPEAT_MS) {
+        app.log.fatal({ signal }, 'the process is ending at once: it was told again')
+        process.exit(1)
+      }
+    })
+  }
 } catch (failure) {
   if (failure instanceof StartupError || failure instanceof ConfigError) {
     process.stderr.write(`${failure.message}\n`)

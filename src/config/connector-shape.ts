@@ -18,10 +18,12 @@ interface ShapeProblem {
   remedy: string
 }
 
-/** Headers that the connection itself sets. */
+/** Headers that the connection itself sets, or sends no request with. */
 const OWN_HEADERS = new Set([
   'host',
   'connection',
+  'keep-alive',
+  'expect',
   'content-length',
   'content-type',
   'transfer-encoding',

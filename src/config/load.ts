@@ -26,11 +26,14 @@ type Env = Readonly<Record<string, string | undefined>>
 /** The exit code for a configuration that cannot be used (EX_CONFIG of sysexits.h). */
 export const EX_CONFIG = 78
 
-/** The configuration cannot be used; the process should exit with EX_CONFIG after showing it. */
+/**
+ * The configuration cannot be used; the process should exit with EX_CONFIG after showing it. Warnings are shown with
+ * it: a misspelt name may be why another is missing.
+ */
 export class ConfigError extends Error {
   readonly problems: readonly Problem[]
-  constructor(problems: readonly Problem[]) {
-    super(problems.map(inWords).join('\n'))
+  constructor(problems: readonly Problem[], warnings: readonly string[] = []) {
+    super([...problems.map(inWords), ...warnings.map((warning) => `${warning}.`)].join('\n'))
     this.name = 'ConfigError'
     this.problems = problems
   }
@@ -52,7 +55,7 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const read = readSettings(env, file, problems)
   const envCredentials = readEnvKeys(env, problems)
   problems.push(...crossRules(read))
-  if (problems.length > 0) throw new ConfigError(problems)
+  if (problems.length > 0) throw new ConfigError(problems, unknownVariables(env))
   // Every reader has run without a problem: the table's own types hold.
   const values = read as SettingValues
   const config = { ...assemble(values, content, envCredentials, cwd), file: fileIn(env, cwd) }

@@ -272,6 +272,8 @@ t.test('unknown variables of ours are warnings, those of others nothing', async 
   const { warnings } = load({ BATON_PROT: '1', BATTERY: '2', BATON_CONFIG: '' })
   t.match(warnings, [/^BATON_PROT is not a setting/])
   t.equal(warnings.length, 1)
+  const failing = { BATON_PROT: '1', BATON_PORT: 'x' }
+  t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
 })
 
 t.test('the file', async (t) => {

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
+import * as undici from 'undici'
 import { parseOpenings } from '../../src/addresses.ts'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import { createVault } from '../../src/credentials/vault.ts'
@@ -29,6 +30,20 @@ t.test('variables that no server is started with are refused before anything sta
     [...env, 'NUL'].map((name) => `toolbox.mcps[0].env.${name}`),
   )
   t.match(problems[0], { problem: /other code/ })
+})
+
+t.test('headers that no request goes out with are refused', async (t) => {
+  const own = ['Expect', 'keep-alive', 'upgrade', 'transfer-encoding']
+  for (const name of own) {
+    const request = undici.request('http://127.0.0.1:1', { headers: { [name]: 'x' } })
+    await t.rejects(request, { message: /header|not supported/ }, name)
+  }
+  const file = `toolbox: {mcps: [{name: web, transport: sse, url: "https://a.test/", mode: strict, headers: {${own.map((name) => `${name}: x`)}, te: x}}]}`
+  writeFileSync(join(folder, 'headers.yaml'), file)
+  t.same(
+    load({ BATON_CONFIG: 'headers.yaml' }).problems.map(({ path }) => path),
+    own.map((name) => `toolbox.mcps[0].headers.${name}`),
+  )
 })
 
 t.test('private openings are what the guard reads', async (t) => {

@@ -10,6 +10,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { type Logger, pino } from 'pino'
 import type { Test } from 'tap'
@@ -180,6 +181,9 @@ async function startProcess(folder: string, env: Record<string, string>): Promis
   return {
     url,
     async stop(signal = 'SIGTERM') {
+      child.kill(signal)
+      // As under npm, which passes on what the group of both got: the gateway hears it twice.
+      await Promise.race([exited, sleep(20)])
       child.kill(signal)
       await exited
     },

@@ -106,11 +106,13 @@ const MEMORY_TOOLS = [
 ]
 
 t.test('a strict server’s tool that is not configured stops the start', async (t) => {
-  const { code, stderr } = await start(
+  const { code, stderr, log } = await start(
     t,
     `toolbox:\n  tools: [{name: memory.read_graph}, {name: search_nodes}]\n  mcps:${MEMORY}\n      mode: strict\n`,
+    { BATON_PROT: '1' },
   )
   t.equal(code, 78)
+  t.match(log, [{ level: 40, msg: /^BATON_PROT is not a setting/ }], 'what may have caused it is said, too')
   const blocks = stderr.trim().split('\n\n')
   t.equal(blocks.length, MEMORY_TOOLS.length - 2, 'one block for each, in plain text')
   const [block] = blocks.filter((text) => text.includes('create_entities'))

@@ -79,7 +79,11 @@ t.test('a body is not read where there is nothing', async (t) => {
 t.test('paths at their limits', async (t) => {
   const long = (length: number) => call('GET', `/v1/sessions/${'x'.repeat(length)}`)
   t.match(await long(512), refused('session_not_found', 404))
-  t.match(await long(513), refused('invalid_request', 400))
+  t.match(await long(513), refused('invalid_request', 400, 'id'))
+  t.match(await long(1025), refused('invalid_request', 400))
+  const faces = (length: number) => call('GET', `/v1/sessions/${encodeURIComponent('🙂'.repeat(length))}`)
+  t.match(await faces(512), refused('session_not_found', 404), 'characters are counted, not their halves')
+  t.match(await faces(513), refused('invalid_request', 400))
   t.match(await call('GET', `/v1/sessions/${'%C3%A4'.repeat(512)}`), refused('session_not_found', 404))
   t.match(await call('GET', '/v1/sessions/%zz'), refused('invalid_request', 400))
   t.match(await call('GET', '/v1/sessions/%c3'), refused('invalid_request', 400))
