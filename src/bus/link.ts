@@ -29,6 +29,21 @@ export interface Script {
 }
 export const script = (lua: string): Script => ({ lua, sha: createHash('sha1').update(lua).digest('hex') })
 
+/** Writes and speaks, as appends do: a server that is a replica, full, or does not permit it answers pings all the same. */
+const PROBE = script(`
+redis.call('HSET', KEYS[1], 'at', 1)
+redis.call('PEXPIRE', KEYS[1], 60000)
+redis.call('PUBLISH', ARGV[1], '')
+return 1
+`)
+/**
+ * What a refusal says of the server, where it speaks of that and not of what was asked. Redis 6 puts the script's line in
+ * front; from Redis 7 on a right that a script lacks has no code.
+ */
+export const refusalOf = (words: string): string | undefined => REFUSAL.exec(words)?.[1]
+const REFUSAL =
+  /^(?:ERR |.*-)?(READONLY|OOM|MISCONF|NOPERM|NOREPLICAS|ACL failure in script|The user executing the script)\b/
+
 interface LinkDeps {
   url: string
   log: Logger
@@ -64,7 +79,10 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
         isListening = true
         onListening()
       },
-      () => listener.disconnect(true),
+      (err) => {
+        presence.away(err)
+        listener.disconnect(true)
+      },
     )
   })
   listener.on('close', () => {
@@ -95,8 +113,13 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
         presence.back()
         return result
       } catch (cause) {
+        const refusal = refusalOf(cause instanceof Error ? cause.message : '')
+        const isDemoted = refusal === 'READONLY'
+        // What was the primary keeps its connections: only a new one leads to whoever took its place.
+        if (tries === 1 && isDemoted) for (const old of [commands, listener]) old.disconnect(true)
         const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
-        if (isClosed || isDoubtful || isOver) {
+        const isFinal = refusal !== undefined && !isDemoted
+        if (isClosed || isDoubtful || isFinal || isOver) {
           isDoubtful = true
           presence.away(cause)
           return away(cause)
@@ -106,18 +129,23 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     }
   }
 
+  async function run({ lua, sha }: Script, keys: string[], args: (string | number)[]): Promise<unknown> {
+    try {
+      return await commands.evalsha(sha, keys.length, ...keys, ...args)
+    } catch (thrown) {
+      if (!(thrown instanceof Error) || !thrown.message.startsWith('NOSCRIPT')) throw thrown
+      return commands.eval(lua, keys.length, ...keys, ...args)
+    }
+  }
+
+  /** The part of a URL that channels must be told apart by: they do not belong to a database. */
+  const database = commands.options.db ?? 0
+  const probe = () => persist(() => run(PROBE, ['baton:probe'], [`baton:${database}:probe`]))
+
   return {
-    /** The part of a URL that channels must be told apart by: they do not belong to a database. */
-    database: commands.options.db ?? 0,
+    database,
     persist,
-    async run({ lua, sha }: Script, keys: string[], args: (string | number)[]): Promise<unknown> {
-      try {
-        return await commands.evalsha(sha, keys.length, ...keys, ...args)
-      } catch (thrown) {
-        if (!(thrown instanceof Error) || !thrown.message.startsWith('NOSCRIPT')) throw thrown
-        return commands.eval(lua, keys.length, ...keys, ...args)
-      }
-    },
+    run,
     fields: (key: string, ...names: string[]) => commands.hmget(key, ...names),
     async tally(key: string, seconds: number): Promise<number> {
       const answers = await commands.multi().incr(key).expire(key, seconds).exec().catch(away)
@@ -139,11 +167,11 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     /** After the first connection, or the time that one may take. */
     async open(): Promise<void> {
       await Promise.allSettled([commands.connect(), listener.connect()])
-      await persist(() => commands.ping()).catch(() => {})
+      await probe().catch(() => {})
     },
     async ready(): Promise<void> {
-      if (listener.status !== 'ready') throw new BatonError('unavailable', 'The event bus does not listen.')
-      await commands.ping().catch(away)
+      if (!isListening) throw new BatonError('unavailable', 'The event bus does not listen.')
+      await probe()
     },
     async close(): Promise<void> {
       isClosed = true

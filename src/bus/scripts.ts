@@ -12,7 +12,7 @@ import { TERMINAL } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent } from './bus.ts'
 import { type Place, sessionTag } from './cursor.ts'
 import type { LogLimits } from './limits.ts'
-import { type Link, script } from './link.ts'
+import { type Link, refusalOf, script } from './link.ts'
 
 /** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
 const COMMON = `
@@ -278,7 +278,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
     channel,
     /**
      * `number` grows with each append of this writer; the same one `again` answers as the first time did.
-     * An Error stands for a session whose append Redis refused.
+     * An Error stands for a session whose append Redis refused; throws where it refuses any.
      */
     async append(number: number, groups: readonly Group[], again: boolean): Promise<(string[] | Error)[]> {
       const keys: string[] = []
@@ -294,7 +294,11 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       const answers = (await link.run(APPEND, keys, args)) as string[]
       return groups.map(({ session }, i) => {
         const [generation = '', ...ids] = (answers[i] ?? 'ERR').split(' ')
-        if (generation === 'ERR') return new Error(`Redis refused events: ${ids.join(' ')}`)
+        if (generation === 'ERR') {
+          const words = ids.join(' ')
+          if (refusalOf(words)) throw new Error(words)
+          return new Error(`Redis refused events: ${words}`)
+        }
         const tag = sessionTag(session)
         return ids.map((id) => cursorOf(tag, { generation, id }))
       })

@@ -114,7 +114,8 @@ const upstream = (value: string): string => {
 const connection = (...protocols: string[]) => {
   return (value: string): string => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
-    if (protocols.includes(parsed(value, `It begins with ${words}`).protocol)) return value
+    const remedy = `It begins with ${words}, and odd characters of its password are percent-encoded`
+    if (protocols.includes(parsed(value, remedy).protocol)) return value
     throw new UnfitValue(`must begin with ${words}`)
   }
 }

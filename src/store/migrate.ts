@@ -114,10 +114,13 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
 }
 
 /**
- * Throws `unavailable` unless the schema is the code's, or a newer one that came from it: a migration leaves the
+ * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that came from it: a migration leaves the
  * replicas of the version before, which are yet to be replaced, what they need.
  */
 export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
+  // What a failover left behind, or has not promoted yet, answers whatever only reads.
+  if ((await value<string>(db, `select current_setting('transaction_read_only')`)) === 'on')
+    throw new BatonError('unavailable', 'The database is read-only.', { retryAfter: 5 })
   const names = await values<string>(db, 'select name from schema_migration order by name collate "C"')
   if (migrations.every(({ name }, i) => names[i] === name)) return
   throw new BatonError('unavailable', 'The database schema is not that of this version of Baton.', {

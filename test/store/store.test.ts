@@ -563,6 +563,20 @@ async function migrationTests(t: Test, open: (t: Test) => Promise<Db>): Promise<
     t.equal(await assertCurrent(two, migrations), undefined)
   })
 
+  await t.test('a database that takes no writes is not ready, though it can be read', async (t) => {
+    const db = await open(t)
+    await migrate(db, migrations)
+    const demoted: Db = {
+      ...db,
+      query: (text, params) =>
+        db.transaction(async (queries) => {
+          await queries.query('set transaction read only')
+          return queries.query(text, params)
+        }),
+    }
+    t.match(await why(assertCurrent(demoted, migrations)), /^unavailable: .*read-only/)
+  })
+
   await t.test('refuse to start on a schema that is newer than the code', async (t) => {
     const db = await open(t)
     t.strictSame(await migrate(db, [...migrations, next]), [next.name])

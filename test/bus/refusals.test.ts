@@ -1,0 +1,67 @@
+/** A Redis that answers pings, and refuses what Baton needs of it. */
+import { randomBytes } from 'node:crypto'
+import { Redis } from 'ioredis'
+import { pino } from 'pino'
+import t from 'tap'
+import { createLink } from '../../src/bus/link.ts'
+import { openRedisBus } from '../../src/bus/redis.ts'
+import { createLog } from '../../src/telemetry.ts'
+import { event } from '../contracts/bus.ts'
+
+const url = process.env.TEST_REDIS_URL ?? ''
+
+t.test('refusals', { skip: url ? false : 'TEST_REDIS_URL is not set' }, async (t) => {
+  for (const [missing, rights] of Object.entries({
+    'to speak on channels': ['~baton:*', '+@all'],
+    'to write streams': ['~baton:*', '&baton:*', '+@all', '-xadd'],
+    'to run scripts': ['~baton:*', '&baton:*', '+@all', '-@scripting'],
+  })) {
+    t.test(`a user without the right ${missing} is one line in the log that says so`, async (t) => {
+      const admin = new Redis(url)
+      const name = `test_${randomBytes(6).toString('hex')}`
+      await admin.call('ACL', 'SETUSER', name, 'on', '>secret', 'resetchannels', ...rights)
+      const own = new URL(url)
+      own.username = name
+      own.password = 'secret'
+      const lines: { msg: string }[] = []
+      const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+      const bus = await openRedisBus({ url: own.href, log })
+      t.teardown(async () => {
+        await bus.close()
+        await admin.call('ACL', 'DELUSER', name)
+        admin.disconnect()
+      })
+      const session = `ses_${name}`
+      for (let i = 0; i < 3; i++)
+        await t.rejects(bus.append(session, [event('content.delta', i)]), { code: 'unavailable' })
+      if (missing !== 'to write streams') await t.rejects(bus.ready(), { code: 'unavailable' })
+      t.match(lines, [{ msg: 'Redis is away', reason: /NOPERM|ACL|The user executing/ }])
+      t.equal(lines.length, 1)
+    })
+  }
+
+  t.test('a server that has become a replica is left for whoever is the primary now', async (t) => {
+    let ups = 0
+    let heard = () => {}
+    const listening = () => new Promise<void>((resolve) => (heard = resolve))
+    const link = createLink({
+      url,
+      log: pino({ level: 'silent' }),
+      onMessage() {},
+      onUp: () => void ups++,
+      onListening: () => heard(),
+    })
+    t.teardown(() => link.close())
+    const first = listening()
+    await link.open()
+    await first
+    const again = listening()
+    let tries = 0
+    await link.persist(async () => {
+      if (++tries === 1) throw new Error("READONLY You can't write against a read only replica.")
+      await link.publish('baton:test', '')
+    })
+    await again
+    t.equal(ups, 2)
+  })
+})
