@@ -51,6 +51,8 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
   let child: Child | null = null
   let ended: Promise<string> | null = null
   let ending = ''
+  /** It reads no more: what is sent now is run by nobody, though its last words are still being read */
+  let isLeaving = false
   let stderr = Buffer.alloc(0)
 
   const transport: StdioTransport = {
@@ -71,6 +73,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       const group = started.pid as number
       options.watchdog.add(group)
       ended = exit(started).then(async (how) => {
+        isLeaving = true
         // The leader is gone, its group may not be; a group id is not given out again before it is empty.
         killGroup(group, 'SIGKILL')
         options.watchdog.remove(group)
@@ -83,7 +86,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     },
     send(message) {
       return new Promise((resolve, reject) => {
-        if (!child || ending)
+        if (!child || isLeaving)
           return reject(
             new McpError('disconnected', `${spec.name} ${ending || 'is not running'}`, { sent: false }),
           )
@@ -97,6 +100,7 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
     async close() {
       if (!child || !ended) return transport.onclose?.()
       const group = child.pid as number
+      isLeaving = true
       child.stdin.end()
       if (await settles(ended, GRACE_MS)) return
       killGroup(group, 'SIGTERM')

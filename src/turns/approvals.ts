@@ -45,6 +45,7 @@ export async function expireRemoved(
   turn: string,
   removed: readonly string[],
 ): Promise<boolean> {
+  if (removed.length === 0) return false
   const rows = await store.executions.ofTurn(turn)
   const waiting = rows.filter((row) => row.state === 'awaiting_approval' && removed.includes(row.tool))
   for (const { call_id } of waiting) {
