@@ -39,7 +39,7 @@ import { type openDatabase, openStore } from './store/open.ts'
 import { type Connector, type Session, Unreadable } from './store/store.ts'
 import { createLog, createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
-import { createGate, createShares } from './tools/gate.ts'
+import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
@@ -146,25 +146,24 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     const policy = createToolboxPolicy(config.toolbox)
     const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
     // Replicas of one database share the tools' places, whoever else uses the same Redis.
-    const installation = await store.settings.init('deployment', randomUUID())
-    const queueMs = config.toolWaitSeconds * 1000
-    const { maxConcurrent, maxPerOwner } = config.toolbox
-    const gate = createGate({ places: bus.places(installation), metrics, queueMs, maxConcurrent })
-    const shares = createShares(bus.places(`${installation}:owners`), maxPerOwner, queueMs)
+    const gate = createGate({
+      places: bus.places(await store.settings.init('deployment', randomUUID())),
+      metrics,
+      queueMs: config.toolWaitSeconds * 1000,
+      maxConcurrent: config.toolbox.maxConcurrent,
+    })
     const executor = owned(
       createExecutor({
         store,
         mcp,
         builtins,
         specFor,
-        place: (tool, connector, owner, signal) =>
-          shares.within(owner, signal, () =>
-            gate.enter(
-              `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
-              policy.limits(tool, connector).maxInstances,
-              signal,
-              tool.canonical_name,
-            ),
+        place: (tool, connector, signal) =>
+          gate.enter(
+            `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
+            policy.limits(tool, connector).maxInstances,
+            signal,
+            tool.canonical_name,
           ),
         log,
         isRepeatable: policy.isRepeatable,

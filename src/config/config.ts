@@ -80,8 +80,6 @@ export type ApprovalPolicy = 'never' | 'always' | 'destructive'
 export interface Toolbox {
   /** Infinity without a `toolbox` in the file */
   maxConcurrent: number
-  /** Of these, calls of one owner; null: no such limit */
-  maxPerOwner: number | null
   tools: readonly ToolSetting[]
   mcps: readonly McpSetting[]
   inspect: boolean

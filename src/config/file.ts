@@ -60,7 +60,6 @@ const McpSchema = Type.Object(
 const ToolboxSchema = Type.Object(
   {
     max_concurrent: Type.Optional(Instances),
-    max_concurrent_per_owner: Type.Optional(Instances),
     tools: Type.Optional(Type.Array(ToolSchema)),
     mcps: Type.Optional(Type.Array(McpSchema)),
     inspect: Type.Optional(Type.Boolean()),

@@ -55,7 +55,6 @@ function mcpProblems(mcp: McpFile, path: string): Problem[] {
 export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
   return {
     maxConcurrent: file ? (file.max_concurrent ?? 10) : Number.POSITIVE_INFINITY,
-    maxPerOwner: file?.max_concurrent_per_owner ?? null,
     tools: (file?.tools ?? []).map(toolSetting),
     mcps: (file?.mcps ?? []).map(mcpSetting),
     inspect: file?.inspect ?? true,

@@ -52,12 +52,7 @@ export interface ExecutorDeps {
   specFor(connector: Connector): McpServerSpec
   log: Pick<Logger, 'error'>
   /** Waits for a free place of the tool; throws `ToolBusy` when the queue's deadline passes. */
-  place(
-    tool: RegistryTool,
-    connector: Connector | null,
-    owner: string,
-    signal: AbortSignal,
-  ): Promise<() => void>
+  place(tool: RegistryTool, connector: Connector | null, signal: AbortSignal): Promise<() => void>
   /** May be called again, whatever became of it (ToolboxPolicy) */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
 }
@@ -124,7 +119,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   ): Promise<Attempt> {
     let giveBack: () => void
     try {
-      giveBack = await deps.place(declared.tool, call.connector, call.scope.owner, call.signal)
+      giveBack = await deps.place(declared.tool, call.connector, call.signal)
     } catch (thrown) {
       if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
       if (thrown instanceof ToolBusy)

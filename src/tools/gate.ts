@@ -94,25 +94,3 @@ export function createGate(options: GateOptions): Gate {
     },
   }
 }
-
-/** Places of each owner, taken before a tool's: nobody's calls can take all that there are. `most` null: no such limit. */
-export function createShares(places: Places, most: number | null, queueMs: number) {
-  const gate = createGate({ places, maxConcurrent: Number.POSITIVE_INFINITY, queueMs })
-  return {
-    /** What `enter` resolves with, which gives back both. Throws what a gate does. */
-    async within(owner: string, signal: AbortSignal, enter: () => Promise<() => void>): Promise<() => void> {
-      if (most === null) return enter()
-      const giveBack = await gate.enter(owner, most, signal, 'Your share of the toolbox')
-      try {
-        const leave = await enter()
-        return () => {
-          leave()
-          giveBack()
-        }
-      } catch (thrown) {
-        giveBack()
-        throw thrown
-      }
-    },
-  }
-}

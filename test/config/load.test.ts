@@ -36,7 +36,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
       gemini: 'https://generativelanguage.googleapis.com/v1beta',
       code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
     },
-    toolbox: { maxConcurrent: Infinity, maxPerOwner: null, tools: [], mcps: [], inspect: true },
+    toolbox: { maxConcurrent: Infinity, tools: [], mcps: [], inspect: true },
   })
   t.same(warnings, [])
   t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')

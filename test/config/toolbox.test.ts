@@ -4,7 +4,6 @@ import { load, problems } from './loading.ts'
 const MCPS = `
 toolbox:
   max_concurrent: 3
-  max_concurrent_per_owner: 2
   inspect: false
   tools:
     - {name: files.read, max_instances: 2, timeout: P0DT0H0M30S, require_approval: always}
@@ -35,7 +34,6 @@ t.test('the toolbox', async (t) => {
   const { toolbox } = load({}, MCPS).config
   t.same(toolbox, {
     maxConcurrent: 3,
-    maxPerOwner: 2,
     inspect: false,
     tools: [
       { name: 'files.read', maxInstances: 2, timeoutMs: 30_000, requireApproval: 'always' },

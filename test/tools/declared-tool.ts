@@ -30,7 +30,6 @@ export const text = (words: string): ContentPart => ({ type: 'text', text: words
 
 export const toolbox = (over: Partial<Toolbox>): Toolbox => ({
   maxConcurrent: 10,
-  maxPerOwner: null,
   tools: [],
   mcps: [],
   inspect: true,

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { createMemoryPlaces } from '../../src/bus/places.ts'
 import type { Toolbox } from '../../src/config/config.ts'
-import { createGate, createShares } from '../../src/tools/gate.ts'
+import { createGate } from '../../src/tools/gate.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, tool, toolbox } from './declared-tool.ts'
 
@@ -45,25 +45,6 @@ t.test('who waits at a gate leaves when told to, or when it takes too long', asy
   await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
   leave()
   t.equal(gate.waiting(), 0)
-})
-
-t.test('an owner’s calls take no more places than their share, whatever is free', async (t) => {
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 3, queueMs: 20 })
-  const shares = createShares(createMemoryPlaces(), 2, 20)
-  const { signal } = new AbortController()
-  const enter = (owner: string, tool = 'a') =>
-    shares.within(owner, signal, () => gate.enter(tool, 10, signal, tool))
-  const [first] = [await enter('ann'), await enter('ann')]
-  await t.rejects(enter('ann'), { message: /Your share of the toolbox is busy/ })
-  const other = await enter('bob')
-  await t.rejects(enter('bob', 'b'), { message: /^b is busy/ }, 'all places are taken')
-  first?.()
-  const again = await enter('bob', 'b')
-  await t.rejects(enter('bob'), { message: /Your share/ }, 'one that was not let in kept nothing of it')
-  for (const leave of [again, other]) leave()
-  await enter('ann')
-  const free = createShares(createMemoryPlaces(), null, 20)
-  for (let i = 0; i < 3; i++) await free.within('ann', signal, async () => () => {})
 })
 
 t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {
