@@ -1,4 +1,5 @@
 /** The events of a turn and of a session, as streams that can be resumed. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { endedAt, parseCursor, readEnd } from '../src/bus/cursor.ts'
@@ -156,14 +157,20 @@ async function isOver(
   ended: string | undefined,
 ): Promise<boolean> {
   const hasEnded = turn.ended_at !== null
-  if (!hasEnded || ended !== turn.id) {
-    // Of one that ended as soon as it began the log may know nothing yet.
-    return bus.pastEnd(turn.session_id, turn.id, after, hasEnded && !isYoung(turn))
+  if (hasEnded && ended === turn.id) {
+    // The cursor itself says it: the log need not be there.
+    parseCursor(after, turn.session_id)
+    return true
   }
-  // Where the cursor itself says it, the log need not be there.
-  parseCursor(after, turn.session_id)
-  return true
+  const isPast = (hasEnded: boolean) => bus.pastEnd(turn.session_id, turn.id, after, hasEnded)
+  if (!hasEnded || !isYoung(turn)) return isPast(hasEnded)
+  // Of one that ended as soon as it began the log may know nothing yet.
+  if (await isPast(false)) return true
+  await sleep(SOON_MS)
+  return isPast(true)
 }
+/** How long the events of a commit may take into the log. */
+const SOON_MS = 250
 
 const isCursor = (after: string | null): after is string =>
   after !== null && after !== 'start' && after !== 'now'

@@ -7,7 +7,7 @@ import { openDatabase } from './store/open.ts'
 import { oneLine } from './tools/text.ts'
 
 const started = performance.now()
-const STOP_SIGNALS = ['SIGTERM', 'SIGINT'] as const
+const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 /** npm passes on what the whole group was told: a signal that comes again so soon is the same one. */
 const REPEAT_MS = 2_000
 

@@ -42,7 +42,7 @@ export interface ReadOptions {
   maxBuffer?: number
   /** The store says that the turn had events before this read: a log that knows none of them has lost them */
   begun?: boolean
-  /** … and may have begun only just: its first event may be on its way into the log */
+  /** … and it has committed no step: its first event may be on its way into the log */
   isYoung?: boolean
 }
 /**

@@ -11,6 +11,8 @@ import { createPresence } from '../telemetry.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000
+/** Between attempts to find another server behind the name. */
+const LEAVE_EVERY_MS = 1000
 /**
  * … and how often it is tried at least: a process that got no time for that long, or was frozen, finds its time
  * over and its connection given up, and needs a moment to connect again to a Redis that was never away.
@@ -49,7 +51,7 @@ interface LinkDeps {
   log: Logger
   /** `isEarly`: said before `onListening`, so that whoever hears it may have missed what came before, and not know it */
   onMessage(channel: string, message: string, isEarly: boolean): void
-  /** Commands work again, or for the first time */
+  /** Commands work again, or for the first time; may be told twice */
   onUp(): void
   /** Listening again, or for the first time: whatever was said in between has been missed */
   onListening(): void
@@ -66,6 +68,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   let isDoubtful = false
   let isClosed = false
   let isListening = false
+  let leftAt = Number.NEGATIVE_INFINITY
   const presence = createPresence(log, 'Redis')
 
   for (const connection of [commands, listener]) {
@@ -103,20 +106,29 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     }
   }
 
+  /** What was the primary keeps its connections: only a new one leads to whoever took its place, once there is one. */
+  function leave(): void {
+    if (performance.now() - leftAt < LEAVE_EVERY_MS) return
+    leftAt = performance.now()
+    for (const old of [commands, listener]) old.disconnect(true)
+  }
+
   /** Until it succeeds or its time is over; once only while nothing succeeds. Throws `unavailable`. */
   async function persist<T>(attempt: () => Promise<T>): Promise<T> {
     const until = performance.now() + PERSIST_MS
     for (let tries = 1, wait = 10; ; tries++, wait = Math.min(wait * 2, 200)) {
       try {
         const result = await attempt()
-        isDoubtful = false
         presence.back()
+        if (isDoubtful) {
+          isDoubtful = false
+          onUp()
+        }
         return result
       } catch (cause) {
         const refusal = refusalOf(cause instanceof Error ? cause.message : '')
         const isDemoted = refusal === 'READONLY'
-        // What was the primary keeps its connections: only a new one leads to whoever took its place.
-        if (tries === 1 && isDemoted) for (const old of [commands, listener]) old.disconnect(true)
+        if (isDemoted) leave()
         const isOver = tries >= LEAST_TRIES && performance.now() + wait > until
         const isFinal = refusal !== undefined && !isDemoted
         if (isClosed || isDoubtful || isFinal || isOver) {

@@ -20,14 +20,14 @@ export function applyEdits<M extends MessageInput>(
   edits: readonly ContextEdit[],
 ): (M | MessageInput)[] {
   const list: (M | MessageInput)[] = [...history]
-  const before = edits.length > 0 ? history.flatMap(({ parts }) => parts) : []
+  const signed = edits.length > 0 ? signedParts(history.flatMap(({ parts }) => parts)) : signedParts([])
   edits.forEach((edit, i) => {
     const at = position(edit, list.length, i)
     if (edit.op === 'delete_at') {
       list.splice(at, 1)
       return
     }
-    const parts = edit.message.parts.map((part) => withFittingToken(part, before))
+    const parts = edit.message.parts.map((part) => withFittingToken(part, signed))
     const message = { ...edit.message, parts }
     if (edit.op === 'replace_at') list.splice(at, 1, message)
     else list.splice(edit.op === 'insert_before' ? at : at + 1, 0, message)
@@ -36,17 +36,30 @@ export function applyEdits<M extends MessageInput>(
   return list
 }
 
+type Signed = Part & { provenance?: Provenance }
+
+/** The parts that carry a token, by it: histories and edits may be long, both. */
+export function signedParts(parts: readonly Signed[]): ReadonlyMap<string, Signed[]> {
+  const signed = new Map<string, Signed[]>()
+  for (const part of parts) {
+    const token = part.provenance?.opaque
+    if (token === undefined) continue
+    const known = signed.get(token)
+    if (known) known.push(part)
+    else signed.set(token, [part])
+  }
+  return signed
+}
+
 /** A part without its token where it says something else now: the provider refuses the one beside the other. */
-export function withFittingToken(part: Signed, before: readonly Signed[]): Signed {
+export function withFittingToken(part: Signed, before: ReadonlyMap<string, Signed[]>): Signed {
   const { provenance } = part
   if (provenance?.opaque === undefined) return part
   const { opaque, ...origin } = provenance
-  const signed = before.filter((old) => old.provenance?.opaque === opaque)
-  const fits = signed.length === 0 || signed.some((old) => isDeepStrictEqual({ ...old, provenance }, part))
+  const signed = before.get(opaque)
+  const fits = signed?.some((old) => isDeepStrictEqual({ ...old, provenance }, part)) ?? true
   return fits ? part : { ...part, provenance: origin }
 }
-
-type Signed = Part & { provenance?: Provenance }
 
 function position(edit: ContextEdit, length: number, i: number): number {
   const at = edit.index < 0 ? length + edit.index : edit.index

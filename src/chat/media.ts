@@ -20,8 +20,8 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
  */
 export function asItIs(part: MediaPart): MediaPart | null {
   // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
-  const [bare = ''] = part.media_type.toLowerCase().split(/ *;/)
-  const declared = bare.replace(/^image\/jpg$/, 'image/jpeg')
+  const [bare = ''] = part.media_type.toLowerCase().split(';', 1)
+  const declared = bare.trimEnd().replace(/^image\/jpg$/, 'image/jpeg')
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isDenied(declared, part.data ?? '')) return null
   const media_type = found ?? declared

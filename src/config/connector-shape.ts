@@ -71,7 +71,7 @@ function urlProblems(text: string): ShapeProblem[] {
 
 function headerProblem(name: string, value: string): string | null {
   if (!isHeader(name, value)) return 'is not a legal HTTP header'
-  return OWN_HEADERS.has(name.toLowerCase()) ? 'is set by the connection' : null
+  return OWN_HEADERS.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
 }
 
 /** A field name (RFC 9110 section 5.1) and a value without control characters. */

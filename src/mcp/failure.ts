@@ -161,10 +161,13 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
   [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],
 }
 
+/** Of a server's words, as many as are looked at: a search through megabytes would end in the regular expression's stack. */
+const LONGEST = 65_536
+
 /** A server's words, bounded: they end up in results and logs. */
 function excerpt(text: string, server: Server): string {
-  // Cut first, half a secret would be left.
-  const told = unspoken(text, server)
+  // Cut to what is shown first, half a secret would be left.
+  const told = unspoken(text.slice(0, LONGEST), server)
   return told.length > 500 ? `${told.slice(0, 500)}…` : told
 }
 

@@ -46,15 +46,17 @@ export const violated = (thrown: unknown): string | null =>
 export const unavailable = (why: string, cause: unknown = new Error(why)): BatonError =>
   new BatonError('unavailable', 'The database is not available.', { retryAfter: 2, cause })
 
-/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), locks, shutdown, system. */
-const SERVER_CLASSES = new Set(['08', '53', '55', '57', '58', '25', '40'])
+/** SQLSTATE classes that speak of the server, not of the statement: connection, resources (a full disk), shutdown, system. */
+const SERVER_CLASSES = new Set(['08', '53', '57', '58', '25', '40'])
+/** Somebody holds what it wants for longer than `lock_timeout`. */
+export const LOCK_NOT_AVAILABLE = '55P03'
 
 /** What a database answered in place of rows: `unavailable` where another time may do, else QueryFailure. */
 export function refusal(
   { message, code, constraint }: { message: string; code: string; constraint: string | null },
   cause?: unknown,
 ): BatonError | QueryFailure {
-  if (SERVER_CLASSES.has(code.slice(0, 2))) return unavailable(message, cause)
+  if (code === LOCK_NOT_AVAILABLE || SERVER_CLASSES.has(code.slice(0, 2))) return unavailable(message, cause)
   return new QueryFailure(message, code, constraint, { cause })
 }
 

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
-import { type Db, type Queries, value, values } from './db.ts'
+import { type Db, LOCK_NOT_AVAILABLE, type Queries, value, values } from './db.ts'
 
 /** One file of migrations/; the hash of its text tells whether it was edited after it ran. */
 export interface Migration {
@@ -34,7 +34,6 @@ const LOCK = 7_220_194_186
  * stop every replica: the change steps aside, and tries again. Below PostgreSQL's `deadlock_timeout` of a second.
  */
 const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
-const LOCK_NOT_AVAILABLE = '55P03'
 
 /**
  * Applies what is missing and returns its names. Replicas that start at once take turns. Throws a BatonError
@@ -114,8 +113,8 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
 }
 
 /**
- * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that came from it: a migration leaves the
- * replicas of the version before, which are yet to be replaced, what they need.
+ * Throws `unavailable` unless the database can be written and its schema is the code's, or a newer one that came from
+ * it: a migration leaves the replicas of the version before, which are yet to be replaced, what they need.
  */
 export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
   // What a failover left behind, or has not promoted yet, answers whatever only reads.

@@ -41,13 +41,14 @@ export interface StoreOptions extends DatabaseOptions {
 export async function openStore(options: StoreOptions, opening = openDatabase(options)): Promise<Store> {
   const migrations = readMigrations()
   const opened = await opening
-  const db = options.log ? watched(opened, options.log) : opened
   try {
-    await migrate(db, migrations)
+    // Not watched: a table that is held is no database that is away.
+    await migrate(opened, migrations)
   } catch (err) {
-    await db.close()
+    await opened.close()
     throw options.databaseUrl ? atServer(options.databaseUrl, err) : err
   }
+  const db = options.log ? watched(opened, options.log) : opened
   return {
     ...createVerbs(db, createParts(options.codec ?? PLAIN_PARTS)),
     ready: () => assertCurrent(db, migrations),

@@ -281,7 +281,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     try {
       const stored = before ?? ((await store.connectors.loadList(spec.key)) as ToolList | null)
       if (stored?.hash === list.hash) return false
-      await store.connectors.saveList(spec.key, connector.id, list)
+      // For how long it is fresh is this process's own time.
+      const { fresh_until: _, ...kept } = list
+      await store.connectors.saveList(spec.key, connector.id, kept)
     } catch (err) {
       log.warn({ err, connector: connector.name }, 'tool list was not kept')
     }

@@ -63,5 +63,10 @@ t.test('refusals', { skip: url ? false : 'TEST_REDIS_URL is not set' }, async (t
     })
     await again
     t.equal(ups, 2)
+    const refusing = async () => {
+      throw new Error("READONLY You can't write against a read only replica.")
+    }
+    for (let i = 0; i < 3; i++) await link.persist(refusing).catch(() => {})
+    t.ok(ups <= 6, `where nobody is, it looks once a second, not ${ups} times`)
   })
 })

@@ -140,3 +140,24 @@ t.test('a part that an edit gives back with other words loses its token', async 
   t.strictSame(replaced(signed('other', 'one')), signed('other'))
   t.strictSame(replaced(signed('other', 'of another session')), signed('other', 'of another session'))
 })
+
+t.test('edits cost what they and the history are long, not the product', async (t) => {
+  const provenance = { provider: 'gemini', model: 'm', credential_id: null }
+  const signed = (name: string): MessageInput => ({
+    role: 'assistant',
+    parts: Array.from({ length: 10 }, (_, i) => ({
+      type: 'text',
+      text: name,
+      provenance: { ...provenance, opaque: `${name} ${i}` },
+    })),
+  })
+  const history = Array.from({ length: 2_000 }, (_, i) => signed(`old ${i}`))
+  const edits = Array.from({ length: 1_000 }, (_, i) => ({
+    op: 'insert_after' as const,
+    index: -1,
+    message: signed(`new ${i}`),
+  }))
+  const { user } = process.cpuUsage()
+  t.equal(applyEdits(history, edits).length, 3_000)
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
+})

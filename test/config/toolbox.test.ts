@@ -94,7 +94,7 @@ t.test('what is wrong in a toolbox', async (t) => {
     [mcp(`${http}, command: x`), 'toolbox.mcps[0].command', /does not belong/],
     [mcp(`${http}, headers: {"a b": c}`), 'toolbox.mcps[0].headers.a b', /legal HTTP header/],
     [mcp(`${http}, headers: {a: "b\\nc"}`), 'toolbox.mcps[0].headers.a', /legal HTTP header/],
-    [mcp(`${http}, headers: {Accept: x}`), 'toolbox.mcps[0].headers.Accept', /set by the connection/],
+    [mcp(`${http}, headers: {Accept: x}`), 'toolbox.mcps[0].headers.Accept', /for the connection alone/],
     [mcp('transport: stdio, command: x, env: {"1A": b}'), 'toolbox.mcps[0].env.1A', /legal variable/],
     [mcp(`${http}, nope: 1`), 'toolbox.mcps[0].nope', /not a known field/],
     [mcp(`${http}}, {name: web, mode: strict, ${http}`), 'toolbox.mcps[1].name', /'web' is configured twice/],

@@ -36,6 +36,16 @@ t.test('an answer of 100 MB is cut at the cap', async (t) => {
   }
 })
 
+t.test('a refusal of any length is told as one', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ rpc, response }) => {
+    response.writeHead(200, { 'content-type': 'application/json' })
+    const error = { code: -32000, message: `Bearer ${'a'.repeat(7 * 1024 * 1024)}` }
+    response.end(JSON.stringify({ jsonrpc: '2.0', id: rpc.id, error }))
+  })
+  await fails(t, call(door(t), specOf(rig)), { kind: 'protocol', message: /Bearer \*\*\*/ })
+})
+
 t.test('a call fails at once when its stream ends without the answer', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)

@@ -130,7 +130,7 @@ t.test('what a connector refuses', async (t) => {
     [{ ...FILES, command: 'sh' }, 'command', /does not belong/],
     [{ ...FILES, headers: { 'a b': 'c' } }, 'headers.a b', /legal HTTP header/],
     [{ ...FILES, headers: { a: 'b\nc' } }, 'headers.a', /legal HTTP header/],
-    [{ ...FILES, headers: { Host: 'evil' } }, 'headers.Host', /set by the connection/],
+    [{ ...FILES, headers: { Host: 'evil' } }, 'headers.Host', /for the connection alone/],
     [{ ...FILES, headers: { a: 1 } }, 'headers.a', /string/],
     [{ ...FILES, auth: { type: 'bearer' } }, 'auth.token', /required/],
     [{ ...FILES, auth: { type: 'basic' } }, 'auth.type', /none, oauth, bearer/],
