@@ -1,5 +1,6 @@
 /** A Redis that answers pings, and refuses what Baton needs of it. */
 import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { pino } from 'pino'
 import t from 'tap'
@@ -42,13 +43,20 @@ t.test('refusals', { skip: url ? false : 'TEST_REDIS_URL is not set' }, async (t
 
   t.test('a server that has become a replica is left for whoever is the primary now', async (t) => {
     let ups = 0
+    let isDemoted = false
+    const refusing = async () => {
+      throw new Error("READONLY You can't write against a read only replica.")
+    }
     let heard = () => {}
     const listening = () => new Promise<void>((resolve) => (heard = resolve))
     const link = createLink({
       url,
       log: pino({ level: 'silent' }),
       onMessage() {},
-      onUp: () => void ups++,
+      onUp() {
+        ups++
+        if (isDemoted) void link.persist(refusing).catch(() => {})
+      },
       onListening: () => heard(),
     })
     t.teardown(() => link.close())
@@ -58,15 +66,14 @@ t.test('refusals', { skip: url ? false : 'TEST_REDIS_URL is not set' }, async (t
     const again = listening()
     let tries = 0
     await link.persist(async () => {
-      if (++tries === 1) throw new Error("READONLY You can't write against a read only replica.")
+      if (++tries === 1) await refusing()
       await link.publish('baton:test', '')
     })
     await again
     t.equal(ups, 2)
-    const refusing = async () => {
-      throw new Error("READONLY You can't write against a read only replica.")
-    }
-    for (let i = 0; i < 3; i++) await link.persist(refusing).catch(() => {})
-    t.ok(ups <= 6, `where nobody is, it looks once a second, not ${ups} times`)
+    isDemoted = true
+    await link.persist(refusing).catch(() => {})
+    await sleep(2_000)
+    t.ok(ups <= 8, `where nobody is, it looks once a second, not ${ups} times`)
   })
 })
