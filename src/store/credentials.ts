@@ -35,37 +35,12 @@ function rows(db: Db) {
           await awaitDefaults(queries, credential)
           await clearDefault(queries, credential)
         }
-        const {
-          id,
-          owner,
-          provider,
-          kind,
-          name,
-          state,
-          reason,
-          is_default,
-          hint,
-          facts,
-          expires_at,
-          secret,
-        } = credential
         const text = `insert into credential as c
              (id, owner, provider, kind, name, state, reason, is_default, hint, facts, expires_at, secret)
            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) returning credential_json(c)`
-        const params = [
-          id,
-          owner,
-          provider,
-          kind,
-          name,
-          state,
-          reason,
-          is_default,
-          hint,
-          document(facts),
-          expires_at,
-          secret,
-        ]
+        const { id, owner, provider, kind, name, state, reason, is_default, hint, ...rest } = credential
+        const known = [id, owner, provider, kind, name, state, reason, is_default, hint]
+        const params = [...known, document(rest.facts), rest.expires_at, rest.secret]
         const made = await one(queries, ...noted(text, params, entry))
         if (!made) throw new Error('a credential was stored but not returned')
         return made
