@@ -149,6 +149,9 @@ async function namingHeader(
   }
 }
 
+/** How long the events of a commit may take into the log. */
+const SOON_MS = 250
+
 /** Nothing of the turn follows this cursor. Throws invalid_cursor. */
 async function isOver(
   bus: Deps['bus'],
@@ -169,8 +172,6 @@ async function isOver(
   await sleep(SOON_MS)
   return isPast(true)
 }
-/** How long the events of a commit may take into the log. */
-const SOON_MS = 250
 
 const isCursor = (after: string | null): after is string =>
   after !== null && after !== 'start' && after !== 'now'
