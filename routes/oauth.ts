@@ -68,7 +68,7 @@ const Imported = Type.Object(
 
 const tags = ['logins']
 
-export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void {
+export function oauthRoutes(app: App, { logins }: RouteDeps): void {
   app.post(
     '/oauth/:provider/authorize',
     {
@@ -83,7 +83,6 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     (request) => {
       const { provider } = request.params
       const { mode = null, ...wish } = request.body
-      credentials.assertOauth(provider)
       return logins.authorize(request.caller, provider, mode, wish)
     },
   )
@@ -102,7 +101,6 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     async (request, reply) => {
       const { provider } = request.params
-      credentials.assertOauth(provider)
       const { status, html } = await logins.callbackPage(provider, request.query)
       return reply.code(status).headers(PAGE_HEADERS).send(html)
     },
@@ -120,7 +118,6 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     (request) => {
       const { provider } = request.params
-      credentials.assertOauth(provider)
       return logins.exchange(request.caller, provider, answerOf(request.body))
     },
   )
@@ -137,7 +134,6 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
     },
     (request) => {
       const { provider } = request.params
-      credentials.assertOauth(provider)
       return logins.status(request.caller, provider, request.query.state)
     },
   )
@@ -152,7 +148,6 @@ export function oauthRoutes(app: App, { credentials, logins }: RouteDeps): void 
       },
     },
     async (request, reply) => {
-      credentials.assertOauth(request.body.provider)
       const credential = await logins.importFile(request.caller, request.body)
       return reply.code(201).header('location', `/v1/credentials/${credential.id}`).send(credential)
     },

@@ -17,6 +17,7 @@ import type { Config } from './config/config.ts'
 import { EX_CONFIG } from './config/load.ts'
 import { configConnectors } from './connector-input.ts'
 import { createConnectors } from './connectors.ts'
+import { createChoice } from './credentials/choose.ts'
 import { createConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorSpec } from './credentials/connector-secret.ts'
 import { createCredentials } from './credentials/credentials.ts'
@@ -130,8 +131,9 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       vault,
       config,
       deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
-      logins: { table, refresher },
+      table,
     })
+    const choice = createChoice({ store, vault, config, refresher })
     const logins = owned(
       createLogins({
         store,
@@ -171,7 +173,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     )
     async function viewOf(session: Session, provider: string | null): Promise<View> {
       const id = provider ?? session.provider
-      return deployments.viewFor(id, await credentials.resolve(session, id).catch(() => null))
+      return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
     }
 
     /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */
@@ -219,7 +221,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       store,
       bus,
       llm,
-      credentials,
+      credentials: choice,
       tools,
       policy,
       executor,

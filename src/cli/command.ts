@@ -1,6 +1,5 @@
 /** What a command of the command line is: data for the help, and one function. */
 import type { Config } from '../config/config.ts'
-import type { Page, PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 
 export interface Command {
@@ -77,19 +76,4 @@ export function show<T extends object>(
 export function tell({ io, flag }: Pick<Given, 'io' | 'flag'>, done: object, words: string): void {
   if (flag('json')) io.say(JSON.stringify(done))
   else io.note(words)
-}
-
-/** Every row of a paged list. */
-export async function all<T>(page: (request: PageRequest) => Promise<Page<T>>): Promise<T[]> {
-  const rows: T[] = []
-  let cursor: string | null = null
-  do {
-    const found: Page<T> = await page({
-      limit: 100,
-      ...(cursor === null ? {} : { cursor }),
-    })
-    rows.push(...found.data)
-    cursor = found.next_cursor
-  } while (cursor !== null)
-  return rows
 }

@@ -4,8 +4,9 @@ import type { CredentialView } from '../credentials/credentials.ts'
 import type { Login } from '../credentials/logins.ts'
 import { inFull } from '../errors.ts'
 import type { LoginMode } from '../oauth-vendor.ts'
+import { all } from '../store/store.ts'
 import type { Access } from './access.ts'
-import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
+import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
 const MODES: readonly LoginMode[] = ['loopback', 'paste', 'device']
 const POLL_MS = 1_000

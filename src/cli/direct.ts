@@ -16,10 +16,9 @@ import { inFull } from '../errors.ts'
 import { McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
-import { EVERYONE, type Store } from '../store/store.ts'
+import { all, EVERYONE, type Store } from '../store/store.ts'
 import { connectBudgetMs } from '../tools/discovery.ts'
 import type { Access } from './access.ts'
-import { all } from './command.ts'
 
 const QUIET = pino({ level: 'silent' })
 
@@ -68,7 +67,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
 function loginsOf(config: Config, store: Store, vault: Vault, http: ReturnType<typeof createOAuthHttp>) {
   const table = createLoginTable(LOGINS, config)
   const deployments = DEPLOYMENTS.map(({ deployment }) => deployment)
-  const credentials = createCredentials({ store, vault, config, deployments })
+  const credentials = createCredentials({ store, vault, config, deployments, table })
   return {
     credentials,
     flows: createLogins({ store, vault, table, http, credentials, log: QUIET, ownUrl: () => null }),

@@ -3,8 +3,9 @@ import type { Config } from '../config/config.ts'
 import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
+import { all } from '../store/store.ts'
 import type { Access } from './access.ts'
-import { all, type Command, type Given, TARGET, UsageError } from './command.ts'
+import { type Command, type Given, TARGET, UsageError } from './command.ts'
 
 const ONLINE_MS = 10_000
 const ONLINE_HERE =

@@ -1,7 +1,8 @@
 /** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
+import { all } from '../store/store.ts'
 import { isDay, LAST_INSTANT } from '../validation.ts'
-import { all, type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
+import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
 export const KEY_COMMANDS: readonly Command[] = [
   {

@@ -1,9 +1,8 @@
 /** The command line over HTTP: a running gateway does the work, in the name of the key that is given. */
 import { isLoopback } from '../addresses.ts'
 import type { Config } from '../config/config.ts'
-import type { Page, PageRequest } from '../store/store.ts'
+import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
-import { all } from './command.ts'
 
 export interface RemoteOptions {
   url: string

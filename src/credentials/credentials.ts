@@ -1,51 +1,18 @@
 /**
- * Credentials: written once, shown never, chosen for a turn. The secret is sealed with the vault under
- * its owner and id, so that a row put in another's place opens nothing. Keys from the environment appear as
- * read-only credentials that every owner may use.
+ * Credentials: written once, shown never. The secret is sealed with the vault under its owner and id, so that a
+ * row put in another's place opens nothing. Keys from the environment appear as read-only credentials that every
+ * owner may use.
  */
 import { newId } from '../chat/ids.ts'
 import type { Config } from '../config/config.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
-import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
-import type {
-  Credential,
-  CredentialCandidates,
-  Page,
-  PageRequest,
-  Scope,
-  Session,
-  Store,
-} from '../store/store.ts'
-import { type LoginTable, oauthOff } from './login-table.ts'
-import { needsReauth, type Refresher } from './refresh.ts'
+import type { CredentialSecret, Deployment } from '../provider.ts'
+import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
+import { envId } from './choose.ts'
+import type { LoginTable } from './login-table.ts'
+import { merged } from './renewal.ts'
 import { hintOf, secretContext, type Vault } from './vault.ts'
-
-/** A credential chosen for a turn. The secret is opened only when it is asked for, at the door that sends it. */
-export interface ChosenCredential {
-  facts: CredentialFacts
-  kind: 'api_key' | 'oauth'
-  /** Where a provider's logins have several APIs: which one they are for */
-  path?: 'code_assist' | 'public'
-  /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
-  secret(): Promise<CredentialSecret>
-  /** Logins: after a refusal that `renewOn` names, whether there is another token to try with */
-  onUnauthorized?(): Promise<boolean>
-  /** Logins: the facts with what the login's first use finds; it may ask the vendor. */
-  complete?(): Promise<CredentialFacts>
-}
-export interface ChooseCredential {
-  /** Providers whose keys the environment holds */
-  readonly environment: readonly string[]
-  /**
-   * The session's credential where the provider is the session's and it is of it, else the owner's default, else
-   * the owner's only active one, else the environment's. `known`: the rows, where they were read a moment ago.
-   * Throws no_credential, credential_needs_reauth.
-   */
-  resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
-}
-/** What a session says of its credential: `credential_id` holds for its own provider only. */
-type Choosing = Pick<Session, 'owner' | 'provider' | 'credential_id'>
 
 /** As the API shows it. */
 export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default' | 'facts'> & {
@@ -91,7 +58,7 @@ export interface PatchCredential {
 }
 
 /** Credentials as callers make and see them. What is written is on record in the audit trail. */
-export interface Credentials extends ChooseCredential {
+export interface Credentials {
   /** Throws oauth_not_enabled, invalid_request. */
   create(owner: string, input: CreateCredential): Promise<CredentialView>
   /** Stores a login that was just made. */
@@ -103,29 +70,19 @@ export interface Credentials extends ChooseCredential {
   /** Throws credential_not_found, read_only. */
   update(scope: Scope, id: string, patch: PatchCredential): Promise<CredentialView>
   delete(scope: Scope, id: string): Promise<void>
-  /** Throws oauth_not_enabled unless the operator has switched the provider's logins on. */
-  assertOauth(provider: string): void
 }
 
 export interface CredentialDeps {
   store: Pick<Store, 'credentials'>
-  vault: Pick<Vault, 'seal' | 'open'>
-  config: Pick<Config, 'envCredentials' | 'enableOauth'>
+  vault: Pick<Vault, 'seal'>
+  config: Pick<Config, 'envCredentials'>
   deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
-  /** Keeps logins alive; null: they are used as they were given */
-  logins?: { table: LoginTable; refresher: Pick<Refresher, 'open'> } | null
+  table: LoginTable
 }
 
 export function createCredentials(deps: CredentialDeps): Credentials {
-  const { store, vault, config, deployments, logins = null } = deps
+  const { store, vault, config, deployments, table } = deps
   const env = envViews(config.envCredentials)
-  const environment = config.envCredentials.map(({ provider }) => provider)
-  const keyOf = (provider: string) =>
-    config.envCredentials.find((known) => known.provider === provider)?.apiKey
-
-  function assertOauth(provider: string): void {
-    if (!config.enableOauth.includes(provider)) throw oauthOff(provider)
-  }
 
   /** Which of a provider's APIs a login is for, where it has several. */
   function pathOf(provider: string, wanted: string | undefined): string | undefined {
@@ -181,27 +138,22 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
   /** What a caller gave, with what the tokens say of themselves. */
   function givenLogin(provider: string, input: NewLogin): Pick<AddLogin, 'secret' | 'facts' | 'expires_at'> {
-    assertOauth(provider)
-    const secret = loginSecretOf(input)
-    const row = logins?.table.find(provider)
-    // Says what is wrong with it; null: this provider has no such thing.
-    if (
-      secret.federation &&
-      row &&
-      row.vendor.renew(row.settings, { federation: secret.federation }) === null
-    ) {
+    const { vendor, settings } = table.row(provider)
+    const { access_token, federation } = input
+    if (federation && vendor.renew(settings, { federation }) === null) {
       throw invalid('federation', `${provider} takes no federation.`)
     }
-    if (secret.access_token === undefined && !secret.federation) {
+    if (access_token === undefined && !federation) {
       throw invalid('access_token', 'access_token is required.')
     }
-    const own = row?.vendor.identify(secret)
+    const secret = merged(federation ? { federation } : {}, input)
+    const own = vendor.identify(secret)
     // Without a token it is to be fetched at the first use.
-    const end = secret.access_token === undefined ? new Date().toISOString() : null
+    const end = access_token === undefined ? new Date().toISOString() : null
     return {
       secret,
-      facts: { ...own?.facts, ...factsOf(input, pathOf(provider, input.path)) },
-      expires_at: input.expires_at ?? own?.expires_at ?? end,
+      facts: { ...own.facts, ...picked({ ...input, path: pathOf(provider, input.path) }) },
+      expires_at: input.expires_at ?? own.expires_at ?? end,
     }
   }
 
@@ -243,69 +195,6 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     throw new BatonError('read_only', `${id} comes from the environment; change it there.`)
   }
 
-  async function resolve(
-    session: Choosing,
-    provider: string,
-    known?: CredentialCandidates,
-  ): Promise<ChosenCredential> {
-    const { owner } = session
-    const id = provider === session.provider ? session.credential_id : null
-    if (id !== null && env.some((view) => view.id === id && view.provider === provider))
-      return fromEnv(provider)
-    const named =
-      id === null ? null : known ? known.named : await store.credentials.get({ owner, admin: false }, id)
-    if (id !== null && !named && !env.some((view) => view.id === id)) {
-      throw refusal(provider, `The session's credential ${id} does not exist any more`)
-    }
-    if (named?.provider === provider) {
-      if (named.state === 'disabled') throw refusal(provider, `The session's credential ${id} is disabled`)
-      return chosen(named)
-    }
-    const preferred = known ? known.preferred : await store.credentials.preferred(owner, provider)
-    if (preferred?.state === 'active') return chosen(preferred)
-    // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
-    if (preferred?.is_default && preferred.state === 'needs_reauth') return chosen(preferred)
-    const instead = preferred?.state === 'disabled' ? await onlyActive(owner, provider) : null
-    if (instead) return chosen(instead)
-    if (keyOf(provider) !== undefined) return fromEnv(provider)
-    if (preferred?.state === 'needs_reauth') return chosen(preferred)
-    throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
-  }
-
-  async function onlyActive(owner: string, provider: string): Promise<Credential | null> {
-    const active: Credential[] = []
-    let cursor: string | null = null
-    do {
-      const page: Page<Credential> = await store.credentials.list(
-        { owner, admin: false },
-        { limit: 200, ...(cursor === null ? {} : { cursor }) },
-      )
-      active.push(...page.data.filter((row) => row.provider === provider && row.state === 'active'))
-      cursor = page.next_cursor
-    } while (cursor !== null && active.length < 2)
-    return active.length === 1 ? (active[0] ?? null) : null
-  }
-
-  function fromEnv(provider: string): ChosenCredential {
-    return {
-      facts: { id: envId(provider) },
-      kind: 'api_key',
-      secret: async () => ({ api_key: keyOf(provider) ?? '' }),
-    }
-  }
-
-  function chosen(row: Credential): ChosenCredential {
-    if (row.state === 'needs_reauth') throw needsReauth(row)
-    const { path, ...facts } = row.facts
-    const login = row.kind === 'oauth' && logins ? logins.refresher.open(row) : null
-    return {
-      facts: { id: row.id, ...facts },
-      kind: row.kind,
-      ...(path === 'code_assist' || path === 'public' ? { path } : {}),
-      ...(login ?? { secret: async () => opened(vault.open(row.secret, secretContext(row.owner, row.id))) }),
-    }
-  }
-
   async function get(scope: Scope, id: string): Promise<CredentialView | null> {
     const known = env.find((view) => view.id === id)
     if (known) return known
@@ -313,10 +202,8 @@ export function createCredentials(deps: CredentialDeps): Credentials {
     return row && credentialView(row)
   }
 
-  return { environment, create, add, get, list, update, delete: remove, resolve, assertOauth }
+  return { create, add, get, list, update, delete: remove }
 }
-
-const envId = (provider: string): string => `cred_env_${provider}`
 
 function envViews(keys: Config['envCredentials']): CredentialView[] {
   const now = new Date().toISOString()
@@ -352,32 +239,4 @@ function picked(from: Readonly<Record<string, unknown>>): Facts {
   return facts
 }
 
-const factsOf = (input: NewLogin, path: string | undefined): Record<string, string> =>
-  picked({ ...input, path })
-
-/** What is sealed of a login: exactly what was given as secret. */
-function loginSecretOf({ access_token, refresh_token, id_token, federation }: NewLogin): LoginSecret {
-  return {
-    ...(access_token === undefined ? {} : { access_token }),
-    ...(refresh_token === undefined ? {} : { refresh_token }),
-    ...(id_token === undefined ? {} : { id_token }),
-    ...(federation === undefined ? {} : { federation }),
-  }
-}
-
-function opened(plain: string): CredentialSecret {
-  const { api_key, access_token } = JSON.parse(plain) as CredentialSecret
-  return {
-    ...(api_key === undefined ? {} : { api_key }),
-    ...(access_token === undefined ? {} : { access_token }),
-  }
-}
-
 const notFound = (id: string) => new BatonError('credential_not_found', `No credential ${id} exists.`)
-
-const refusal = (provider: string, why: string) =>
-  new BatonError(
-    'no_credential',
-    `${why}. Add one with POST /v1/credentials, make one the default, or name it in the session.`,
-    { details: { provider } },
-  )

@@ -50,14 +50,10 @@ export function createLoginTable(
         throw invalid('provider', `provider must be one of: ${known}.`)
       }
       if (isEnabled(provider)) return row
-      throw oauthOff(provider)
+      throw new BatonError(
+        'oauth_not_enabled',
+        `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
+      )
     },
   }
 }
-
-/** What every call about a login is refused with until the operator switches it on. */
-export const oauthOff = (provider: string): BatonError =>
-  new BatonError(
-    'oauth_not_enabled',
-    `OAuth for ${provider} is off. The operator can switch it on with BATON_ENABLE_OAUTH=${provider}.`,
-  )

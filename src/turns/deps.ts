@@ -2,7 +2,7 @@
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
 import type { Message } from '../chat/message.ts'
-import type { ChooseCredential, ChosenCredential } from '../credentials/credentials.ts'
+import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'
 import type { Llm } from '../llm.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Store } from '../store/store.ts'

@@ -306,7 +306,7 @@ t.test('login files are taken over', async (t) => {
 t.test('a workload’s assertion stands in for a refresh token', async (t) => {
   const login = { provider: 'anthropic', kind: 'oauth' as const }
   const view = await one.credentials.create('me', { ...login, federation: { ...FEDERATION } })
-  const chosen = await one.credentials.resolve(
+  const chosen = await one.choice.resolve(
     { owner: 'me', provider: 'anthropic', credential_id: view.id },
     'anthropic',
   )

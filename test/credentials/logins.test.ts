@@ -328,7 +328,7 @@ t.test('a new login takes the place of a default that needed one', async (t) => 
   const view = await one.logins.exchange(ME, 'openai', { state: next.state, pasted: next.at.href })
   t.equal(view.default, true)
   t.equal(
-    (await one.credentials.resolve({ owner: 'me', provider: 'openai', credential_id: null }, 'openai')).facts
+    (await one.choice.resolve({ owner: 'me', provider: 'openai', credential_id: null }, 'openai')).facts
       .id,
     view.id,
   )

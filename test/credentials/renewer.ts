@@ -8,5 +8,5 @@ const [databaseUrl = '', key = '', id = '', provider = '', env = ''] = process.a
 const store = await openStore({ databaseUrl, dataDir: null, poolSize: 2 })
 const vault = createVault([{ id: 'k1', key: new Uint8Array(Buffer.from(key, 'base64')) }])
 const replica = assemble(JSON.parse(env), { store, vault, log: pino({ level: 'silent' }), claimSeconds: 2 })
-const choice = await replica.credentials.resolve({ owner: 'me', provider, credential_id: id }, provider)
+const choice = await replica.choice.resolve({ owner: 'me', provider, credential_id: id }, provider)
 await choice.secret()

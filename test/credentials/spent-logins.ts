@@ -1,6 +1,6 @@
 /** Logins whose tokens end when a test says so, and two replicas that use them. */
 import type { Test } from 'tap'
-import type { ChosenCredential } from '../../src/credentials/credentials.ts'
+import type { ChosenCredential } from '../../src/credentials/choose.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
 import type { Credential } from '../../src/store/store.ts'
 import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
@@ -39,6 +39,6 @@ export async function spentLogins(t: Test) {
 
 export const at = (seconds: number): string => new Date(Date.now() + seconds * 1000).toISOString()
 export const chosen = (replica: Replica, id: string, provider: Provider): Promise<ChosenCredential> =>
-  replica.credentials.resolve({ owner: ME.owner, provider, credential_id: id }, provider)
+  replica.choice.resolve({ owner: ME.owner, provider, credential_id: id }, provider)
 export const tokenOf = async (choice: ChosenCredential) => (await choice.secret()).access_token ?? ''
 export const unauthorized = (choice: ChosenCredential) => choice.onUnauthorized?.() ?? Promise.resolve(false)

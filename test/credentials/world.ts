@@ -6,6 +6,7 @@ import type { Test } from 'tap'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
+import { type ChooseCredential, createChoice } from '../../src/credentials/choose.ts'
 import { type Credentials, createCredentials } from '../../src/credentials/credentials.ts'
 import { createLoginTable, type LoginTable } from '../../src/credentials/login-table.ts'
 import { createLogins, type Logins } from '../../src/credentials/logins.ts'
@@ -31,6 +32,7 @@ import { createOpenAiLogins, type OpenAiLogins } from '../emulators/oauth-openai
 
 export interface Replica {
   credentials: Credentials
+  choice: ChooseCredential
   logins: Logins
   refresher: Refresher
   close(): Promise<void>
@@ -86,11 +88,12 @@ export function assemble(
     vault,
     config,
     deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
-    logins: { table, refresher },
+    table,
   })
   const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
   return {
     credentials,
+    choice: createChoice({ store, vault, config, refresher }),
     logins,
     refresher,
     async close() {

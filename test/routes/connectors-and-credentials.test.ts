@@ -230,13 +230,15 @@ t.test('logins are off until the operator names their provider', async (t) => {
     off,
   )
   t.match(await call('GET', '/v1/oauth/callback/openai?code=1&state=2'), off)
+  t.match(await call('POST', '/v1/oauth/openai/exchange', { state: 's', code: 'c' }), off)
+  t.match(await call('GET', '/v1/oauth/openai/status?state=s'), off)
   t.match(await call('GET', '/v1/oauth/callback/acme?code=1'), {
     status: 400,
     body: { error: { param: 'provider' } },
   })
   t.match(await call('POST', '/v1/oauth/gemini/authorize'), {
     status: 400,
-    body: { error: { code: 'not_available' } },
+    body: { error: { param: 'provider', message: /BATON_GOOGLE_OAUTH_CLIENT_ID/ } },
   })
   t.match(await call('POST', '/v1/oauth/acme/authorize'), {
     status: 400,

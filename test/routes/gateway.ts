@@ -5,6 +5,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { LightMyRequestResponse } from 'fastify'
 import { pino } from 'pino'
+import { LOGINS } from '../../providers/index.ts'
 import type { App } from '../../routes/app.ts'
 import { type Auth, createAuth } from '../../src/auth.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
@@ -16,7 +17,8 @@ import { createConnectors } from '../../src/connectors.ts'
 import { createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { connectorSpec } from '../../src/credentials/connector-secret.ts'
 import { createCredentials } from '../../src/credentials/credentials.ts'
-import type { Logins } from '../../src/credentials/logins.ts'
+import { createLoginTable } from '../../src/credentials/login-table.ts'
+import { createLogins } from '../../src/credentials/logins.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import { buildHttp, type HttpDeps } from '../../src/http.ts'
@@ -298,17 +300,12 @@ export interface Answer {
   text: string
 }
 
-const refuse = async (): Promise<never> => {
-  throw new BatonError('not_available', 'Nobody can log in here.')
-}
-const NO_LOGINS: Logins = {
-  authorize: refuse,
-  callback: refuse,
-  callbackPage: refuse,
-  exchange: refuse,
-  status: refuse,
-  importFile: refuse,
-  close: refuse,
+/** No vendor is reached from here. */
+const http = {
+  send: async () => {
+    throw new BatonError('upstream_disconnected', 'There is no vendor here.')
+  },
+  close: async () => {},
 }
 
 export async function gateway(
@@ -317,6 +314,7 @@ export async function gateway(
   extra: Partial<HttpDeps> = {},
 ): Promise<Gateway> {
   const { config } = loadConfig(env, '/nowhere')
+  const log = pino({ level: 'silent' })
   const bus = fakeBus()
   const turns = fakeTurns(store)
   const tools = fakeTools(store)
@@ -327,12 +325,13 @@ export async function gateway(
     { provider: 'gemini', credential: { kind: 'oauth' as const, path: 'code_assist' as const } },
     { provider: 'gemini', credential: { kind: 'oauth' as const, path: 'public' as const } },
   ]
-  const credentials = createCredentials({ store, vault, config, deployments })
+  const table = createLoginTable(LOGINS, config)
+  const credentials = createCredentials({ store, vault, config, deployments, table })
   const assertUrl = async (url: string) => {
     if (new URL(url).hostname !== '169.254.169.254') return
     throw new BatonError('address_not_allowed', 'That address is not public.', { param: 'elsewhere' })
   }
-  const logins = createConnectorLogins({
+  const connectorLogins = createConnectorLogins({
     store,
     vault,
     oauth: createMcpOAuth(),
@@ -345,14 +344,14 @@ export async function gateway(
     config,
     assertUrl,
     mcp: fakeMcp,
-    logins,
+    logins: connectorLogins,
     specFor: (connector) => connectorSpec(connector, vault, config.connectorsAllowPrivate),
     tools: tools.tools,
   })
   const app = await buildHttp({
     config,
     version: '9.9.9',
-    log: pino({ level: 'silent' }),
+    log,
     store,
     bus: bus.bus,
     auth,
@@ -362,7 +361,7 @@ export async function gateway(
     connectors,
     credentials,
     rotateEncryption: async () => ({ resealed: 0, left: 0 }),
-    logins: NO_LOGINS,
+    logins: createLogins({ store, vault, table, http, credentials, log, ownUrl: () => null }),
     assertUrl,
     metrics: createMetrics({ defaults: false }),
     isDraining: () => drain.now,

@@ -17,3 +17,15 @@ export interface Page<T> {
   data: T[]
   next_cursor: string | null
 }
+
+/** Every row of a paged list. */
+export async function all<T>(page: (request: PageRequest) => Promise<Page<T>>): Promise<T[]> {
+  const rows: T[] = []
+  let next: PageRequest | null = { limit: 100 }
+  while (next) {
+    const { data, next_cursor }: Page<T> = await page(next)
+    rows.push(...data)
+    next = next_cursor === null ? null : { limit: 100, cursor: next_cursor }
+  }
+  return rows
+}

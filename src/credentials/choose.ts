@@ -1,0 +1,114 @@
+/**
+ * Which credential serves a turn: the session's, the owner's default or only one, or the environment's key. The
+ * secret is opened only when it is asked for, at the door that sends it.
+ */
+import type { Config } from '../config/config.ts'
+import { BatonError } from '../errors.ts'
+import type { CredentialFacts, CredentialSecret } from '../provider.ts'
+import { all, type Credential, type CredentialCandidates, type Session, type Store } from '../store/store.ts'
+import { needsReauth, type Refresher } from './refresh.ts'
+import { secretContext, type Vault } from './vault.ts'
+
+/** A credential chosen for a turn. */
+export interface ChosenCredential {
+  facts: CredentialFacts
+  kind: 'api_key' | 'oauth'
+  /** Where a provider's logins have several APIs: which one they are for */
+  path?: 'code_assist' | 'public'
+  /** A login's is fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
+  secret(): Promise<CredentialSecret>
+  /** Logins: after a refusal that `renewOn` names, whether there is another token to try with */
+  onUnauthorized?(): Promise<boolean>
+  /** Logins: the facts with what the login's first use finds; it may ask the vendor. */
+  complete?(): Promise<CredentialFacts>
+}
+export interface ChooseCredential {
+  /** Providers whose keys the environment holds */
+  readonly environment: readonly string[]
+  /**
+   * The session's credential where the provider is the session's and it is of it, else the owner's default, else
+   * the owner's only active one, else the environment's. `known`: the rows, where they were read a moment ago.
+   * Throws no_credential, credential_needs_reauth.
+   */
+  resolve(session: Choosing, provider: string, known?: CredentialCandidates): Promise<ChosenCredential>
+}
+/** What a session says of its credential: `credential_id` holds for its own provider only. */
+type Choosing = Pick<Session, 'owner' | 'provider' | 'credential_id'>
+
+interface ChooseDeps {
+  store: Pick<Store, 'credentials'>
+  vault: Pick<Vault, 'open'>
+  config: Pick<Config, 'envCredentials'>
+  refresher: Pick<Refresher, 'open'>
+}
+
+export function createChoice({ store, vault, config, refresher }: ChooseDeps): ChooseCredential {
+  const keys = new Map(config.envCredentials.map(({ provider, apiKey }) => [provider, apiKey]))
+
+  async function resolve(
+    session: Choosing,
+    provider: string,
+    known?: CredentialCandidates,
+  ): Promise<ChosenCredential> {
+    const { owner } = session
+    const key = keys.get(provider)
+    const id = provider === session.provider ? session.credential_id : null
+    if (id !== null) {
+      if (key !== undefined && id === envId(provider)) return fromEnv(provider, key)
+      const named = known ? known.named : await store.credentials.get({ owner, admin: false }, id)
+      if (!named) throw refusal(provider, `The session's credential ${id} does not exist any more`)
+      if (named.provider === provider) {
+        if (named.state === 'disabled') throw refusal(provider, `The session's credential ${id} is disabled`)
+        return chosen(named)
+      }
+    }
+    const preferred = known ? known.preferred : await store.credentials.preferred(owner, provider)
+    if (preferred?.state === 'active') return chosen(preferred)
+    // A disabled default was put aside on purpose; one that needs a login must not be passed over in silence.
+    if (preferred?.is_default && preferred.state === 'needs_reauth') throw needsReauth(preferred)
+    const instead = preferred?.state === 'disabled' ? await onlyActive(owner, provider) : null
+    if (instead) return chosen(instead)
+    if (key !== undefined) return fromEnv(provider, key)
+    if (preferred?.state === 'needs_reauth') throw needsReauth(preferred)
+    throw refusal(provider, `No active credential for ${provider} is the default or the only one`)
+  }
+
+  async function onlyActive(owner: string, provider: string): Promise<Credential | null> {
+    const own = await all((page) => store.credentials.list({ owner, admin: false }, page))
+    const [only, ...others] = own.filter((row) => row.provider === provider && row.state === 'active')
+    return only && others.length === 0 ? only : null
+  }
+
+  function chosen(row: Credential): ChosenCredential {
+    if (row.state === 'needs_reauth') throw needsReauth(row)
+    const { path, ...facts } = row.facts
+    return {
+      facts: { id: row.id, ...facts },
+      kind: row.kind,
+      ...(path === 'code_assist' || path === 'public' ? { path } : {}),
+      ...(row.kind === 'oauth' ? refresher.open(row) : { secret: async () => keyOf(row) }),
+    }
+  }
+
+  // Sealed as it was made, and the seal proves that nobody else wrote it.
+  const keyOf = (row: Credential) =>
+    JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as { api_key: string }
+
+  return { environment: [...keys.keys()], resolve }
+}
+
+/** The id that a provider's key from the environment is shown by. */
+export const envId = (provider: string): string => `cred_env_${provider}`
+
+const fromEnv = (provider: string, api_key: string): ChosenCredential => ({
+  facts: { id: envId(provider) },
+  kind: 'api_key',
+  secret: async () => ({ api_key }),
+})
+
+const refusal = (provider: string, why: string) =>
+  new BatonError(
+    'no_credential',
+    `${why}. Add one with POST /v1/credentials, make one the default, or name it in the session.`,
+    { details: { provider } },
+  )
