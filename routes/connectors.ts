@@ -1,6 +1,6 @@
 /** Connectors: MCP servers that callers register, test and log in to, and whose changes they accept. */
 import { Type } from 'typebox'
-import { PAGE_HEADERS } from '../src/credentials/loopback.ts'
+import { PAGE_HEADERS } from '../src/credentials/login-page.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   closed,

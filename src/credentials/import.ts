@@ -4,11 +4,9 @@ import { invalid } from '../errors.ts'
 import type { LoginSecret } from '../oauth-vendor.ts'
 import type { Scope } from '../store/store.ts'
 import type { AddLogin, CredentialView } from './credentials.ts'
-import { codeRefused } from './login-answer.ts'
+import { codeRefused, endOf, merged, readTokens } from './login-answer.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
-import type { OAuthHttp } from './oauth-http.ts'
-import { endOf, merged, readTokens } from './renewal.ts'
-import { setUp } from './setup.ts'
+import { type OAuthHttp, setUp } from './oauth-http.ts'
 
 /**
  * Takes over a login file, given as its text or its JSON. The warning says what that means for the tool
@@ -47,7 +45,7 @@ export function createImport({ table, http, add, sleep, now }: ImportDeps): Impo
     if (!call) return { secret, expires_at }
     const answer = await http.send(call)
     const tokens = readTokens(row, answer)
-    if (!tokens) throw codeRefused(row, answer.status, row.vendor.readFailure(answer), 'content')
+    if (!tokens) throw codeRefused(row, answer, 'content')
     const next = merged(secret, tokens)
     return { secret: next, expires_at: endOf(row, next, tokens, now()) }
   }

@@ -1,32 +1,52 @@
-/** Reads what comes back from a login page and from the exchange of its code; refusals in words. */
+/** Reads what login pages and token endpoints answer; refusals in words. */
 import * as oauth from 'oauth4webapi'
 import { BatonError, invalid } from '../errors.ts'
+import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../oauth-vendor.ts'
 import type { LoginRow } from './login-table.ts'
+
+/**
+ * What people bring back from a login page: the whole address that the browser ended at, `code#state`,
+ * `code=…&state=…`, or the bare code.
+ */
+export function readPasted(text: string): URLSearchParams {
+  const pasted = text.trim().replace(/^["'<]+|["'>]+$/g, '')
+  if (/^https?:\/\//i.test(pasted)) {
+    if (!URL.canParse(pasted)) return new URLSearchParams()
+    const { searchParams, hash } = new URL(pasted)
+    // Some pages put their answer behind the hash.
+    const behind = new URLSearchParams(hash.slice(1))
+    return !searchParams.has('code') && behind.has('code') ? behind : searchParams
+  }
+  if (/^[?#]?(code|error|state)=/.test(pasted)) return new URLSearchParams(pasted.replace(/^[?#]/, ''))
+  const [code = '', state] = pasted.split('#', 2)
+  return new URLSearchParams({ ...(code === '' ? {} : { code }), ...(state ? { state } : {}) })
+}
 
 /** The code of an authorization response. Throws in words what the vendor answered in its place. */
 export function codeIn({ vendor, settings }: LoginRow, answer: URLSearchParams, state: string): string {
   const server = { issuer: vendor.issuer(settings) }
   const client = { client_id: vendor.client(settings).id }
+  let code: string | null
   try {
-    const code = oauth.validateAuthResponse(server, client, answer, state).get('code')
-    if (code) return code
+    code = oauth.validateAuthResponse(server, client, answer, state).get('code')
   } catch (thrown) {
-    if (thrown instanceof oauth.AuthorizationResponseError) {
-      const { error, error_description: said } = thrown
-      const words = error === 'access_denied' ? 'The login was declined' : 'The provider refused the login'
-      throw new BatonError('invalid_request', `${words} (${plain(error)}${said ? `: ${plain(said)}` : ''}).`)
-    }
-    if (
-      !(thrown instanceof oauth.OperationProcessingError || thrown instanceof oauth.UnsupportedOperationError)
-    ) {
-      throw thrown
-    }
-    throw new BatonError(
-      'invalid_request',
-      `The provider's answer does not fit this login: ${thrown.message}.`,
-    )
+    throw inWords(thrown)
   }
+  if (code) return code
   throw invalid('code', "The provider's answer holds no code.")
+}
+
+function inWords(thrown: unknown): unknown {
+  if (thrown instanceof oauth.AuthorizationResponseError) {
+    const { error, error_description: said } = thrown
+    const words = error === 'access_denied' ? 'The login was declined' : 'The provider refused the login'
+    return new BatonError('invalid_request', `${words} (${plain(error)}${said ? `: ${plain(said)}` : ''}).`)
+  }
+  if (thrown instanceof oauth.OperationProcessingError || thrown instanceof oauth.UnsupportedOperationError) {
+    const words = `The provider's answer does not fit this login: ${thrown.message}.`
+    return new BatonError('invalid_request', words)
+  }
+  return thrown
 }
 
 /** Foreign words as one short line. */
@@ -37,16 +57,42 @@ const plain = (text: string): string =>
     .slice(0, 300)
 
 /** A vendor's refusal of a code or file, by its status: `invalid_request` where another one would help, else `upstream_…`. */
-export function codeRefused(
-  { vendor }: LoginRow,
-  status: number,
-  { code, message }: { code: string; message: string },
-  param = 'code',
-): BatonError {
+export function codeRefused({ vendor }: LoginRow, answer: OAuthAnswer, param = 'code'): BatonError {
+  const { status } = answer
+  const { code, message } = vendor.readFailure(answer)
   const words = `${vendor.provider} did not take the ${param} (${plain(code)}${message ? `: ${plain(message)}` : ''}).`
   const details = { upstream: { status, code, message } }
   if (status === 429) return new BatonError('upstream_rate_limited', words, { details, retryAfter: 30 })
   if (status >= 500) return new BatonError('upstream_overloaded', words, { details })
   if (status < 400) return new BatonError('upstream_rejected', words, { details })
   return new BatonError('invalid_request', `${words} Begin the login again.`, { param, details })
+}
+
+/** Null for a refusal, and for a body that holds no tokens. */
+export function readTokens({ vendor }: LoginRow, { status, body }: OAuthAnswer): TokenAnswer | null {
+  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
+}
+
+/** What the vendor left out keeps its old value. */
+export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
+  const { access_token, refresh_token, id_token } = tokens
+  return {
+    ...secret,
+    ...(access_token === undefined ? {} : { access_token }),
+    ...(refresh_token === undefined ? {} : { refresh_token }),
+    ...(id_token === undefined ? {} : { id_token }),
+  }
+}
+
+/** When the access token ends: by its own word before the answer's, which knows no clock but ours. */
+export function endOf(
+  { vendor }: LoginRow,
+  secret: LoginSecret,
+  { expires_in }: TokenAnswer,
+  now: number,
+): string | null {
+  const own = vendor.identify(secret).expires_at
+  if (own !== undefined) return own
+  const isPlain = expires_in !== undefined && expires_in >= 0 && expires_in < 1e10
+  return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
 }

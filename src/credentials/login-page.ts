@@ -1,7 +1,19 @@
 /** What a person sees in the browser at the end of a login. */
 import { BatonError } from '../errors.ts'
 import type { LoginStatus } from './logins.ts'
-import type { LoginPage } from './loopback.ts'
+
+export interface LoginPage {
+  status: 200 | 400
+  html: string
+}
+/** For pages whose address holds a code: kept nowhere, told to nobody, without any content of others. */
+export const PAGE_HEADERS = {
+  'content-type': 'text/html; charset=utf-8',
+  'cache-control': 'no-store',
+  'referrer-policy': 'no-referrer',
+  'content-security-policy': "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+  'x-content-type-options': 'nosniff',
+}
 
 /** 200 for a login that is done, 400 with the reason for every other. */
 export function pageOf(status: LoginStatus): LoginPage {

@@ -11,8 +11,6 @@ export interface LoginRow {
 export interface LoginTable {
   /** Throws invalid_request for an unknown provider, oauth_not_enabled unless the operator switched it on. */
   row(provider: string): LoginRow
-  /** Null for a provider without logins; switched on or not. */
-  find(provider: string): LoginRow | null
   /** Whose idle logins are renewed, and how far ahead of a token's end. */
   keptAlive(): { providers: string[]; aheadSeconds: number }
 }
@@ -33,7 +31,6 @@ export function createLoginTable(
   )
   const isEnabled = (provider: string) => config.enableOauth.includes(provider)
   return {
-    find: (provider) => rows.get(provider) ?? null,
     keptAlive() {
       const kept = [...rows.values()]
         .map(({ vendor }) => vendor)

@@ -13,15 +13,12 @@ import type { OAuthLogin, Scope, Store } from '../store/store.ts'
 import type { AddLogin, Credentials, CredentialView } from './credentials.ts'
 import { createDevices } from './device.ts'
 import { createImport, type ImportFile } from './import.ts'
-import { codeIn, codeRefused } from './login-answer.ts'
-import { errorPageOf, pageOf } from './login-page.ts'
+import { codeIn, codeRefused, endOf, merged, readPasted, readTokens } from './login-answer.ts'
+import { errorPageOf, type LoginPage, pageOf } from './login-page.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
-import { createLoopback, type LoginPage } from './loopback.ts'
-import type { OAuthHttp } from './oauth-http.ts'
-import { readPasted } from './pasted.ts'
+import { createLoopback } from './loopback.ts'
+import { type OAuthHttp, setUp } from './oauth-http.ts'
 import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
-import { endOf, merged, readTokens } from './renewal.ts'
-import { setUp } from './setup.ts'
 import type { Vault } from './vault.ts'
 
 /** A login on its way (api.md "Credentials"). */
@@ -260,7 +257,7 @@ export function createLogins(deps: LoginsDeps): Logins {
   ): Promise<CredentialView> {
     const answer = await http.send(call)
     const tokens = readTokens(row, answer)
-    if (!tokens?.access_token) throw codeRefused(row, answer.status, row.vendor.readFailure(answer))
+    if (!tokens?.access_token) throw codeRefused(row, answer)
     const secret = merged({ client_id: row.vendor.client(row.settings).id }, tokens)
     const { facts, name = tokens.name } = row.vendor.identify(secret)
     const known = { ...facts, ...wishFacts(row, wish) }

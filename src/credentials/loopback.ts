@@ -6,12 +6,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net'
 import { BatonError } from '../errors.ts'
 import type { OAuthVendor } from '../oauth-vendor.ts'
+import { type LoginPage, PAGE_HEADERS } from './login-page.ts'
 
-/** A page for the person, after the answer was redeemed. */
-export interface LoginPage {
-  status: 200 | 400
-  html: string
-}
 type Vendor = Pick<OAuthVendor, 'provider' | 'loopback'>
 type Answer = (query: URLSearchParams) => Promise<LoginPage>
 export interface Loopback {
@@ -129,13 +125,4 @@ async function serve(
       .writeHead(503, { 'content-type': 'text/plain' })
       .end('Baton cannot finish the login at the moment.')
   }
-}
-
-/** For pages whose address holds a code: kept nowhere, told to nobody, without any content of others. */
-export const PAGE_HEADERS = {
-  'content-type': 'text/html; charset=utf-8',
-  'cache-control': 'no-store',
-  'referrer-policy': 'no-referrer',
-  'content-security-policy': "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-  'x-content-type-options': 'nosniff',
 }

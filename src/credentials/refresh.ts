@@ -13,9 +13,8 @@ import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential, Store } from '../store/store.ts'
 import { insist } from './insist.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
-import type { OAuthHttp } from './oauth-http.ts'
+import { type OAuthHttp, setUp } from './oauth-http.ts'
 import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
-import { setUp } from './setup.ts'
 import { hintOf, secretContext, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */

@@ -4,8 +4,9 @@
  */
 import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
-import type { LoginSecret, OAuthAnswer, OAuthCall, TokenAnswer, TokenFailure } from '../oauth-vendor.ts'
+import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
 import { type Breaker, createBreaker } from './breaker.ts'
+import { endOf, merged, readTokens } from './login-answer.ts'
 import type { LoginRow } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 
@@ -122,35 +123,6 @@ const NO_TOKENS: TokenFailure = {
   isLasting: false,
   code: 'no_tokens',
   message: 'Its answer held no access token.',
-}
-
-/** Null for a refusal, and for a body that holds no tokens. */
-export function readTokens({ vendor }: LoginRow, { status, body }: OAuthAnswer): TokenAnswer | null {
-  return status >= 200 && status < 300 ? vendor.readTokens(body) : null
-}
-
-/** What the vendor left out keeps its old value. */
-export function merged(secret: LoginSecret, tokens: TokenAnswer): LoginSecret {
-  const { access_token, refresh_token, id_token } = tokens
-  return {
-    ...secret,
-    ...(access_token === undefined ? {} : { access_token }),
-    ...(refresh_token === undefined ? {} : { refresh_token }),
-    ...(id_token === undefined ? {} : { id_token }),
-  }
-}
-
-/** When the access token ends: by its own word before the answer's, which knows no clock but ours. */
-export function endOf(
-  { vendor }: LoginRow,
-  secret: LoginSecret,
-  { expires_in }: TokenAnswer,
-  now: number,
-): string | null {
-  const own = vendor.identify(secret).expires_at
-  if (own !== undefined) return own
-  const isPlain = expires_in !== undefined && expires_in >= 0 && expires_in < 1e10
-  return isPlain ? new Date(now + expires_in * 1000).toISOString() : null
 }
 
 const byStatus = (status: number): ErrorCode => {

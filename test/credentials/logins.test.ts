@@ -1,7 +1,7 @@
 /** Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
-import { readPasted } from '../../src/credentials/pasted.ts'
+import { readPasted } from '../../src/credentials/login-answer.ts'
 import { createPendingLogins } from '../../src/credentials/pending-logins.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
