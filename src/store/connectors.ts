@@ -1,9 +1,10 @@
 /** Connectors, what sessions bind of them, and what is remembered of their tools. */
 import { BatonError } from '../errors.ts'
+import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
-import { noted, setList, visibleTo } from './sql.ts'
+import { setList, visibleTo } from './sql.ts'
 import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** As SQL gives it: connector_json in the schema. */

@@ -1,8 +1,9 @@
 /** Credentials: rows for their owners, refreshes under a claim, secrets re-sealed by version. */
+import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { noted, setList, visibleTo } from './sql.ts'
+import { setList, visibleTo } from './sql.ts'
 import type { Credential, Credentials } from './store.ts'
 
 /** As SQL gives it: credential_json in the schema. */

@@ -1,8 +1,9 @@
 /** The gateway's own keys, found by their hash. */
+import { noted } from './audit.ts'
 import { type Db, value, values } from './db.ts'
 import { document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { noted, visibleTo } from './sql.ts'
+import { visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
 
 export function createKeys(db: Db): Keys {

@@ -1,21 +1,10 @@
 /** Small pieces of SQL that several nouns share. */
 import type { Param } from './db.ts'
 import { document } from './json.ts'
-import type { AuditEntry, Scope } from './store.ts'
+import type { Scope } from './store.ts'
 
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
 export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : scope.owner)
-
-/** A statement that returns the row that it changes, with the audit's entry of that. */
-export function noted(text: string, params: readonly Param[], entry?: AuditEntry): [string, Param[]] {
-  if (!entry) return [text, [...params]]
-  const [owner, act, subject, details] = [1, 2, 3, 4].map((n) => `$${params.length + n}`)
-  const whole = `with done as (${text}), noted as (
-       insert into audit (owner, act, subject, details)
-       select ${owner}::text, ${act}::text, ${subject}::text, ${details}::json from done
-     ) select * from done`
-  return [whole, [...params, entry.owner, entry.act, entry.subject, document(entry.details)]]
-}
 
 /**
  * A patch's assignments, their values added to the params; `updated_at` moves with them. Only the columns

@@ -1,0 +1,41 @@
+/** The audit trail: an entry goes with the change that it tells of, or stands alone. */
+import { type Db, type Param, values } from './db.ts'
+import { document } from './json.ts'
+import { readCursor, SEQ, toPage } from './page.ts'
+import type { Audit, AuditEntry, AuditRecord } from './store.ts'
+
+/** A statement that returns the row that it changes, with the audit's entry of that. */
+export function noted(text: string, params: readonly Param[], entry?: AuditEntry): [string, Param[]] {
+  if (!entry) return [text, [...params]]
+  const [owner, act, subject, details] = [1, 2, 3, 4].map((n) => `$${params.length + n}`)
+  const whole = `with done as (${text}), noted as (
+       insert into audit (owner, act, subject, details)
+       select ${owner}::text, ${act}::text, ${subject}::text, ${details}::json from done
+     ) select * from done`
+  return [whole, [...params, entry.owner, entry.act, entry.subject, document(entry.details)]]
+}
+
+export function createAudit(db: Db): Audit {
+  return {
+    async write({ owner, act, subject, details }) {
+      await db.query('insert into audit (owner, act, subject, details) values ($1, $2, $3, $4)', [
+        owner,
+        act,
+        subject,
+        document(details),
+      ])
+    },
+    async list(page) {
+      const found = await values<AuditRecord & { place: string }>(
+        db,
+        `select json_build_object(
+                  'id', 'audit_' || lpad(id::text, 15, '0'), 'at', rfc3339(at), 'owner', owner, 'act', act,
+                  'subject', subject, 'details', details, 'place', id::text)
+           from audit where ($1::text is null or id < $1::bigint) order by id desc limit $2`,
+        [readCursor('audit', page, SEQ), page.limit + 1],
+      )
+      const { data, next_cursor } = toPage('audit', page, found, ({ place }) => place)
+      return { data: data.map(({ place: _, ...record }) => record), next_cursor }
+    },
+  }
+}
