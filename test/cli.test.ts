@@ -222,7 +222,7 @@ t.test('a login may take its gateway minutes', async (t) => {
     waits.push(ms)
     return timeout.call(AbortSignal, ms)
   }
-  const access = openRemote({ url: 'http://127.0.0.1:1', key: null })
+  const access = openRemote({ url: 'http://127.0.0.1:1', key: null, owner: undefined })
   await t.rejects(access.exchange('gemini', 's', 'code'), /does not answer/)
   await t.rejects(access.importFile('gemini', 'gemini-cli', '{}'), /does not answer/)
   t.ok(

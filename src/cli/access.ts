@@ -36,10 +36,10 @@ export interface Access {
 /** What the options of the command line say about where to work. */
 export interface Target {
   /** The gateway to ask, whatever the configuration says */
-  url?: string
-  key?: string
+  url: string | undefined
+  key: string | undefined
   /** Whose credentials; directly only: a gateway knows by the key */
-  owner?: string
+  owner: string | undefined
 }
 
 export const RULE = `With --url it asks that gateway. Without, it works on the configured store; while a gateway has the

@@ -1,5 +1,6 @@
 /** What a command of the command line is: data for the help, and one function. */
 import type { Config } from '../config/config.ts'
+import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
 
 export interface Command {
@@ -41,6 +42,10 @@ export interface Io {
 export class UsageError extends Error {
   override name = 'UsageError'
 }
+
+/** Why a fetch failed, which itself says only that it did. */
+export const whyNot = (failure: unknown): string =>
+  inFull(failure instanceof Error ? (failure.cause ?? failure) : failure).trim()
 
 /** Options that each command has which needs an installation. */
 export const TARGET = {

@@ -5,7 +5,7 @@ import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import { all } from '../store/store.ts'
 import type { Access } from './access.ts'
-import { type Command, type Given, TARGET, UsageError } from './command.ts'
+import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
 
 const ONLINE_MS = 10_000
 const ONLINE_HERE =
@@ -102,8 +102,7 @@ async function checkProviders({ baseUrls }: Config, report: Report): Promise<voi
       const { status } = await fetch(url, { redirect: 'manual', signal: AbortSignal.timeout(ONLINE_MS) })
       report.ok(`${name} at ${url} answers (HTTP ${status})`)
     } catch (failure) {
-      const cause = failure instanceof Error && failure.cause instanceof Error ? failure.cause : failure
-      const why = cause instanceof Error ? cause.message : String(cause)
+      const why = whyNot(failure)
       report.bad(`${name} at ${url} cannot be reached (${why}). Check the network and its base URL setting.`)
     }
   }

@@ -2,7 +2,7 @@
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { ConfigError, EX_CONFIG, loadConfig } from '../config/load.ts'
 import { inFull } from '../errors.ts'
-import { type Access, openAccess, RULE } from './access.ts'
+import { type Access, openAccess, RULE, type Target } from './access.ts'
 import { type Command, type Given, type Io, UsageError } from './command.ts'
 import { CREDENTIAL_COMMANDS } from './credentials.ts'
 import { DOCTOR } from './doctor.ts'
@@ -59,7 +59,7 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
     const value = values[option]
     return typeof value === 'string' ? value : undefined
   }
-  const opened: Promise<Access>[] = []
+  const opened: { access?: Promise<Access> } = {}
   const load = () => loadConfig(world.env, world.cwd)
   const given: Given = {
     args: positionals,
@@ -67,8 +67,8 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
     flag: (option) => values[option] === true,
     access() {
       const adminKey = world.env.BATON_ADMIN_KEY?.trim() || null
-      opened[0] ??= openAccess(targetOf(command, text), () => load().config, adminKey)
-      return opened[0]
+      opened.access ??= openAccess(targetOf(command, text), () => load().config, adminKey)
+      return opened.access
     },
     load,
     io,
@@ -76,7 +76,7 @@ async function runCommand(command: Command, argv: readonly string[], world: Worl
   try {
     return await command.run(given)
   } finally {
-    for (const access of opened) await access.then((one) => one.close()).catch(() => {})
+    await opened.access?.then((access) => access.close()).catch(() => {})
   }
 }
 
@@ -100,14 +100,11 @@ function parsed({ options, ...command }: Command, args: string[]) {
 }
 
 /** A key's owner is the key's; everywhere else it is whose things are meant. */
-function targetOf({ name }: Command, text: Given['text']) {
-  const [url, key, owner] = [text('url'), text('key'), name === 'keys create' ? undefined : text('owner')]
-  return {
-    ...(url === undefined ? {} : { url }),
-    ...(key === undefined ? {} : { key }),
-    ...(owner === undefined ? {} : { owner }),
-  }
-}
+const targetOf = ({ name }: Command, text: Given['text']): Target => ({
+  url: text('url'),
+  key: text('key'),
+  owner: name === 'keys create' ? undefined : text('owner'),
+})
 
 const usageOf = ({ name, usage }: Pick<Command, 'name' | 'usage'>): string =>
   `Usage: baton ${name} ${usage}`.trimEnd()

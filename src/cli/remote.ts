@@ -3,11 +3,12 @@ import { isLoopback } from '../addresses.ts'
 import type { Config } from '../config/config.ts'
 import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
+import { whyNot } from './command.ts'
 
 export interface RemoteOptions {
   url: string
   key: string | null
-  owner?: string
+  owner: string | undefined
 }
 
 /** The gateway refused, or cannot be reached; the message says what to do. */
@@ -55,8 +56,7 @@ export function openRemote({ url, key, owner }: RemoteOptions): Access {
         signal: AbortSignal.timeout(ms),
       })
     } catch (failure) {
-      const cause = failure instanceof Error && failure.cause instanceof Error ? failure.cause : failure
-      const why = cause instanceof Error ? cause.message : String(cause)
+      const why = whyNot(failure)
       throw new RemoteError(`The gateway at ${root} does not answer (${why}). Name another with --url.`)
     }
     const text = await response.text()
