@@ -14,7 +14,7 @@ import { createGeminiEmulator } from '../test/emulators/gemini.ts'
 import { createOpenAiEmulator } from '../test/emulators/openai.ts'
 import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
-import { startBaton, startEverything, startMemory } from './processes.ts'
+import { memoryServer, startBaton, startEverything } from './processes.ts'
 
 const { values } = parseArgs({ options: { keep: { type: 'boolean', default: false } } })
 
@@ -70,7 +70,6 @@ async function walk(): Promise<void> {
   closers.push(openai.close, anthropic.close, gemini.close)
   const everything = await startEverything()
   closers.push(everything.stop)
-  const memory = await startMemory(folder)
   const baton = await startBaton(folder, await freePort(), {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ALLOW_STDIO_CONNECTORS: 'true',
@@ -90,7 +89,11 @@ async function walk(): Promise<void> {
   const api = createClient(baton.url)
   const credentials = await addCredentials(api)
   await api.post('/v1/connectors', { name: 'everything', transport: 'streamable_http', url: everything.url })
-  const { id } = await api.post('/v1/connectors', { name: 'memory', transport: 'stdio', ...memory })
+  const { id } = await api.post('/v1/connectors', {
+    name: 'memory',
+    transport: 'stdio',
+    ...memoryServer(folder),
+  })
   // Its list is kept: when it is bound in mid-answer, the answer does not end before a process has started.
   await api.post(`/v1/connectors/${id}/test`, {})
 

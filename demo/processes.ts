@@ -39,7 +39,7 @@ export async function startEverything() {
 }
 
 /** The knowledge-graph server, as a stdio command that the gateway starts itself. */
-export async function startMemory(folder: string) {
+export function memoryServer(folder: string) {
   const entry = require.resolve('@modelcontextprotocol/server-memory/dist/index.js')
   return { command: process.execPath, args: [entry], env: { MEMORY_FILE_PATH: join(folder, 'memory.jsonl') } }
 }

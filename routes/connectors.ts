@@ -1,5 +1,6 @@
 /** Connectors: MCP servers that callers register, test and log in to, and whose changes they accept. */
 import { Type } from 'typebox'
+import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
 import { PAGE_HEADERS } from '../src/credentials/login-page.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -67,10 +68,7 @@ const Mode = Type.Enum(['strict', 'dynamic'])
 const Approval = Type.Enum(['never', 'always', 'destructive'])
 const Pin = Type.Enum(['warn', 'block'])
 const fields = {
-  name: Type.String({
-    pattern: '^[a-z][a-z0-9-]{0,31}$',
-    description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
-  }),
+  name: Type.String(CONNECTOR_NAME),
   url: Type.Optional(text(1, 8192)),
   headers: Type.Optional(Pairs),
   command: Type.Optional(text(1, 4096)),

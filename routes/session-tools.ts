@@ -1,5 +1,6 @@
 /** A session's tools and connectors, and their changes in mid-chat. */
 import { Type } from 'typebox'
+import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -112,7 +113,7 @@ const Bind = Type.Object(
     alias: Type.Optional(
       nullable(
         Type.String({
-          pattern: '^[a-z][a-z0-9-]{0,31}$',
+          pattern: CONNECTOR_NAME.pattern,
           description:
             "Stands in for the server's name in the names of its tools: a-z, 0-9 and -, a letter first",
         }),

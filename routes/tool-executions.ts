@@ -1,7 +1,7 @@
 /** The ledger of tool calls. */
-import { type Static, Type } from 'typebox'
+import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import type { Execution, ExecutionFilter } from '../src/store/store.ts'
+import type { Execution } from '../src/store/store.ts'
 import { outputSlice } from '../src/tools/slice.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -112,19 +112,15 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
       },
     },
     async (request) => {
-      const page = await store.executions.list(request.caller, filterOf(request.query), pageOf(request.query))
+      const page = await store.executions.list(request.caller, request.query, pageOf(request.query))
       return { data: page.data.map(executionView), next_cursor: page.next_cursor }
     },
   )
   app.get(
     '/tool-executions/stats',
     { schema: { tags, summary: 'Counts and durations', querystring: Grouping, response: { 200: Stats } } },
-    async (request) => ({
-      data: await store.executions.stats(
-        request.caller,
-        request.query.group_by ?? 'tool',
-        filterOf(request.query),
-      ),
+    async ({ caller, query }) => ({
+      data: await store.executions.stats(caller, query.group_by ?? 'tool', query),
     }),
   )
   app.get(
@@ -156,18 +152,6 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
       return { exec_id: id, ...outputSlice(stored, { path, offset, limit }) }
     },
   )
-}
-
-function filterOf(query: Static<typeof Filter> | Static<typeof Grouping>): ExecutionFilter {
-  const { session_id, turn_id, tool, outcome, since, until } = query
-  return {
-    ...(session_id === undefined ? {} : { session_id }),
-    ...(turn_id === undefined ? {} : { turn_id }),
-    ...(tool === undefined ? {} : { tool }),
-    ...(outcome === undefined ? {} : { outcome }),
-    ...(since === undefined ? {} : { since }),
-    ...(until === undefined ? {} : { until }),
-  }
 }
 
 /** What the ledger shows; bookkeeping of recovery and sealed edits stay inside. */

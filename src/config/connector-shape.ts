@@ -1,6 +1,12 @@
 /** What a connector may be asked to be, in the file as over the API: which fields go with which transport, and what they hold. */
 import { envProblem } from '../mcp/child-env.ts'
 
+/** Names of connectors and their aliases, as a schema has them: canonical names of tools begin with one. */
+export const CONNECTOR_NAME = {
+  pattern: '^[a-z][a-z0-9-]{0,31}$',
+  description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
+} as const
+
 /** A connector's fields as they were given, checked for their types at most. */
 export interface ConnectorShape {
   transport?: 'streamable_http' | 'sse' | 'stdio'

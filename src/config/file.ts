@@ -8,6 +8,7 @@ import { type Static, type TSchema, Type } from 'typebox'
 import { isRecord } from '../chat/json.ts'
 import { Duration } from '../duration.ts'
 import type { Problem } from '../validation.ts'
+import { CONNECTOR_NAME } from './connector-shape.ts'
 import { LimitsSchema } from './limits.ts'
 import { PROVIDER_IDS, SETTINGS } from './settings.ts'
 
@@ -31,10 +32,7 @@ const ToolSchema = Type.Object(
 
 const McpSchema = Type.Object(
   {
-    name: Type.String({
-      pattern: '^[a-z][a-z0-9-]{0,31}$',
-      description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
-    }),
+    name: Type.String(CONNECTOR_NAME),
     transport: Type.Enum(['streamable_http', 'sse', 'stdio']),
     url: Type.Optional(Name),
     command: Type.Optional(Name),

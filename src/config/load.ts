@@ -49,7 +49,9 @@ function inWords({ path, problem, remedy }: Problem): string {
  */
 export function loadConfig(env: Env, cwd: string): { config: Config; warnings: string[] } {
   const problems: Problem[] = []
-  const file = readFile(env, cwd, problems)
+  const named = env[CONFIG_FILE.name]?.trim() || null
+  const path = resolve(cwd, named ?? 'baton.yaml')
+  const file = readFile(path, named !== null, problems)
   const origins = applyOverrides(file, env, problems)
   const content = checkFile(file, origins, problems)
   const read = readSettings(env, file, problems)
@@ -58,24 +60,20 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   if (problems.length > 0) throw new ConfigError(problems, unknownVariables(env))
   // Every reader has run without a problem: the table's own types hold.
   const values = read as SettingValues
-  const config = { ...assemble(values, content, envCredentials, cwd), file: fileIn(env, cwd) }
+  const config = { ...assemble(values, content, envCredentials, cwd), file: path }
   return { config: deepFreeze(config), warnings: [...unknownVariables(env), ...advice(values)] }
 }
 
-const fileIn = (env: Env, cwd: string): string => resolve(cwd, env[CONFIG_FILE.name]?.trim() || 'baton.yaml')
-
-function readFile(env: Env, cwd: string, problems: Problem[]): Record<string, unknown> {
-  const given = env[CONFIG_FILE.name]?.trim() || null
-  const path = fileIn(env, cwd)
+/** One that nobody named may be absent. */
+function readFile(path: string, isNamed: boolean, problems: Problem[]): Record<string, unknown> {
   let source: string
   try {
     source = readFileSync(path, 'utf8')
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? 'unknown error'
-    const absent = given === null && code === 'ENOENT'
-    if (!absent) {
+    if (isNamed || code !== 'ENOENT') {
       problems.push({
-        path: given === null ? path : CONFIG_FILE.name,
+        path: isNamed ? CONFIG_FILE.name : path,
         problem: `the file ${path} cannot be read (${code})`,
         remedy: 'Correct the path, or make the file readable',
       })
