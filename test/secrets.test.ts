@@ -6,8 +6,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { createServer, type IncomingHttpHeaders } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -18,6 +16,7 @@ import { startToolServer, textResult } from './e2e/tool-server.ts'
 import { createAnthropicEmulator } from './emulators/anthropic.ts'
 import { createMcpLogins } from './emulators/oauth-mcp.ts'
 import { createOpenAiEmulator } from './emulators/openai.ts'
+import { startParrot } from './emulators/parrot.ts'
 
 const secret = (prefix: string) => `${prefix}${randomBytes(20).toString('hex')}`
 /** Most have no shape that a redactor could know. */
@@ -47,26 +46,6 @@ const seen: { where: string; text: string }[] = []
 const told = (where: string, text: string): string => {
   seen.push({ where, text })
   return text
-}
-
-/** A server, and a token endpoint, that quotes whatever secret it is sent in its refusals. */
-async function startParrot(t: Test): Promise<{ url: string; heard: (IncomingHttpHeaders | string)[] }> {
-  const heard: (IncomingHttpHeaders | string)[] = []
-  const server = createServer(async (request, response) => {
-    const { headers } = request
-    const body = (await request.toArray()).join('')
-    heard.push(headers, body)
-    // As they are, as forms have them, and without the word that tells a token.
-    const bare = headers.authorization?.split(' ').at(-1)
-    const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
-    response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
-  })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`, heard }
 }
 
 async function startBaton(

@@ -1,4 +1,4 @@
-/** Credentials and their renewal, keys, audit, and the installation's own values. */
+/** Credentials and their renewal. */
 import type { Test } from 'tap'
 import type { NewCredential, Scope, Store } from '../../src/store/store.ts'
 import {
@@ -15,12 +15,11 @@ import {
 
 export async function credentialContract(t: Test, store: Store): Promise<void> {
   await t.test('a turn opens at once where a credential is surely there', (t) => sureContract(t, store))
-  await t.test('credentials', (t) => rowContract(t, store))
+  await t.test('rows', (t) => rowContract(t, store))
   await t.test('refreshing and re-encrypting', (t) => secretContract(t, store))
-  await t.test('keys, audit, settings', (t) => keyContract(t, store))
 }
 
-const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({
+export const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({
   id: id('cred'),
   owner: scope.owner,
   provider: 'acme',
@@ -300,122 +299,5 @@ async function secretContract(t: Test, store: Store): Promise<void> {
       true,
       'a refresh under way still finds its version',
     )
-  })
-}
-
-async function keyContract(t: Test, store: Store): Promise<void> {
-  await t.test('a key is found by its hash, listed for its owner, and revoked once', async (t) => {
-    const scope = owner()
-    const given = {
-      id: id('key'),
-      owner: scope.owner,
-      name: null,
-      scopes: ['chat' as const],
-      hint: 'abcd',
-      expires_at: null,
-    }
-    const made = await store.keys.create({ ...given, hash: `hash of ${given.id}` })
-    const { created_at, ...rest } = made
-    t.strictSame(rest, { ...given, last_used_at: null, revoked_at: null })
-    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), { ...made, is_expired: false })
-    for (const [expires_at, is_expired] of [
-      ['2020-01-01T00:00:00.000Z', true],
-      ['9999-01-01T00:00:00.000Z', false],
-    ] as const) {
-      const other = id('key')
-      await store.keys.create({
-        ...given,
-        id: other,
-        owner: owner().owner,
-        expires_at,
-        hash: `hash of ${other}`,
-      })
-      t.match(await store.keys.byHash(`hash of ${other}`), { expires_at, is_expired })
-    }
-    t.equal(await store.keys.byHash('another'), null)
-    await store.keys.used([given.id])
-    t.match(await store.keys.byHash(`hash of ${given.id}`), { last_used_at: /Z$/ })
-    t.strictSame(
-      (await store.keys.list(scope, { limit: 5 })).data.map((key) => key.id),
-      [given.id],
-    )
-    t.strictSame((await store.keys.list(STRANGER, { limit: 5 })).data, [])
-    t.equal(await store.keys.revoke(STRANGER, given.id, 'eve'), null)
-    t.equal(await store.keys.revoke(scope, given.id, 'ann'), true)
-    const entry = { owner: 'ann', act: 'key.revoke', subject: given.id, details: {} }
-    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'written down with it')
-    const revoked = await store.keys.byHash(`hash of ${given.id}`)
-    t.match(revoked, { revoked_at: /Z$/ }, 'it is still found, whatever its state')
-    t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), false)
-    t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first time counts')
-    t.match((await store.audit.list({ limit: 1 })).data, [entry], 'and is written down alone')
-  })
-
-  await t.test('a change and its entry are written together, or neither is', async (t) => {
-    const scope = owner()
-    const did = (act: string, subject: string) => ({ owner: scope.owner, act, subject, details: { a: '\0' } })
-    const written = async () =>
-      (await store.audit.list({ limit: 50 })).data.flatMap((one) =>
-        one.owner === scope.owner ? one.act : [],
-      )
-    const key = { id: id('key'), owner: scope.owner, name: null, scopes: [], hint: 'abcd', expires_at: null }
-    await store.keys.create({ ...key, hash: key.id }, did('key.create', key.id))
-    t.match((await store.audit.list({ limit: 1 })).data, [did('key.create', key.id)])
-    const login = credential(scope, { is_default: true })
-    await store.credentials.create(login, did('credential.create', login.id))
-    const server = connector(scope, 'noted')
-    const made = await store.connectors.create(server, did('connector.create', server.id))
-    if (made === 'name_taken') return t.fail(made)
-    const change = did('credential.update', login.id)
-    t.equal((await store.credentials.update(scope, login.id, { name: 'x' }, change))?.name, 'x')
-    const renamed = await store.connectors.update(
-      scope,
-      made,
-      { name: 'anew' },
-      did('connector.update', made.id),
-    )
-    t.match(renamed, { name: 'anew' })
-    t.equal(await store.credentials.delete(scope, login.id, did('credential.delete', login.id)), true)
-    t.equal(await store.connectors.delete(scope, made.id, did('connector.delete', made.id)), true)
-    const acts = await written()
-    t.strictSame(acts, [
-      'connector.delete',
-      'credential.delete',
-      'connector.update',
-      'credential.update',
-      'connector.create',
-      'credential.create',
-      'key.create',
-    ])
-
-    await t.rejects(store.keys.create({ ...key, hash: key.id }, did('key.create', key.id)))
-    t.equal(await store.credentials.update(scope, login.id, { name: 'y' }, change), null)
-    t.equal(await store.credentials.delete(scope, login.id, change), false)
-    t.equal(await store.connectors.update(scope, made, { url: null }, change), null)
-    t.equal(await store.connectors.delete(scope, made.id, change), false)
-    await store.connectors.create(server, did('connector.create', server.id))
-    t.equal(await store.connectors.create({ ...server, id: id('con') }, change), 'name_taken')
-    t.strictSame(await written(), ['connector.create', ...acts], 'what was not done is not written down')
-  })
-
-  await t.test('an act is written down', async (t) => {
-    const entry = { owner: 'ann', act: 'key.create', subject: 'key_1', details: { a: '\0' } }
-    t.equal(await store.audit.write(entry), undefined)
-    await store.audit.write({ ...entry, subject: 'key_2' })
-    const { data, next_cursor } = await store.audit.list({ limit: 1 })
-    t.match(data, [{ ...entry, subject: 'key_2', id: /^audit_\d{15}$/, at: /Z$/ }])
-    const before = await store.audit.list({ limit: 1, cursor: next_cursor ?? '' })
-    t.match(before.data, [{ subject: 'key_1' }])
-    t.ok(String(before.data[0]?.id) < String(data[0]?.id), 'ids sort by time')
-  })
-
-  await t.test('a setting is initialised by one and can be replaced', async (t) => {
-    const name = id('setting')
-    t.equal(await store.settings.get(name), null)
-    const both = await Promise.all(['a', 'b', 'c'].map((value) => store.settings.init(name, value)))
-    t.equal(new Set(both).size, 1, 'everyone reads the same')
-    t.equal(await store.settings.get(name), both[0])
-    await store.settings.set(name, 'new')
-    t.equal(await store.settings.init(name, 'ignored'), 'new')
   })
 }

@@ -7,6 +7,7 @@ import type { Store } from '../../src/store/store.ts'
 import { commitContract } from './store-commits.ts'
 import { connectorContract } from './store-connectors.ts'
 import { credentialContract } from './store-credentials.ts'
+import { keyContract } from './store-keys.ts'
 import { ledgerContract } from './store-ledger.ts'
 import { loginContract } from './store-logins.ts'
 import { sessionContract } from './store-sessions.ts'
@@ -18,6 +19,7 @@ export async function storeContract(t: Test, store: Store): Promise<void> {
   await t.test('what turns commit', (t) => commitContract(t, store))
   await t.test('ledger', (t) => ledgerContract(t, store))
   await t.test('connectors and their tools', (t) => connectorContract(t, store))
-  await t.test('credentials, keys', (t) => credentialContract(t, store))
+  await t.test('credentials', (t) => credentialContract(t, store))
+  await t.test('keys, audit, settings', (t) => keyContract(t, store))
   await t.test('logins on their way', (t) => loginContract(t, store))
 }

@@ -2,7 +2,7 @@
 import type { Test } from 'tap'
 import type { ChosenCredential } from '../../src/credentials/choose.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
-import type { Credential } from '../../src/store/store.ts'
+import type { Credential, Store } from '../../src/store/store.ts'
 import { createWorld, ME, type Replica, sealedOf, visit } from './world.ts'
 
 export type Provider = 'openai' | 'anthropic' | 'gemini'
@@ -34,7 +34,12 @@ export async function spentLogins(t: Test) {
     await store.credentials.delete(ME, id)
     await store.credentials.create({ ...row, expires_at: at(seconds) })
   }
-  return { world, emulators, one, two, read, login, ends }
+  /** The store with some verbs of its credentials replaced. */
+  const storeWith = (verbs: Partial<Store['credentials']>): Store => ({
+    ...store,
+    credentials: { ...store.credentials, ...verbs },
+  })
+  return { world, emulators, one, two, read, login, ends, storeWith }
 }
 
 export const at = (seconds: number): string => new Date(Date.now() + seconds * 1000).toISOString()

@@ -10,172 +10,22 @@ import t, { type Test } from 'tap'
 import { createApp } from '../../src/app.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { eventually } from '../credentials/world.ts'
-import { gate } from '../emulators/http.ts'
-import { createOpenAiLogins } from '../emulators/oauth-openai.ts'
-import { createOpenAiEmulator } from '../emulators/openai.ts'
-import { type Document, documented, type Operation } from '../routes/gateway.ts'
 import { badBodies, ODD_TEXTS } from '../routes/nonsense.ts'
+import {
+  ADMIN,
+  type Answer,
+  accessWorld,
+  type Call,
+  exampleOf,
+  filled,
+  type Listed,
+  type Property,
+} from './access-world.ts'
 import type { Json } from './client.ts'
-import { startToolServer, textResult } from './tool-server.ts'
 
-const ADMIN = 'the-bootstrap-admin-key'
-const json = { 'content-type': 'application/json' }
-
-interface Answer {
-  status: number
-  body: Json
-  text: string
-}
-type Call = (method: string, url: string, body?: unknown) => Promise<Answer>
-
-const held = gate()
-const folder = mkdtempSync(join(tmpdir(), 'baton-access-'))
-const [vendor, logins, tools] = await Promise.all([
-  createOpenAiEmulator(),
-  createOpenAiLogins({ anyPort: true }),
-  startToolServer({
-    look: { annotations: { readOnlyHint: true } },
-    wipe: {},
-    hold: { annotations: { readOnlyHint: true }, run: () => held.opened.then(() => textResult('held')) },
-  }),
-])
-const { config } = loadConfig(
-  {
-    BATON_DATA_DIR: folder,
-    BATON_AUTH: 'keys',
-    BATON_ADMIN_KEY: ADMIN,
-    BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
-    BATON_ENABLE_OAUTH: 'openai',
-    BATON_BODY_LIMIT: '64KiB',
-    BATON_TURNS_PER_OWNER: '3',
-    BATON_DRAIN_SECONDS: '0',
-    BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
-    BATON_OPENAI_OAUTH_ISSUER: logins.url,
-    BATON__TOOLBOX__MCPS__0__NAME: 'shared',
-    BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
-    BATON__TOOLBOX__MCPS__0__URL: tools.url,
-    BATON__TOOLBOX__MCPS__0__MODE: 'dynamic',
-    BATON__TOOLBOX__MCPS__0__BIND: 'manual',
-    BATON__TOOLBOX__MCPS__0__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '5',
-  },
-  folder,
-)
-const app = await createApp(config, { log: pino({ level: 'silent' }) })
-t.teardown(async () => {
-  await app.close()
-  await Promise.all([vendor.close(), logins.close(), tools.close()])
-  rmSync(folder, { recursive: true, force: true })
-})
-
-const documentText = (await app.http.inject('/openapi.json')).body
-const document = JSON.parse(documentText) as Document
-const conforms = documented(document)
-const OPERATIONS = Object.entries(document.paths).flatMap(([path, operations]) =>
-  Object.entries(operations).map(([method, operation]) => ({
-    ...operation,
-    path,
-    method: method.toUpperCase(),
-    name: `${method.toUpperCase()} ${path}`,
-  })),
-)
-type Listed = (typeof OPERATIONS)[number]
-const isOpen = ({ security }: Listed) => security?.length === 0
-const guarded = OPERATIONS.filter((operation) => !isOpen(operation))
-
+const { OPERATIONS, admin, document, guarded, held, isOpen, keyOf, propertyOf, tools, withKey } =
+  await accessWorld(t)
 const FOR_ADMINS = /^\/v1\/(keys|audit)\b/
-
-/** Calls with a key; every JSON answer is held against the document. */
-const withKey =
-  (key: string | null, { http } = app): Call =>
-  async (method, url, body) => {
-    const answer = await http.inject({
-      method: method as 'GET',
-      url,
-      headers: {
-        ...(key === null ? {} : { authorization: `Bearer ${key}` }),
-        ...(body === undefined ? {} : json),
-      },
-      ...(body === undefined ? {} : { payload: typeof body === 'string' ? body : JSON.stringify(body) }),
-    })
-    const isJson = String(answer.headers['content-type']).startsWith('application/json')
-    const parsed = isJson ? answer.json() : null
-    conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
-    return { status: answer.statusCode, body: parsed, text: answer.body }
-  }
-const admin = withKey(ADMIN)
-async function keyOf(owner: string, more: object = {}): Promise<{ id: string; key: string }> {
-  const made = await admin('POST', '/v1/keys', { owner, scopes: ['chat'], ...more })
-  if (made.status !== 201) throw new Error(made.text)
-  return made.body
-}
-
-/** Something of everything that an owner can have: ids by the path parameter, or the noun, that they stand for. */
-interface Property {
-  call: Call
-  ids: Record<string, string>
-}
-async function propertyOf(owner: string): Promise<Property> {
-  const call = withKey((await keyOf(owner)).key)
-  const made = async (url: string, body: object): Promise<Json> => {
-    const answer = await call('POST', url, body)
-    if (answer.status >= 300) throw new Error(`${url}: ${answer.text}`)
-    return answer.body
-  }
-  const credential = await made('/v1/credentials', {
-    provider: 'openai',
-    kind: 'api_key',
-    api_key: 'sk-test-openai',
-  })
-  const connector = await made('/v1/connectors', {
-    name: `of-${owner}`,
-    transport: 'streamable_http',
-    url: tools.url,
-    require_approval: 'destructive',
-    trust_annotations: true,
-  })
-  const chat = {
-    provider: 'openai',
-    model: 'gpt-5.6-sol',
-    connectors: [connector.id],
-    title: `${owner}'s own`,
-  }
-  const session = await made('/v1/sessions', chat)
-  const at = `/v1/sessions/${session.id}`
-  const input = `call of-${owner}__look with {}`
-  const ran = await made(`${at}/turns`, { input, stream: false })
-  const [execution] = (await call('GET', `/v1/tool-executions?turn_id=${ran.id}`)).body.data
-  const asking = await made(`${at}/turns`, { input: `call of-${owner}__wipe with {}`, stream: false })
-  const asked = asking.messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
-  const [message] = (await call('GET', `${at}/messages`)).body.data
-  const ids = {
-    sessions: session.id,
-    turns: asking.id,
-    connectors: connector.id,
-    credentials: credential.id,
-    'tool-executions': execution.id,
-    message: message.id,
-    call_id: asked.call_id,
-    connector: connector.id,
-    tool: `of-${owner}.look`,
-    provider: 'openai',
-  }
-  return { call, ids }
-}
-
-/** The path with its parameters filled in; `{id}` is of the noun that the path begins with. */
-function filled(path: string, ids: Record<string, string>): string {
-  const noun = path.split('/')[2] ?? ''
-  return path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name === 'id' ? noun : name] ?? 'x_0')
-}
-
-/** A body that would be taken. */
-function exampleOf({ requestBody }: Pick<Operation, 'requestBody'>): unknown {
-  const content = requestBody?.content['application/json']
-  if (!content) return undefined
-  const [first] = Object.values((content.examples ?? {}) as Record<string, { value: unknown }>)
-  return content.example ?? first?.value ?? {}
-}
-
 const ann = await propertyOf('ann')
 const bob = await propertyOf('bob')
 

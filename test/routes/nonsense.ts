@@ -1,5 +1,5 @@
 /** Bad requests, made from the OpenAPI document: every field of every body, every kind of wrong value. */
-import type { Document, Schema } from './gateway.ts'
+import type { Document, Schema } from './document.ts'
 
 const JUNK: unknown[] = [
   null,

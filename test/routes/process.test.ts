@@ -3,7 +3,8 @@ import { mock } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { EventStream } from '../../routes/events.ts'
-import { type Document, gateway } from './gateway.ts'
+import type { Document } from './document.ts'
+import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
 
 const g = await gatewayOnStore(t)

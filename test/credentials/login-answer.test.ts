@@ -1,0 +1,12 @@
+import t from 'tap'
+import { readPasted } from '../../src/credentials/login-answer.ts'
+
+t.test('pasted texts are read as people copy them', async (t) => {
+  const read = (text: string) => Object.fromEntries(readPasted(text))
+  t.same(read('"http://localhost:1455/auth/callback?code=c&state=s"'), { code: 'c', state: 's' })
+  t.same(read('<https://x.test/cb#code=c&state=s>'), { code: 'c', state: 's' })
+  t.same(read('http://[broken'), {})
+  t.same(read('?error=access_denied&state=s'), { error: 'access_denied', state: 's' })
+  t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
+  t.same(read('code'), { code: 'code' })
+})

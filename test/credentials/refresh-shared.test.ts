@@ -1,0 +1,187 @@
+/** Renewal among replicas: one asks, the others take what it stored, and one that dies leaves a login that lives. */
+import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import t from 'tap'
+import { createApp } from '../../src/app.ts'
+import { loadConfig } from '../../src/config/load.ts'
+import { createAnthropicEmulator } from '../emulators/anthropic.ts'
+import { gate } from '../emulators/http.ts'
+import { CLIENT } from '../emulators/oauth-anthropic.ts'
+import { newDatabase } from '../servers.ts'
+import { at, chosen, spentLogins, tokenOf } from './spent-logins.ts'
+import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
+
+const { world, one, two, read, login, ends, storeWith } = await spentLogins(t)
+const { store, vault, openai, anthropic } = world
+
+t.test('who finds the renewal taken waits for its result, or goes on with what still lasts', async (t) => {
+  const { id, secret } = await login('openai', -5)
+  const answered = gate()
+  const before = openai.renewals()
+  openai.hold(answered.opened)
+  const asked = openai.request(openai.requests.length)
+  const first = tokenOf(await chosen(one, id, 'openai'))
+  await asked
+  const second = tokenOf(await chosen(two, id, 'openai'))
+  answered.open()
+  t.equal(await second, await first)
+  t.equal(openai.renewals() - before, 1)
+
+  await ends(id, 200)
+  const still = await chosen(two, id, 'openai')
+  const old = (await sealedOf(world, id)).access_token
+  t.not(old, secret.access_token)
+  t.ok(await store.credentials.claim(id, 'elsewhere', 60))
+  t.equal(await tokenOf(still), old, 'nobody waits for what lasts some minutes more')
+  t.equal(openai.renewals() - before, 1)
+})
+
+t.test('a renewal whose process died before the vendor was asked costs a wait, nothing else', async (t) => {
+  const quick = world.replica({ claimSeconds: 1 })
+  const { id } = await login('anthropic', -5)
+  t.ok(await store.credentials.claim(id, 'the dead one', 1))
+  t.ok(anthropic.isLive(await tokenOf(await chosen(quick, id, 'anthropic'))))
+  t.match(await read(id), { state: 'active' })
+})
+
+t.test('a claim that nobody gives up is waited for within a bound', async (t) => {
+  let clock = Date.now()
+  const sleep = async (ms: number) => {
+    clock += ms * 10
+  }
+  const patient = world.replica({ now: () => clock, sleep })
+  const { id } = await login('anthropic', -5)
+  t.ok(await store.credentials.claim(id, 'the stuck one', 3600))
+  const refused = await refusal((await chosen(patient, id, 'anthropic')).secret())
+  t.match(refused, { code: 'unavailable', message: /renewed by another process/, retryAfter: 2 })
+})
+
+t.test('a replica whose token was spent by another uses the other’s', async (t) => {
+  const { id } = await login('openai', -5)
+  const row = await read(id)
+  const next = { ...(await sealedOf(world, id)), access_token: 'at-of-the-sibling' }
+  const late = world.replica({
+    store: storeWith({
+      async fail(...given) {
+        const secret = vault.seal(JSON.stringify(next), `${row.owner}/${row.id}`)
+        await store.credentials.rotate(id, row.version, { ...row, secret, expires_at: at(3600) })
+        return store.credentials.fail(...given)
+      },
+    }),
+  })
+  openai.spend((await sealedOf(world, id)).refresh_token ?? '')
+  t.equal(await tokenOf(await chosen(late, id, 'openai')), 'at-of-the-sibling')
+  t.match(await read(id), { state: 'active' })
+})
+
+const url = process.env.TEST_DATABASE_URL
+const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
+
+const redisUrl = process.env.TEST_REDIS_URL
+const isAlone = isWaived || (!redisUrl && process.env.CI !== 'true' && 'TEST_REDIS_URL is not set')
+
+t.test(
+  'ten turns at once on two replicas renew a spent login once, and all of them end well',
+  { skip: isAlone },
+  async (t) => {
+    if (!url || !redisUrl) return t.fail('CI must set TEST_DATABASE_URL and TEST_REDIS_URL')
+    const claude = await createAnthropicEmulator()
+    t.teardown(() => claude.close())
+    const env = {
+      DATABASE_URL: await newDatabase(t, url),
+      REDIS_URL: redisUrl,
+      BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
+      BATON_ENABLE_OAUTH: 'anthropic',
+      BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
+      BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
+      BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
+      BATON_LOG_LEVEL: 'fatal',
+      BATON_DRAIN_SECONDS: '0',
+    }
+    const replicas = await Promise.all([1, 2].map(() => createApp(loadConfig(env, '/nowhere').config)))
+    t.teardown(() => Promise.all(replicas.map((replica) => replica.close())))
+    const post = async (i: number, path: string, payload: object) => {
+      const headers = { host: 'localhost' }
+      const answer = await replicas[i % 2]?.http.inject({
+        method: 'POST',
+        url: `/v1${path}`,
+        headers,
+        payload,
+      })
+      return { status: answer?.statusCode, body: answer?.json() }
+    }
+    const { secret } = await login('anthropic', 3600)
+    const { access_token, refresh_token } = secret
+    const spent = { provider: 'anthropic', kind: 'oauth', access_token, refresh_token, expires_at: at(-60) }
+    const { body: credential } = await post(0, '/credentials', spent)
+    const chat = { provider: 'anthropic', model: 'claude-opus-5-5', credential_id: credential.id }
+    const ten = Array.from({ length: 10 }, (_, i) => i)
+    const sessions = await Promise.all(ten.map((i) => post(i, '/sessions', chat)))
+    const before = anthropic.tokenRequests().length
+    const said = await Promise.all(
+      sessions.map(({ body }, i) =>
+        post(i, `/sessions/${body.id}/turns`, { input: `say ${i}`, stream: false }),
+      ),
+    )
+    t.match(
+      said,
+      ten.map((i) => ({ status: 200, body: { state: 'completed', output_text: String(i) } })),
+    )
+    t.equal(anthropic.tokenRequests().length - before, 1, 'one request at the token endpoint')
+    const used = claude.requests.filter(({ path }) => path.startsWith('/v1/messages'))
+    t.equal(new Set(used.map(({ headers }) => headers.authorization)).size, 1, 'the new token alone is used')
+    t.not(used[0]?.headers.authorization, `Bearer ${access_token}`)
+  },
+)
+
+t.test(
+  'killed in the middle of a renewal, a process leaves what the vendor knows',
+  { skip: isWaived },
+  async (t) => {
+    if (!url) return t.fail('CI must set TEST_DATABASE_URL')
+    const databaseUrl = await newDatabase(t, url)
+    const key = randomBytes(32)
+    const shared = await createWorld({ databaseUrl, key: new Uint8Array(key) })
+    t.teardown(() => shared.close())
+    const survivor = shared.replica({ claimSeconds: 2 })
+
+    async function spentLogin(): Promise<string> {
+      const { authorization_url, state } = await survivor.logins.authorize(ME, 'openai', 'paste')
+      const { href } = await visit(authorization_url)
+      const { id } = await survivor.logins.exchange(ME, 'openai', { state, pasted: href })
+      const row = await shared.store.credentials.get(ME, id)
+      if (row) await shared.store.credentials.rotate(id, 1, { ...row, expires_at: at(-5) })
+      return id
+    }
+    /** Another process asks for its token, and dies while the vendor has its request. */
+    async function dieRenewing(id: string): Promise<void> {
+      const script = fileURLToPath(new URL('./renewer.js', import.meta.url))
+      const asked = shared.openai.request(shared.openai.requests.length)
+      const args = [script, databaseUrl, key.toString('base64'), id, 'openai', JSON.stringify(shared.env)]
+      const renewer = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'inherit'] })
+      const exited = once(renewer, 'exit')
+      await asked
+      renewer.kill('SIGKILL')
+      await exited
+    }
+    const asking = gate()
+    t.teardown(asking.open)
+
+    const early = await spentLogin()
+    shared.openai.stall(asking.opened)
+    await dieRenewing(early)
+    const choice = await chosen(survivor, early, 'openai')
+    t.ok(
+      shared.openai.isLive((await choice.secret()).access_token ?? ''),
+      'not asked yet: the login lives on',
+    )
+
+    const late = await spentLogin()
+    shared.openai.hold(asking.opened)
+    await dieRenewing(late)
+    const dead = await refusal((await chosen(survivor, late, 'openai')).secret())
+    t.match(dead, { code: 'credential_needs_reauth', message: /lost before it was stored/ })
+  },
+)

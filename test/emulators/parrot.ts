@@ -1,0 +1,25 @@
+import { createServer, type IncomingHttpHeaders } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Test } from 'tap'
+
+/** A server, and a token endpoint, that quotes whatever secret it is sent in its refusals. */
+export async function startParrot(
+  t: Test,
+): Promise<{ url: string; heard: (IncomingHttpHeaders | string)[] }> {
+  const heard: (IncomingHttpHeaders | string)[] = []
+  const server = createServer(async (request, response) => {
+    const { headers } = request
+    const body = (await request.toArray()).join('')
+    heard.push(headers, body)
+    // As they are, as forms have them, and without the word that tells a token.
+    const bare = headers.authorization?.split(' ').at(-1)
+    const words = `Not ${encodeURIComponent(body)} or ${bare} with ${JSON.stringify(headers)} and ${body}`
+    response.writeHead(400).end(JSON.stringify({ error: 'invalid_grant', error_description: words }))
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`, heard }
+}

@@ -1,0 +1,134 @@
+/** The store on the embedded PostgreSQL: its folder, its thread, its first start. */
+
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import type { Worker } from 'node:worker_threads'
+import t from 'tap'
+import type { Part } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
+import { value, values } from '../../src/store/db.ts'
+import { openEmbedded } from '../../src/store/embedded.ts'
+import { migrate, readMigrations } from '../../src/store/migrate.ts'
+import { openStore } from '../../src/store/open.ts'
+import { readTemplate } from '../../src/store/template.ts'
+import { databaseContract } from '../contracts/database.ts'
+import { migrationContract } from '../contracts/migrations.ts'
+import { storeContract } from '../contracts/store.ts'
+import { id, message, newSession, owner, rejection } from '../contracts/store-rows.ts'
+import { emptyDatabase } from './empty.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'baton-store-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+
+t.test('the embedded store', async (t) => {
+  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
+  await storeContract(t, store)
+  await t.test('what is sealed is looked for in pages of rows, whatever they hold', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const before = id('msg')
+    const sealed = [{ type: 'sealed', sealed: 'AA==' }] as unknown as Part[]
+    const given = [message('"type":"sealed"'), message('', { parts: sealed }), message('the next page')]
+    await store.messages.append(scope, session, given)
+    const page = await store.sealed.documents('message.body', before, 2)
+    t.same(
+      page.map(({ id, session_id, text }) => [id, session_id, text !== null]),
+      given.slice(0, 2).map(({ id, parts }) => [id, session, parts === sealed]),
+    )
+  })
+  await store.close()
+  const closed = await rejection(store.ready())
+  t.ok(closed instanceof BatonError && closed.code === 'unavailable', 'a closed store says so')
+})
+
+t.test('the build leaves a template for first starts', async (t) => {
+  const migrations = readMigrations()
+  const template = readTemplate(migrations)
+  t.ok(template, 'run `npm run build`, or `node scripts/template.mjs` after tsc')
+  const db = await openEmbedded(join(folder, 'first'), () => template)
+  t.teardown(() => db.close())
+  t.strictSame(await migrate(db, migrations), [], 'with the schema in it')
+  const plan = await values<string>(db, `explain select from session where id = 'some'`)
+  t.match(plan.join(), 'session_pkey', 'plans made on it are those of a full table')
+  const [first, ...rest] = migrations
+  t.equal(readTemplate([{ name: first?.name ?? '', sha256: 'other' }, ...rest]), null, 'of other migrations')
+  t.equal(readTemplate([]), null, 'of a newer version')
+})
+
+t.test('a folder is one process’s, and a kill loses nothing that was acknowledged', async (t) => {
+  const dataDir = join(folder, 'killed')
+  const script = fileURLToPath(new URL('./writer.js', import.meta.url))
+  const writer = spawn(process.execPath, [script, dataDir], { stdio: ['ignore', 'pipe', 'inherit'] })
+  t.teardown(() => writer.kill('SIGKILL'))
+  const [session = '', ...acknowledged] = await firstLines(writer, 60)
+  const refused = await rejection(openEmbedded(dataDir))
+  t.match(refused, { message: /in use by another Baton process.*BATON_DATA_DIR/ })
+  const exited = once(writer, 'exit')
+  writer.kill('SIGKILL')
+  await exited
+
+  const store = await openStore({ databaseUrl: null, dataDir, poolSize: 1 })
+  const kept = new Set((await store.messages.after(session, 0)).map((one) => one.id))
+  t.strictSame(
+    acknowledged.filter((one) => !kept.has(one)),
+    [],
+  )
+  const inProcess = await rejection(openEmbedded(dataDir))
+  t.match(inProcess, { message: /in use/ }, 'the same process counts as another')
+  await store.close()
+})
+
+t.test('a first start that was killed half way leaves no half database', async (t) => {
+  // Its name is too long for a socket, and it is locked all the same.
+  const dataDir = join(folder, 'n'.repeat(120))
+  mkdirSync(join(dataDir, 'pg.unfinished'), { recursive: true })
+  writeFileSync(join(dataDir, 'pg.unfinished', 'PG_VERSION'), 'torn')
+  const db = await openEmbedded(dataDir, () => readTemplate(readMigrations()))
+  t.equal(await value(db, 'select 1'), 1)
+  t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
+  t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
+  await db.close()
+})
+
+t.test('a data folder that is no database is refused in words', async (t) => {
+  const dataDir = join(folder, 'broken')
+  mkdirSync(join(dataDir, 'pg'), { recursive: true })
+  writeFileSync(join(dataDir, 'pg', 'PG_VERSION'), '9.6\n')
+  t.match(await rejection(openEmbedded(dataDir)), { message: /embedded database in .* does not open/ })
+})
+
+t.test('a thread that ends by itself is told, one that is closed is not', async (t) => {
+  const threads: Worker[] = []
+  const note = (worker: Worker) => void threads.push(worker)
+  process.on('worker', note)
+  const [ended, closed] = [await openEmbedded(null), await openEmbedded(null)]
+  process.off('worker', note)
+  await threads[0]?.terminate()
+  t.match(await ended.lost, { code: 'unavailable' })
+  t.match(await rejection(ended.query('select 1')), { code: 'unavailable' })
+  await ended.close()
+  await closed.close()
+  t.equal(await Promise.race([closed.lost, sleep(50, 'nothing')]), 'nothing')
+})
+
+t.test('in memory', async (t) => {
+  const db = await emptyDatabase(t)
+  await migrationContract(t, async () => db)
+  await databaseContract(t, db)
+})
+
+async function firstLines(child: ChildProcess, count: number): Promise<string[]> {
+  if (!child.stdout) throw new Error('no stdout')
+  const lines: string[] = []
+  for await (const line of createInterface({ input: child.stdout })) {
+    lines.push(line)
+    if (lines.length === count) return lines
+  }
+  throw new Error('the writer ended early')
+}

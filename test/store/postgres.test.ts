@@ -1,0 +1,273 @@
+/** The store on a PostgreSQL server: its connections, and what only several of them show. */
+
+import { once } from 'node:events'
+import { type AddressInfo, createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import type { Part } from '../../src/chat/message.ts'
+import { BatonError, inFull } from '../../src/errors.ts'
+import { type Db, value } from '../../src/store/db.ts'
+import { migrate, readMigrations } from '../../src/store/migrate.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { PartsCodec } from '../../src/store/parts.ts'
+import { openPostgres } from '../../src/store/postgres.ts'
+import { databaseContract } from '../contracts/database.ts'
+import { migrationContract } from '../contracts/migrations.ts'
+import { storeContract } from '../contracts/store.ts'
+import {
+  COMPLETED,
+  id,
+  LEASE,
+  message,
+  openRequest,
+  owner,
+  rejection,
+  runningTurn,
+  text,
+} from '../contracts/store-rows.ts'
+import { newDatabase } from '../servers.ts'
+
+/** Answers every client like a server that refuses it. */
+async function refusingServer(t: Test, code: string, words: string): Promise<number> {
+  const fields = Buffer.from(`SFATAL\0C${code}\0M${words}\0\0`)
+  const head = Buffer.from('E\0\0\0\0')
+  head.writeUInt32BE(fields.length + 4, 1)
+  const server = createServer((socket) => {
+    socket.on('error', () => {})
+    socket.once('data', () => socket.end(Buffer.concat([head, fields])))
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  return (server.address() as AddressInfo).port
+}
+
+t.test('a server that cannot be used is named, with what to do and without the password', async (t) => {
+  const why = async (at: string) => {
+    const databaseUrl = `postgres://me:hunter2@${at}`
+    const thrown = await rejection(openStore({ databaseUrl, dataDir: null, poolSize: 1 }))
+    t.match(thrown, { code: 'unavailable' })
+    const words = inFull(thrown)
+    t.notMatch(words, /hunter2/)
+    return words
+  }
+  t.equal(
+    await why('127.0.0.1:1/chats'),
+    'PostgreSQL at 127.0.0.1:1 (database chats) cannot be used. Start it, or correct DATABASE_URL. connect ECONNREFUSED 127.0.0.1:1',
+  )
+  t.match(await why('localhost:1/chats'), /at localhost:1 .* connect ECONNREFUSED/)
+  const port = await refusingServer(t, '28P01', 'password authentication failed for user "me"')
+  t.equal(
+    await why(`127.0.0.1:${port}/chats`),
+    `PostgreSQL at 127.0.0.1:${port} (database chats) cannot be used. Start it, or correct DATABASE_URL. password authentication failed for user "me"`,
+  )
+})
+
+const url = process.env.TEST_DATABASE_URL
+const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
+
+t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
+  if (!url) return t.fail('CI must set TEST_DATABASE_URL')
+  const codec = wrapping()
+  const databaseUrl = await newDatabase(t, url)
+  const store = await openStore({ databaseUrl, dataDir: null, poolSize: 8, codec })
+  const raw = openPostgres(databaseUrl, 2)
+  t.teardown(async () => {
+    await store.close()
+    await raw.close()
+  })
+  await storeContract(t, store)
+
+  await t.test('parts are stored as the codec gives them, wherever they stand', async (t) => {
+    const scope = owner()
+    const secret = 'hunter2hunter2'
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const context = [
+      { op: 'insert_before' as const, index: 0, message: { role: 'user' as const, parts: text(secret) } },
+    ]
+    const request = openRequest(session.id, { on_busy: 'enqueue', turn: { input: text(secret), context } })
+    t.equal((await store.turns.open(scope, request))?.kind, 'queued')
+    const said = message(secret, { turn_id: turn.id })
+    const event = {
+      type: 'message' as const,
+      message: { ...said, session_id: session.id, seq: 1, created_at: '' },
+    }
+    const head = { session_id: session.id, turn_id: turn.id, step: null, at: '' }
+    await store.turns.commit(fence, {
+      turn_id: turn.id,
+      messages: [said],
+      announce: [{ key: 'k', event: { ...event, ...head } }],
+      end: COMPLETED,
+    })
+    const started = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.strictSame([started?.turn.input, started?.turn.context], [text(secret), context])
+    t.strictSame((await store.messages.after(session.id, 0)).at(-1)?.parts, text(secret))
+    for (const table of ['message', 'turn', 'execution']) {
+      t.equal(
+        await value(raw, `select count(*)::int from ${table} x where x::text like '%${secret}%'`),
+        0,
+        table,
+      )
+    }
+    t.strictSame(codec.strangers, [], 'everything was opened in the session that it was sealed in')
+  })
+
+  await t.test('a commit is made once, also where it is repeated while it is still under way', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    const said = [message('said once', { turn_id: turn.id })]
+    const commit = () => store.turns.commit(fence, { turn_id: turn.id, messages: said })
+    const waiting = `select count(*)::int from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock'`
+    const both = await raw
+      .transaction(async (queries) => {
+        await queries.query('select from session where id = $1 for update', [session.id])
+        const made = [commit(), commit()]
+        while ((await value<number>(raw, waiting)) !== made.length) await sleep(10)
+        return made
+      })
+      .then((made) => Promise.all(made))
+    t.strictSame(both[0]?.messages, both[1]?.messages)
+    t.equal((await store.messages.ofTurn(turn.id)).length, 2)
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+  })
+
+  await t.test('an idempotency key is forgotten after a day', async (t) => {
+    const scope = owner()
+    const { session, turn, fence } = await runningTurn(store, scope)
+    await store.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    const keyed = () => openRequest(session.id, { turn: { idempotency_key: 'k' } })
+    const first = await store.turns.open(scope, keyed())
+    if (first?.kind !== 'running') return t.fail(`${first?.kind}`)
+    await store.turns.commit(first.fence, { turn_id: first.turn.id, end: COMPLETED })
+    const age = (hours: number) =>
+      raw.query(`update turn set created_at = clock_timestamp() - interval '${hours} hours' where id = $1`, [
+        first.turn.id,
+      ])
+    await age(23)
+    t.equal((await store.turns.open(scope, keyed()))?.kind, 'replayed')
+    await age(25)
+    t.equal((await store.turns.open(scope, keyed()))?.kind, 'running')
+  })
+
+  await t.test('the migrations', async (t) => {
+    const own = await newDatabase(t, url)
+    const open = async (t: Test) => {
+      const db = openPostgres(own, 2)
+      t.teardown(() => db.close())
+      return db
+    }
+    await migrationContract(t, open)
+    await heldTableTest(t, open)
+  })
+
+  await t.test('the port', (t) => databaseContract(t, raw))
+  await t.test('connections', (t) => connectionTests(t, databaseUrl))
+})
+
+/** Seals everything, and remembers whatever is opened elsewhere than it was sealed. */
+function wrapping(): PartsCodec & { strangers: string[] } {
+  const strangers: string[] = []
+  return {
+    strangers,
+    seal: (parts, context) => ({ context, sealed: Buffer.from(JSON.stringify(parts)).toString('base64') }),
+    open(stored, context) {
+      const { context: sealedIn, sealed } = stored as { context: string; sealed: string }
+      if (sealedIn !== context) strangers.push(`${sealedIn} opened in ${context}`)
+      return JSON.parse(Buffer.from(sealed, 'base64').toString()) as Part[]
+    },
+  }
+}
+
+async function connectionTests(t: Test, databaseUrl: string): Promise<void> {
+  const isUnavailable = (thrown: unknown) =>
+    thrown instanceof BatonError && thrown.code === 'unavailable' && (thrown.retryAfter ?? 0) > 0
+  const admin = openPostgres(databaseUrl, 1)
+  t.teardown(() => admin.close())
+
+  await t.test('a lost connection is an answer, and the next one works', async (t) => {
+    const db = openPostgres(databaseUrl, 2)
+    t.teardown(() => db.close())
+    const backend = () => value<number>(db, 'select pg_backend_pid()')
+    const idle = await backend()
+    await admin.query('select pg_terminate_backend($1)', [idle])
+    t.not(await afterLoss(backend), idle, 'an idle one is replaced')
+    const lost = await rejection(
+      db.transaction(async (queries) => {
+        const pid = await value<number>(queries, 'select pg_backend_pid()')
+        await admin.query('select pg_terminate_backend($1)', [pid])
+        return queries.query('select 1')
+      }),
+    )
+    t.ok(isUnavailable(lost), 'in the middle of a transaction')
+    t.type(await backend(), 'number')
+  })
+
+  await t.test('a full pool and a server that hangs are told in time', async (t) => {
+    const db = openPostgres(databaseUrl, 1, { connectMs: 200, answerMs: 400 })
+    t.teardown(() => db.close())
+    await db.transaction(async () => {
+      t.ok(isUnavailable(await rejection(db.query('select 1'))), 'no connection came free')
+    })
+    t.ok(isUnavailable(await rejection(db.query('select pg_sleep(60)'))), 'no answer came')
+    t.equal(await value(db, 'select 1'), 1)
+  })
+
+  await t.test('a server whose defaults are stricter serves all the same', async (t) => {
+    const own = await newDatabase(t, databaseUrl)
+    const name = new URL(own).pathname.slice(1)
+    for (const [setting, value] of [
+      ['default_transaction_isolation', 'serializable'],
+      ['lock_timeout', '100'],
+    ])
+      await admin.query(`alter database ${name} set ${setting} = '${value}'`)
+    const db = openPostgres(own, 2)
+    t.teardown(() => db.close())
+    await db.query('create table one (n int)')
+    await db.query('insert into one values (0)')
+    const add = (queries: Pick<Db, 'query'>) => queries.query('update one set n = n + 1')
+    let waiting: Promise<unknown> | undefined
+    await db.transaction(async (queries) => {
+      await add(queries)
+      t.ok(isUnavailable(await rejection(add(db))), 'what it does not wait for may come later')
+      waiting = add(db)
+      await sleep(30)
+    })
+    await waiting
+    t.equal(await value(db, 'select n from one'), 2)
+  })
+
+  await t.test('a server that is not there', async (t) => {
+    const nowhere = openStore({ databaseUrl: 'postgresql://127.0.0.1:1/none', dataDir: null, poolSize: 1 })
+    t.ok(isUnavailable(await rejection(nowhere)))
+  })
+}
+
+/** The pool may hand out the connection once more before it has seen it die. */
+async function afterLoss<T>(work: () => Promise<T>): Promise<T> {
+  return work().catch(work)
+}
+
+/** As a backup holds one, for an hour. */
+async function heldTableTest(t: Test, open: (t: Test) => Promise<Db>): Promise<void> {
+  await t.test(
+    'step aside while something holds their table, so that nobody waits behind them',
+    async (t) => {
+      const [db, holder, reader] = [await open(t), await open(t), await open(t)]
+      const more = { name: '9999_x.sql', sha256: 'x', sql: 'alter table session add column x text' }
+      const all = [...readMigrations(), more]
+      await holder.transaction(async (queries) => {
+        await queries.query('lock table session in access share mode')
+        const migrating = rejection(migrate(db, all, { lockMs: 100, pauseMs: 100, tries: 5 }))
+        const read = async () => {
+          for (let i = 0; i < 20; i++) await Promise.all([reader.query('select from session'), sleep(20)])
+          return 'read'
+        }
+        t.equal(await Promise.race([read(), sleep(20_000, 'nothing')]), 'read')
+        const thrown = await Promise.race([migrating, sleep(20_000)])
+        t.match(thrown, { code: 'internal', message: /something holds a table/ })
+      })
+      t.strictSame(await migrate(db, all), [more.name])
+    },
+  )
+}
