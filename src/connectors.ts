@@ -12,7 +12,8 @@ import {
   inputOf,
   rowOf,
 } from './connector-input.ts'
-import { type ConnectorLogin, type ConnectorLogins, loginPath } from './credentials/connector-logins.ts'
+import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
+import { loginPath } from './credentials/connector-renewals.ts'
 import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
 import { errorPageOf, type LoginPage, pageOf } from './credentials/login-page.ts'
 import type { LoginStatus } from './credentials/logins.ts'

@@ -1,18 +1,20 @@
 /**
- * Logins at MCP servers that want OAuth: begun and finished by a connector's owner, kept in its secret,
- * refreshed by one replica at a time. A connector belongs to one owner, so its tokens never serve another.
+ * Logins at MCP servers that want OAuth: begun and finished by a connector's owner, kept in its secret, and kept
+ * alive from then on (connector-renewals.ts).
  */
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import { sha256 } from '../chat/json.ts'
 import { BatonError, invalid } from '../errors.ts'
-import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
-import type { McpLogin, McpLoginTarget, McpOAuth, McpPending, McpTokens } from '../mcp/oauth.ts'
+import type { McpLogin, McpOAuth, McpPending } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
-import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
-import { insist } from './insist.ts'
+import {
+  type ConnectorRenewalDeps,
+  type ConnectorRenewals,
+  createConnectorRenewals,
+  targetOf,
+} from './connector-renewals.ts'
+import { openConnector, sealConnector } from './connector-secret.ts'
 import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
-import type { Vault } from './vault.ts'
 
 /** A login that was begun: where to send the browser, and until when. */
 export interface ConnectorLogin {
@@ -20,9 +22,7 @@ export interface ConnectorLogin {
   state: string
   expires_at: string
 }
-export interface ConnectorLogins {
-  /** For the MCP door; of connectors with `auth: oauth`. */
-  authFor(connector: Connector): McpAuth
+export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'close'> {
   /**
    * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can
    * register, what the server's login service did.
@@ -30,174 +30,19 @@ export interface ConnectorLogins {
   begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
   /** The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, what `begin` does. */
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
-  /** Waits for renewals under way, so that no new token is lost. */
-  close(): Promise<void>
 }
 
-export interface ConnectorLoginDeps {
+export interface ConnectorLoginDeps extends ConnectorRenewalDeps {
   store: Pick<Store, 'connectors' | 'logins' | 'audit'>
-  vault: Pick<Vault, 'seal' | 'open'>
   oauth: McpOAuth
-  allowPrivate: McpLoginTarget['allowPrivate']
   /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */
   publicUrl(): string | null
-  now?(): number
-  sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
-}
-
-/** A refresh takes 40 s at most: a discovery (oauth.ts) and a token request. */
-const CLAIM_SECONDS = 60
-const POLL_MS = 200
-/** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
-const AHEAD_MS = 60_000
-/** Connectors come and go in a long-lived process. */
-const MOST_KNOWN = 1000
-
-/** One connector at one revision, in this process. */
-interface Known {
-  login: McpLogin | null
-  challenge: McpChallenge | null
-  renewing: Promise<McpLogin> | null
 }
 
 export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins {
   const { store, vault, oauth, allowPrivate } = deps
-  const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
-  const known = new Map<string, Known>()
-  const replica = randomBytes(8).toString('hex')
   const pending = createPendingLogins<Kept>(store, vault)
-  const ending = new AbortController()
-  const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending.signal)
-
-  function entry(connector: Connector): Known {
-    const key = connectorKey(connector)
-    const found = known.get(key)
-    if (found) return found
-    const { oauth: login = null } = openConnector(vault, connector)
-    const fresh: Known = { login, challenge: null, renewing: null }
-    known.set(key, fresh)
-    const [oldest] = known.keys()
-    if (known.size > MOST_KNOWN && oldest !== undefined) known.delete(oldest)
-    return fresh
-  }
-
-  const target = ({ name, url }: Connector): McpLoginTarget => ({ name, url: url ?? '', allowPrivate })
-  const isFresh = ({ tokens, expires_at }: McpLogin, refused: string | null): boolean =>
-    tokens !== undefined &&
-    tokens.access_token !== refused &&
-    (expires_at === undefined || expires_at > now() + aheadMs(tokens))
-
-  /** The login with a token that was not refused; of parallel callers one asks. */
-  function renewed(connector: Connector, refused: string | null): Promise<McpLogin> {
-    const one = entry(connector)
-    one.renewing ??= renew(connector, refused)
-      .then((login) => {
-        one.login = login
-        if (!login.tokens || login.tokens.access_token === refused) throw needed(connector)
-        return login
-      })
-      .finally(() => {
-        one.renewing = null
-      })
-    return one.renewing
-  }
-
-  /** The login as it is stored then: without tokens where only a person can help. */
-  async function renew(connector: Connector, refused: string | null): Promise<McpLogin> {
-    const by = `${replica}-${randomBytes(4).toString('hex')}`
-    const row = await claimed(connector, by, refused)
-    try {
-      const login = loginAt(connector, row)
-      if (!login.tokens || isFresh(login, refused)) return login
-      // What the server refused, or what is about to end: only the refresh token is left.
-      const next = await oauth.renew(target(row), login).catch((failure: unknown) => {
-        // A token that still holds will do while the login service is away.
-        const holds = login.tokens?.access_token !== refused && (login.expires_at ?? 0) > now()
-        if (holds && failure instanceof BatonError) return login
-        throw failure
-      })
-      const left = next ?? rest(login, refused)
-      return left === login ? login : await kept(connector, row, login, left)
-    } finally {
-      // If this fails, the claim lapses.
-      await store.connectors.release(connector.id, by).catch(() => {})
-    }
-  }
-
-  /** A row's login, if it is at the server that the connector was read with: a token goes nowhere else. */
-  const loginAt = ({ url }: Connector, row: Connector): McpLogin =>
-    row.url === url ? (openConnector(vault, row).oauth ?? {}) : {}
-
-  /**
-   * What is left of a login that cannot be renewed: its token, until that ends. A refusal of it alone ends no
-   * login, since servers refuse good tokens while they are in trouble.
-   */
-  function rest(login: McpLogin, refused: string | null): McpLogin {
-    const { tokens, expires_at = Number.POSITIVE_INFINITY, ...signedOut } = login
-    if (!tokens || expires_at <= now()) return signedOut
-    const { refresh_token, ...left } = tokens
-    if (refresh_token === undefined) return login
-    return left.access_token === refused ? signedOut : { ...login, tokens: left }
-  }
-
-  /**
-   * Where the service rotates its tokens, these are the only ones now: what was written in the meantime must
-   * not cost them, unless it made another login or took this one away. Then that holds.
-   */
-  async function kept(
-    connector: Connector,
-    read: Connector,
-    before: McpLogin,
-    login: McpLogin,
-  ): Promise<McpLogin> {
-    const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
-    if (secret && (await persist(() => store.connectors.keep(read, secret)))) return login
-    const { id, owner } = read
-    const seen = await persist(() => store.connectors.get({ owner, admin: false }, id))
-    if (!seen) return {}
-    const token = openConnector(vault, seen).oauth?.tokens?.access_token
-    // Sealed anew or changed in something else; or a sibling whose turn it was found the spent token dead.
-    const isOurs = token === before.tokens?.access_token
-    const isGivenUp = token === undefined && seen.config_revision === read.config_revision
-    return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
-  }
-
-  /** Waits for whoever refreshes it now; what that one stored is looked at then. */
-  async function claimed(connector: Connector, by: string, refused: string | null): Promise<Connector> {
-    const until = now() + CLAIM_SECONDS * 1000
-    for (;;) {
-      const row = await store.connectors.claim(connector.id, by, CLAIM_SECONDS)
-      if (row) return row
-      const seen = await store.connectors.get({ owner: connector.owner, admin: true }, connector.id)
-      const login = seen && openConnector(vault, seen).oauth
-      if (seen && login && isFresh(login, refused)) return seen
-      if (!seen || now() > until || ending.signal.aborted) throw needed(connector)
-      await sleep(POLL_MS, ending.signal).catch(() => {})
-    }
-  }
-
-  function authFor(connector: Connector): McpAuth {
-    return {
-      async token() {
-        const { login } = entry(connector)
-        if (!login?.tokens) throw needed(connector)
-        if (isFresh(login, null)) return login.tokens.access_token
-        return (await renewed(connector, null)).tokens?.access_token
-      },
-      async onUnauthorized() {
-        const { login } = entry(connector)
-        if (!login?.tokens) throw needed(connector)
-        await renewed(connector, login.tokens.access_token)
-      },
-      held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
-      onChallenge(challenge) {
-        entry(connector).challenge = challenge
-      },
-    }
-  }
-
-  // ---- a person logs in
+  const renewals = createConnectorRenewals(deps)
 
   async function begin(caller: Scope, connector: Connector): Promise<ConnectorLogin> {
     if (connector.auth.type !== 'oauth') {
@@ -210,13 +55,9 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     const redirect_url = redirectUrl()
     await pending.prune()
     const state = randomBytes(32).toString('base64url')
-    const { login, challenge } = entry(connector)
-    const begun = await oauth.begin(target(connector), {
-      login,
-      challenge,
-      redirect_url,
-      state,
-    })
+    const { login, challenge } = renewals.known(connector)
+    const target = targetOf(connector, allowPrivate)
+    const begun = await oauth.begin(target, { login, challenge, redirect_url, state })
     const { expires_at } = await pending.begin({
       state,
       owner: connector.owner,
@@ -252,7 +93,11 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   async function redeem(pendingLogin: OAuthLogin, id: string, query: URLSearchParams): Promise<Connector> {
     const { owner } = pendingLogin
     const { pending: sent, revision } = pending.kept(pendingLogin)
-    const login = await oauth.finish(target(await unchanged(owner, id, revision)), sent, query)
+    const login = await oauth.finish(
+      targetOf(await unchanged(owner, id, revision), allowPrivate),
+      sent,
+      query,
+    )
     const written = await signIn(owner, id, revision, login)
     await store.audit.write({ owner, act: 'connector.login', subject: id, details: {} })
     return written
@@ -276,21 +121,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 
-  return {
-    authFor,
-    begin,
-    finish,
-    async close() {
-      ending.abort()
-      await Promise.allSettled([...known.values()].map(({ renewing }) => renewing))
-    },
-  }
-}
-
-/** One that nothing can renew serves to its end. */
-function aheadMs({ expires_in, refresh_token }: McpTokens): number {
-  if (refresh_token === undefined) return 0
-  return typeof expires_in === 'number' ? Math.min(AHEAD_MS, expires_in * 500) : AHEAD_MS
+  return { authFor: renewals.authFor, begin, finish, close: renewals.close }
 }
 
 /** What only the login's end needs, sealed. */
@@ -298,12 +129,6 @@ interface Kept {
   pending: McpPending
   revision: number
 }
-
-/** The words end up in the registry's reason, and in what a model is told. */
-export const needed = ({ name, id }: Pick<Connector, 'name' | 'id'>): McpError =>
-  new McpError('auth_required', `${name} needs a login: POST ${loginPath(id)}`, { sent: false })
-/** Where a login is begun over HTTP. */
-export const loginPath = (id: string): string => `/v1/connectors/${encodeURIComponent(id)}/login`
 
 const placeOf = (connector: string): string => `connector:${connector}`
 const idIn = (place: string): string | null => /^connector:(.+)$/.exec(place)?.[1] ?? null

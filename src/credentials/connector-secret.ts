@@ -12,7 +12,7 @@ export interface ConnectorSecret {
   env: Record<string, string>
   /** Sent as `Authorization: Bearer …` */
   bearer?: string
-  /** The owner's login (connector-logins.ts), or just the client that was given for it */
+  /** The owner's login (connector-renewals.ts), or just the client that was given for it */
   oauth?: McpLogin
 }
 
