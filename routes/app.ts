@@ -14,7 +14,7 @@ import type { Sessions } from '../src/sessions.ts'
 import type { Store } from '../src/store/store.ts'
 import type { Metrics } from '../src/telemetry.ts'
 
-/** Requests are typed by their schemas; so are replies, by status. */
+/** Requests are typed by their schemas; tests hold replies to theirs. */
 interface SchemaTypes extends FastifyTypeProvider {
   validator: this['schema'] extends TSchema ? Static<this['schema']> : unknown
   serializer: unknown

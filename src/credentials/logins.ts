@@ -234,7 +234,7 @@ export function createLogins(deps: LoginsDeps): Logins {
       const code = codeIn(row, answer, state)
       const { verifier, wish } = pending.kept(login)
       const call = row.vendor.exchange(row.settings, { code, state, redirect_uri, verifier })
-      return redeemed(row, login, call, wish)
+      return obtain(row, login, call, wish)
     })
   }
 
@@ -248,8 +248,8 @@ export function createLogins(deps: LoginsDeps): Logins {
     )
   }
 
-  /** The code that the vendor gave for its tokens, and those for a credential. */
-  async function redeemed(
+  /** Gives the vendor its code for tokens, and stores these as a credential. */
+  async function obtain(
     row: LoginRow,
     { owner }: OAuthLogin,
     call: OAuthCall,
@@ -291,7 +291,7 @@ export function createLogins(deps: LoginsDeps): Logins {
       const { redirect_uri } = taken
       const call = row.vendor.exchange(row.settings, { code, state: '', redirect_uri, verifier })
       // The failure is the login's outcome, written down there.
-      await ending(taken, () => redeemed(row, taken, call, pending.kept(taken).wish)).catch(() => {})
+      await ending(taken, () => obtain(row, taken, call, pending.kept(taken).wish)).catch(() => {})
     },
   })
 

@@ -12,7 +12,7 @@ const toLogin = (stored: StoredLogin): OAuthLogin => ({
   sealed: bytesOf(stored.sealed) ?? new Uint8Array(),
 })
 
-export function createLoginRows(db: Db): OAuthLogins {
+export function createLogins(db: Db): OAuthLogins {
   const one = async (text: string, params: (string | number)[]): Promise<OAuthLogin | null> => {
     const found = await value<StoredLogin>(db, text, params)
     return found && toLogin(found)

@@ -9,7 +9,7 @@ import { type Db, QueryFailure } from './db.ts'
 import { openEmbedded } from './embedded.ts'
 import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
-import { createLoginRows } from './logins.ts'
+import { createLogins } from './logins.ts'
 import { createMessages } from './messages.ts'
 import { assertCurrent, migrate, readMigrations } from './migrate.ts'
 import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
@@ -114,7 +114,7 @@ function createVerbs(db: Db, parts: Parts): Omit<Store, 'ready' | 'close'> {
     registry: createRegistry(db),
     executions: createExecutions(db, parts),
     credentials: createCredentials(db),
-    logins: createLoginRows(db),
+    logins: createLogins(db),
     keys: createKeys(db),
     sealed: createSealed(db),
     audit: createAudit(db),

@@ -6,7 +6,6 @@ import { BOUND } from './connectors.ts'
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
-import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './opening.ts'
 import { readCursor, toPage } from './page.ts'
 import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
 import { visibleTo } from './sql.ts'
@@ -22,6 +21,7 @@ import {
   type Turns,
   Unreadable,
 } from './store.ts'
+import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } from './turn-opening.ts'
 
 interface TakenAnswer {
   turn: StoredTurn

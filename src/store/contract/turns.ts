@@ -196,7 +196,7 @@ export interface Turns {
     open: OpenTurn,
     environment: readonly string[],
   ): Promise<Opened | { kind: 'unsure'; ground: TurnGround } | null>
-  /** As the two after it, for people: a part that cannot be opened is told in its place. */
+  /** For people, as `ofKey` and `list`: a part that cannot be opened is told in its place. */
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
