@@ -130,7 +130,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       store,
       vault,
       config,
-      deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+      deployments: DEPLOYMENTS,
       table,
     })
     const choice = createChoice({ store, vault, config, refresher })

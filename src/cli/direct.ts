@@ -66,8 +66,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
 
 function loginsOf(config: Config, store: Store, vault: Vault, http: ReturnType<typeof createOAuthHttp>) {
   const table = createLoginTable(LOGINS, config)
-  const deployments = DEPLOYMENTS.map(({ deployment }) => deployment)
-  const credentials = createCredentials({ store, vault, config, deployments, table })
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
   return {
     credentials,
     flows: createLogins({ store, vault, table, http, credentials, log: QUIET, ownUrl: () => null }),

@@ -76,7 +76,7 @@ export interface CredentialDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal'>
   config: Pick<Config, 'envCredentials'>
-  deployments: readonly Pick<Deployment, 'provider' | 'credential'>[]
+  deployments: readonly { deployment: Pick<Deployment, 'provider' | 'credential'> }[]
   table: LoginTable
 }
 
@@ -87,6 +87,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
   /** Which of a provider's APIs a login is for, where it has several. */
   function pathOf(provider: string, wanted: string | undefined): string | undefined {
     const paths = deployments
+      .map(({ deployment }) => deployment)
       .filter((row) => row.provider === provider && row.credential.kind === 'oauth')
       .flatMap(({ credential }) => credential.path ?? [])
     if (wanted === undefined) return paths.includes('code_assist') ? 'code_assist' : paths[0]

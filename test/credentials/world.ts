@@ -87,7 +87,7 @@ export function assemble(
     store,
     vault,
     config,
-    deployments: DEPLOYMENTS.map(({ deployment }) => deployment),
+    deployments: DEPLOYMENTS,
     table,
   })
   const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })

@@ -4,7 +4,7 @@
  */
 import type { LightMyRequestResponse } from 'fastify'
 import { pino } from 'pino'
-import { LOGINS } from '../../providers/index.ts'
+import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { App } from '../../routes/app.ts'
 import { type Auth, createAuth } from '../../src/auth.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
@@ -277,8 +277,6 @@ const fakeMcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'> = {
   },
 }
 
-// ---------------------------------------------------------------- the app
-
 export interface Gateway {
   app: App
   auth: Auth
@@ -320,13 +318,8 @@ export async function gateway(
   const tools = fakeTools(store)
   const auth = createAuth({ config, store, bus: bus.bus })
   const drain = { now: false }
-  const deployments = [
-    { provider: 'openai', credential: { kind: 'oauth' as const } },
-    { provider: 'gemini', credential: { kind: 'oauth' as const, path: 'code_assist' as const } },
-    { provider: 'gemini', credential: { kind: 'oauth' as const, path: 'public' as const } },
-  ]
   const table = createLoginTable(LOGINS, config)
-  const credentials = createCredentials({ store, vault, config, deployments, table })
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
   const assertUrl = async (url: string) => {
     if (new URL(url).hostname !== '169.254.169.254') return
     throw new BatonError('address_not_allowed', 'That address is not public.', { param: 'elsewhere' })
@@ -338,6 +331,7 @@ export async function gateway(
     allowPrivate: false,
     publicUrl: () => null,
   })
+  const logins = createLogins({ store, vault, table, http, credentials, log, ownUrl: () => null })
   const connectors = createConnectors({
     store,
     vault,
@@ -361,7 +355,7 @@ export async function gateway(
     connectors,
     credentials,
     rotateEncryption: async () => ({ resealed: 0, left: 0 }),
-    logins: createLogins({ store, vault, table, http, credentials, log, ownUrl: () => null }),
+    logins,
     assertUrl,
     metrics: createMetrics({ defaults: false }),
     isDraining: () => drain.now,
@@ -394,6 +388,7 @@ export async function gateway(
     },
     async close() {
       await app.close()
+      await logins.close()
       await auth.close()
     },
   }
