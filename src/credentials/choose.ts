@@ -7,7 +7,7 @@ import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import { all, type Credential, type CredentialCandidates, type Session, type Store } from '../store/store.ts'
 import { needsReauth, type Refresher } from './refresh.ts'
-import { secretContext, type Vault } from './vault.ts'
+import { openSecret, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. */
 export interface ChosenCredential {
@@ -86,13 +86,11 @@ export function createChoice({ store, vault, config, refresher }: ChooseDeps): C
       facts: { id: row.id, ...facts },
       kind: row.kind,
       ...(path === 'code_assist' || path === 'public' ? { path } : {}),
-      ...(row.kind === 'oauth' ? refresher.open(row) : { secret: async () => keyOf(row) }),
+      ...(row.kind === 'oauth'
+        ? refresher.open(row)
+        : { secret: async () => openSecret<{ api_key: string }>(vault, row) }),
     }
   }
-
-  // Sealed as it was made, and the seal proves that nobody else wrote it.
-  const keyOf = (row: Credential) =>
-    JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as { api_key: string }
 
   return { environment: [...keys.keys()], resolve }
 }

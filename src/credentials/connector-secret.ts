@@ -5,7 +5,7 @@
 import type { McpAuth, McpServerSpec } from '../mcp/contract.ts'
 import type { McpLogin } from '../mcp/oauth.ts'
 import type { Connector } from '../store/store.ts'
-import { secretContext, type Vault } from './vault.ts'
+import { openSecret, sealSecret, type Vault } from './vault.ts'
 
 export interface ConnectorSecret {
   headers: Record<string, string>
@@ -19,7 +19,7 @@ export interface ConnectorSecret {
 /** Null when there is nothing to hide. */
 export function sealConnector(
   vault: Pick<Vault, 'seal'>,
-  { owner, id }: Pick<Connector, 'owner' | 'id'>,
+  connector: Pick<Connector, 'owner' | 'id'>,
   secret: ConnectorSecret,
 ): Uint8Array | null {
   const isEmpty =
@@ -27,19 +27,15 @@ export function sealConnector(
     Object.keys(secret.env).length === 0 &&
     secret.bearer === undefined &&
     secret.oauth === undefined
-  return isEmpty ? null : vault.seal(JSON.stringify(secret), secretContext(owner, id))
+  return isEmpty ? null : sealSecret(vault, connector, secret)
 }
 
 /** Empty for one without secrets. Throws as `vault.open`. */
 export function openConnector(
   vault: Pick<Vault, 'open'>,
-  connector: Pick<Connector, 'owner' | 'id' | 'secret'>,
+  { owner, id, secret }: Pick<Connector, 'owner' | 'id' | 'secret'>,
 ): ConnectorSecret {
-  if (!connector.secret) return { headers: {}, env: {} }
-  // Sealed by the function above, and the seal proves that nobody else wrote it.
-  return JSON.parse(
-    vault.open(connector.secret, secretContext(connector.owner, connector.id)),
-  ) as ConnectorSecret
+  return secret ? openSecret(vault, { owner, id, secret }) : { headers: {}, env: {} }
 }
 
 /** Of its connection in the MCP door's pool: another with each change. */

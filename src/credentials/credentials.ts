@@ -12,7 +12,7 @@ import type { Credential, Page, PageRequest, Scope, Store } from '../store/store
 import { envId } from './choose.ts'
 import { merged } from './login-answer.ts'
 import type { LoginTable } from './login-table.ts'
-import { hintOf, secretContext, type Vault } from './vault.ts'
+import { hintOf, sealSecret, type Vault } from './vault.ts'
 
 /** As the API shows it. */
 export type CredentialView = Omit<Credential, 'secret' | 'version' | 'is_default' | 'facts'> & {
@@ -130,7 +130,7 @@ export function createCredentials(deps: CredentialDeps): Credentials {
         reason: null,
         hint,
         facts: { ...row.facts },
-        secret: vault.seal(JSON.stringify(secret), secretContext(owner, id)),
+        secret: sealSecret(vault, { owner, id }, secret),
       },
       { owner, act: 'credential.create', subject: id, details },
     )

@@ -15,7 +15,7 @@ import { insist } from './insist.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
 import { type OAuthHttp, setUp } from './oauth-http.ts'
 import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
-import { hintOf, secretContext, type Vault } from './vault.ts'
+import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */
 export interface OpenLogin {
@@ -83,11 +83,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
     return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead))
   }
-  // Sealed here or at the credential's making, and the seal proves that nobody else wrote it.
-  const secretOf = (row: Credential) =>
-    JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as LoginSecret
-  const sealed = ({ owner, id }: Credential, secret: LoginSecret) =>
-    vault.seal(JSON.stringify(secret), secretContext(owner, id))
+  const secretOf = (row: Credential) => openSecret<LoginSecret>(vault, row)
   const reread = async ({ id, owner }: Pick<Credential, 'id' | 'owner'>) =>
     usable(await store.credentials.get({ owner, admin: false }, id), id)
 
@@ -159,7 +155,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
 
   async function save(row: Credential, { secret, expires_at }: Renewed): Promise<Credential> {
     const next = {
-      secret: sealed(row, secret),
+      secret: sealSecret(vault, row, secret),
       hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
       expires_at,
       facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
@@ -196,7 +192,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     const accessToken = secretOf(fresh).access_token ?? ''
     const found = await setUp(login, { accessToken, facts: fresh.facts }, { http, sleep })
     // Sealed anew: a re-encryption since must not be undone.
-    const secret = sealed(fresh, secretOf(fresh))
+    const secret = sealSecret(vault, fresh, secretOf(fresh))
     const next = { ...fresh, secret, facts: { ...fresh.facts, ...found } }
     const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
     // Not stored: a renewal came between, and the next use finds the same facts once more.

@@ -33,6 +33,19 @@ export interface Vault {
 /** An owner's secret in the row of this id. */
 export const secretContext = (owner: string, id: string): string => `${owner}/${id}`
 
+/** A row's secret, for the row alone. */
+export const sealSecret = (
+  vault: Pick<Vault, 'seal'>,
+  { owner, id }: { owner: string; id: string },
+  secret: object,
+): Uint8Array => vault.seal(JSON.stringify(secret), secretContext(owner, id))
+
+/** What `sealSecret` was given: the seal proves that nobody else wrote it. Throws as `Vault.open`. */
+export const openSecret = <T>(
+  vault: Pick<Vault, 'open'>,
+  { owner, id, secret }: { owner: string; id: string; secret: Uint8Array },
+): T => JSON.parse(vault.open(secret, secretContext(owner, id))) as T
+
 /** What is shown of a secret, never all of it. */
 export const hintOf = (secret: string): string => (secret.length > 4 ? secret.slice(-4) : '****')
 

@@ -12,7 +12,7 @@ import { createLoginTable, type LoginTable } from '../../src/credentials/login-t
 import { createLogins, type Logins } from '../../src/credentials/logins.ts'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
 import { createRefresher, type Refresher } from '../../src/credentials/refresh.ts'
-import { createVault, secretContext, type Vault } from '../../src/credentials/vault.ts'
+import { createVault, openSecret, type Vault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
 import { openStore } from '../../src/store/open.ts'
@@ -175,7 +175,7 @@ export async function sealedOf(
 ): Promise<LoginSecret> {
   const row = await store.credentials.get({ owner: '', admin: true }, id)
   if (!row) throw new Error(`no credential ${id}`)
-  return JSON.parse(vault.open(row.secret, secretContext(row.owner, row.id))) as LoginSecret
+  return openSecret<LoginSecret>(vault, row)
 }
 
 /** Waits for what no event tells: the answer once it is not null. */
