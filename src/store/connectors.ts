@@ -56,16 +56,14 @@ export function createConnectors(db: Db): Connectors {
 
 function logins(db: Db) {
   return {
-    async claim(id, by, seconds) {
-      const found = await value<StoredConnector>(
+    claim: (id, by, seconds) =>
+      one(
         db,
         `update connector c set claimed_by = $2, claimed_until = seconds_from_now($3)
           where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
          returning connector_json(c)`,
         [id, by, seconds],
-      )
-      return found && toConnector(found)
-    },
+      ),
     keep: async ({ id, config_revision, secret: before }, secret) =>
       (await value(
         db,
@@ -82,11 +80,16 @@ function logins(db: Db) {
   } satisfies Partial<Connectors>
 }
 
+async function one(
+  queries: Pick<Queries, 'query'>,
+  text: string,
+  params: readonly Param[],
+): Promise<Connector | null> {
+  const found = await value<StoredConnector>(queries, text, params)
+  return found && toConnector(found)
+}
+
 function rows(db: Db) {
-  const one = async (text: string, params: Param[], queries: Pick<Queries, 'query'> = db) => {
-    const found = await value<StoredConnector>(queries, text, params)
-    return found && toConnector(found)
-  }
   return {
     async create(connector, entry) {
       const { columns, marks, params } = insertion(connector)
@@ -94,12 +97,13 @@ function rows(db: Db) {
       const text = `insert into connector as c (${columns}) select ${marks}
          where not exists (select from connector where origin = 'config' and name = $${params.length})
          returning connector_json(c)`
-      return (await orNameTaken(one(...noted(text, params, entry)))) ?? 'name_taken'
+      return (await orNameTaken(one(db, ...noted(text, params, entry)))) ?? 'name_taken'
     },
     get: (scope, id) =>
-      one(`select connector_json(c) from connector c where id = $1 and ${SEEN}`, [id, visibleTo(scope)]),
+      one(db, `select connector_json(c) from connector c where id = $1 and ${SEEN}`, [id, visibleTo(scope)]),
     find: (scope, idOrName) =>
       one(
+        db,
         `select connector_json(c) from connector c where (id = $1 or name = $1) and ${SEEN}
           order by id <> $1, origin = 'api' and owner <> $3, origin = 'config', id limit 1`,
         [idOrName, visibleTo(scope), scope.owner],
@@ -126,9 +130,9 @@ function rows(db: Db) {
          returning connector_json(c)`
       const { name } = patch
       const [whole, given] = noted(text, params, entry)
-      if (name === undefined) return one(whole, given)
+      if (name === undefined) return one(db, whole, given)
       const renamed = db.transaction(async (queries) =>
-        (await meetsAnother(queries, scope, id, name)) ? 'name_beside' : one(whole, given, queries),
+        (await meetsAnother(queries, scope, id, name)) ? 'name_beside' : one(queries, whole, given),
       )
       return orNameTaken(renamed)
     },
@@ -156,7 +160,7 @@ function rows(db: Db) {
 async function syncOne(queries: Queries, connector: NewConnector): Promise<Connector> {
   const { columns, marks, params } = insertion({ ...connector, origin: 'config' })
   const visible = (Object.keys(PATCHABLE) as Column[]).filter((column) => column !== 'secret')
-  const [stored] = await values<StoredConnector>(
+  const stored = await one(
     queries,
     `insert into connector as c (${columns}) values (${marks})
      on conflict (name) where origin = 'config' do update
@@ -168,7 +172,7 @@ async function syncOne(queries: Queries, connector: NewConnector): Promise<Conne
     params,
   )
   if (!stored) throw new Error('a connector was stored but not returned')
-  return toConnector(stored)
+  return stored
 }
 
 /** Columns, placeholders and values of a whole row. */

@@ -1,5 +1,5 @@
 /** Logins on their way to a credential. Their times are the database's, as those of leases. */
-import { type Db, value, values } from './db.ts'
+import { type Db, type Param, value } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { OAuthLogin, OAuthLogins } from './store.ts'
 
@@ -7,29 +7,22 @@ import type { OAuthLogin, OAuthLogins } from './store.ts'
 interface StoredLogin extends Omit<OAuthLogin, 'sealed'> {
   sealed: string
 }
-const toLogin = (stored: StoredLogin): OAuthLogin => ({
-  ...stored,
-  sealed: bytesOf(stored.sealed) ?? new Uint8Array(),
-})
 
 export function createLogins(db: Db): OAuthLogins {
-  const one = async (text: string, params: (string | number)[]): Promise<OAuthLogin | null> => {
+  const one = async (text: string, params: Param[]): Promise<OAuthLogin | null> => {
     const found = await value<StoredLogin>(db, text, params)
-    return found && toLogin(found)
+    return found && { ...found, sealed: bytesOf(found.sealed) ?? new Uint8Array() }
   }
   return {
-    async create({ state_hash, owner, provider, mode, redirect_uri, sealed, seconds }, most) {
-      const [made] = await values<StoredLogin>(
-        db,
+    create: ({ state_hash, owner, provider, mode, redirect_uri, sealed, seconds }, most) =>
+      one(
         `insert into oauth_login as l (state_hash, owner, provider, mode, redirect_uri, sealed, expires_at)
          select $1, $2, $3, $4, $5, $6, seconds_from_now($7)
           where $8 > (select count(*) from oauth_login
                        where owner = $2 and state = 'pending' and expires_at > clock_timestamp())
          returning oauth_login_json(l)`,
         [state_hash, owner, provider, mode, redirect_uri, sealed, seconds, most],
-      )
-      return made ? toLogin(made) : null
-    },
+      ),
     get: (hash) => one('select oauth_login_json(l) from oauth_login l where state_hash = $1', [hash]),
     take: (hash, provider) =>
       one(

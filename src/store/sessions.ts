@@ -10,7 +10,7 @@ export function createSessions(db: Db): Sessions {
     async create(session) {
       const { settings, metadata, ...rest } = session
       const given = record({ ...rest, settings: document(settings), metadata: document(metadata) })
-      const [made] = await values<Session>(db, 'select create_session($1)', [given])
+      const made = await value<Session>(db, 'select create_session($1)', [given])
       if (!made) throw new Error('a session was stored but not returned')
       return made
     },
