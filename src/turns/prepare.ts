@@ -34,7 +34,7 @@ export interface Prepared {
 }
 
 /** The request of a turn's step, as the turn stands. */
-export function prepareStep(run: Run, registry: RegistryRow, followUp: boolean): Prepared {
+export function prepareStep(run: Run, registry: RegistryRow): Prepared {
   const { session } = run.active
   return prepare(run.deps, {
     session_id: session.id,
@@ -45,7 +45,7 @@ export function prepareStep(run: Run, registry: RegistryRow, followUp: boolean):
     credential: run.credential,
     history: contextOf(run),
     registry,
-    followUp,
+    followUp: run.index > 0,
   })
 }
 
