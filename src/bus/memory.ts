@@ -2,11 +2,11 @@
  * The bus of a single process. Readers share each session's log and keep only their place in it, so that
  * a reader costs no copy; the log is bounded in events and bytes, and all logs together in bytes.
  */
-import { isTerminal } from '../chat/event.ts'
+import { FIRST_EVENT, isTerminal } from '../chat/event.ts'
 import type { Metrics } from '../telemetry.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions, Topic } from './bus.ts'
 import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionTag } from './cursor.ts'
-import { FIRST_EVENT, LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
+import { LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
 import { createMemoryPlaces } from './places.ts'
 
 interface MemoryBusDeps {

@@ -8,7 +8,7 @@
  * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
  * newest owner that spoke.
  */
-import { TERMINAL } from '../chat/event.ts'
+import { FIRST_EVENT, TERMINAL } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent } from './bus.ts'
 import { type Place, sessionTag } from './cursor.ts'
 import type { LogLimits } from './limits.ts'
@@ -65,7 +65,7 @@ local writer, number = 'w:' .. ARGV[4], ARGV[5]
 local function mark(s, id, kind, turn, once)
   if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
   if turn == '' then return end
-  redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
+  redis.call('HSETNX', s.meta, 'f:' .. turn, kind == '${FIRST_EVENT}' and id or '?')
   if ${IS_TERMINAL} then
     redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
@@ -106,7 +106,7 @@ end
 local function isStale(s, kind, turn, epoch)
   local m = redis.call('HMGET', s.meta, 'p:' .. turn, 'e:' .. turn, 'f:' .. turn)
   local newest = tonumber(m[1] or '0')
-  if not m[3] and kind ~= 'turn.created' then newest = s.epoch end
+  if not m[3] and kind ~= '${FIRST_EVENT}' then newest = s.epoch end
   if m[2] or epoch < newest then return true end
   if epoch > newest or not m[1] then redis.call('HSET', s.meta, 'p:' .. turn, epoch) end
   if epoch > s.epoch then

@@ -9,8 +9,9 @@ import { exposedName } from '../chat/names.ts'
 import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
 import { CANCELLED, DRAINING } from './active.ts'
+import { event, say } from './events.ts'
 import { completion, isSame, type Job, runJob, sayCompleted } from './job.ts'
-import { commit, committedSteps, connectorsIn, event, type Run, say } from './run.ts'
+import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
 
 /** Of one step: a model that repeats itself writes thousands, and each is a row, a result and its events. */
 const MOST_CALLS = 128
@@ -265,7 +266,7 @@ async function stopHere(run: Run, jobs: Job[]): Promise<false> {
 async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
   const key = `${active.turn.id}:awaiting:${run.index}`
-  const body = event(active, run.index, { type: 'turn.awaiting_input' })
+  const body = event(active.turn, run.index, { type: 'turn.awaiting_input' })
   const settlements = jobs.flatMap((job) => job.settlement ?? [])
   active.turn.state = 'awaiting_input'
   await commit(run, { state: 'awaiting_input', settlements, events: [{ key, event: body }] })

@@ -11,9 +11,6 @@ import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
-/** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export type ResolvedCredential = ChosenCredential
-
 type TurnTools = Pick<
   EngineTools,
   | 'bringUpToDate'
@@ -36,7 +33,7 @@ export interface EngineDeps {
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential */
-  deploymentFor(provider: string, credential: Pick<ResolvedCredential, 'kind' | 'path'>): Deployment
+  deploymentFor(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): Deployment
   optionsFor(deployment: Deployment): DeploymentOptions
   /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
   sealed: {

@@ -7,21 +7,29 @@ import { newId } from '../chat/ids.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller, StartedTurn, StartTurn, Turns } from '../ports.ts'
 import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
-import { type ActiveTurn, CANCELLED, createActive, DRAINING, OWNER_LOST, requestStop } from './active.ts'
+import {
+  type ActiveTurn,
+  CANCELLED,
+  createActive,
+  DRAINING,
+  type Entry,
+  OWNER_LOST,
+  requestStop,
+} from './active.ts'
 import { recordDecision } from './approvals.ts'
 import { createCancel } from './cancel.ts'
 import { type Control, tell } from './control.ts'
 import type { EngineDeps, LoopDeps } from './deps.ts'
+import { append, event } from './events.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
 import { type EngineState, type Leases, startLeases } from './leases.ts'
-import { type Entry, runTurn } from './loop.ts'
+import { runTurn } from './loop.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { patientDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
 import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, watchLateness } from './room.ts'
-import { append, event } from './run.ts'
 import { createSlots } from './slots.ts'
 import { createUnderWay } from './under-way.ts'
 import { createWait, findTurn } from './wait.ts'
@@ -196,7 +204,7 @@ export function createEngine(deps: EngineDeps): Engine {
 
   /** Of one that does not begin yet. */
   async function sayCreated(turn: Turn): Promise<void> {
-    const word = { key: `${turn.id}:created`, event: event({ turn }, null, { type: 'turn.created' }) }
+    const word = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
     await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
   }
 

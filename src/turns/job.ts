@@ -10,7 +10,8 @@ import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
-import { event, type Run, say } from './run.ts'
+import { event, say } from './events.ts'
+import type { Run } from './run.ts'
 
 /** One call with everything known about it. `result` is there once it is settled. */
 export interface Job {
@@ -149,5 +150,5 @@ export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job
     duration_ms: settlement?.duration_ms ?? duration_ms,
     content: result.content,
   }
-  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active, index, body) }]
+  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active.turn, index, body) }]
 }

@@ -4,10 +4,9 @@
  */
 import { inFull, isUnavailable } from '../errors.ts'
 import { EVERYONE, type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
-import { type ActiveTurn, CANCELLED, OWNER_LOST, requestStop } from './active.ts'
+import { type ActiveTurn, CANCELLED, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import type { EngineDeps } from './deps.ts'
-import type { Entry } from './loop.ts'
-import { hydrate } from './run.ts'
+import { hydrate } from './events.ts'
 import type { UnderWay } from './under-way.ts'
 
 /** The turns that this process owns, and how it comes to own one more. */

@@ -4,34 +4,21 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
+import { FIRST_EVENT } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage, isBlank } from '../chat/message.ts'
+import type { ChosenCredential } from '../credentials/credentials.ts'
 import { asBatonError, BatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { logEnd } from '../telemetry.ts'
-import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
+import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
-import type { LoopDeps, ResolvedCredential } from './deps.ts'
+import type { LoopDeps } from './deps.ts'
+import { say, sayAll } from './events.ts'
 import { patiently } from './patience.ts'
-import {
-  commit,
-  committedSteps,
-  connectorsIn,
-  endedStep,
-  type Run,
-  SERVER_WAIT_MS,
-  say,
-  sayAll,
-} from './run.ts'
+import { commit, committedSteps, connectorsIn, endedStep, type Run, SERVER_WAIT_MS } from './run.ts'
 import { discard, modelStep } from './step.ts'
-
-/** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
-export type Entry =
-  /** `start`: it begins right where it was opened, and its first step need not read anything */
-  | { kind: 'fresh'; start?: TurnStart | null }
-  | { kind: 'resumed' }
-  | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 
 /**
  * Whatever happens to the turn is written down, or left to its next owner. Rejects with Unreadable alone, for one that is
@@ -70,7 +57,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   // what is left of it look whole to a reader that comes later, in place of a gap.
   if (committedSteps(turn) === 0) {
     const whole = { deps, active, writer, index: null }
-    say(whole, { type: 'turn.created' }, 'created')
+    say(whole, { type: FIRST_EVENT }, 'created')
     say(whole, { type: 'turn.started' }, 'started')
   }
   let run: Run
@@ -120,7 +107,7 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
  * With the facts that only the vendor knows, asked for at the login's first use. That may take minutes, and goes on for
  * the next turn where this one is told to stop.
  */
-async function completed(credential: ResolvedCredential, stop: AbortSignal): Promise<ResolvedCredential> {
+async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
   const stopped = new Promise<never>((_, reject) => {
     // Not before what is set up already has answered: a turn that is taken over to be cancelled is to be loaded.

@@ -5,10 +5,11 @@
 import { newId } from '../chat/ids.ts'
 import { type MessageInput, toolCalls } from '../chat/message.ts'
 import { repair } from '../chat/repair.ts'
+import type { ChosenCredential } from '../credentials/credentials.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
-import type { EngineDeps, ResolvedCredential } from './deps.ts'
+import type { EngineDeps } from './deps.ts'
 import { contextOf, type Run } from './run.ts'
 
 interface Preparation {
@@ -17,7 +18,7 @@ interface Preparation {
   settings: ModelSettings
   provider: string
   model: string
-  credential: ResolvedCredential
+  credential: ChosenCredential
   history: readonly MessageInput[]
   registry: RegistryRow
   /** This request goes on after tool results of the same turn */

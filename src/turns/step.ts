@@ -19,10 +19,11 @@ import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
+import { event, now, say } from './events.ts'
 import type { Job } from './job.ts'
 import { patiently } from './patience.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { type Attempt, catchUp, commit, endedStep, event, now, type Run, say } from './run.ts'
+import { type Attempt, catchUp, commit, endedStep, type Run } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -285,7 +286,7 @@ async function writeStep(
     events: [
       {
         key: `${active.turn.id}:step:${done.index}`,
-        event: event(active, done.index, { type: 'step.completed', finish_reason, usage }),
+        event: event(active.turn, done.index, { type: 'step.completed', finish_reason, usage }),
       },
     ],
     ...rest,
