@@ -8,7 +8,7 @@ import { openBus } from '../../src/bus/index.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
 import { compareIds } from '../../src/bus/scripts.ts'
-import { createLog } from '../../src/telemetry.ts'
+import { createLog } from '../../src/log.ts'
 import { type BusBed, busContract, bytes, event, start } from '../contracts/bus.ts'
 import { proxied } from './proxied.ts'
 

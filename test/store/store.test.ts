@@ -12,6 +12,7 @@ import type { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, inFull } from '../../src/errors.ts'
+import { createLog } from '../../src/log.ts'
 import { type Db, QueryFailure, unavailable, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { createExecutions } from '../../src/store/executions.ts'
@@ -21,7 +22,6 @@ import { createParts, type PartsCodec, PLAIN_PARTS } from '../../src/store/parts
 import { openPostgres } from '../../src/store/postgres.ts'
 import { EVERYONE } from '../../src/store/store.ts'
 import { readTemplate } from '../../src/store/template.ts'
-import { createLog } from '../../src/telemetry.ts'
 import { storeContract } from '../contracts/store.ts'
 import {
   COMPLETED,

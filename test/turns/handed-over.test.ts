@@ -3,9 +3,10 @@ import t from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE, type Part } from '../../src/chat/message.ts'
+import { createLog } from '../../src/log.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
-import { createLog, createMetrics } from '../../src/telemetry.ts'
+import { createMetrics } from '../../src/telemetry.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import {
   COMPLETED,
