@@ -7,7 +7,7 @@ import type { Turn } from '../store/store.ts'
 import { CANCELLED, requestStop } from './active.ts'
 import { tell } from './control.ts'
 import { announcedEnd, append } from './events.ts'
-import type { EngineState } from './leases.ts'
+import type { Owned } from './owned.ts'
 import { findTurn, type Wait } from './wait.ts'
 
 /** How long a waiting cancel gives the running turn to end. */
@@ -17,7 +17,7 @@ const DEADLINE_MS = 10_000
 
 /** `noteAnnounced`: the end of this turn is in the stream. */
 export function createCancel(
-  { deps: { store, bus, log }, active, resume }: EngineState,
+  { deps: { store, bus, log }, active, resume }: Owned,
   wait: Wait,
   noteAnnounced: (turn: string) => void,
 ): Turns['cancel'] {

@@ -17,8 +17,8 @@ import {
 import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/patience.ts'
+import { createSlots } from '../../src/turns/room.ts'
 import { commit, contextOf, type Run } from '../../src/turns/run.ts'
-import { createSlots } from '../../src/turns/slots.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
