@@ -4,6 +4,7 @@ import type { Bus } from '../bus/bus.ts'
 import type { Message } from '../chat/message.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/credentials.ts'
 import type { Llm } from '../llm.ts'
+import type { SessionTools } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Store } from '../store/store.ts'
 import type { Metrics } from '../telemetry.ts'
@@ -11,25 +12,12 @@ import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
-type TurnTools = Pick<
-  EngineTools,
-  | 'bringUpToDate'
-  | 'isBehind'
-  | 'current'
-  | 'newest'
-  | 'keep'
-  | 'keptRevision'
-  | 'latestRevision'
-  | 'overlay'
-  | 'noteRevision'
->
-
 export interface EngineDeps {
   store: Store
   bus: Bus
   llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
   credentials: ChooseCredential
-  tools: TurnTools
+  tools: Omit<EngineTools, keyof SessionTools | 'close'>
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential */

@@ -121,13 +121,12 @@ export async function commit(
   // For the calls that come now: what another replica said of a newer one may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
-  const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
   void sayAll(run, announce, stored)
     .then(async () => {
       if (rest.end) deps.noteAnnounced(active.turn.id)
       // At once: the turn may go on and end, and a note of before must not stand for what it says then.
-      else if (isLeft) await deps.store.turns.forgetAnnouncements([active.turn.id])
+      else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
     })
     .catch((err: unknown) =>
       deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
