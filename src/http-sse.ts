@@ -8,7 +8,7 @@ import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
 import type { LoggedEvent, ReadItem } from './bus/bus.ts'
 import { endedAt } from './bus/cursor.ts'
-import { FIRST_EVENT, isTerminal } from './chat/event.ts'
+import { isTerminal } from './chat/event.ts'
 import { BatonError } from './errors.ts'
 import { encodeComment, encodeEvent } from './sse.ts'
 import type { Turn } from './store/store.ts'
@@ -55,7 +55,7 @@ const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  /** Lets one client go each; a set, since a signal walks through its listeners for each that comes or goes. */
+  /** One function a client, which lets it go. A set: an AbortSignal searches its listeners for each that is taken off. */
   const open = new Set<() => void>()
   return {
     closing: shutdown.signal,
@@ -216,7 +216,7 @@ function createTold(): Told {
   const key = (type: string, turn: string | null) => `${type} ${turn}`
   return {
     learn({ id, started_at }) {
-      known.add(key(FIRST_EVENT, id))
+      known.add(key('turn.created', id))
       if (started_at !== null) known.add(key('turn.started', id))
     },
     passes({ type, turn_id }) {
@@ -227,7 +227,7 @@ function createTold(): Told {
     },
   }
 }
-const BEGINNING: readonly string[] = [FIRST_EVENT, 'turn.started']
+const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
 
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''

@@ -148,14 +148,14 @@ function takeResult(job: Job, { duration_ms }: Execution, result: ToolResultPart
 const isOthers = (row: Execution, connector: Connector | null, asked_at: string): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
-/** There was nothing to call, for whoever had it. A tool of no server that may be called again is a built-in. */
+/** It could not be run by any owner: no such tool, or no JSON. A row without a server that may be repeated is a built-in's. */
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
   call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
 /** Settles the job where its row says how; else it waits for a person, or is to run. */
 async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<void> {
   const { store, sealed } = run.deps
-  // None is without its row; one that is was begun by nobody that could be asked.
+  // Every call has a row. Were one missing, nobody could say whether its call ran.
   if (!row) return leaveUnrun(run, job, 'outcome_unknown', LOST)
   if (row.state === 'settled') {
     if (!row.result) return leaveUnrun(run, job, 'outcome_unknown', RESULT_LOST)
@@ -164,7 +164,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_a
   }
   const isVain = isNoCall(job, row)
   const isGone = !isVain && isOthers(row, job.connector, asked_at)
-  // Without its tool, or with a turn that is only to be cancelled, it would be told as never called.
+  // Run again without its tool, or in a turn that is being cancelled, it would be settled as never called.
   const isCancelled = run.active.stop.signal.reason === CANCELLED
   const mayRepeat = row.repeatable && !isGone && !isCancelled && job.declared
   if (row.state === 'started' && !isVain && !mayRepeat) return leaveUnrun(run, job, 'outcome_unknown', LOST)
@@ -177,7 +177,7 @@ async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_a
     const refused = refusalIn(row.approval)
     if (refused) return leaveUnrun(run, job, ...refused)
   }
-  // Of one that was started, too: what runs again is what was approved. Opened first: a call that is begun counts as run.
+  // Also of one that was started: what runs again is what was approved. Opened before `begin`, after which it counts as run.
   const edit = row.approval?.sealed_arguments
   if (edit) job.edited = sealed.open(edit, row.id)
   await store.executions.begin(run.active.fence, row.id)

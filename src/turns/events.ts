@@ -4,7 +4,7 @@
  */
 import type { Bus } from '../bus/bus.ts'
 import type { Writer } from '../bus/writer.ts'
-import { FIRST_EVENT, type TurnEvent, type TurnEventBody } from '../chat/event.ts'
+import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Message } from '../chat/message.ts'
 import { asBatonError } from '../errors.ts'
 import type { AnnouncedEvent, NewMessage, Step, Turn, TurnEnd } from '../store/store.ts'
@@ -107,6 +107,6 @@ export const append = (
 
 /** Of a turn that does not begin yet. */
 export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
-  const word = { key: `${turn.id}:created`, event: event(turn, null, { type: FIRST_EVENT }) }
+  const word = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
   await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
 }

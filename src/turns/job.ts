@@ -57,7 +57,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   })
   const travels = isLast()
   const { reason } = active.stop.signal
-  // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
+  // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {

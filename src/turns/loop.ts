@@ -4,7 +4,6 @@
  */
 import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
-import { FIRST_EVENT } from '../chat/event.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage, isBlank } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/credentials.ts'
@@ -53,11 +52,11 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
 
 async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
-  // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
-  // what is left of it look whole to a reader that comes later, in place of a gap.
+  // After the first commit both are in the stream. Said again in a log that was lost since, `turn.created` would make
+  // it look whole, where later readers must get a gap.
   if (committedSteps(turn) === 0) {
     const whole = { deps, active, writer, index: null }
-    say(whole, { type: FIRST_EVENT }, 'created')
+    say(whole, { type: 'turn.created' }, 'created')
     say(whole, { type: 'turn.started' }, 'started')
   }
   let run: Run
@@ -72,7 +71,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
-    // Whatever ended it, or made it wait, has said so in its state: the results of the last step that it may take end it.
+    // Its calls may have ended it (the last step that it may take), or made it wait: its state says so.
     if (turn.state === 'running') await steps(run)
   } catch (thrown) {
     if (isLeft(active, entry, thrown)) throw thrown
@@ -192,8 +191,8 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   }
   const goesOn = await resumeCalls(run)
   if (entry.kind !== 'recovered' || goesOn !== null) return
-  // It may have been lost in a model call: what that streamed is in nobody's history. Who handed it over has said so;
-  // not one that could not read what it had from a lost owner, nor one from which it was taken to be cancelled.
+  // It may have been lost in a model call, and what that streamed is in nobody's history. An owner that handed it over
+  // has said so itself, unless it could not read a turn that it took from a lost owner, or lost it to a cancel.
   const { recoveries, cancel_requested } = active.turn
   if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })
