@@ -7,7 +7,7 @@ import t from 'tap'
 import { createLink } from '../../src/bus/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
 import { createLog } from '../../src/log.ts'
-import { event } from '../contracts/bus.ts'
+import { event } from '../contracts/bus-bed.ts'
 
 const url = process.env.TEST_REDIS_URL ?? ''
 
