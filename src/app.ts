@@ -11,7 +11,6 @@ import { isLoopback } from './addresses.ts'
 import { createAuth } from './auth.ts'
 import { BUILTINS } from './builtins/index.ts'
 import { openBus } from './bus/index.ts'
-import type { ToolsDelta, TurnEvent } from './chat/event.ts'
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
 import { EX_CONFIG } from './config/load.ts'
@@ -32,13 +31,14 @@ import { createDeployments } from './deployments.ts'
 import { createGuard } from './guard.ts'
 import { buildHttp } from './http.ts'
 import { createLlm } from './llm.ts'
+import { createLog } from './log.ts'
 import { createMcp } from './mcp/mcp.ts'
 import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
 import { type Connector, type Session, Unreadable } from './store/store.ts'
-import { createLog, createMetrics } from './telemetry.ts'
+import { createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
@@ -46,7 +46,6 @@ import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
-import { tell } from './turns/control.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
@@ -176,21 +175,6 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
     }
 
-    /** Says on the session's stream that its tools changed, and to the other replicas which revision it is. */
-    async function emit(session: string, delta: ToolsDelta, turn: string | null): Promise<void> {
-      const turn_id = engine.activeTurn(session) ?? turn
-      const event: TurnEvent = {
-        type: 'tools.changed',
-        ...delta,
-        session_id: session,
-        turn_id,
-        step: null,
-        at: new Date().toISOString(),
-      }
-      await bus.append(session, [{ type: event.type, turn_id, data: JSON.stringify(event) }])
-      await tell(bus, { op: 'revision', session_id: session, revision: delta.tools_revision })
-    }
-
     const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
     const rules = createToolboxRules({
       toolbox: config.toolbox,
@@ -211,7 +195,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
         policy,
         viewOf,
         providers: deployments.providers,
-        emit,
+        emit: (session, delta, turn) => engine.sayToolsChanged(session, delta, turn),
         onMoved: rules.note,
         takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
         log,

@@ -102,7 +102,7 @@ export function useErrors(app: App): void {
     const methods = [...routes.values()]
       .filter(({ pattern }) => pattern.test(path))
       .flatMap((route) => [...route.methods])
-    // A method that is among them found its route, and the route nothing: a file of the page that is none.
+    // The method is allowed, so its route was found and has nothing here: a file of /docs that does not exist.
     if (methods.length === 0 || methods.includes(request.method)) {
       return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
     }

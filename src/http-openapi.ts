@@ -3,6 +3,7 @@ import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
 import type { App } from '../routes/app.ts'
 import { ErrorShape, Json } from '../routes/schemas.ts'
+import { isRecord } from './chat/json.ts'
 
 const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
@@ -107,7 +108,6 @@ function withHeaders(operation: string, responses: Node): Node {
 }
 
 type Node = Record<string, unknown>
-const isNode = (value: unknown): value is Node => typeof value === 'object' && value !== null
 
 /**
  * Moves every schema with a title to `components.schemas`, a reference in its place; says what the generator
@@ -121,7 +121,7 @@ function named<D extends object>(document: D): D {
   }
   const moved = (value: unknown, at = ''): unknown => {
     if (Array.isArray(value)) return value.map((item) => moved(item))
-    if (!isNode(value)) return value
+    if (!isRecord(value)) return value
     if (at === 'requestBody') value.required = needsBody(value)
     const copy = Object.fromEntries(Object.entries(value).map(([key, item]) => [key, moved(item, key)]))
     if (typeof copy.operationId === 'string')
@@ -130,7 +130,7 @@ function named<D extends object>(document: D): D {
     const { title, type, oneOf } = copy
     if (typeof title !== 'string' || (type === undefined && oneOf === undefined)) return copy
     const { title: _, ...schema } = copy
-    return place(title, isNode(schema.discriminator) ? tagged(schema, title) : schema)
+    return place(title, isRecord(schema.discriminator) ? tagged(schema, title) : schema)
   }
   /** A discriminator tells apart only schemas that have a name (OpenAPI 3.1, 4.8.25). */
   const tagged = (schema: Node, title: string): Node => {

@@ -55,7 +55,7 @@ const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  /** Lets one client go each; a set, since a signal walks through its listeners for each that comes or goes. */
+  /** One function a client, which lets it go. A set: an AbortSignal searches its listeners for each that is taken off. */
   const open = new Set<() => void>()
   return {
     closing: shutdown.signal,

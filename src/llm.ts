@@ -16,6 +16,7 @@ import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
 import { createModels, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
 import { scrubber } from './llm/scrub.ts'
+import { logEnd } from './log.ts'
 import type {
   CredentialFacts,
   CredentialSecret,
@@ -25,7 +26,7 @@ import type {
   ReportedModel,
   UpstreamFailure,
 } from './provider.ts'
-import { logEnd, type Metrics } from './telemetry.ts'
+import type { Metrics } from './telemetry.ts'
 
 export { LlmStale } from './llm/exchange.ts'
 

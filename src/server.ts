@@ -30,7 +30,7 @@ const [{ createApp }, { StartupError }, { loadRules }, { createLog }] = await Pr
   import('./app.ts'),
   import('./tools/startup.ts'),
   import('./tools/redact.ts'),
-  import('./telemetry.ts'),
+  import('./log.ts'),
 ])
 const log = createLog(config.logLevel)
 // The MCP SDK writes there what servers call their tools: strangers' words, of several lines if they like.

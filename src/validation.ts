@@ -4,7 +4,7 @@
  */
 import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
-import { stepsOf } from './chat/json.ts'
+import { isRecord, stepsOf } from './chat/json.ts'
 import { parseDuration } from './duration.ts'
 
 /** What is wrong where, and what to do about it. */
@@ -149,27 +149,26 @@ const WORDS: Record<string, (error: ErrorObject) => Said> = {
 }
 
 type Schema = Record<string, unknown>
-const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null
 
 const described = ({ parentSchema }: ErrorObject): string => sentence(parentSchema?.description)
 const sentence = (text: unknown): string => (typeof text === 'string' ? text : '')
 
 function describedField(schema: Schema | undefined, field: string): string {
   const properties = schema?.properties
-  const property = isSchema(properties) ? properties[field] : undefined
-  return isSchema(property) ? sentence(property.description) : ''
+  const property = isRecord(properties) ? properties[field] : undefined
+  return isRecord(property) ? sentence(property.description) : ''
 }
 
 function knownFields(schema: Schema | undefined): string {
-  const names = isSchema(schema?.properties) ? Object.keys(schema.properties) : []
+  const names = isRecord(schema?.properties) ? Object.keys(schema.properties) : []
   return names.length > 0 ? `Known fields here: ${names.join(', ')}` : 'No fields are taken here'
 }
 
 function tagsOf(schema: Schema | undefined, tag: string): unknown[] {
   const branches = Array.isArray(schema?.oneOf) ? schema.oneOf : []
   return branches.flatMap((branch) => {
-    const property = isSchema(branch) && isSchema(branch.properties) ? branch.properties[tag] : undefined
-    if (!isSchema(property)) return []
+    const property = isRecord(branch) && isRecord(branch.properties) ? branch.properties[tag] : undefined
+    if (!isRecord(property)) return []
     return Array.isArray(property.enum) ? property.enum : [property.const]
   })
 }

@@ -13,7 +13,7 @@ const LAYERS: RegExp[] = [
   /^(routes\/|src\/(http|auth|openapi))/,
   /^src\/(turns|builtins|connector|sessions)/,
   /^(src\/(tools|llm|ports|deployments)|providers\/index)/,
-  /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|validation)|^providers\//,
+  /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|log|validation)|^providers\//,
   /^src\/(chat|errors|foreign|addresses|guard|duration)/,
 ]
 

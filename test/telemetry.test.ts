@@ -1,7 +1,5 @@
-import { mock } from 'node:test'
 import t from 'tap'
-import { BatonError } from '../src/errors.ts'
-import { createLog, createMetrics, createPresence, logEnd, METRICS } from '../src/telemetry.ts'
+import { createMetrics, METRICS } from '../src/telemetry.ts'
 
 const USAGE = { input_tokens: 10, output_tokens: 7, reasoning_tokens: 2, cached_tokens: 4 }
 
@@ -105,90 +103,4 @@ t.test('two processes’ worth of metrics do not share a registry', async (t) =>
   t.equal((await samples(a)).get('baton_turns_active'), 1)
   t.equal((await samples(b)).get('baton_turns_active'), 0)
   t.match(a.contentType, 'text/plain')
-})
-
-t.test('a secret under a usual name is not logged', async (t) => {
-  let written = ''
-  const log = createLog('debug', { write: (line: string) => (written += line) })
-  const secrets = {
-    api_key: 'leak-1',
-    access_token: 'leak-2',
-    refresh_token: 'leak-3',
-    client_secret: 'leak-4',
-    authorization: 'leak-5',
-    'x-api-key': 'leak-6',
-  }
-  log.info(secrets, 'at the top')
-  log.info({ credential: secrets }, 'one level down')
-  log.warn({ req: { headers: secrets } }, 'among headers')
-  log.debug({ headers: { cookie: 'leak-7', 'x-goog-api-key': 'leak-8' }, id: 'cred_1' }, 'others')
-  log.trace('below the level')
-  t.notMatch(written, 'leak')
-  t.equal(written.match(/"\*\*\*"/g)?.length, 20)
-  t.match(written, '"id":"cred_1"')
-  t.equal(written.trim().split('\n').length, 4)
-})
-
-t.test('a server that goes away is one line, and one when it is back', async (t) => {
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => mock.timers.reset())
-  const lines: unknown[] = []
-  const log = createLog('info', {
-    write(line) {
-      const { level, msg, reason } = JSON.parse(line)
-      lines.push([level, msg, reason])
-    },
-  })
-  const presence = createPresence(log, 'Redis')
-  presence.back()
-  for (const why of ['no route', 'refused', 'refused']) presence.away(new Error(why))
-  presence.back()
-  mock.timers.tick(4_999)
-  presence.away(new Error('some fail, some do not'))
-  mock.timers.tick(60_000)
-  t.same(lines, [[40, 'Redis is away', 'no route']])
-  presence.back()
-  presence.back()
-  mock.timers.tick(5_000)
-  presence.back()
-  mock.timers.tick(5_000)
-  t.same(lines.slice(1), [[30, 'Redis is back', undefined]])
-  presence.away(new Error('again'))
-  t.same(lines.slice(2), [[40, 'Redis is away', 'again']])
-})
-
-t.test('what fails for a server that is away is for debugging only', async (t) => {
-  const levels = (level: string) => {
-    const lines: unknown[] = []
-    const log = createLog(level, { write: (line) => void lines.push(JSON.parse(line).level) })
-    const cause = new Error('refused')
-    createPresence({ info() {}, warn() {} }, 'Redis').away(cause)
-    const err = new BatonError('unavailable', 'The event bus is away.', { cause })
-    log.warn({ err }, 'an event was lost')
-    log.child({}).error({ err }, 'turn failed')
-    log.warn({ err: new BatonError('internal', 'It broke.') }, 'an event was lost')
-    const refused = new BatonError('unavailable', 'The event bus refused events.', {
-      cause: new Error('why'),
-    })
-    log.warn({ err: refused }, 'an event was lost')
-    log.fatal({ err }, 'the process is ending')
-    log.info('nothing failed')
-    return lines
-  }
-  t.same(levels('info'), [40, 40, 60, 30], 'but what its door has not said')
-  t.same(levels('debug'), [20, 20, 40, 40, 60, 30])
-})
-
-t.test('the end of a turn is one line: a constant message, ids and figures in fields', async (t) => {
-  let written = ''
-  const log = createLog('info', { write: (line: string) => (written += line) })
-  logEnd(log, 'turn ended', { session_id: 'ses_1', turn_id: 'turn_1', state: 'completed', steps: 2, ms: 12 })
-  t.match(JSON.parse(written), {
-    level: 30,
-    msg: 'turn ended',
-    session_id: 'ses_1',
-    turn_id: 'turn_1',
-    steps: 2,
-    ms: 12,
-  })
 })

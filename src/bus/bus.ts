@@ -15,13 +15,13 @@ export interface BusEvent {
   once?: string
   /**
    * The lease under which a turn's owner says it. Dropped once a later owner has spoken in the turn, or the turn's
-   * end is in the log: a process that was frozen does not know that it owns nothing any more. Of a turn that the log
-   * knows nothing of, unless it begins: once a later owner has spoken in the session.
+   * end is in the log: a process that was frozen does not know that it owns nothing any more. Where the log does not
+   * know the turn, and this is not its first event, the newest owner that spoke in the session decides.
    */
   epoch?: number
   /**
-   * It may have been said before, by an owner that died or before its turn waited: where the log is lost since, its
-   * readers get a gap, not the event twice.
+   * It may have been said before, by an owner that died or before its turn waited. If the log was lost since, its
+   * readers get a gap and not the event twice.
    */
   again?: boolean
 }

@@ -7,14 +7,23 @@ import { randomBytes } from 'node:crypto'
 import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 
-/**
- * A place in a session's log: right after the event of this number (`Position` in scripts.ts, with the id as
- * Redis writes it).
- */
-export interface Place {
+/** Where a reader stands: right after the event of this id, `<ms>-<n>`, in this generation of the log. */
+export interface Position {
   generation: string
-  ms: number
-  n: number
+  id: string
+}
+
+/** Milliseconds and counter of an id. */
+export const numbersOf = (id: string): [ms: number, n: number] => {
+  const [ms, n] = id.split('-')
+  return [Number(ms), Number(n)]
+}
+
+/** Less than 0 where `a` comes before `b`. By their numbers: as texts, 10 comes before 9. */
+export const compareIds = (a: string, b: string): number => {
+  const [ams, an] = numbersOf(a)
+  const [bms, bn] = numbersOf(b)
+  return ams - bms || an - bn
 }
 
 const DIGITS = 6
@@ -36,23 +45,25 @@ export function sessionTag(session: string): string {
 /** Names a log until it is lost. */
 export const newGeneration = (): string => randomBytes(DIGITS / 2).toString('hex')
 
-export const formatCursor = (tag: string, { generation, ms, n }: Place): string =>
-  `${ms}-${n}.${tag}${generation}`
+export const formatCursor = (tag: string, { generation, id }: Position): string => `${id}.${tag}${generation}`
+
+/** The id in a cursor that this process made. */
+export const idOf = (cursor: string): string => cursor.slice(0, cursor.indexOf('.'))
 
 const FORM = /^(\d{1,15})-(\d{1,15})\.([0-9a-f]{6})([0-9a-f]{6})$/
 
 /** Throws `invalid_cursor` for what is not a cursor, or is another session's. */
-export function parseCursor(cursor: string, session: string): Place {
+export function parseCursor(cursor: string, session: string): Position {
   const [, ms, n, tag, generation] = FORM.exec(cursor) ?? []
   if (ms === undefined || n === undefined || generation === undefined) {
     throw invalid('The cursor is malformed. Send an id of this stream unchanged, or none.')
   }
   if (tag !== sessionTag(session)) throw invalid('The cursor belongs to another session.')
-  return { generation, ms: Number(ms), n: Number(n) }
+  return { generation, id: `${Number(ms)}-${Number(n)}` }
 }
 
 /** A read's `after`: null for its two words. Throws `invalid_cursor`. */
-export const placeOf = (session: string, after: string): Place | null =>
+export const positionOf = (session: string, after: string): Position | null =>
   after === 'start' || after === 'now' ? null : parseCursor(after, session)
 
 /**

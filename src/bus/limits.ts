@@ -16,5 +16,3 @@ export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, id
 export const MAX_BUFFER = 1 << 20
 /** Events a batch of a replay holds at most. */
 export const PAGE = 500
-/** Every turn's first event: a log that knows a turn but not this event of it has lost its beginning. */
-export const FIRST_EVENT = 'turn.created'

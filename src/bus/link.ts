@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis, type RedisOptions } from 'ioredis'
 import type { Logger } from 'pino'
 import { BatonError } from '../errors.ts'
-import { createPresence } from '../telemetry.ts'
+import { createPresence } from '../log.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000

@@ -2,11 +2,19 @@
  * The bus of a single process. Readers share each session's log and keep only their place in it, so that
  * a reader costs no copy; the log is bounded in events and bytes, and all logs together in bytes.
  */
-import { isTerminal } from '../chat/event.ts'
+import { FIRST_EVENT, isTerminal } from '../chat/event.ts'
 import type { Metrics } from '../telemetry.ts'
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions, Topic } from './bus.ts'
-import { formatCursor, newGeneration, type Place, parseCursor, placeOf, sessionTag } from './cursor.ts'
-import { FIRST_EVENT, LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
+import {
+  formatCursor,
+  newGeneration,
+  numbersOf,
+  type Position,
+  parseCursor,
+  positionOf,
+  sessionTag,
+} from './cursor.ts'
+import { LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
 import { createMemoryPlaces } from './places.ts'
 
 interface MemoryBusDeps {
@@ -76,7 +84,11 @@ class Log {
 
   /** The place after the newest event. */
   cursor(): string {
-    return formatCursor(this.tag, { generation: this.generation, ms: this.lastMs, n: this.last })
+    return this.#cursorAt(this.last)
+  }
+
+  #cursorAt(n: number): string {
+    return formatCursor(this.tag, { generation: this.generation, id: `${this.lastMs}-${n}` })
   }
 
   append(event: BusEvent): string {
@@ -87,8 +99,7 @@ class Log {
     this.lastMs = Math.max(this.lastMs, this.now())
     const n = this.last + 1
     const { type, turn_id, data, epoch = 0 } = event
-    const place: Place = { generation: this.generation, ms: this.lastMs, n }
-    const logged: LoggedEvent = { cursor: formatCursor(this.tag, place), type, turn_id, data }
+    const logged: LoggedEvent = { cursor: this.#cursorAt(n), type, turn_id, data }
     this.total += weight(logged)
     this.events.push(logged)
     this.ends.push(this.total)
@@ -136,7 +147,7 @@ const weight = (event: LoggedEvent): number => event.data.length + OVERHEAD
  */
 class Following implements AsyncIterator<ReadItem>, Reader {
   readonly #open: () => Log
-  readonly #place: Place | null
+  readonly #from: Position | null
   readonly #options: ReadOptions
   /** Null before the first `next` */
   #log: Log | null = null
@@ -146,9 +157,9 @@ class Following implements AsyncIterator<ReadItem>, Reader {
   #isOver = false
   #asked: ((result: IteratorResult<ReadItem>) => void) | null = null
 
-  constructor(open: () => Log, place: Place | null, options: ReadOptions) {
+  constructor(open: () => Log, from: Position | null, options: ReadOptions) {
     this.#open = open
-    this.#place = place
+    this.#from = from
     this.#options = options
   }
 
@@ -204,7 +215,7 @@ class Following implements AsyncIterator<ReadItem>, Reader {
     log.readers.add(this)
     this.#options.signal.addEventListener('abort', this.wake)
     this.#history = log.total
-    const start = startOf(log, this.#place, this.#options)
+    const start = startOf(log, this.#from, this.#options)
     this.#next = start ?? log.last + 1
     return start !== null
   }
@@ -281,15 +292,16 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
       return Promise.resolve(cursors)
     },
     read(session, options) {
-      const place = placeOf(session, options.after)
-      return { [Symbol.asyncIterator]: () => new Following(() => logOf(session), place, options) }
+      const from = positionOf(session, options.after)
+      return { [Symbol.asyncIterator]: () => new Following(() => logOf(session), from, options) }
     },
     async pastEnd(session, turn, cursor, hasEnded) {
-      const place = parseCursor(cursor, session)
+      const position = parseCursor(cursor, session)
       const log = logs.get(session)
-      if (!log || !isKept(log, place)) return false
+      const n = log ? keptNumber(log, position) : null
+      if (!log || n === null) return false
       const marks = log.turns.get(turn)
-      return marks ? marks.end !== null && place.n >= marks.end : hasEnded
+      return marks ? marks.end !== null && n >= marks.end : hasEnded
     },
     async drop(session) {
       const log = logs.get(session)
@@ -321,17 +333,22 @@ export function createMemoryBus(deps: MemoryBusDeps = {}): Bus {
 }
 
 /** The number of the first event to read; null when it, or one after it, is lost. */
-function startOf(log: Log, place: Place | null, { after, turn, begun }: ReadOptions): number | null {
-  if (place) return isKept(log, place) ? place.n + 1 : null
+function startOf(log: Log, from: Position | null, { after, turn, begun }: ReadOptions): number | null {
+  if (from) {
+    const n = keptNumber(log, from)
+    return n === null ? null : n + 1
+  }
   if (after === 'now') return log.last + 1
   if (turn === undefined) return log.base
   const marks = log.turns.get(turn)
   return marks ? marks.first : begun ? null : log.last + 1
 }
 
-function isKept(log: Log, place: Place): boolean {
-  const isReal = place.generation === log.generation && place.n <= log.last && place.ms <= log.lastMs
-  return isReal && place.n >= log.base - 1
+/** The number of the event that the position is right after; null where what follows it is not kept. */
+function keptNumber(log: Log, { generation, id }: Position): number | null {
+  const [ms, n] = numbersOf(id)
+  const isReal = generation === log.generation && n <= log.last && ms <= log.lastMs
+  return isReal && n >= log.base - 1 ? n : null
 }
 
 const isOver = (log: Log, turn: string | undefined, next: number): boolean => {

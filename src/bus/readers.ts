@@ -7,20 +7,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { LoggedEvent, ReadItem, ReadOptions } from './bus.ts'
-import { type Place, sessionTag } from './cursor.ts'
+import { compareIds, formatCursor, idOf, type Position, sessionTag } from './cursor.ts'
 import { MAX_BUFFER, PAGE } from './limits.ts'
 import type { Link } from './link.ts'
-import {
-  compareIds,
-  cursorOf,
-  idOf,
-  type Page,
-  type Position,
-  positionOf,
-  readSaid,
-  type Said,
-  type Scripts,
-} from './scripts.ts'
+import { type Page, readSaid, type Said, type Scripts } from './scripts.ts'
 
 /** Bytes of one page of a replay. */
 const PAGE_BYTES = 512 << 10
@@ -55,7 +45,7 @@ interface Hub {
 }
 
 export interface Readers {
-  read(session: string, place: Place | null, options: ReadOptions): AsyncIterable<ReadItem>
+  read(session: string, from: Position | null, options: ReadOptions): AsyncIterable<ReadItem>
   /** A message on the channel of this session. */
   hear(session: string, message: string): void
   /** The connection was gone for a while: every reader asks the log. */
@@ -137,12 +127,16 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
     return null
   }
 
-  async function* read(session: string, place: Place | null, options: ReadOptions): AsyncGenerator<ReadItem> {
+  async function* read(
+    session: string,
+    from: Position | null,
+    options: ReadOptions,
+  ): AsyncGenerator<ReadItem> {
     const { signal, turn, after, maxBuffer = MAX_BUFFER } = options
     const ear = newEar(maxBuffer)
     const hub = join(session, ear)
     signal.addEventListener('abort', ear.wake)
-    let position: Position | null = place && positionOf(place)
+    let position = from
     let hasBegun = false
     try {
       await hub.listening
@@ -156,7 +150,7 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
         if (!page || signal.aborted) return
         hasBegun = true
         position = page.position
-        if (page.isGap) yield { gap: true, cursor: cursorOf(hub.tag, position) }
+        if (page.isGap) yield { gap: true, cursor: formatCursor(hub.tag, position) }
         const events = ofTurn(page.events, turn)
         if (events.length > 0) yield { events }
         if (page.isOver) return
@@ -228,16 +222,16 @@ function understand(heard: readonly (Said | null)[], position: Position) {
   for (const said of heard) {
     if (!said) return { events, position, isWhole: true, isDropped: true }
     const newest = said.events.at(-1)
-    const isLater = newest !== undefined && compareIds(idOf(newest), id) > 0
+    const isLater = newest !== undefined && compareIds(idOf(newest.cursor), id) > 0
     const follows =
       said.generation === generation
         ? said.before === id
-        : // The log expired or was flushed, but whoever listened has missed nothing. Heard late, it may be lost again.
+        : // The log expired or was flushed, but whoever listened has missed nothing. If it was heard late, that log may be lost too.
           said.before === 'fresh' && isLater
     if (follows) {
       events.push(...said.events)
       generation = said.generation
-      if (newest) id = idOf(newest)
+      if (newest) id = idOf(newest.cursor)
     } else if (said.generation !== generation || !newest || isLater) {
       return { events, position: { generation, id }, isWhole: false, isDropped: false }
     }

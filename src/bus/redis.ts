@@ -8,11 +8,11 @@ import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
 import { createAppends } from './appends.ts'
 import type { Bus, Topic } from './bus.ts'
-import { parseCursor, placeOf } from './cursor.ts'
+import { parseCursor, positionOf } from './cursor.ts'
 import { LOG_LIMITS, type LogLimits } from './limits.ts'
 import { createLink } from './link.ts'
 import { createReaders } from './readers.ts'
-import { createScripts, positionOf } from './scripts.ts'
+import { createScripts } from './scripts.ts'
 import { createSharedPlaces, type SharedPlaces } from './shared-places.ts'
 
 export interface RedisBusDeps {
@@ -65,10 +65,10 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   return {
     kind: 'redis',
     append: appends.append,
-    read: (session, options) => readers.read(session, placeOf(session, options.after), options),
+    read: (session, options) => readers.read(session, positionOf(session, options.after), options),
     pastEnd: async (session, turn, cursor, hasEnded) => {
-      const place = parseCursor(cursor, session)
-      return link.persist(() => scripts.pastEnd(session, turn, positionOf(place), hasEnded))
+      const position = parseCursor(cursor, session)
+      return link.persist(() => scripts.pastEnd(session, turn, position, hasEnded))
     },
     drop,
     async publish(topic, message) {

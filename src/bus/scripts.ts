@@ -8,9 +8,9 @@
  * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
  * newest owner that spoke.
  */
-import { TERMINAL } from '../chat/event.ts'
+import { FIRST_EVENT, TERMINAL } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent } from './bus.ts'
-import { type Place, sessionTag } from './cursor.ts'
+import { compareIds, formatCursor, type Position, sessionTag } from './cursor.ts'
 import type { LogLimits } from './limits.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
@@ -65,7 +65,7 @@ local writer, number = 'w:' .. ARGV[4], ARGV[5]
 local function mark(s, id, kind, turn, once)
   if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
   if turn == '' then return end
-  redis.call('HSETNX', s.meta, 'f:' .. turn, kind == 'turn.created' and id or '?')
+  redis.call('HSETNX', s.meta, 'f:' .. turn, kind == '${FIRST_EVENT}' and id or '?')
   if ${IS_TERMINAL} then
     redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
@@ -106,7 +106,7 @@ end
 local function isStale(s, kind, turn, epoch)
   local m = redis.call('HMGET', s.meta, 'p:' .. turn, 'e:' .. turn, 'f:' .. turn)
   local newest = tonumber(m[1] or '0')
-  if not m[3] and kind ~= 'turn.created' then newest = s.epoch end
+  if not m[3] and kind ~= '${FIRST_EVENT}' then newest = s.epoch end
   if m[2] or epoch < newest then return true end
   if epoch > newest or not m[1] then redis.call('HSET', s.meta, 'p:' .. turn, epoch) end
   if epoch > s.epoch then
@@ -226,11 +226,6 @@ redis.call('PUBLISH', ARGV[1], '')
 return 1
 `)
 
-/** Where a reader stands: right after the event of this id, in this generation of the log. */
-export interface Position {
-  generation: string
-  id: string
-}
 /** What goes into one session's log. */
 export interface Group {
   session: string
@@ -255,16 +250,6 @@ export interface Said {
   before: string | 'fresh' | 'lost'
   events: LoggedEvent[]
 }
-
-/** Less than 0 where `a` comes before `b`. By their numbers: as texts, 10 comes before 9. */
-export const compareIds = (a: string, b: string): number => {
-  const [ams, an] = a.split('-')
-  const [bms, bn] = b.split('-')
-  return Number(ams) - Number(bms) || Number(an) - Number(bn)
-}
-export const idOf = ({ cursor }: LoggedEvent): string => cursor.slice(0, cursor.indexOf('.'))
-export const cursorOf = (tag: string, { generation, id }: Position): string => `${id}.${tag}${generation}`
-export const positionOf = ({ generation, ms, n }: Place): Position => ({ generation, id: `${ms}-${n}` })
 
 /** The keys of a session lie in one slot of a cluster. */
 const keysOf = (session: string) => [`baton:{${session}}:log`, `baton:{${session}}:meta`]
@@ -300,7 +285,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
           return new Error(`Redis refused events: ${words}`)
         }
         const tag = sessionTag(session)
-        return ids.map((id) => cursorOf(tag, { generation, id }))
+        return ids.map((id) => formatCursor(tag, { generation, id }))
       })
     },
     async read(
@@ -356,7 +341,12 @@ function eventsIn(parts: readonly string[], start: number, tag: string, generati
   const events: LoggedEvent[] = []
   for (let i = start; i + 3 < parts.length; i += 4) {
     const [id = '', type = '', turn = '', data = ''] = parts.slice(i, i + 4)
-    events.push({ cursor: cursorOf(tag, { generation, id }), type, turn_id: turn === '' ? null : turn, data })
+    events.push({
+      cursor: formatCursor(tag, { generation, id }),
+      type,
+      turn_id: turn === '' ? null : turn,
+      data,
+    })
   }
   return events
 }

@@ -85,5 +85,7 @@ export type TurnEventBody =
 
 export type TurnEvent = TurnEventBody & EventHead
 
+/** Every turn's first event: a log that knows a turn but not this event of it has lost its beginning. */
+export const FIRST_EVENT = 'turn.created'
 export const TERMINAL = ['turn.completed', 'turn.failed', 'turn.cancelled'] as const
 export const isTerminal = (type: string): boolean => (TERMINAL as readonly string[]).includes(type)

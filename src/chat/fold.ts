@@ -5,11 +5,6 @@
 import type { ModelEvent, StepFinish } from './event.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from './message.ts'
 
-interface Open {
-  kind: 'text' | 'reasoning' | 'tool_call'
-  text: string
-}
-
 export interface Fold {
   add(event: ModelEvent): void
   /** The finished parts, in the order of their index. */
@@ -21,25 +16,21 @@ export interface Fold {
 }
 
 export function createFold(): Fold {
-  const open = new Map<number, Open>()
+  /** Texts that are still growing; of all else only the finished part counts */
+  const open = new Map<number, string>()
   const done = new Map<number, AssistantPart>()
   let usage = NO_USAGE
-  let finish: { reason: StepFinish; invalid_call?: string } | null = null
-  const grow = (index: number, kind: Open['kind'], text: string) => {
-    const part = open.get(index)
-    if (part) part.text += text
-    else open.set(index, { kind, text })
-  }
-  const inOrder = <T>(map: Map<number, T>) => [...map].sort(([a], [b]) => a - b)
+  let finish: ReturnType<Fold['finish']> = null
+  const inOrder = <T>(map: Map<number, T>) => [...map].sort(([a], [b]) => a - b).map(([, value]) => value)
   return {
     add(event) {
       switch (event.type) {
         case 'text.delta':
-          return grow(event.index, 'text', event.text)
+          open.set(event.index, (open.get(event.index) ?? '') + event.text)
+          return
         case 'reasoning.delta':
-          return grow(event.index, 'reasoning', event.text)
         case 'tool_call.delta':
-          return grow(event.index, 'tool_call', event.arguments_delta)
+          return
         case 'part':
           open.delete(event.index)
           done.set(event.index, event.part)
@@ -57,14 +48,12 @@ export function createFold(): Fold {
           return event satisfies never
       }
     },
-    parts: () => inOrder(done).map(([, part]) => part),
+    parts: () => inOrder(done),
     textSoFar() {
       const texts = new Map<number, string>()
       for (const [index, part] of done) if (part.type === 'text') texts.set(index, part.text)
-      for (const [index, part] of open) if (part.kind === 'text') texts.set(index, part.text)
-      return inOrder(texts)
-        .map(([, text]) => text)
-        .join('')
+      for (const [index, text] of open) texts.set(index, text)
+      return inOrder(texts).join('')
     },
     usage: () => usage,
     finish: () => finish,

@@ -1,7 +1,7 @@
 /** Opens the store: a PostgreSQL server where there is one, else the embedded one; its schema is the code's. */
 import type { Logger } from 'pino'
 import { BatonError, isUnavailable } from '../errors.ts'
-import { createPresence } from '../telemetry.ts'
+import { createPresence } from '../log.ts'
 import { createAudit } from './audit.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'

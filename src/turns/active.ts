@@ -2,7 +2,7 @@
  * A turn that this process owns and runs: the one place where a wish from outside (cancel, restart, a tool
  * taken away) meets the loop. The loop says which phase it is in; wishes act at once where they can.
  */
-import type { AnnouncedEvent, Fence, Session, Turn } from '../store/store.ts'
+import type { AnnouncedEvent, Fence, Session, Turn, TurnStart } from '../store/store.ts'
 
 /** Why a signal was aborted; the loop tells them apart by identity. */
 export const CANCELLED = Symbol('cancelled')
@@ -16,6 +16,13 @@ export const TOOL_REMOVED = Symbol('tool removed')
  * `tools`: nothing to restart
  */
 export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
+
+/** How this process came to own a turn; a recovered one brings what its last owner may not have said. */
+export type Entry =
+  /** `start`: it begins right where it was opened, and its first step need not read anything */
+  | { kind: 'fresh'; start?: TurnStart | null }
+  | { kind: 'resumed' }
+  | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 
 export interface ActiveTurn {
   readonly turn: Turn

@@ -7,38 +7,31 @@ import { newId } from '../chat/ids.ts'
 import { type Outcome, type ToolCallPart, type ToolResultPart, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
-import type { DeclaredTool } from '../tools/execute.ts'
+import type { Overlay } from '../tools/overlay.ts'
 import { CANCELLED, DRAINING } from './active.ts'
+import { event, say } from './events.ts'
 import { completion, isSame, type Job, runJob, sayCompleted } from './job.ts'
-import { type Prepared, prepareStep } from './prepare.ts'
-import { commit, committedSteps, connectorsIn, event, type Run, say } from './run.ts'
+import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
 
 /** Of one step: a model that repeats itself writes thousands, and each is a row, a result and its events. */
 const MOST_CALLS = 128
 const TOO_MANY = `The call was not run: it is beyond the ${MOST_CALLS} that one step may make. Ask again for what is still needed.`
 
-/** What a committed step leaves to do. */
-export interface PendingCalls {
-  calls: ToolCallPart[]
-  executions: NewExecution[]
-  overlay: Prepared['overlay']
-}
-
-/** The ledger rows of a step's calls, made before the step is committed. */
-export async function newExecutions(
+/** A step's calls, and their rows in the ledger, made before the step is committed. */
+export async function planCalls(
   run: Run,
-  overlay: Prepared['overlay'],
+  overlay: Overlay,
   calls: ToolCallPart[],
-): Promise<NewExecution[]> {
+): Promise<{ jobs: Job[]; executions: NewExecution[] }> {
   const { active, deps } = run
   const connectors = await connectorsOf(run)
-  const made = calls.map(async (call, i): Promise<NewExecution> => {
-    const declared = overlay.byExposed.get(exposedName(call.name))
-    const connector = connectorOf(declared, connectors)
+  const opened = calls.map(async (call, i) => {
+    const job = newJob(call, newId('exec'), overlay, connectors)
+    const { declared, connector } = job
     const isSound = i < MOST_CALLS && declared !== undefined && call.arguments_text === undefined
-    const mustWait = isSound && deps.policy.needsApproval(declared.tool, connector)
-    return {
-      id: newId('exec'),
+    job.waits = isSound && deps.policy.needsApproval(declared.tool, connector)
+    const execution: NewExecution = {
+      id: job.exec_id,
       turn_id: active.turn.id,
       step: run.index,
       call_id: call.call_id,
@@ -46,30 +39,20 @@ export async function newExecutions(
       connector: connector?.name ?? null,
       tools_revision: overlay.revision,
       arguments: await deps.executor.redactArguments(call.arguments),
-      state: mustWait ? 'awaiting_approval' : 'started',
+      state: job.waits ? 'awaiting_approval' : 'started',
       repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
-      ...(mustWait ? { lapses_in: deps.settings.approvalSeconds } : {}),
+      ...(job.waits ? { lapses_in: deps.settings.approvalSeconds } : {}),
     }
+    return { job, execution }
   })
-  return Promise.all(made)
+  const all = await Promise.all(opened)
+  return { jobs: all.map(({ job }) => job), executions: all.map(({ execution }) => execution) }
 }
 
 /** Runs a step's calls. True: go on with the next step. False: the turn ended or waits for input. */
-export async function runCalls(run: Run, pending: PendingCalls): Promise<boolean> {
-  const connectors = await connectorsOf(run)
-  const jobs = pending.calls.map(async (call, i): Promise<Job> => {
-    const declared = pending.overlay.byExposed.get(exposedName(call.name))
-    const execution = pending.executions[i]
-    const job: Job = {
-      call,
-      exec_id: execution?.id ?? newId('exec'),
-      declared,
-      connector: connectorOf(declared, connectors),
-      waits: execution?.state === 'awaiting_approval',
-    }
-    return i < MOST_CALLS ? job : unrun(run, job, 'error', TOO_MANY)
-  })
-  return settleAll(run, await Promise.all(jobs))
+export async function runCalls(run: Run, jobs: Job[]): Promise<boolean> {
+  await Promise.all(jobs.slice(MOST_CALLS).map((job) => leaveUnrun(run, job, 'error', TOO_MANY)))
+  return settleAll(run, jobs)
 }
 
 /**
@@ -77,10 +60,8 @@ export async function runCalls(run: Run, pending: PendingCalls): Promise<boolean
  * runCalls. A call that was started and not finished runs again only if it said that it may.
  */
 export async function resumeCalls(run: Run): Promise<boolean | null> {
-  const last = run.history.at(-1)
-  if (last?.role !== 'assistant' || last.turn_id !== run.active.turn.id) return null
-  const calls = toolCalls(last)
-  if (calls.length === 0) return null
+  const last = unansweredCalls(run)
+  if (!last) return null
   // These calls are those of the step that is committed already: the one before `index`.
   run.index--
   const { deps, active } = run
@@ -89,16 +70,15 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
     deps.store.executions.ofTurn(active.turn.id),
     deps.tools.newest(active.session.id),
   ])
-  const { overlay } = prepareStep(run, registry, true)
+  const overlay = deps.tools.overlay(registry, deps.deploymentFor(run.provider, run.credential))
   const rows = new Map(ledger.map((row) => [row.call_id, row]))
   const jobs = await Promise.all(
-    calls.map(async (call, i) => {
-      const declared = overlay.byExposed.get(exposedName(call.name))
-      const connector = connectorOf(declared, connectors)
-      const job: Job = { call, exec_id: newId('exec'), declared, connector, waits: false }
+    last.calls.map(async (call, i) => {
       const row = rows.get(call.call_id)
-      if (i < MOST_CALLS || row?.state === 'settled') return resumeJob(run, job, row, last.created_at)
-      return unrun(run, row ? { ...job, exec_id: row.id } : job, 'error', TOO_MANY)
+      const job = newJob(call, row?.id ?? newId('exec'), overlay, connectors)
+      if (i < MOST_CALLS || row?.state === 'settled') await resumeJob(run, job, row, last.asked_at)
+      else await leaveUnrun(run, job, 'error', TOO_MANY)
+      return job
     }),
   )
   const goesOn = await settleAll(run, jobs)
@@ -111,85 +91,109 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
  * written, when its last step left none open.
  */
 export async function abandonCalls(run: Committing, end: TurnEnd): Promise<boolean> {
-  const last = run.history.at(-1)
-  const calls = last?.role === 'assistant' && last.turn_id === run.active.turn.id ? toolCalls(last) : []
-  if (calls.length === 0) return false
+  const last = unansweredCalls(run)
+  if (!last) return false
   const ledger = await run.deps.store.executions.ofTurn(run.active.turn.id)
   // `run.index` may be that step's still or the next one's: it depends on where the turn was given up.
   const step = { ...run, index: committedSteps(run.active.turn) - 1 }
-  const jobs = calls.map(async (call): Promise<Job> => {
+  const jobs = last.calls.map(async (call) => {
     const row = ledger.find((one) => one.call_id === call.call_id)
-    const exec_id = row?.id ?? newId('exec')
-    const job: Job = { call, exec_id, declared: undefined, connector: null, waits: false }
-    if (row?.state === 'settled' && row.result) return { ...job, ...settledBefore(row, row.result) }
-    if (row?.state === 'awaiting_approval') return unrun(run, job, 'cancelled', NOT_RUN)
-    if (row && isNoCall(job, row)) return unrun(run, job, 'error', NO_CALL)
-    return unrun(run, job, 'outcome_unknown', LOST)
+    const job = newJob(call, row?.id ?? newId('exec'))
+    if (row?.state === 'settled' && row.result) takeResult(job, row, row.result)
+    else if (row?.state === 'awaiting_approval') await leaveUnrun(run, job, 'cancelled', NOT_RUN)
+    else if (row && isNoCall(job, row)) await leaveUnrun(run, job, 'error', NO_CALL)
+    else await leaveUnrun(run, job, 'outcome_unknown', LOST)
+    return job
   })
   await commitResults(step, await Promise.all(jobs), end)
   return true
 }
 
-/** The call with a result that no run of it gave. */
-async function unrun(
-  run: Pick<Run, 'deps'>,
+/** The calls that the turn's last step made and that have no results yet; null where there are none. */
+function unansweredCalls({ history, active }: Pick<Run, 'history' | 'active'>) {
+  const last = history.at(-1)
+  if (last?.role !== 'assistant' || last.turn_id !== active.turn.id) return null
+  const calls = toolCalls(last)
+  return calls.length === 0 ? null : { calls, asked_at: last.created_at }
+}
+
+/** Without an overlay: of a call that is not to run. */
+function newJob(
+  call: ToolCallPart,
+  exec_id: string,
+  overlay?: Overlay,
+  connectors?: ReadonlyMap<string, Connector>,
+): Job {
+  const declared = overlay?.byExposed.get(exposedName(call.name))
+  const connector = connectors?.get(declared?.tool.connector_id ?? '') ?? null
+  return { call, exec_id, declared, connector, waits: false }
+}
+
+/** Settles the call with a result that no run of it gave. */
+async function leaveUnrun(
+  { deps }: Pick<Run, 'deps'>,
   job: Job,
   outcome: Exclude<Outcome, 'ok'>,
   text: string,
-): Promise<Job> {
-  const settled = await run.deps.executor.settleUnrun(job.call, job.exec_id, outcome, text)
-  return { ...job, ...settled }
+): Promise<void> {
+  Object.assign(job, await deps.executor.settleUnrun(job.call, job.exec_id, outcome, text))
+}
+
+/** The result that the ledger has of it. */
+function takeResult(job: Job, { duration_ms }: Execution, result: ToolResultPart): void {
+  Object.assign(job, { result, duration_ms: duration_ms ?? 0 })
 }
 
 /** The call was asked of another server: this one took over its name since, or is younger than the call. */
 const isOthers = (row: Execution, connector: Connector | null, asked_at: string): boolean =>
   connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
 
-/** There was nothing to call, for whoever had it. A tool of no server that may be called again is a built-in. */
+/** It could not be run by any owner: no such tool, or no JSON. A row without a server that may be repeated is a built-in's. */
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
   call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
-async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<Job> {
+/** Settles the job where its row says how; else it waits for a person, or is to run. */
+async function resumeJob(run: Run, job: Job, row: Execution | undefined, asked_at: string): Promise<void> {
   const { store, sealed } = run.deps
-  // None is without its row; one that is was begun by nobody that could be asked.
-  if (!row) return unrun(run, job, 'outcome_unknown', LOST)
-  const known = { ...job, exec_id: row.id }
+  // Every call has a row. Were one missing, nobody could say whether its call ran.
+  if (!row) return leaveUnrun(run, job, 'outcome_unknown', LOST)
   if (row.state === 'settled') {
-    if (!row.result)
-      return unrun(run, known, 'outcome_unknown', 'The result of this call was lost with its server.')
-    const settled = { ...known, ...settledBefore(row, row.result) }
-    sayCompleted(run, settled)
-    return settled
+    if (!row.result) return leaveUnrun(run, job, 'outcome_unknown', RESULT_LOST)
+    takeResult(job, row, row.result)
+    return sayCompleted(run, job)
   }
   const isVain = isNoCall(job, row)
   const isGone = !isVain && isOthers(row, job.connector, asked_at)
-  // Without its tool, or with a turn that is only to be cancelled, it would be told as never called.
+  // Run again without its tool, or in a turn that is being cancelled, it would be settled as never called.
   const isCancelled = run.active.stop.signal.reason === CANCELLED
   const mayRepeat = row.repeatable && !isGone && !isCancelled && job.declared
-  if (row.state === 'started' && !isVain && !mayRepeat) return unrun(run, known, 'outcome_unknown', LOST)
-  if (isGone) return unrun(run, known, 'cancelled', SERVER_CHANGED)
+  if (row.state === 'started' && !isVain && !mayRepeat) return leaveUnrun(run, job, 'outcome_unknown', LOST)
+  if (isGone) return leaveUnrun(run, job, 'cancelled', SERVER_CHANGED)
   if (row.state === 'awaiting_approval') {
-    if (!row.approval) return { ...known, waits: true }
-    const { decision, reason } = row.approval
-    if (decision === 'expired') {
-      return reason === TOOL_GONE
-        ? unrun(run, known, 'cancelled', TOOL_GONE)
-        : unrun(run, known, 'denied', 'The call was not run: nobody approved it in time.')
+    if (!row.approval) {
+      job.waits = true
+      return
     }
-    if (decision === 'deny')
-      return unrun(run, known, 'denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
+    const refused = refusalIn(row.approval)
+    if (refused) return leaveUnrun(run, job, ...refused)
   }
-  // Of one that was started, too: what runs again is what was approved. Opened first: a call that is begun counts as run.
+  // Also of one that was started: what runs again is what was approved. Opened before `begin`, after which it counts as run.
   const edit = row.approval?.sealed_arguments
-  const edited = edit ? sealed.open(edit, row.id) : null
+  if (edit) job.edited = sealed.open(edit, row.id)
   await store.executions.begin(run.active.fence, row.id)
-  return edited ? { ...known, edited } : known
 }
 
-const settledBefore = ({ duration_ms }: Execution, result: ToolResultPart) => ({
-  result,
-  duration_ms: duration_ms ?? 0,
-})
+/** What was decided against a call, and how that is told; null: it may run. */
+function refusalIn({
+  decision,
+  reason,
+}: NonNullable<Execution['approval']>): [outcome: 'cancelled' | 'denied', text: string] | null {
+  if (decision === 'approve') return null
+  if (decision === 'deny') return ['denied', `The call was denied${reason ? `: ${reason}` : '.'}`]
+  return reason === TOOL_GONE
+    ? ['cancelled', TOOL_GONE]
+    : ['denied', 'The call was not run: nobody approved it in time.']
+}
 
 /** Why a call that waited for a person is settled without one. */
 export const TOOL_GONE = 'The call was not run: its tool was taken out of this conversation while it waited.'
@@ -199,6 +203,8 @@ const SERVER_CHANGED = "The call was not run: its tool's server was replaced or 
 const NOT_RUN = 'The call was not run: its turn ended while it waited.'
 
 const NO_CALL = 'The call was not run: there was no such tool, or its arguments were no JSON.'
+
+const RESULT_LOST = 'The result of this call was lost with its server.'
 
 const LOST =
   'The server that ran this call went away before its result was known. It may or may not have taken effect.'
@@ -244,18 +250,15 @@ async function withdraw(run: Run, waiting: readonly Job[]): Promise<void> {
         tool.canonical_name === job.call.name && tool.enabled && (!declared || isSame(declared.tool, tool)),
     )
     if (isThere) continue
-    Object.assign(job, await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', TOOL_GONE))
+    await leaveUnrun(run, job, 'cancelled', TOOL_GONE)
   }
 }
 
 /** The turn is stopped: a cancel settles what is open and ends it; anything else leaves it to the next owner. */
 async function stopHere(run: Run, jobs: Job[]): Promise<false> {
   if (run.active.stop.signal.reason !== CANCELLED) throw run.active.stop.signal.reason
-  for (const job of jobs) {
-    if (job.result) continue
-    const text = 'The call was not run: the turn was cancelled.'
-    Object.assign(job, await run.deps.executor.settleUnrun(job.call, job.exec_id, 'cancelled', text))
-  }
+  const text = 'The call was not run: the turn was cancelled.'
+  for (const job of jobs) if (!job.result) await leaveUnrun(run, job, 'cancelled', text)
   await commitResults(run, jobs, { state: 'cancelled', finish_reason: null, error: null })
   return false
 }
@@ -263,7 +266,7 @@ async function stopHere(run: Run, jobs: Job[]): Promise<false> {
 async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
   const key = `${active.turn.id}:awaiting:${run.index}`
-  const body = event(active, run.index, { type: 'turn.awaiting_input' })
+  const body = event(active.turn, run.index, { type: 'turn.awaiting_input' })
   const settlements = jobs.flatMap((job) => job.settlement ?? [])
   active.turn.state = 'awaiting_input'
   await commit(run, { state: 'awaiting_input', settlements, events: [{ key, event: body }] })
@@ -296,8 +299,3 @@ async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
   run.connectors = connectors
   return connectors.byId
 }
-
-const connectorOf = (
-  declared: DeclaredTool | undefined,
-  connectors: ReadonlyMap<string, Connector>,
-): Connector | null => connectors.get(declared?.tool.connector_id ?? '') ?? null

@@ -6,8 +6,8 @@ import type { Caller, Turns } from '../ports.ts'
 import type { Turn } from '../store/store.ts'
 import { CANCELLED, requestStop } from './active.ts'
 import { tell } from './control.ts'
-import type { EngineState } from './leases.ts'
-import { announcedEnd, append } from './run.ts'
+import { announcedEnd, append } from './events.ts'
+import type { Owned } from './owned.ts'
 import { findTurn, type Wait } from './wait.ts'
 
 /** How long a waiting cancel gives the running turn to end. */
@@ -17,7 +17,7 @@ const DEADLINE_MS = 10_000
 
 /** `noteAnnounced`: the end of this turn is in the stream. */
 export function createCancel(
-  { deps: { store, bus, log }, active, resume }: EngineState,
+  { deps: { store, bus, log }, active, resume }: Owned,
   wait: Wait,
   noteAnnounced: (turn: string) => void,
 ): Turns['cancel'] {
@@ -42,7 +42,7 @@ export function createCancel(
 
   async function endQueued(turn: Turn): Promise<void> {
     const end = { state: 'cancelled', finish_reason: null, error: null } as const
-    const word = announcedEnd({ turn }, end)
+    const word = announcedEnd(turn, end)
     // It may have begun to run meanwhile: then its owner sees the request before its first step.
     if (!(await store.turns.endQueued(turn, end, [word]))) return
     await append(bus, word).then(

@@ -1,5 +1,9 @@
-/** What an owner of turns, or all replicas, must hear: the messages of the bus's topic `control`. */
+/**
+ * What replicas tell and ask each other of turns: the messages of the bus's topic `control`. Any of them may be lost, and
+ * nobody answers for an owner that died: then it is not claimed that anything was done.
+ */
 import type { Bus } from '../bus/bus.ts'
+import { newId } from '../chat/ids.ts'
 import type { Apply } from '../ports.ts'
 import type { RestartAnswer } from './active.ts'
 
@@ -17,5 +21,33 @@ export type Wish = { session_id: string; ask?: string } & (
   | { op: 'tools'; apply: Apply; removed: string[]; revision: number }
 )
 
-export const tell = (bus: Pick<Bus, 'publish'>, control: Control): Promise<void> =>
+type Speaking = Pick<Bus, 'publish'>
+
+export const tell = (bus: Speaking, control: Control): Promise<void> =>
   bus.publish('control', JSON.stringify(control))
+
+const ANSWER_MS = 1_000
+
+/** Wishes that only a turn's owner can answer: each is told under an id, with which its answer comes back. */
+export function createAsks(bus: Speaking) {
+  const open = new Map<string, (answer: RestartAnswer) => void>()
+  return {
+    /** Null: nobody answered in time. */
+    async ask(wish: Wish): Promise<RestartAnswer | null> {
+      const ask = newId('req')
+      let timer: NodeJS.Timeout | undefined
+      const answered = new Promise<RestartAnswer | null>((resolve) => {
+        open.set(ask, resolve)
+        timer = setTimeout(() => resolve(null), ANSWER_MS)
+      })
+      try {
+        await tell(bus, { ...wish, ask })
+        return await answered
+      } finally {
+        clearTimeout(timer)
+        open.delete(ask)
+      }
+    },
+    answered: (ask: string, answer: RestartAnswer) => open.get(ask)?.(answer),
+  }
+}

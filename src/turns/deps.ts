@@ -4,6 +4,7 @@ import type { Bus } from '../bus/bus.ts'
 import type { Message } from '../chat/message.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'
 import type { Llm } from '../llm.ts'
+import type { SessionTools } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Store } from '../store/store.ts'
 import type { Metrics } from '../telemetry.ts'
@@ -11,32 +12,16 @@ import type { Executor } from '../tools/execute.ts'
 import type { EngineTools } from '../tools/session-tools.ts'
 import type { ToolboxPolicy } from '../tools/toolbox.ts'
 
-/** The credential a turn runs with; its secret is opened only at the door that sends it. */
-export type ResolvedCredential = ChosenCredential
-
-type TurnTools = Pick<
-  EngineTools,
-  | 'bringUpToDate'
-  | 'isBehind'
-  | 'current'
-  | 'newest'
-  | 'keep'
-  | 'keptRevision'
-  | 'latestRevision'
-  | 'overlay'
-  | 'noteRevision'
->
-
 export interface EngineDeps {
   store: Store
   bus: Bus
   llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
   credentials: ChooseCredential
-  tools: TurnTools
+  tools: Omit<EngineTools, keyof SessionTools | 'close'>
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>
   executor: Omit<Executor, 'close'>
   /** The deployment that serves this provider with this kind of credential */
-  deploymentFor(provider: string, credential: Pick<ResolvedCredential, 'kind' | 'path'>): Deployment
+  deploymentFor(provider: string, credential: Pick<ChosenCredential, 'kind' | 'path'>): Deployment
   optionsFor(deployment: Deployment): DeploymentOptions
   /** An operator's edit of a call's arguments, at rest: sealed with the execution's id as context */
   sealed: {

@@ -4,13 +4,14 @@
  */
 import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
+import { logEnd } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
-import { logEnd } from '../telemetry.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
-import { event, type Run, say } from './run.ts'
+import { event, say } from './events.ts'
+import type { Run } from './run.ts'
 
 /** One call with everything known about it. `result` is there once it is settled. */
 export interface Job {
@@ -56,7 +57,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   })
   const travels = isLast()
   const { reason } = active.stop.signal
-  // What a drain cut short is for the next owner to judge, and has no result here; what came home it shall know.
+  // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {
@@ -149,5 +150,5 @@ export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job
     duration_ms: settlement?.duration_ms ?? duration_ms,
     content: result.content,
   }
-  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active, index, body) }]
+  return [{ key: `${active.turn.id}:${exec_id}`, event: event(active.turn, index, body) }]
 }

@@ -6,32 +6,18 @@ import { createWriter, type Writer } from '../bus/writer.ts'
 import { applyEdits } from '../chat/edits.ts'
 import { newId } from '../chat/ids.ts'
 import { addUsage, isBlank } from '../chat/message.ts'
+import type { ChosenCredential } from '../credentials/credentials.ts'
 import { asBatonError, BatonError } from '../errors.ts'
+import { logEnd } from '../log.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
-import { logEnd } from '../telemetry.ts'
-import { type ActiveTurn, CANCELLED, DRAINING, OWNER_LOST, requestStop } from './active.ts'
+import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
-import type { LoopDeps, ResolvedCredential } from './deps.ts'
+import type { LoopDeps } from './deps.ts'
+import { say, sayAll } from './events.ts'
 import { patiently } from './patience.ts'
-import {
-  commit,
-  committedSteps,
-  connectorsIn,
-  endedStep,
-  type Run,
-  SERVER_WAIT_MS,
-  say,
-  sayAll,
-} from './run.ts'
+import { commit, committedSteps, connectorsIn, endedStep, type Run, SERVER_WAIT_MS } from './run.ts'
 import { discard, modelStep } from './step.ts'
-
-/** How the process came to own the turn; a recovered one brings what its last owner may not have said. */
-export type Entry =
-  /** `start`: it begins right where it was opened, and its first step need not read anything */
-  | { kind: 'fresh'; start?: TurnStart | null }
-  | { kind: 'resumed' }
-  | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 
 /**
  * Whatever happens to the turn is written down, or left to its next owner. Rejects with Unreadable alone, for one that is
@@ -66,8 +52,8 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
 
 async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: Entry): Promise<void> {
   const { turn } = active
-  // Behind a commit they were in the stream. Where the log has lost them since, a second `turn.created` would make
-  // what is left of it look whole to a reader that comes later, in place of a gap.
+  // After the first commit both are in the stream. Said again in a log that was lost since, `turn.created` would make
+  // it look whole, where later readers must get a gap.
   if (committedSteps(turn) === 0) {
     const whole = { deps, active, writer, index: null }
     say(whole, { type: 'turn.created' }, 'created')
@@ -85,7 +71,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
   }
   try {
     if (entry.kind !== 'fresh') await reenter(run, entry)
-    // Whatever ended it, or made it wait, has said so in its state: the results of the last step that it may take end it.
+    // Its calls may have ended it (the last step that it may take), or made it wait: its state says so.
     if (turn.state === 'running') await steps(run)
   } catch (thrown) {
     if (isLeft(active, entry, thrown)) throw thrown
@@ -120,7 +106,7 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
  * With the facts that only the vendor knows, asked for at the login's first use. That may take minutes, and goes on for
  * the next turn where this one is told to stop.
  */
-async function completed(credential: ResolvedCredential, stop: AbortSignal): Promise<ResolvedCredential> {
+async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
   const stopped = new Promise<never>((_, reject) => {
     // Not before what is set up already has answered: a turn that is taken over to be cancelled is to be loaded.
@@ -205,8 +191,8 @@ async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Prom
   }
   const goesOn = await resumeCalls(run)
   if (entry.kind !== 'recovered' || goesOn !== null) return
-  // It may have been lost in a model call: what that streamed is in nobody's history. Who handed it over has said so;
-  // not one that could not read what it had from a lost owner, nor one from which it was taken to be cancelled.
+  // It may have been lost in a model call, and what that streamed is in nobody's history. An owner that handed it over
+  // has said so itself, unless it could not read a turn that it took from a lost owner, or lost it to a cancel.
   const { recoveries, cancel_requested } = active.turn
   if (!entry.was_handed_over || recoveries > 0 || cancel_requested)
     say(run, { type: 'step.discarded', reason: 'owner_lost' })

@@ -14,11 +14,9 @@ export type Accepted = Exclude<Opened, { kind: 'busy' | 'queue_full' | 'mismatch
 /** Throws what refuses it: session_not_found, no_credential, turn_in_progress, … */
 type Opening = (caller: Caller, session: string, request: StartTurn) => Promise<Accepted>
 
-/** `lease`: what a turn that begins at once is owned under. */
 export function createOpening(
   deps: Pick<EngineDeps, 'store' | 'settings' | 'credentials' | 'tools'>,
   histories: Histories,
-  lease: OpenTurn['lease'],
 ): Opening {
   const { store, settings, credentials, tools } = deps
 
@@ -75,7 +73,7 @@ export function createOpening(
     const opened = await open(caller, {
       ...turnRow(id, request),
       queue_limit: settings.queueLimit,
-      lease,
+      lease: { owner: settings.replica, seconds: settings.leaseSeconds },
       known_revision: tools.keptRevision(id),
       ...(kept ? { known_history: { rewrites: kept.rewrites, seq: kept.seq } } : {}),
     })

@@ -5,19 +5,18 @@
 import { newId } from '../chat/ids.ts'
 import { type MessageInput, toolCalls } from '../chat/message.ts'
 import { repair } from '../chat/repair.ts'
+import type { ChosenCredential } from '../credentials/credentials.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
-import type { RegistryRow } from '../store/store.ts'
+import type { RegistryRow, Session } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
-import type { EngineDeps, ResolvedCredential } from './deps.ts'
+import type { EngineDeps } from './deps.ts'
 import { contextOf, type Run } from './run.ts'
 
 interface Preparation {
-  session_id: string
-  instructions: string
-  settings: ModelSettings
+  session: Pick<Session, 'id' | 'instructions' | 'settings'>
   provider: string
   model: string
-  credential: ResolvedCredential
+  credential: ChosenCredential
   history: readonly MessageInput[]
   registry: RegistryRow
   /** This request goes on after tool results of the same turn */
@@ -34,18 +33,15 @@ export interface Prepared {
 }
 
 /** The request of a turn's step, as the turn stands. */
-export function prepareStep(run: Run, registry: RegistryRow, followUp: boolean): Prepared {
-  const { session } = run.active
+export function prepareStep(run: Run, registry: RegistryRow): Prepared {
   return prepare(run.deps, {
-    session_id: session.id,
-    instructions: session.instructions,
-    settings: session.settings,
+    session: run.active.session,
     provider: run.provider,
     model: run.model,
     credential: run.credential,
     history: contextOf(run),
     registry,
-    followUp,
+    followUp: run.index > 0,
   })
 }
 
@@ -54,24 +50,24 @@ export function prepare(
   deps: Pick<EngineDeps, 'deploymentFor' | 'optionsFor' | 'tools' | 'llm'>,
   from: Preparation,
 ): Prepared {
-  const { credential, provider, model } = from
+  const { session, credential, provider, model } = from
   const deployment = deps.deploymentFor(provider, credential)
   const options = deps.optionsFor(deployment)
   const reported = deps.llm.reported(deployment, credential, model)
   const capabilities = deployment.capabilities(model, reported)
   const overlay = deps.tools.overlay(from.registry, deployment)
   const head = capabilities.boundThinking
-    ? JSON.stringify([from.instructions, deployment.declare(overlay.tools, options)])
+    ? JSON.stringify([session.instructions, deployment.declare(overlay.tools, options)])
     : ''
   const target = { provider, model, credential_id: credential.facts.id, ...capabilities }
   const { messages, prefix, notes } = repair(from.history, target, head)
   const request: ModelRequest = {
     model,
-    instructions: from.instructions,
+    instructions: session.instructions,
     messages,
     tools: overlay.tools,
-    settings: stepSettings(from.settings, from.followUp),
-    session_id: from.session_id,
+    settings: stepSettings(session.settings, from.followUp),
+    session_id: session.id,
     follow_up: from.followUp,
     ...(reported ? { reported } : {}),
     credential: credential.facts,

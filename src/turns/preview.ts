@@ -25,9 +25,7 @@ export async function renderPreview(
   ])
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
   const prepared = prepare(deps, {
-    session_id: id,
-    instructions: session.instructions,
-    settings: session.settings,
+    session,
     provider,
     model: request.model ?? session.model,
     credential,

@@ -11,9 +11,8 @@ import {
   requestRestart,
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
-import { createAsks } from './asks.ts'
-import { tell, type Wish } from './control.ts'
-import type { EngineState } from './leases.ts'
+import { createAsks, tell, type Wish } from './control.ts'
+import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
 
 type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
@@ -28,11 +27,11 @@ export interface Restarts {
   answered(ask: string, answer: RestartAnswer): void
 }
 
-export function createRestarts({ deps, active, resume }: EngineState): Restarts {
+export function createRestarts({ deps, active, resume }: Owned): Restarts {
   const { store, bus } = deps
-  const asks = createAsks<Wish>((wish) => tell(bus, wish))
+  const asks = createAsks(bus)
 
-  /** Nobody answered. Where the bus is well the owner may be slow, and do it yet, unless the store knows better. */
+  /** Nobody answered. While the bus works the owner may be slow and do it yet; throws where the store shows that it cannot. */
   async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
     await bus.ready()
     if (restarts >= RESTART_LIMIT) throw refusal(true)
@@ -69,7 +68,7 @@ export function createRestarts({ deps, active, resume }: EngineState): Restarts 
       const wish = { op: 'tools', session_id: session.id, apply, removed, revision } as const
       const isElsewhere = !mine && turn.state === 'running'
       const answer = mine ? applyNow(mine, removed, revision) : isElsewhere ? await asks.ask(wish) : null
-      // Of one that runs, too: it may have looked at its tools before the change, and come to wait after it.
+      // Also of one that runs: it may have read its tools before the change, and begin to wait after it.
       if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },

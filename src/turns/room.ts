@@ -1,9 +1,72 @@
 /**
- * Whether this replica takes one more turn. What it cannot serve soon it refuses at once, so that the turns
- * that it has taken keep their pace.
+ * How many turns this replica runs at once, and whether it takes one more. What it cannot serve soon it refuses at
+ * once, so that the turns that it has taken keep their pace.
  */
 import { BatonError } from '../errors.ts'
-import type { Slots } from './slots.ts'
+
+/** How many turns this process runs at once, shared fairly: round-robin over owners. */
+export interface Slots {
+  /** Resolves with the function that gives the slot back; rejects with the signal's reason. */
+  take(owner: string, signal: AbortSignal): Promise<() => void>
+  running(): number
+  waiting(): number
+  /** One that is taken now has to wait. */
+  isFull(): boolean
+}
+
+export function createSlots(limit: number): Slots {
+  /** Waiting by owner; the map's order is the order in which owners are served next */
+  const queues = new Map<string, (() => void)[]>()
+  let used = 0
+  let waiting = 0
+  const give = () => {
+    used--
+    const next = queues.entries().next()
+    if (next.done) return
+    const [owner, queue] = next.value
+    queues.delete(owner)
+    const grant = queue.shift()
+    if (queue.length > 0) queues.set(owner, queue)
+    grant?.()
+  }
+  const occupy = () => {
+    used++
+    let isGiven = false
+    return () => {
+      if (isGiven) return
+      isGiven = true
+      give()
+    }
+  }
+  return {
+    running: () => used,
+    waiting: () => waiting,
+    isFull: () => used >= limit,
+    async take(owner, signal) {
+      signal.throwIfAborted()
+      if (used < limit) return occupy()
+      waiting++
+      try {
+        return await new Promise<() => void>((resolve, reject) => {
+          const grant = () => {
+            signal.removeEventListener('abort', leave)
+            resolve(occupy())
+          }
+          const leave = () => {
+            const queue = queues.get(owner)?.filter((one) => one !== grant) ?? []
+            if (queue.length > 0) queues.set(owner, queue)
+            else queues.delete(owner)
+            reject(signal.reason)
+          }
+          signal.addEventListener('abort', leave, { once: true })
+          queues.set(owner, [...(queues.get(owner) ?? []), grant])
+        })
+      } finally {
+        waiting--
+      }
+    },
+  }
+}
 
 interface Room {
   /** Room for a turn while it is opened, until the answer is called. Throws `unavailable`. */
@@ -11,7 +74,7 @@ interface Room {
   close(): void
 }
 
-/** `most`: turns that may run or wait here; `lateness`: refuses too, as soon as there is a turn to suffer from another. */
+/** `most`: turns that may run or wait here. Where the event loop is behind, one more is refused while any is here. */
 export function createRoom(slots: Slots, most: number, lateness: Lateness): Room {
   let opening = 0
   return {
@@ -39,18 +102,18 @@ export function createRoom(slots: Slots, most: number, lateness: Lateness): Room
 }
 
 export interface Lateness {
-  /** The event loop is late more often than not: not for one long task, but for want of time. */
+  /** The event loop is late more often than not: for want of time, not for one long task. */
   isBehind(): boolean
   close(): void
 }
 
-/** Of the time that passed, what the process must have had for its lateness to be its own work's. */
+/** The share of a sample that the process must have run for, so that its lateness is its own. */
 const OWN_SHARE = 0.5
 
 /**
- * Watches how late timers are. Half of a while's looks tell a queue that does not empty from peaks, the collector's
- * or a burst's. A time in which the process got little of a processor does not count: to refuse turns would not give
- * it any.
+ * Watches how late timers are. It is behind when half of the last samples were late: a burst or a garbage collection
+ * is shorter. A sample in which the process got little processor time does not count, since to refuse turns would not
+ * give it more.
  */
 export function watchLateness(limitMs: number, sampleMs = 50, samples = 20): Lateness {
   const seen: boolean[] = []

@@ -1,27 +1,13 @@
-/**
- * What a turn's loop carries from step to step, and the two ways in which it speaks: at once, or with a
- * commit. Steps and tool calls use both; neither knows the loop.
- */
-import type { Bus } from '../bus/bus.ts'
+/** What a turn's loop carries from step to step, and how steps and tool calls write it down; neither knows the loop. */
 import type { Writer } from '../bus/writer.ts'
-import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
 import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
-import { BatonError } from '../errors.ts'
+import type { ChosenCredential } from '../credentials/credentials.ts'
 import type { UpstreamFailure } from '../provider.ts'
-import type {
-  AnnouncedEvent,
-  Binding,
-  Commit,
-  Connector,
-  NewMessage,
-  RegistryRow,
-  Step,
-  Turn,
-  TurnEnd,
-} from '../store/store.ts'
+import type { AnnouncedEvent, Binding, Commit, Connector, RegistryRow, Step, Turn } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
-import type { LoopDeps, ResolvedCredential } from './deps.ts'
+import type { LoopDeps } from './deps.ts'
+import { announcedEnd, announcedMessage, now, sayAll } from './events.ts'
 
 /** What one turn's loop carries from step to step. */
 export interface Run {
@@ -30,7 +16,7 @@ export interface Run {
   readonly writer: Writer
   readonly provider: string
   readonly model: string
-  readonly credential: ResolvedCredential
+  readonly credential: ChosenCredential
   /** Everything stored in the session, ascending */
   history: Message[]
   /** History up to acceptance with the turn's context edits applied */
@@ -105,15 +91,6 @@ export function contextOf(run: Run): MessageInput[] {
   return [...run.edited, ...since, ...hint]
 }
 
-export const terminalEvent = (end: TurnEnd, usage: Step['usage']): TurnEventBody => {
-  if (end.state === 'completed') {
-    return { type: 'turn.completed', finish_reason: end.finish_reason ?? 'stop', usage }
-  }
-  if (end.state === 'cancelled') return { type: 'turn.cancelled' }
-  const unknown = new BatonError('internal', 'An internal error occurred.').toBody()
-  return { type: 'turn.failed', error: end.error ?? unknown }
-}
-
 /**
  * Commits, then announces what follows from it: nothing is said before it is true. `before` and `events`
  * stand around the messages' own events in the stream. Sets the end of `active.turn`, and `active.hasQueued`.
@@ -127,9 +104,9 @@ export async function commit(
   const { before = [], events = [], ...rest } = change
   const announce = [
     ...before,
-    ...(rest.messages ?? []).map((message) => announcedMessage(run, message)),
+    ...(rest.messages ?? []).map((message) => announcedMessage(active.turn, run.index, message)),
     ...events,
-    ...(rest.end ? [announcedEnd(active, rest.end)] : []),
+    ...(rest.end ? [announcedEnd(active.turn, rest.end)] : []),
   ]
   const {
     messages: stored,
@@ -144,104 +121,15 @@ export async function commit(
   // For the calls that come now: what another replica said of a newer one may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
-  const isLeft = rest.end !== undefined || rest.state === 'awaiting_input'
   // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
   void sayAll(run, announce, stored)
     .then(async () => {
       if (rest.end) deps.noteAnnounced(active.turn.id)
       // At once: the turn may go on and end, and a note of before must not stand for what it says then.
-      else if (isLeft) await deps.store.turns.forgetAnnouncements([active.turn.id])
+      else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
     })
     .catch((err: unknown) =>
       deps.log.warn({ err, turn_id: active.turn.id }, 'announcement is left to the scan'),
     )
   return stored
-}
-
-/** Says what a commit left to say. Whatever is not known to be in the stream goes with the next commit. */
-export async function sayAll(
-  run: Pick<Run, 'active' | 'writer'>,
-  announce: readonly AnnouncedEvent[],
-  stored: readonly Message[],
-): Promise<void> {
-  const { unsaid } = run.active
-  unsaid.push(...announce)
-  const said = announce.map(async (one) => {
-    const event = hydrate(one.event, stored)
-    if (event) await run.writer.emit(event, one.key)
-    // Those before it are in the stream too, or their loss shows there as a gap.
-    unsaid.splice(0, unsaid.indexOf(one) + 1)
-  })
-  await Promise.all(said)
-}
-
-function announcedMessage(run: Pick<Run, 'active' | 'index'>, message: NewMessage): AnnouncedEvent {
-  const { turn } = run.active
-  // The body is not kept twice: the stored message takes its place when the event is said (hydrate).
-  const stub: Message = {
-    id: message.id,
-    session_id: turn.session_id,
-    turn_id: turn.id,
-    seq: 0,
-    role: message.role,
-    parts: [],
-    created_at: '',
-  }
-  return {
-    key: `${turn.id}:${message.id}`,
-    event: event(run.active, run.index, { type: 'message', message: stub }),
-  }
-}
-
-export const announcedEnd = ({ turn }: Pick<ActiveTurn, 'turn'>, end: TurnEnd): AnnouncedEvent => ({
-  key: `${turn.id}:end`,
-  event: event({ turn }, null, terminalEvent(end, turn.usage)),
-})
-
-/** Says something of a turn that does not run here, or not yet. */
-export const append = (bus: Pick<Bus, 'append'>, { key, event }: AnnouncedEvent): Promise<string[]> =>
-  bus.append(event.session_id, [
-    { type: event.type, turn_id: event.turn_id, data: JSON.stringify(event), once: key },
-  ])
-
-/** Puts the stored message into an announcement that named it; null where it has been deleted since. */
-export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {
-  if (said.type !== 'message') return said
-  const message = stored.find((candidate) => candidate.id === said.message.id)
-  return message ? { ...said, message } : null
-}
-
-let lastSecond = 0
-let lastText = ''
-
-/** The time as RFC 3339; all but the milliseconds is made once a second. */
-export function now(): string {
-  const ms = Date.now()
-  const second = Math.floor(ms / 1000)
-  if (second !== lastSecond) {
-    lastSecond = second
-    lastText = new Date(second * 1000).toISOString().slice(0, -4)
-  }
-  return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
-}
-
-export function event(active: Pick<ActiveTurn, 'turn'>, step: number | null, body: TurnEventBody): TurnEvent {
-  return {
-    ...body,
-    session_id: active.turn.session_id,
-    turn_id: active.turn.id,
-    step,
-    at: now(),
-  }
-}
-
-/** `index` null: of the turn as a whole */
-type Speaking = Pick<Run, 'deps' | 'active' | 'writer'> & { index: number | null }
-
-/** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
-export function say(run: Speaking, body: TurnEventBody, key?: string): void {
-  const once = key && `${run.active.turn.id}:${key}`
-  run.writer.emit(event(run.active, run.index, body), once).catch((err: unknown) => {
-    run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'an event was lost')
-  })
 }

@@ -18,16 +18,18 @@ import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
-import { newExecutions, type PendingCalls } from './calls.ts'
+import { planCalls } from './calls.ts'
+import { event, now, say } from './events.ts'
+import type { Job } from './job.ts'
 import { patiently } from './patience.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { type Attempt, catchUp, commit, endedStep, event, now, type Run, say } from './run.ts'
+import { type Attempt, catchUp, commit, endedStep, type Run } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
 
 /** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run. */
-export async function modelStep(run: Run): Promise<PendingCalls | null> {
+export async function modelStep(run: Run): Promise<Job[] | null> {
   while (true) {
     const prepared = await refresh(run)
     const attempt = { step: newStep(run, prepared), folding: createFold() }
@@ -59,7 +61,7 @@ async function refresh(run: Run): Promise<Prepared> {
   }
   active.stop.signal.throwIfAborted()
   const registry = run.registry ?? (await deps.tools.current(active.session.id))
-  return prepareStep(run, registry, run.index > 0)
+  return prepareStep(run, registry)
 }
 
 async function readNew(run: Run): Promise<void> {
@@ -228,7 +230,7 @@ async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Prom
   return true
 }
 
-async function commitStep(run: Run, prepared: Prepared, attempt: Attempt): Promise<PendingCalls | null> {
+async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Promise<Job[] | null> {
   const { folding } = attempt
   const reason = folding.finish()?.reason ?? 'stop'
   // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
@@ -245,9 +247,9 @@ async function commitStep(run: Run, prepared: Prepared, attempt: Attempt): Promi
     await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
     return null
   }
-  const executions = await newExecutions(run, prepared.overlay, calls)
+  const { jobs, executions } = await planCalls(run, overlay, calls)
   await writeStep(run, attempt, parts, 'tool_calls', { executions })
-  return { calls, executions, overlay: prepared.overlay }
+  return jobs
 }
 
 async function endStep(
@@ -284,7 +286,7 @@ async function writeStep(
     events: [
       {
         key: `${active.turn.id}:step:${done.index}`,
-        event: event(active, done.index, { type: 'step.completed', finish_reason, usage }),
+        event: event(active.turn, done.index, { type: 'step.completed', finish_reason, usage }),
       },
     ],
     ...rest,

@@ -5,9 +5,8 @@ import t from 'tap'
 import { createAppends } from '../../src/bus/appends.ts'
 import { createLink, type Link } from '../../src/bus/link.ts'
 import type { Group, Scripts } from '../../src/bus/scripts.ts'
-import { event } from '../contracts/bus.ts'
+import { delta } from '../contracts/bus-bed.ts'
 
-const delta = (text: string | number) => event('content.delta', text)
 const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link
 
 t.test('logs that begin anew do so some at a time', async (t) => {
@@ -36,7 +35,12 @@ t.test('events that are more than go at once go together where they were said to
     },
   } as unknown as Scripts
   const { append } = createAppends(link, scripts, undefined)
-  const said = [3, 600, 1].map((count) => append('ses_1', Array.from({ length: count }, delta)))
+  const said = [3, 600, 1].map((count) =>
+    append(
+      'ses_1',
+      Array.from({ length: count }, () => delta(1)),
+    ),
+  )
   t.same(
     (await Promise.all(said)).map((cursors) => cursors.length),
     [3, 600, 1],

@@ -2,10 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
-import { event, start } from '../contracts/bus.ts'
-
-const SESSION = 'ses_one'
-const delta = (text: string | number) => event('content.delta', text)
+import { delta, SESSION, start } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
   let clock = 5_000

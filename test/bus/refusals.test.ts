@@ -6,8 +6,8 @@ import { pino } from 'pino'
 import t from 'tap'
 import { createLink } from '../../src/bus/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
-import { createLog } from '../../src/telemetry.ts'
-import { event } from '../contracts/bus.ts'
+import { createLog } from '../../src/log.ts'
+import { event } from '../contracts/bus-bed.ts'
 
 const url = process.env.TEST_REDIS_URL ?? ''
 

@@ -9,12 +9,23 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
+import type { RepairTarget } from '../../src/chat/repair.ts'
 import { PDF, PNG } from '../emulators/bytes.ts'
 
 export const RUNS = { seed: 1, numRuns: 300 }
 
 export const PROVIDERS = ['openai', 'anthropic', 'gemini'] as const
 export const KINDS: readonly MediaKind[] = ['image', 'audio', 'file']
+
+/** A target that binds reasoning to its prefix and takes no media. */
+export const BOUND: RepairTarget = {
+  provider: 'anthropic',
+  model: 'm1',
+  credential_id: null,
+  boundThinking: true,
+  takesMedia: () => false,
+  systemMessages: true,
+}
 
 const provenance: fc.Arbitrary<Provenance> = fc.record(
   {

@@ -1,6 +1,10 @@
-/** What a medium is: by its bytes, and by a name that vendors know. */
+/** What a medium is: by its bytes, and by a name that vendors know; and how a model is shown it. */
 import t from 'tap'
 import { asItIs } from '../../src/chat/media.ts'
+import type { MediaKind, MediaPart, MessageInput, Part, ToolResultPart } from '../../src/chat/message.ts'
+import { repair } from '../../src/chat/repair.ts'
+import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
+import { BOUND } from './histories.ts'
 
 t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t) => {
   const url = 'https://pictures.example/1'
@@ -25,4 +29,101 @@ t.test('a type of any length costs what its length is', async (t) => {
   const { user } = process.cpuUsage()
   asItIs({ type: 'image', media_type: `x${' '.repeat(200_000)}y`, data: 'aGk=' })
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 2)
+})
+
+t.test('a medium is shown as what its bytes are, and named where they are none of its type', async (t) => {
+  const shown = (part: Omit<MediaPart, 'type'> & { type?: MediaKind }) => {
+    const one: MediaPart = { type: 'image', ...part }
+    const to = { ...BOUND, takesMedia: () => true }
+    const { messages, notes } = repair([{ role: 'user', parts: [one] }], to)
+    const [ready] = messages[0]?.parts ?? []
+    return ready === one ? 'as it is' : { ...ready, notes }
+  }
+  t.match(shown({ media_type: 'image/png', data: JPEG }), {
+    type: 'image',
+    media_type: 'image/jpeg',
+    notes: [],
+  })
+  t.match(shown({ media_type: 'image/JPG', data: JPEG }), { media_type: 'image/jpeg' })
+  t.match(shown({ media_type: 'image/jpeg', data: PDF }), { type: 'file', media_type: 'application/pdf' })
+  t.match(shown({ type: 'file', media_type: 'application/octet-stream', data: PNG }), { type: 'image' })
+  t.match(shown({ type: 'file', media_type: 'image/png', url: 'https://x.test/a' }), { type: 'image' })
+  const riff = (form: string) => Buffer.from(`RIFF\x01\x02\x03\x04${form}VP8 `).toString('base64')
+  t.match(shown({ media_type: 'image/png', data: riff('WEBP') }), { media_type: 'image/webp' })
+  const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg"/>').toString('base64')
+  for (const [media_type, data] of [
+    ['image/png', svg],
+    ['image/webp', riff('WAVE')],
+    ['image/gif', Buffer.from('GIF files').toString('base64')],
+    ['application/pdf', Buffer.from('hello').toString('base64')],
+  ] as const) {
+    const notes = [
+      `messages: a medium of type ${media_type} is none by its bytes; the model is told that it exists`,
+    ]
+    t.match(shown({ media_type, data }), { type: 'text', text: /not shown/, notes }, media_type)
+  }
+  const late = Buffer.from(`\n${' '.repeat(900)}%PDF-1.4`).toString('base64')
+  t.equal(shown({ type: 'file', media_type: 'application/pdf', data: late }), 'as it is')
+  t.equal(shown({ type: 'file', media_type: 'text/plain', data: late }), 'as it is')
+  t.equal(shown({ media_type: 'image/heic', data: 'AAAA' }), 'as it is')
+  t.equal(shown({ media_type: 'image/png', url: 'https://x.test/a.svg' }), 'as it is')
+})
+
+t.test('a medium that was stored in a lenient form is shown in the strict one', async (t) => {
+  const shown = (part: Omit<MediaPart, 'type'>) => {
+    const given: MessageInput = { role: 'user', parts: [{ type: 'file', ...part }] }
+    return repair([given], { ...BOUND, takesMedia: () => true }).messages[0]?.parts[0]
+  }
+  t.match(shown({ media_type: 'image/png', data: PNG.replace('=', '') }), { type: 'image', data: PNG })
+  t.match(shown({ media_type: 'text/plain', data: 'aGk' }), { data: 'aGk=' })
+  t.match(shown({ media_type: 'text/plain', data: 'aGkh==' }), { data: 'aGkh' })
+  t.match(shown({ media_type: 'image/png', url: ' HTTPS://x.test/\ud800' }), {
+    url: 'https://x.test/%EF%BF%BD',
+  })
+  t.match(shown({ media_type: 'image/png', url: 'no address' }), { url: 'no address' })
+})
+
+t.test('each medium that is not shown has a note, and hides no result that stands beside it', async (t) => {
+  const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
+  const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a' }
+  const words: Part = { type: 'text', text: 'see' }
+  const given = (content: ToolResultPart['content']): MessageInput[] => [
+    { role: 'user', parts: [image] },
+    { role: 'assistant', parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }, link] },
+    {
+      role: 'tool',
+      parts: [
+        {
+          type: 'tool_result',
+          call_id: 'c',
+          name: 's.t',
+          content,
+          structured: { a: 1 },
+          is_error: false,
+          outcome: 'ok',
+        },
+      ],
+    },
+  ]
+  const shown = (content: ToolResultPart['content'], to = BOUND) => {
+    const { messages, notes } = repair(given(content), to)
+    const [result] = messages.flatMap(({ parts }) => parts.filter((part) => part.type === 'tool_result'))
+    const { content: texts = [], structured } = result ?? {}
+    return { texts: texts.map((part) => (part.type === 'text' ? part.text : part.type)), structured, notes }
+  }
+  const named = '[file, application/pdf, https://x.test/a: not shown to this model]'
+  t.strictSame(shown([link]), {
+    texts: ['{"a":1}', named],
+    structured: undefined,
+    notes: [
+      'messages: a medium of type image/png is not accepted; the model is told that it exists',
+      'messages: a medium of type application/pdf by URL is not accepted; the model is told that it exists',
+      'messages: a medium of type application/pdf of an answer goes back to no model; the model is told that it exists',
+    ],
+  })
+  t.match(shown([words, link]), { texts: ['see', named], structured: undefined })
+  t.match(shown([words, image], { ...BOUND, takesMedia: () => true }), {
+    texts: ['see', 'image'],
+    structured: { a: 1 },
+  })
 })

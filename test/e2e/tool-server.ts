@@ -44,6 +44,12 @@ export interface ToolServer {
 
 export const textResult = (text: string): Json => ({ content: [{ type: 'text', text }] })
 
+/** A tool that answers with the text that it is given. */
+export const ECHO: TestTool = {
+  inputSchema: { type: 'object', properties: { text: { type: 'string' } }, required: ['text'] },
+  run: ({ args }) => textResult(String(args.text)),
+}
+
 export async function startToolServer(tools: Record<string, TestTool> = {}): Promise<ToolServer> {
   const state: State = {
     tools: new Map(Object.entries(tools)),

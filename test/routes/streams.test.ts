@@ -304,4 +304,4 @@ t.test('events that are there together travel in one write', async (t) => {
   t.ok(chunks < 20, `${chunks} chunks`)
 })
 
-const cursorIn = (session: string) => formatCursor(sessionTag(session), { generation: '00000a', ms: 1, n: 1 })
+const cursorIn = (session: string) => formatCursor(sessionTag(session), { generation: '00000a', id: '1-1' })

@@ -1,12 +1,12 @@
 /** What the store does whatever is behind it, beside its contract (test/contracts/store.ts). */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
-import { createLog } from '../../src/telemetry.ts'
 import { rejection } from '../contracts/store-rows.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {

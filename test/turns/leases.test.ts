@@ -4,18 +4,19 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Session, Store, Turn } from '../../src/store/store.ts'
-import { CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
-import { type EngineState, startLeases } from '../../src/turns/leases.ts'
+import { type ActiveTurn, CANCELLED, createActive, OWNER_LOST } from '../../src/turns/active.ts'
+import { startLeases } from '../../src/turns/leases.ts'
+import type { Owned } from '../../src/turns/owned.ts'
 import { createUnderWay } from '../../src/turns/under-way.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 
 /** The first look, at the start, is made already. */
 async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {
-  const active: EngineState['active'] = new Map()
+  const active = new Map<string, ActiveTurn>()
   const none = async () => []
   const nothing = { heartbeat: none, recover: none, idleQueues: none, lapsedApprovals: none, resumable: none }
-  const state = {
+  const owned = {
     deps: {
       store: { turns: { ...nothing, unannounced: none, ...turns }, messages: { ofTurn: none } },
       bus: { ready: async () => {}, ...bus },
@@ -25,8 +26,8 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
     active,
     isDraining: () => false,
     track: createUnderWay().track,
-  } as unknown as EngineState
-  const leases = startLeases(state)
+  } as unknown as Owned
+  const leases = startLeases(owned)
   t.teardown(() => leases.stop())
   await new Promise(setImmediate)
   const own = (session: string) => {

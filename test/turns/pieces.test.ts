@@ -14,10 +14,11 @@ import {
   requestStop,
   TOOL_REMOVED,
 } from '../../src/turns/active.ts'
+import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
 import { patiently } from '../../src/turns/patience.ts'
-import { commit, contextOf, hydrate, type Run, terminalEvent } from '../../src/turns/run.ts'
-import { createSlots } from '../../src/turns/slots.ts'
+import { createSlots } from '../../src/turns/room.ts'
+import { commit, contextOf, type Run } from '../../src/turns/run.ts'
 import { announced } from '../contracts/store-rows.ts'
 import { gate } from '../emulators/http.ts'
 

@@ -3,8 +3,7 @@ import t, { type Test } from 'tap'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createHistories, wholeHistory } from '../../src/turns/histories.ts'
-import { createRoom, type Lateness, watchLateness } from '../../src/turns/room.ts'
-import { createSlots } from '../../src/turns/slots.ts'
+import { createRoom, createSlots, type Lateness, watchLateness } from '../../src/turns/room.ts'
 
 // ---------------------------------------------------------------- what it takes
 

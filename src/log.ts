@@ -1,0 +1,143 @@
+/**
+ * The log: JSON lines without secrets, one line when a server that Baton stands on goes away, and the lines that model
+ * calls, tool calls and turns leave behind.
+ */
+import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
+import type { Outcome, Usage } from './chat/message.ts'
+import { type ErrorCode, inFull, isUnavailable } from './errors.ts'
+
+/** Names under which a secret may stand: at the top of a line's fields, one level down, or among headers. */
+const SECRET_NAMES = [
+  'authorization',
+  '["x-api-key"]',
+  '["x-goog-api-key"]',
+  '["proxy-authorization"]',
+  'cookie',
+  '["set-cookie"]',
+  'api_key',
+  'apiKey',
+  'access_token',
+  'refresh_token',
+  'id_token',
+  'client_secret',
+  'password',
+  'secret',
+]
+
+const below = (parent: string, name: string) => (name.startsWith('[') ? parent + name : `${parent}.${name}`)
+
+/**
+ * Lines wait so long at most for others to leave with: a blocking write for each took a fifth of what a turn
+ * costs this process. Pino writes the rest out when the process exits, and at once for a fatal line.
+ */
+const FLUSH_MS = 100
+
+/** JSON lines to stdout, or to `destination`. A secret under one of the usual names is written as `***`. */
+export function createLog(level: string, destination?: DestinationStream): Logger {
+  const paths = SECRET_NAMES.flatMap((name) => [
+    name,
+    below('*', name),
+    below('headers', name),
+    below('*.headers', name),
+  ])
+  const stdout = () => pino.destination({ dest: 1, sync: false, minLength: 4096, periodicFlush: FLUSH_MS })
+  const redact = { paths, censor: '***' }
+  return pino({ level, base: null, redact, hooks: { logMethod } }, destination ?? stdout())
+}
+
+/** What doors have said (createPresence). */
+const told = new WeakSet<object>()
+const isTold = (thrown: unknown): boolean =>
+  thrown instanceof Error && (told.has(thrown) || isTold(thrown.cause))
+
+/** All that needs a server that is away fails, again and again. Its door logs that once; the rest is for debugging. */
+const logMethod: LogHook = function (given, method, level) {
+  const [line] = given as [{ err?: unknown } | undefined]
+  const isRepetition = (level === WARN || level === ERROR) && isUnavailable(line?.err) && isTold(line?.err)
+  return isRepetition ? this.debug(...given) : method.apply(this, given)
+}
+type LogHook = NonNullable<NonNullable<LoggerOptions['hooks']>['logMethod']>
+const [WARN, ERROR] = [40, 50]
+
+/** What operators hear of a server that Baton stands on: one line when it goes away, one when it is back. */
+interface Presence {
+  /** It cannot be used, and why */
+  away(thrown: unknown): void
+  /** Something went well again */
+  back(): void
+  /** Nothing is said of it any more */
+  close(): void
+}
+
+/** Said again while it stays away */
+const REMIND_MS = 600_000
+/** It is back once nothing failed for so long: where connections run out, some fail and others do not. */
+const CALM_MS = 5_000
+
+export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string, calmMs = CALM_MS): Presence {
+  let saidAt: number | null = null
+  let calm: NodeJS.Timeout | null = null
+  let isClosed = false
+  const sayBack = () => {
+    saidAt = calm = null
+    log.info(`${name} is back`)
+  }
+  return {
+    away(thrown) {
+      if (thrown instanceof Error) told.add(thrown)
+      if (isClosed) return
+      if (calm) clearTimeout(calm)
+      calm = null
+      const now = performance.now()
+      if (saidAt !== null && now - saidAt < REMIND_MS) return
+      saidAt = now
+      log.warn({ reason: inFull(thrown) }, `${name} is away`)
+    },
+    back() {
+      if (saidAt !== null && !isClosed) calm ??= setTimeout(sayBack, calmMs).unref()
+    },
+    close() {
+      isClosed = true
+      if (calm) clearTimeout(calm)
+    },
+  }
+}
+
+/** The one line that each of these leaves behind: ids and figures, nothing that was said. */
+type OfTurn<Told> = { session_id: string; turn_id: string } & Told
+interface EndLines {
+  'model call ended': OfTurn<{
+    provider: string
+    deployment: string
+    model: string
+    outcome: string
+    attempts: number
+    ms: number
+    first_event_ms: number | null
+    usage: Usage | null
+  }>
+  'tool call ended': OfTurn<{
+    call_id: string
+    exec_id: string
+    tool: string
+    outcome: Outcome
+    ms: number
+  }>
+  'turn ended': OfTurn<{
+    state: string
+    /** Of the error of one that failed */
+    code?: ErrorCode
+    steps: number
+    ms: number
+  }>
+}
+
+/** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */
+const unsearched = new WeakMap<Logger, Logger>()
+
+export function logEnd<K extends keyof EndLines>(log: Logger, message: K, fields: EndLines[K]): void {
+  const line: object = fields
+  const plain = unsearched.get(log) ?? log.child({}, { redact: [] })
+  unsearched.set(log, plain)
+  plain.info(line, message)
+}

@@ -1,0 +1,112 @@
+/**
+ * A turn's events: made, and said. What is true at once is said at once; what follows from a commit is kept with it
+ * (run.ts) and said after it, under a key, by whoever owns the turn then.
+ */
+import type { Bus } from '../bus/bus.ts'
+import type { Writer } from '../bus/writer.ts'
+import type { TurnEvent, TurnEventBody } from '../chat/event.ts'
+import type { Message } from '../chat/message.ts'
+import { asBatonError } from '../errors.ts'
+import type { AnnouncedEvent, NewMessage, Step, Turn, TurnEnd } from '../store/store.ts'
+import type { ActiveTurn } from './active.ts'
+import type { EngineDeps } from './deps.ts'
+
+/** Who speaks of a turn that runs here; `index`: of the step, null for the turn as a whole. */
+interface Speaker {
+  deps: Pick<EngineDeps, 'log'>
+  active: ActiveTurn
+  writer: Writer
+  index: number | null
+}
+
+/** `id` null: of the session, while none of its turns runs */
+export const event = (
+  { id, session_id }: Pick<Turn, 'session_id'> & { id: string | null },
+  step: number | null,
+  body: TurnEventBody,
+): TurnEvent => ({ ...body, session_id, turn_id: id, step, at: now() })
+
+let lastSecond = 0
+let lastText = ''
+
+/** The time as RFC 3339; all but the milliseconds is made once a second. */
+export function now(): string {
+  const ms = Date.now()
+  const second = Math.floor(ms / 1000)
+  if (second !== lastSecond) {
+    lastSecond = second
+    lastText = new Date(second * 1000).toISOString().slice(0, -4)
+  }
+  return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
+}
+
+/** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
+export function say(
+  { deps, active: { turn }, writer, index }: Speaker,
+  body: TurnEventBody,
+  key?: string,
+): void {
+  const once = key && `${turn.id}:${key}`
+  writer.emit(event(turn, index, body), once).catch((err: unknown) => {
+    deps.log.warn({ err, turn_id: turn.id }, 'an event was lost')
+  })
+}
+
+/** Says what a commit left to say. Whatever is not known to be in the stream goes with the next commit. */
+export async function sayAll(
+  { active: { unsaid }, writer }: Pick<Speaker, 'active' | 'writer'>,
+  announce: readonly AnnouncedEvent[],
+  stored: readonly Message[],
+): Promise<void> {
+  unsaid.push(...announce)
+  const said = announce.map(async (one) => {
+    const whole = hydrate(one.event, stored)
+    if (whole) await writer.emit(whole, one.key)
+    // Those before it are in the stream too, or their loss shows there as a gap.
+    unsaid.splice(0, unsaid.indexOf(one) + 1)
+  })
+  await Promise.all(said)
+}
+
+/** Puts the stored message into an announcement that named it; null where it has been deleted since. */
+export function hydrate(said: TurnEvent, stored: readonly Message[]): TurnEvent | null {
+  if (said.type !== 'message') return said
+  const message = stored.find((candidate) => candidate.id === said.message.id)
+  return message ? { ...said, message } : null
+}
+
+export function announcedMessage(turn: Turn, step: number, { id, role }: NewMessage): AnnouncedEvent {
+  const { id: turn_id, session_id } = turn
+  // The body is not kept twice: the stored message takes its place when the event is said (hydrate).
+  const stub: Message = { id, session_id, turn_id, seq: 0, role, parts: [], created_at: '' }
+  return { key: `${turn_id}:${id}`, event: event(turn, step, { type: 'message', message: stub }) }
+}
+
+export const announcedEnd = (turn: Turn, end: TurnEnd): AnnouncedEvent => ({
+  key: `${turn.id}:end`,
+  event: event(turn, null, terminalEvent(end, turn.usage)),
+})
+
+export function terminalEvent(end: TurnEnd, usage: Step['usage']): TurnEventBody {
+  if (end.state === 'completed') {
+    return { type: 'turn.completed', finish_reason: end.finish_reason ?? 'stop', usage }
+  }
+  if (end.state === 'cancelled') return { type: 'turn.cancelled' }
+  return { type: 'turn.failed', error: end.error ?? asBatonError(null).toBody() }
+}
+
+/** Says something of a turn without a writer: of one that does not run here, or not yet. */
+export const append = (
+  bus: Pick<Bus, 'append'>,
+  { key, event }: Pick<AnnouncedEvent, 'event'> & { key?: string },
+): Promise<string[]> => {
+  const { type, session_id, turn_id } = event
+  const once = key === undefined ? {} : { once: key }
+  return bus.append(session_id, [{ type, turn_id, data: JSON.stringify(event), ...once }])
+}
+
+/** Of a turn that does not begin yet. */
+export async function sayCreated({ bus, log }: Pick<EngineDeps, 'bus' | 'log'>, turn: Turn): Promise<void> {
+  const word = { key: `${turn.id}:created`, event: event(turn, null, { type: 'turn.created' }) }
+  await append(bus, word).catch((err: unknown) => log.warn({ err, turn_id: turn.id }, 'an event was lost'))
+}

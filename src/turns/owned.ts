@@ -1,0 +1,145 @@
+/** The turns that this process owns: taken, run in a slot, and passed on when they end here or the process leaves. */
+import { newId } from '../chat/ids.ts'
+import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import {
+  type ActiveTurn,
+  CANCELLED,
+  createActive,
+  DRAINING,
+  type Entry,
+  OWNER_LOST,
+  requestStop,
+} from './active.ts'
+import { tell } from './control.ts'
+import type { EngineDeps, LoopDeps } from './deps.ts'
+import { sayCreated } from './events.ts'
+import { runTurn } from './loop.ts'
+import type { Slots } from './room.ts'
+import { createUnderWay, type UnderWay } from './under-way.ts'
+
+/** How long turns that were told to leave may take to let go. */
+const STOP_MS = 5_000
+
+export interface Owned {
+  deps: EngineDeps
+  /** By session: one turn runs in a session at a time */
+  active: ReadonlyMap<string, ActiveTurn>
+  /** Runs it here, in the background; never throws. `session` null: it is read. */
+  launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void
+  /** Launches the session's next queued turn, where there is one and none runs here. */
+  startNext(session: string): Promise<void>
+  /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
+  resume(turn: string): Promise<void>
+  /** Asking the store for a turn: a drain waits for it, since what it brings runs here. */
+  track: UnderWay['track']
+  isDraining(): boolean
+  /** Takes no more turns; those that run leave at the next step's border, or at the deadline. */
+  drain(ms: number): Promise<void>
+}
+
+interface OwnedDeps {
+  deps: EngineDeps
+  loopDeps: LoopDeps
+  slots: Slots
+  /** A turn turned out to be unreadable while it ran here */
+  onUnreadable(turn: string, why: Unreadable): void
+}
+
+export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps): Owned {
+  const { store, bus, log, settings } = deps
+  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
+  const active = new Map<string, ActiveTurn>()
+  const underWay = createUnderWay()
+  let isDraining = false
+
+  function launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void {
+    underWay
+      .track(own(turn, fence, session, entry))
+      .catch((err: unknown) => log.error({ err, turn_id: turn.id }, 'a turn could not be run'))
+  }
+
+  async function startNext(session: string): Promise<void> {
+    if (isDraining || active.has(session)) return
+    const next = await store.turns.startQueued(session, { id: newId('msg') }, lease)
+    if (next) launch(next.turn, next.fence, null, { kind: 'fresh' })
+  }
+
+  async function resume(turn: string): Promise<void> {
+    const resumed = await store.turns.resumeAwaiting(turn, lease)
+    if (resumed) launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
+  }
+
+  async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {
+    const session = known ?? (await loopDeps.store.sessions.ofTurn(turn.id))
+    if (!session) return
+    const mine = createActive(turn, fence, session)
+    active.set(session.id, mine)
+    // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
+    if (isDraining) requestStop(mine, DRAINING)
+    if (turn.cancel_requested) requestStop(mine, CANCELLED)
+    await inItsSlot(mine, entry).catch(async (thrown: unknown) => {
+      if (!(thrown instanceof Unreadable)) throw thrown
+      onUnreadable(turn.id, thrown)
+      await store.turns.handOver(fence)
+    })
+    await passOn(mine).catch((err: unknown) =>
+      log.warn({ err, turn_id: turn.id }, 'what comes after a turn is left to the scan'),
+    )
+  }
+
+  async function inItsSlot(mine: ActiveTurn, entry: Entry): Promise<void> {
+    const { turn, session } = mine
+    let giveBack = () => {}
+    try {
+      const isLate = entry.kind === 'fresh' && slots.isFull()
+      // What was read when it was opened is old for a turn that has to wait for a slot.
+      const begins: Entry = isLate ? { kind: 'fresh' } : entry
+      // The first event of its log, also for those who speak of it or read it before it has its slot.
+      if (isLate) void sayCreated(deps, turn)
+      // One that is told to stop while it waits goes on without a slot: it only ends.
+      const asked = performance.now()
+      giveBack = await slots.take(turn.owner, mine.stop.signal).catch(() => () => {})
+      deps.metrics.turnQueued(performance.now() - asked)
+      const { reason } = mine.stop.signal
+      if (reason !== DRAINING && reason !== OWNER_LOST) await runTurn(loopDeps, mine, begins)
+    } finally {
+      giveBack()
+      // The session's next turn may have begun here already.
+      if (active.get(session.id) === mine) active.delete(session.id)
+    }
+  }
+
+  /** What the end of its run here leaves to do: for the next turn, for itself, or for another replica. */
+  async function passOn({ turn, fence, stop, hasQueued }: ActiveTurn): Promise<void> {
+    const { id, session_id } = turn
+    // Elsewhere, while this process takes no more.
+    if (hasQueued) await (isDraining ? bus.publish('queue', session_id) : startNext(session_id))
+    // What it waits for may have come while that was written.
+    if (turn.state === 'awaiting_input') await resume(id)
+    if (stop.signal.reason === DRAINING && turn.ended_at === null) {
+      await store.turns.handOver(fence)
+      await tell(bus, { op: 'handed_over', session_id })
+    }
+  }
+
+  return {
+    deps,
+    active,
+    launch,
+    startNext: (session) => underWay.track(startNext(session)),
+    resume: (turn) => underWay.track(resume(turn)),
+    track: underWay.track,
+    isDraining: () => isDraining,
+    async drain(ms) {
+      isDraining = true
+      for (const mine of active.values()) {
+        mine.leaveAtBorder = true
+        // Not begun: there is no border to wait for.
+        if (mine.phase === 'waiting') requestStop(mine, DRAINING)
+      }
+      await underWay.over(ms)
+      for (const mine of active.values()) requestStop(mine, DRAINING)
+      await underWay.over(STOP_MS)
+    },
+  }
+}

@@ -1,0 +1,279 @@
+/** A Redis that is away, cut off or silent, and what was said meanwhile. */
+import { mock } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { createLog } from '../../src/log.ts'
+import { bytes, delta, SESSION, start } from '../contracts/bus-bed.ts'
+import { proxied } from './proxied.ts'
+import { ON_REDIS, redisBeds } from './redis-bed.ts'
+
+const { command, freshUrl, openAt } = redisBeds([14, 15])
+
+t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
+  t.test('a short cut: appends go on, once and in order, and readers miss nothing', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    const reading = start(t, bus)
+    await bus.append(SESSION, [delta(0)])
+    await reading.events(1)
+    for (let i = 1; i < 20; i++) {
+      if (i % 6 === 0) proxy.cut()
+      const said = [bus.append(SESSION, [delta(i)]), other.append(SESSION, [delta(`other ${i}`)])]
+      proxy.restore()
+      await Promise.all(said)
+    }
+    const all = await reading.events(39)
+    t.notOk(reading.items.some((item) => 'gap' in item))
+    t.equal(bytes(all), bytes(await start(t, other).events(39)))
+    const own = all.map(({ data }) => JSON.parse(data).text).filter((text) => typeof text === 'number')
+    t.same(
+      own,
+      Array.from({ length: 20 }, (_, i) => i),
+    )
+    proxy.cut()
+    await other.append(SESSION, [delta('the last')])
+    proxy.restore()
+    t.equal((await reading.events(40)).length, 40, 'also where nothing follows that would show it')
+  })
+
+  t.test('a new log that is heard of before the break was noticed is a gap', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    const reading = start(t, bus)
+    await other.append(SESSION, [delta('first')])
+    await reading.events(1)
+    proxy.cut()
+    await other.append(SESSION, [delta('missed')])
+    await command(t, other, 'FLUSHDB')
+    const kept = proxy.keepBack('$9\r\nsubscribe', 'after')
+    proxy.restore()
+    await kept
+    await other.append(SESSION, [delta('after')])
+    t.match(await reading.item(1), { gap: true })
+  })
+
+  t.test('what all replicas must hear is heard before their readers’ channels are open again', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    const heard: string[] = []
+    bus.subscribe('control', (message) => heard.push(message))
+    const reading = start(t, bus)
+    await other.append(SESSION, [delta('first')])
+    await reading.events(1)
+    proxy.cut()
+    const kept = proxy.keepBack('$9\r\nsubscribe', 'said early')
+    proxy.restore()
+    await kept
+    await other.publish('control', 'said early')
+    await other.append(SESSION, [delta('after')])
+    await reading.events(2)
+    t.same(heard, ['said early'])
+  })
+
+  t.test('a session that is deleted while Redis is away ends its reads once it is back', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const reading = start(t, await openAt(t, { url: proxy.direct }))
+    await bus.append(SESSION, [delta('first')])
+    await reading.events(1)
+    proxy.cut()
+    await t.rejects(bus.drop(SESSION), { code: 'unavailable' })
+    proxy.restore()
+    await reading.ended
+    t.equal(reading.items.length, 1)
+  })
+
+  t.test('a new log that is heard of when it is lost, too, is not read again', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    await other.append(SESSION, [delta('first')])
+    await start(t, bus).events(1)
+    await command(t, other, 'FLUSHDB')
+    const kept = proxy.keepBack('old', 'last')
+    await other.append(SESSION, [delta('old')])
+    await kept
+    await command(t, other, 'FLUSHDB')
+    await other.append(SESSION, [delta('new')])
+    const reading = start(t, bus)
+    await reading.events(1)
+    await other.append(SESSION, [delta('last')])
+    t.same(
+      (await reading.events(2)).map(({ data }) => JSON.parse(data).text),
+      ['new', 'last'],
+    )
+  })
+
+  t.test('an append whose answer is lost takes effect once', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    await bus.append(SESSION, [delta('first')])
+    proxy.loseNextAnswer()
+    const cursors = await bus.append(SESSION, [delta('a'), delta('b')])
+    await bus.append(SESSION, [delta('last')])
+    const all = await start(t, await openAt(t, { url: proxy.direct })).events(4)
+    t.same(
+      all.map(({ data }) => JSON.parse(data).text),
+      ['first', 'a', 'b', 'last'],
+    )
+    t.same(
+      all.slice(1, 3).map(({ cursor }) => cursor),
+      cursors,
+    )
+    t.ok(proxy.lost(), 'an answer was lost')
+  })
+
+  t.test('events that are said again, since their log was lost before the answer, are a gap', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    const reading = start(t, other)
+    await bus.append(SESSION, [delta('first')])
+    await reading.events(1)
+    proxy.loseNextAnswer()
+    const said = bus.append(SESSION, [delta('twice')])
+    await reading.events(2)
+    proxy.cut()
+    t.ok(proxy.lost())
+    await command(t, other, 'FLUSHDB')
+    proxy.restore()
+    await said
+    t.match(await reading.item(2), { gap: true })
+  })
+
+  t.test('so are those that an owner who died may have said', async (t) => {
+    const bus = await openAt(t, { url: await freshUrl() })
+    const reading = start(t, bus)
+    await bus.append(SESSION, [delta('said')])
+    await reading.events(1)
+    await command(t, bus, 'FLUSHDB')
+    await bus.append(SESSION, [{ ...delta('said'), again: true }])
+    t.match(await reading.item(1), { gap: true })
+    await bus.append(SESSION, [{ ...delta('next'), again: true }])
+    t.match(await reading.item(2), { events: [{ data: /next/ }] })
+  })
+
+  t.test('also where a reader came first, and stands behind a gap already', async (t) => {
+    const bus = await openAt(t, { url: await freshUrl() })
+    const [cursor = ''] = await bus.append(SESSION, [delta('said')])
+    await command(t, bus, 'FLUSHDB')
+    const reading = start(t, bus, { after: cursor })
+    t.match(await reading.item(0), { gap: true })
+    await bus.append(SESSION, [{ ...delta('said'), again: true }])
+    t.match(await reading.item(1), { gap: true })
+  })
+
+  t.test('a reader that leaves while its first page is on the way hears nothing of it', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    await other.append(SESSION, [delta('said')])
+    const kept = proxy.keepBack('said', 'last')
+    const leaving = new AbortController()
+    const reading = start(t, bus, { signal: leaving.signal })
+    await kept
+    leaving.abort()
+    await other.append(SESSION, [delta('last')])
+    await start(t, bus).events(2)
+    await reading.ended
+    t.same(reading.items, [])
+  })
+
+  t.test('Redis away: appends fail in time, then at once; readers get a gap when it is back', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const counted = { appended: 0, lost: 0 }
+    const metrics = {
+      eventsAppended(count: number) {
+        counted.appended += count
+      },
+      eventsLost(count: number) {
+        counted.lost += count
+      },
+    }
+    const lines: string[] = []
+    const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line).msg) })
+    const bus = await openAt(t, { url: proxy.url, metrics, log })
+    const reading = start(t, bus)
+    const [cursor = ''] = await bus.append(SESSION, [delta('before')])
+    await reading.events(1)
+    const heard: string[] = []
+    bus.subscribe('control', (message) => heard.push(message))
+    proxy.cut()
+    await t.rejects(bus.append(SESSION, [delta('lost'), delta('lost')]), {
+      code: 'unavailable',
+      status: 503,
+    })
+    const began = performance.now()
+    for (let i = 0; i < 20; i++)
+      await t.rejects(bus.append(SESSION, [delta('lost')]), { code: 'unavailable' })
+    t.ok(performance.now() - began < 2000, 'not each after the full time')
+    await t.rejects(bus.ready(), { code: 'unavailable' })
+    await t.rejects(bus.tally('count', 60), { code: 'unavailable' })
+    await t.rejects(start(t, bus).ended, { code: 'unavailable' })
+    await t.rejects(start(t, bus, {}, 'ses_other').ended, { code: 'unavailable' })
+    await bus.publish('control', 'to itself at least')
+    t.same(heard, ['to itself at least'])
+    t.same(counted, { appended: 1, lost: 22 })
+    proxy.restore()
+    t.match(await reading.item(1), { gap: true }, 'without a further append')
+    await bus.ready()
+    await bus.append(SESSION, [delta('after')])
+    t.same(
+      (await reading.events(2)).map(({ data }) => JSON.parse(data).text),
+      ['before', 'after'],
+    )
+    t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
+    await bus.append('ses_other', [delta('after')])
+    t.equal((await start(t, bus, {}, 'ses_other').events(1)).length, 1, 'also for who was refused before')
+    while (lines.length < 2) await sleep(100)
+    t.same(lines, ['Redis is away', 'Redis is back'], 'and the log is told twice')
+  })
+
+  t.test('a connection that falls silent is given up', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    await bus.append(SESSION, [delta(1)])
+    proxy.freeze()
+    await t.rejects(bus.append(SESSION, [delta(2)]), { code: 'unavailable' })
+    proxy.restore()
+    while (!(await bus.append(SESSION, [delta(3)]).catch(() => null)))
+      await new Promise((r) => setTimeout(r, 50))
+    t.pass('and a new one is made')
+  })
+
+  t.test('a reader hears on, though the connection that it heard by fell silent', async (t) => {
+    mock.timers.enable({ apis: ['setInterval'] })
+    t.teardown(() => mock.timers.reset())
+    const proxy = await proxied(t, await freshUrl())
+    const bus = await openAt(t, { url: proxy.url })
+    const other = await openAt(t, { url: proxy.direct })
+    const reading = start(t, bus)
+    await other.append(SESSION, [delta(1)])
+    await reading.events(1)
+    proxy.hush()
+    await other.append(SESSION, [delta(2)])
+    mock.timers.tick(5_000)
+    t.equal((await reading.events(2)).length, 2)
+  })
+
+  t.test('Baton starts without Redis and finds it later', async (t) => {
+    const proxy = await proxied(t, await freshUrl())
+    proxy.cut()
+    const bus = await openAt(t, { url: proxy.url })
+    t.equal(bus.kind, 'redis')
+    await t.rejects(bus.ready(), { code: 'unavailable' })
+    proxy.restore()
+    while (
+      !(await bus.ready().then(
+        () => true,
+        () => false,
+      ))
+    )
+      await new Promise((r) => setTimeout(r, 20))
+    await bus.append(SESSION, [delta(1)])
+    t.equal((await start(t, bus).events(1)).length, 1)
+  })
+})

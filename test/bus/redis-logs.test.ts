@@ -1,0 +1,209 @@
+/** Logs in Redis: flushed, evicted, expired, refused; and the channels of their readers. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { compareIds, idOf } from '../../src/bus/cursor.ts'
+import { delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
+import { ON_REDIS, redisBeds } from './redis-bed.ts'
+
+const { channelsOf, clientOf, command, databaseOf, freshUrl, openAt, redis } = redisBeds([12, 13])
+const many = (count: number, prefix: string) => Array.from({ length: count }, (_, i) => delta(prefix + i))
+
+t.test('logs in Redis', ON_REDIS, async (t) => {
+  t.test('a flush in the middle of a replay is a gap, not silence', async (t) => {
+    const bus = await redis.open(t)
+    for (let i = 0; i < 30; i++) await bus.append(SESSION, many(40, `${i}.`))
+    const abort = new AbortController()
+    t.teardown(() => abort.abort())
+    const options = { after: 'start', signal: abort.signal }
+    const reading = bus.read(SESSION, options)[Symbol.asyncIterator]()
+    const first = await reading.next()
+    t.ok('events' in first.value && first.value.events.length < 1200, 'one page of several')
+    await redis.lose(t, bus)
+    t.match((await reading.next()).value, { gap: true })
+    const next = reading.next()
+    const [cursor] = await bus.append(SESSION, [delta('after')])
+    t.match((await next).value, { events: [{ cursor }] })
+  })
+
+  t.test('a first event that is being said when its reader comes is no gap', async (t) => {
+    const bus = await redis.open(t)
+    const reading = start(t, bus, { turn: TURN, begun: true, isYoung: true })
+    await sleep(20)
+    await bus.append(SESSION, [event('turn.created'), delta(1)])
+    t.strictSame(
+      (await reading.events(2)).map(({ type }) => type),
+      ['turn.created', 'content.delta'],
+    )
+    t.match(reading.items[0], { events: [{ type: 'turn.created' }] })
+  })
+
+  t.test('a flush under live readers costs them nothing that was said', async (t) => {
+    const bus = await redis.open(t)
+    const reading = start(t, bus)
+    const [before = ''] = await bus.append(SESSION, [event('turn.created'), delta(1)])
+    await reading.events(2)
+    await redis.lose(t, bus)
+    await bus.append(SESSION, [delta(2)])
+    await bus.append(SESSION, [delta(3)])
+    const all = await reading.events(4)
+    t.same(
+      all.map(({ data }) => JSON.parse(data).text),
+      ['', 1, 2, 3],
+    )
+    t.equal(
+      reading.items.some((item) => 'gap' in item),
+      false,
+    )
+    t.match(
+      await start(t, bus, { after: before }).item(0),
+      { gap: true },
+      'who comes back does not know that',
+    )
+    t.match(
+      await start(t, bus, { turn: TURN }).item(0),
+      { gap: true },
+      'nor has the log the turn’s beginning',
+    )
+  })
+
+  t.test('half a log is none: either key may be evicted', async (t) => {
+    for (const part of ['log', 'meta']) {
+      const bus = await redis.open(t)
+      const [cursor = ''] = await bus.append(SESSION, [delta(1), delta(2)])
+      await command(t, bus, 'DEL', `baton:{${SESSION}}:${part}`)
+      t.match(await start(t, bus, { after: cursor }).item(0), { gap: true }, part)
+      await bus.append(SESSION, [delta(3)])
+      const kept = await start(t, bus).events(1)
+      t.same(
+        kept.map(({ data }) => JSON.parse(data).text),
+        [3],
+      )
+    }
+  })
+
+  t.test('the gap of a log that begins anew lies behind all that the one before has said', async (t) => {
+    const bus = await redis.open(t)
+    const isBehind = async ([cursor = '']: string[]) => {
+      const gap = await start(t, bus, { after: cursor }).item(0)
+      const [next = ''] = await bus.append(SESSION, [delta('next')])
+      t.match(gap, { gap: true })
+      const [before, at, after] = [cursor, 'gap' in gap ? gap.cursor : '', next].map(idOf)
+      return compareIds(before ?? '', at ?? '') <= 0 && compareIds(at ?? '', after ?? '') < 0
+    }
+    const client = clientOf(t, bus)
+    // Often enough for a loss within one millisecond.
+    for (let i = 0; i < 100; i++) {
+      const cursors = await bus.append(SESSION, [delta(1)])
+      await client.flushdb()
+      if (!(await isBehind(cursors))) return t.fail(`not in round ${i}`)
+    }
+    const [meta, log] = ['meta', 'log'].map((part) => `baton:{${SESSION}}:${part}`)
+    await client.hset(meta ?? '', 'last', `${Date.now() + 60_000}-0`)
+    const ahead = await bus.append(SESSION, [delta(1)])
+    await client.del(log ?? '')
+    t.ok(await isBehind(ahead), 'also where its clock was ahead')
+  })
+
+  t.test('both keys expire, and what a trimmed log remembers is trimmed too', async (t) => {
+    const bus = await redis.open(t, { maxEvents: 20, idleMs: 60_000 })
+    for (let i = 0; i < 100; i++) {
+      const turn = `turn_${i}`
+      await bus.append(SESSION, [
+        { ...event('turn.created', '', turn), once: `${turn}:created` },
+        { ...event('turn.completed', '', turn), once: `${turn}:end` },
+      ])
+    }
+    const left = async (part: string, session = SESSION) =>
+      Number(await command(t, bus, 'PTTL', `baton:{${session}}:${part}`))
+    for (const part of ['log', 'meta']) {
+      const ttl = await left(part)
+      t.ok(ttl > 0 && ttl <= 60_000, `${part} has ${ttl} ms`)
+    }
+    t.ok(Number(await command(t, bus, 'HLEN', `baton:{${SESSION}}:meta`)) < 60)
+    t.ok(Number(await command(t, bus, 'XLEN', `baton:{${SESSION}}:log`)) <= 20)
+    const reading = start(t, bus, { turn: 'turn_99' })
+    await reading.ended
+    t.equal(reading.items.length, 1)
+    await command(t, bus, 'HSET', `baton:{${SESSION}}:meta`, 'touched', '0')
+    await command(t, bus, 'PEXPIRE', `baton:{${SESSION}}:log`, '9000')
+    await bus.append(SESSION, [delta(1)])
+    t.ok((await left('log')) > 9000, 'later where it is used')
+    await bus.ready()
+    await start(t, bus, { turn: TURN, begun: true }, 'ses_read').item(0)
+    t.ok((await left('meta', 'ses_read')) > 0, 'one that was only read, too')
+  })
+
+  t.test('a session that Redis refuses costs the others nothing', async (t) => {
+    const bus = await redis.open(t)
+    await bus.append(SESSION, [delta(1)])
+    await command(t, bus, 'SET', `baton:{${SESSION}}:log`, 'something else')
+    const refused = bus.append(SESSION, [delta(2)])
+    const [cursor] = await bus.append('ses_other', [delta(2)])
+    t.type(cursor, 'string')
+    await t.rejects(refused, { code: 'unavailable' })
+  })
+
+  t.test('a server that forgot its scripts is taught again', async (t) => {
+    const bus = await redis.open(t)
+    await bus.append(SESSION, [delta(1)])
+    await command(t, bus, 'SCRIPT', 'FLUSH')
+    await bus.append(SESSION, [delta(2)])
+    t.equal((await start(t, bus).events(2)).length, 2)
+  })
+
+  t.test('readers share two connections', async (t) => {
+    const bus = await openAt(t, { url: await freshUrl(), lingerMs: 0 })
+    const readings = Array.from({ length: 200 }, (_, i) => start(t, bus, {}, `ses_${i % 100}`))
+    await bus.append('ses_99', [delta(1)])
+    await Promise.all([readings[99]?.events(1), readings[199]?.events(1)])
+    const clients = String(await command(t, bus, 'CLIENT', 'LIST'))
+    const mine = clients
+      .split('\n')
+      .filter((line) => / name=baton /.test(line) && line.includes(` db=${databaseOf(bus)} `))
+    t.equal(mine.length, 2)
+    for (const reading of readings) await reading.stop()
+    await sleep(50)
+    t.same(await channelsOf(t, bus), [], 'and leave no channel behind')
+    const topics = `baton:${databaseOf(bus)}:topic:*`
+    const listens = async () => ((await command(t, bus, 'PUBSUB', 'CHANNELS', topics)) as string[]).length
+    bus.subscribe('queue', () => {})
+    while ((await listens()) === 0) await sleep(5)
+    for (const line of mine) await command(t, bus, 'CLIENT', 'KILL', 'ID', /^id=(\d+)/.exec(line)?.[1] ?? '')
+    while ((await listens()) === 1) await sleep(1)
+    while ((await listens()) === 0) await sleep(5)
+    t.same(await channelsOf(t, bus), [], 'nor once it is connected again')
+  })
+
+  t.test(
+    'a reader finds the channel of the one before open, and misses nothing that came between',
+    async (t) => {
+      const bus = await redis.open(t)
+      const first = start(t, bus)
+      await bus.append(SESSION, [delta(1)])
+      const [one] = await first.events(1)
+      await first.stop()
+      t.equal((await channelsOf(t, bus)).length, 1, 'still listened to')
+      await bus.append(SESSION, [delta(2)])
+      const next = start(t, bus, { after: one?.cursor ?? '' })
+      await bus.append(SESSION, [delta(3)])
+      t.same(
+        (await next.events(2)).map(({ data }) => JSON.parse(data).text),
+        [2, 3],
+      )
+    },
+  )
+
+  t.test('a channel that was about to be left stays open for who comes', async (t) => {
+    const bus = await openAt(t, { url: await freshUrl(), lingerMs: 1 })
+    const first = start(t, bus)
+    await bus.append(SESSION, [delta(1)])
+    await first.events(1)
+    await first.stop()
+    const next = start(t, bus)
+    await next.events(1)
+    // Longer than the channel lingers.
+    await sleep(5)
+    await bus.append(SESSION, [delta(2)])
+    t.equal((await next.events(2)).length, 2)
+  })
+})

@@ -1,0 +1,105 @@
+/** Buses under test, and readers of them. */
+import type { Test } from 'tap'
+import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import type { LogLimits } from '../../src/bus/limits.ts'
+import { encodeEvent } from '../../src/sse.ts'
+
+export interface BusBed {
+  /** A bus on a backend of its own; closed when the test ends. */
+  open(t: Test, limits?: Partial<LogLimits>): Promise<Bus>
+  /** Another replica's view of the same backend; the same one where there are no replicas. */
+  another(t: Test, bus: Bus, limits?: Partial<LogLimits>): Promise<Bus>
+  /** Everything that the bus kept is gone (flush, restart): the bus that clients meet then. */
+  lose(t: Test, bus: Bus): Promise<Bus>
+}
+
+export const SESSION = 'ses_one'
+export const TURN = 'turn_one'
+
+export const event = (type: string, text: string | number = '', turn: string | null = TURN): BusEvent => ({
+  type,
+  turn_id: turn,
+  data: JSON.stringify({ type, text }),
+})
+export const delta = (text: string | number, turn: string | null = TURN) => event('content.delta', text, turn)
+export const wholeTurn = (turn: string, deltas = 5): BusEvent[] => [
+  event('turn.created', '', turn),
+  ...Array.from({ length: deltas }, (_, i) => delta(i, turn)),
+  event('turn.completed', '', turn),
+]
+
+export interface Reading {
+  items: ReadItem[]
+  /** Settles when this many events have come, or a `gap`, `lagged` or end was met after `items`. */
+  events(count: number): Promise<LoggedEvent[]>
+  item(count: number): Promise<ReadItem>
+  ended: Promise<void>
+  stop(): Promise<void>
+}
+
+/** Reads in the background until it is stopped. */
+export function start(t: Test, bus: Bus, options: Partial<ReadOptions> = {}, session = SESSION): Reading {
+  const abort = new AbortController()
+  const items: ReadItem[] = []
+  let told = () => {}
+  let isOver = false
+  const ended = (async () => {
+    for await (const item of bus.read(session, { after: 'start', signal: abort.signal, ...options })) {
+      items.push(item)
+      told()
+    }
+  })().finally(() => {
+    isOver = true
+    told()
+  })
+  ended.catch(() => {})
+  const until = async (isThere: () => boolean) => {
+    while (!isThere()) {
+      if (isOver) throw new Error(`the read ended with ${JSON.stringify(items)}`)
+      await new Promise<void>((resolve) => {
+        told = resolve
+      })
+    }
+  }
+  const stop = async () => {
+    abort.abort()
+    await ended.catch(() => {})
+  }
+  t.teardown(stop)
+  return {
+    items,
+    ended,
+    stop,
+    async events(count) {
+      await until(() => eventsOf(items).length >= count)
+      return eventsOf(items)
+    },
+    async item(count) {
+      await until(() => items.length > count)
+      const item = items[count]
+      if (!item) throw new Error('unreachable')
+      return item
+    },
+  }
+}
+
+export const eventsOf = (items: ReadItem[]): LoggedEvent[] =>
+  items.flatMap((item) => ('events' in item ? item.events : []))
+export const bytes = (events: LoggedEvent[]): string =>
+  events.map(({ cursor, type, data }) => encodeEvent(type, data, cursor)).join('')
+export const textsOf = (events: LoggedEvent[]): unknown[] => events.map(({ data }) => JSON.parse(data).text)
+
+/** What a read holds up to the end of what is there now, which an own event marks. */
+export async function readAll(bus: Bus, options: Partial<ReadOptions> = {}, session = SESSION) {
+  const abort = new AbortController()
+  const [mark] = await bus.append(session, [event('mark', '', options.turn ?? null)])
+  const items: ReadItem[] = []
+  for await (const item of bus.read(session, { after: 'start', signal: abort.signal, ...options })) {
+    if ('events' in item) {
+      const events = item.events.filter(({ type }) => type !== 'mark')
+      if (events.length > 0) items.push({ events })
+    } else items.push(item)
+    if ('gap' in item || ('events' in item && item.events.some(({ cursor }) => cursor === mark))) break
+  }
+  return items
+}

@@ -1,0 +1,311 @@
+/** What every bus must do with a session's log: keep its order, and say what is lost. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Test } from 'tap'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import {
+  type BusBed,
+  bytes,
+  delta,
+  event,
+  eventsOf,
+  readAll,
+  SESSION,
+  start,
+  TURN,
+  textsOf,
+  wholeTurn,
+} from './bus-bed.ts'
+
+/** Milliseconds and counter of a cursor. */
+const orderOf = (cursor: string) => (/^(\d+)-(\d+)\./.exec(cursor) ?? []).slice(1).map(Number)
+function ascends(cursors: string[]): boolean {
+  return cursors.every((cursor, i) => {
+    const [ms = 0, n = 0] = orderOf(cursor)
+    const [beforeMs = 0, beforeN = -1] = i === 0 ? [] : orderOf(cursors[i - 1] ?? '')
+    return ms > beforeMs || (ms === beforeMs && n > beforeN)
+  })
+}
+
+/** One order for all, and a gap where anything is lost. */
+export function logContract(t: Test, bed: BusBed): void {
+  t.test('an event comes out as it went in, to early and late readers alike', async (t) => {
+    const bus = await bed.open(t)
+    const early = start(t, bus)
+    const said = [event('turn.created'), delta('Grüße, 世界 🌍 "\\n"'), event('tools.changed', 'x', null)]
+    const cursors = await bus.append(SESSION, said)
+    t.equal(new Set(cursors).size, 3)
+    const got = await early.events(3)
+    t.same(
+      got,
+      said.map(({ type, turn_id, data }, i) => ({ cursor: cursors[i], type, turn_id, data })),
+    )
+    t.equal(bytes(eventsOf(await readAll(bus))), bytes(got))
+    t.same(await readAll(bus, {}, 'ses_other'), [], 'another session has none of it')
+    t.same(await bus.append(SESSION, []), [])
+  })
+
+  t.test('all readers see one order, in which every writer’s own order is kept', async (t) => {
+    const bus = await bed.open(t)
+    const other = await bed.another(t, bus)
+    const readers = [start(t, bus), start(t, other), start(t, other, { after: 'now' })]
+    await bus.append(SESSION, [delta('first')])
+    const write = async (from: Bus, name: string) => {
+      const cursors: string[] = []
+      for (let i = 0; i < 30; i++) {
+        cursors.push(...(await from.append(SESSION, [delta(`${name}${i}`), delta(`${name}${i}b`)])))
+      }
+      return cursors
+    }
+    const cursors = await Promise.all([
+      write(bus, 'a'),
+      write(bus, 'b'),
+      write(other, 'c'),
+      write(other, 'd'),
+    ])
+    const [one, two] = await Promise.all(readers.slice(0, 2).map((reader) => reader.events(241)))
+    t.equal(bytes(one ?? []), bytes(two ?? []))
+    t.ok(ascends((one ?? []).map(({ cursor }) => cursor)))
+    for (const [i, name] of ['a', 'b', 'c', 'd'].entries()) {
+      const own = (one ?? []).filter(({ data }) => JSON.parse(data).text.startsWith(name))
+      t.same(
+        own.map(({ cursor }) => cursor),
+        cursors[i],
+      )
+    }
+    t.equal(bytes(eventsOf(await readAll(other))), bytes(one ?? []))
+  })
+
+  t.test('a reader that comes back after any event gets exactly the rest, live or not', async (t) => {
+    const bus = await bed.open(t)
+    const other = await bed.another(t, bus)
+    const script = [...wholeTurn(TURN, 6), event('tools.changed', '', null), ...wholeTurn('turn_two', 6)]
+    const continuous = start(t, bus)
+    for (const said of script.slice(0, 10)) await bus.append(SESSION, [said])
+    const before = await continuous.events(10)
+    const resumed = before.map(({ cursor }) => start(t, other, { after: cursor }))
+    for (const said of script.slice(10)) await other.append(SESSION, [said])
+    const all = await continuous.events(script.length)
+    for (const [i, reading] of resumed.entries()) {
+      t.equal(bytes(await reading.events(script.length - i - 1)), bytes(all.slice(i + 1)), `after ${i}`)
+    }
+    for (const [i, { cursor }] of all.entries()) {
+      t.equal(bytes(eventsOf(await readAll(other, { after: cursor }))), bytes(all.slice(i + 1)))
+    }
+  })
+
+  t.test('a turn’s read starts at its first event, holds no others, and ends with its end', async (t) => {
+    const bus = await bed.open(t)
+    const waiting = start(t, bus, { turn: TURN })
+    await bus.append(SESSION, [event('tools.changed', '', null), ...wholeTurn('turn_before')])
+    const cursors = await bus.append(SESSION, [event('turn.created'), delta(1)])
+    const midway = start(t, bus, { turn: TURN })
+    await bus.append(SESSION, [event('tools.changed', '', null), delta(2), event('turn.failed')])
+    await bus.append(SESSION, wholeTurn('turn_after'))
+    const late = start(t, bus, { turn: TURN })
+    const resumed = start(t, bus, { turn: TURN, after: cursors[1] ?? '' })
+    await Promise.all([waiting.ended, midway.ended, late.ended, resumed.ended])
+    const expected = ['turn.created', 'content.delta', 'content.delta', 'turn.failed']
+    for (const reading of [waiting, midway, late]) {
+      t.same(
+        eventsOf(reading.items).map(({ type }) => type),
+        expected,
+      )
+    }
+    t.equal(bytes(eventsOf(resumed.items)), bytes(eventsOf(late.items).slice(2)))
+    const end = eventsOf(late.items).at(-1)?.cursor ?? ''
+    const atEnd = start(t, bus, { turn: TURN, after: end })
+    await atEnd.ended
+    t.same(atEnd.items, [])
+  })
+
+  t.test('`now` skips what there is, `start` does not', async (t) => {
+    const bus = await bed.open(t)
+    await bus.append(SESSION, [delta('old')])
+    const now = start(t, bus, { after: 'now' })
+    const all = start(t, bus)
+    await all.events(1)
+    // A read begins with its first `next`; the mark of a second reader shows that it has.
+    const probe = start(t, bus, { after: 'now' })
+    for (let i = 0; probe.items.length === 0 || now.items.length === 0; i++) {
+      await bus.append(SESSION, [delta(`new${i}`)])
+      await new Promise((resolve) => setTimeout(resolve, 5))
+    }
+    t.notOk(textsOf(eventsOf(now.items)).includes('old'))
+    t.equal(textsOf(await all.events(2))[0], 'old')
+  })
+
+  t.test('a former owner’s words are dropped, and all of a turn’s after its end', async (t) => {
+    const bus = await bed.open(t)
+    const said = (epoch: number, one: BusEvent): BusEvent => ({ ...one, epoch })
+    await bus.append(SESSION, [said(1, event('turn.created')), said(1, delta('first'))])
+    await bus.append(SESSION, [said(2, delta('second'))])
+    const [place] = await bus.append(SESSION, [said(1, delta('stale'))])
+    t.type(place, 'string', 'told where the log stands')
+    await bus.append(SESSION, [delta('of nobody'), said(2, event('turn.completed', 'end'))])
+    await bus.append(SESSION, [said(2, delta('straggler')), said(3, event('turn.created', 'next', 'turn_2'))])
+    const reading = start(t, bus)
+    t.same(textsOf(await reading.events(6)), ['', 'first', 'second', 'of nobody', 'end', 'next'])
+  })
+
+  t.test('a turn’s last words are heard, however early the next one’s owner speaks', async (t) => {
+    const bus = await bed.open(t)
+    const said = (epoch: number, turn: string, type: string): BusEvent => ({
+      ...event(type, type, turn),
+      epoch,
+    })
+    await bus.append(SESSION, [said(1, 'turn_1', 'turn.created')])
+    await bus.append(SESSION, [said(3, 'turn_3', 'turn.created'), said(3, 'turn_3', 'turn.started')])
+    await bus.append(SESSION, [said(1, 'turn_1', 'step.completed'), said(1, 'turn_1', 'turn.completed')])
+    // As fast a turn, of whose beginning nothing had come yet.
+    await bus.append(SESSION, [said(2, 'turn_2', 'turn.created'), said(2, 'turn_2', 'turn.completed')])
+    const types = (reading: ReturnType<typeof start>, count: number) =>
+      reading.events(count).then((events) => events.map(({ type }) => type))
+    const first = start(t, bus, { turn: 'turn_1', after: 'start' })
+    t.same(await types(first, 3), ['turn.created', 'step.completed', 'turn.completed'])
+    t.same(await types(start(t, bus, { turn: 'turn_2', after: 'start' }), 2), [
+      'turn.created',
+      'turn.completed',
+    ])
+    await bus.append(SESSION, [said(1, 'turn_1', 'usage'), said(2, 'turn_0', 'usage')])
+    await bus.append(SESSION, [said(3, 'turn_3', 'usage')])
+    t.same(
+      (await types(start(t, bus), 8)).slice(3),
+      ['step.completed', 'turn.completed', 'turn.created', 'turn.completed', 'usage'],
+      'nothing of a turn that is over, or of whose beginning nobody knows',
+    )
+  })
+
+  t.test('a repeat under a known key is dropped and answered with the first one’s cursor', async (t) => {
+    const bus = await bed.open(t)
+    const other = await bed.another(t, bus)
+    const keyed = (key: string, text: string): BusEvent => ({ ...delta(text), once: key })
+    const [a, b] = await bus.append(SESSION, [keyed('a', 'a'), keyed('b', 'b')])
+    const again = await other.append(SESSION, [keyed('a', 'again'), delta('c'), keyed('b', 'again')])
+    t.equal(again[0], a)
+    t.equal(again[2], b)
+    const twice = await bus.append(SESSION, [keyed('d', 'd'), keyed('d', 'd again')])
+    t.equal(twice[0], twice[1])
+    const reading = start(t, other)
+    t.same(textsOf(await reading.events(4)), ['a', 'b', 'c', 'd'])
+    const [elsewhere] = await bus.append('ses_other', [keyed('a', 'a')])
+    t.not(elsewhere, a, 'keys belong to their session')
+  })
+
+  t.test('a place that is no longer kept is a gap, and live events follow it', async (t) => {
+    const limits = { maxEvents: 20 }
+    const bus = await bed.open(t, limits)
+    const cursors: string[] = []
+    for (let i = 0; i < 50; i++) cursors.push(...(await bus.append(SESSION, [delta(i)])))
+    for (const [i, after] of cursors.slice(0, -1).entries()) {
+      const item = await start(t, bus, { after }).item(0)
+      if ('events' in item) t.equal(textsOf(item.events)[0], i + 1, 'the very next one, or a gap')
+      else t.match(item, { gap: true })
+    }
+    for (const after of [cursors[0] ?? '', cursors[20] ?? '']) {
+      const reading = start(t, bus, { after })
+      const gap = await reading.item(0)
+      t.match(gap, { gap: true })
+      const [next] = await bus.append(SESSION, [delta('live')])
+      t.same(
+        (await reading.events(1)).map(({ cursor }) => cursor),
+        [next],
+      )
+      const resumed = start(t, bus, { after: 'cursor' in gap ? gap.cursor : '' })
+      t.same(await resumed.events(1), await reading.events(1), 'the gap’s own cursor is a place')
+    }
+    const kept = start(t, bus, { after: cursors[45] ?? '' })
+    t.same(textsOf(await kept.events(6)), [46, 47, 48, 49, 'live', 'live'])
+    const oldest = eventsOf(await readAll(bus))
+    t.ok(oldest.length <= 22 && oldest.length >= 15, `${oldest.length} are kept`)
+    t.same(textsOf(oldest).slice(-3), [49, 'live', 'live'])
+  })
+
+  t.test('a log is bounded in bytes too', async (t) => {
+    const bus = await bed.open(t, { maxBytes: 100_000 })
+    for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta('x'.repeat(10_000))])
+    const kept = eventsOf(await readAll(bus))
+    t.ok(kept.length >= 5 && kept.length <= 10, `${kept.length} are kept`)
+    const [cursor = ''] = await bus.append(SESSION, [delta('y'.repeat(200_000))])
+    const [after] = await bus.append(SESSION, [delta('after')])
+    t.equal((await start(t, bus, { after: cursor }).events(1))[0]?.cursor, after)
+  })
+
+  t.test('a turn whose first event is gone is a gap; a turn not begun is waited for', async (t) => {
+    const bus = await bed.open(t, { maxEvents: 20 })
+    await bus.append(SESSION, [event('turn.created'), ...Array.from({ length: 40 }, (_, i) => delta(i))])
+    t.match(await start(t, bus, { turn: TURN }).item(0), { gap: true })
+    const unknown = start(t, bus, { turn: 'turn_new' })
+    t.match(await start(t, bus, { turn: 'turn_lost', begun: true }).item(0), { gap: true })
+    await bus.append(SESSION, wholeTurn('turn_new', 1))
+    t.equal((await unknown.events(3)).length, 3)
+    await bus.append(SESSION, [event('turn.failed')])
+    const ended = start(t, bus, { turn: TURN })
+    await ended.ended
+    t.match(ended.items, [{ gap: true }], 'after the gap of an ended turn nothing comes')
+    await bus.append(SESSION, [delta('first known', 'turn_half')])
+    t.match(await start(t, bus, { turn: 'turn_half' }).item(0), { gap: true }, 'its beginning was never here')
+  })
+
+  t.test('after a loss every old cursor is a gap, and nothing old counts as known', async (t) => {
+    const bus = await bed.open(t)
+    const cursors = await bus.append(SESSION, wholeTurn(TURN, 3))
+    await bus.append(SESSION, [{ ...delta('once'), once: 'key' }])
+    // No loss is over within the millisecond by which cursors are ordered.
+    await sleep(2)
+    const after = await bed.lose(t, bus)
+    const empty = start(t, after, { after: cursors[1] ?? '' })
+    t.match(await empty.item(0), { gap: true })
+    const [again] = await after.append(SESSION, [{ ...delta('once'), once: 'key' }])
+    t.same(textsOf(await empty.events(1)), ['once'])
+    t.ok(ascends([...cursors, again ?? '']), 'cursors stay ordered')
+    // As long as the old one was: what it numbered is there again, and is something else.
+    await after.append(SESSION, wholeTurn(TURN, 9))
+    t.match(
+      await start(t, after, { after: cursors[1] ?? '' }).item(0),
+      { gap: true },
+      'also once there is a new log',
+    )
+    t.equal(await after.pastEnd(SESSION, TURN, cursors[4] ?? '', true), false)
+  })
+
+  t.test('pastEnd tells the terminal event’s cursor and later ones from earlier ones', async (t) => {
+    const bus = await bed.open(t)
+    const cursors = await bus.append(SESSION, [...wholeTurn(TURN, 2), event('tools.changed', '', null)])
+    const answers = await Promise.all(cursors.map((cursor) => bus.pastEnd(SESSION, TURN, cursor, true)))
+    t.same(answers, [false, false, false, true, true])
+    t.equal(await bus.pastEnd(SESSION, 'turn_unknown', cursors[4] ?? '', false), false)
+  })
+
+  t.test('a place after the end of a turn that the log has forgotten is past it', async (t) => {
+    const bus = await bed.open(t, { maxEvents: 20 })
+    const [begin = ''] = await bus.append(SESSION, wholeTurn(TURN, 2))
+    await bus.append(SESSION, [event('turn.created', '', 'turn_2')])
+    const [, ...cursors] = await bus.append(
+      SESSION,
+      Array.from({ length: 40 }, (_, i) => delta(i, 'turn_2')),
+    )
+    const [kept = ''] = cursors.slice(-1)
+    t.equal(await bus.pastEnd(SESSION, TURN, kept, true), true)
+    t.equal(await bus.pastEnd(SESSION, TURN, kept, false), false, 'one that is not over may come yet')
+    t.equal(await bus.pastEnd(SESSION, TURN, begin, true), false, 'what lies after it is a gap')
+    t.equal(await bus.pastEnd(SESSION, 'turn_2', kept, true), false, 'its end is not said yet')
+    const ahead = kept.replace(/^\d+/, (ms) => String(Number(ms) + 1_000_000))
+    t.equal(await bus.pastEnd(SESSION, TURN, ahead, true), false, 'a place of the future was lost')
+  })
+
+  t.test('a cursor that is none, or another session’s, is refused', async (t) => {
+    const bus = await bed.open(t)
+    const [cursor = ''] = await bus.append(SESSION, [delta(1)])
+    const { signal } = new AbortController()
+    for (const after of ['', 'x', '1-0', `${cursor}0`, cursor.toUpperCase().replace('-', '_'), '0']) {
+      t.throws(() => bus.read(SESSION, { after, signal }), { code: 'invalid_cursor', status: 400 }, after)
+      await t.rejects(bus.pastEnd(SESSION, TURN, after, false), { code: 'invalid_cursor' })
+    }
+    t.throws(() => bus.read('ses_other', { after: cursor, signal }), { code: 'invalid_cursor' })
+    await t.rejects(bus.pastEnd('ses_other', TURN, cursor, false), { code: 'invalid_cursor' })
+    for (const number of [/^\d+/, /(?<=-)\d+/]) {
+      const ahead = cursor.replace(number, (digits) => String(Number(digits) + 1_000_000))
+      t.match(await start(t, bus, { after: ahead }).item(0), { gap: true }, 'one of the future was lost')
+    }
+  })
+}

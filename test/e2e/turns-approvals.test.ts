@@ -1,0 +1,195 @@
+/** A turn that waits for a person: its calls approved, denied or given up (api.md section 4). */
+import t, { type Test } from 'tap'
+import { gate } from '../emulators/http.ts'
+import { type Json, ofType } from './client.ts'
+import { everyBackend, type Path, type World } from './harness.ts'
+import { textResult } from './tool-server.ts'
+
+async function approvals(t: Test, world: World) {
+  const { api } = world
+  const server = await world.tools('guarded', { wipe: {}, look: { annotations: { readOnlyHint: true } } })
+  await api.patch(`/v1/connectors/${server.id}`, { require_approval: 'always' })
+
+  const waiting = async (path: Path) => {
+    const session = await world.session(path, { connectors: ['guarded'] })
+    const stream = await api.turn(session, 'call guarded__wipe with {"disk": 1}\ncall guarded__look with {}')
+    await stream.until('turn.awaiting_input')
+    const turn = await api.get(`/v1/turns/${stream.headers.get('x-baton-turn')}`)
+    const asked = ofType(stream.frames, 'approval.required')
+    return {
+      session,
+      stream,
+      turn,
+      asked,
+      decide: (call: Json, body: Json) =>
+        api.call('POST', `/v1/turns/${turn.id}/approvals/${call.call_id}`, body),
+    }
+  }
+
+  await t.test('a turn waits for both, then goes on with what was decided', async (t) => {
+    const { session, stream, turn, asked, decide } = await waiting('anthropic key')
+    t.equal(turn.state, 'awaiting_input')
+    t.match(asked, [
+      { name: 'guarded.wipe', arguments: { disk: 1 } },
+      { name: 'guarded.look', arguments: {} },
+    ])
+    t.equal(server.calls.length, 0)
+    const busy = await api.call('POST', `/v1/sessions/${session}/turns`, { input: 'x' })
+    t.match(busy.body.error, { code: 'turn_in_progress', details: { active_turn_id: turn.id } })
+    const [wipe, look] = asked
+    t.equal((await decide(wipe, { decision: 'deny', reason: 'not today' })).status, 200)
+    t.equal((await api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input')
+    t.equal((await decide(look, { decision: 'approve', arguments: { at: 'it' } })).status, 200)
+    const frames = await stream.done
+    t.equal(frames.at(-1)?.type, 'turn.completed')
+    t.strictSame(server.calls, [{ tool: 'look', args: { at: 'it' } }])
+    const results = (await world.messages(session)).find(({ role }) => role === 'tool')
+    t.match(results.parts, [
+      { outcome: 'denied', is_error: true, content: [{ text: /not today/ }] },
+      { outcome: 'ok' },
+    ])
+    const again = await decide(look, { decision: 'approve' })
+    t.match([again.status, again.body.error.code], [409, 'not_awaiting'])
+    t.match(again.body.error.details, { decision: 'approve' }, 'what holds, for whoever lost the answer')
+    const { data } = await api.get(`/v1/tool-executions?turn_id=${turn.id}`)
+    t.strictSame(Object.fromEntries(data.map(({ tool, approved_by }: Json) => [tool, approved_by])), {
+      'guarded.wipe': null,
+      'guarded.look': 'local',
+    })
+  })
+
+  await t.test('whoever waits is answered; a waiting turn can be cancelled', async (t) => {
+    const session = await world.session('gemini key', { connectors: ['guarded'] })
+    const before = server.calls.length
+    const { status, body } = await api.call('POST', `/v1/sessions/${session}/turns`, {
+      input: 'call guarded__wipe with {}',
+      stream: false,
+    })
+    t.equal(status, 200)
+    t.equal(body.state, 'awaiting_input')
+    t.match(await api.get(`/v1/turns/${body.id}?wait=60`), { state: 'awaiting_input' })
+    const cancelled = await api.call('POST', `/v1/turns/${body.id}/cancel?wait=true`)
+    t.match(cancelled.body, { state: 'cancelled' })
+    t.match(cancelled.body.messages.at(-1), { role: 'tool', parts: [{ outcome: 'cancelled' }] })
+    t.equal(server.calls.length, before)
+    t.match(await world.run(session, 'fine'), { output_text: 'fine' })
+  })
+
+  await t.test('a call whose tool is taken away now is settled without a person', async (t) => {
+    const { session, stream, turn, asked } = await waiting('gemini key')
+    const before = server.calls.length
+    const other = await api.call('DELETE', `/v1/sessions/${session}/connectors/guarded?apply=now`)
+    t.match(other.body, {
+      removed: ['guarded.look', 'guarded.wipe'],
+      effective: { turn_id: turn.id, from: 'next_step' },
+      restarted_turn_id: null,
+    })
+    const frames = await stream.done
+    t.equal(frames.at(-1)?.type, 'turn.completed')
+    t.match(ofType(frames, 'tool_execution.completed'), [
+      { call_id: asked[0].call_id, outcome: 'cancelled', content: [{ text: /taken out/ }] },
+      { call_id: asked[1].call_id, outcome: 'cancelled' },
+    ])
+    t.equal(server.calls.length, before)
+    const late = await api.call('POST', `/v1/turns/${turn.id}/approvals/${asked[0].call_id}`, {
+      decision: 'approve',
+    })
+    t.match([late.status, late.body.error.code], [409, 'not_awaiting'])
+  })
+
+  await t.test('what is decided or cancelled while other calls run holds once they are done', async (t) => {
+    let held = gate()
+    const slow = await world.tools('other', {
+      slow: { run: () => held.opened.then(() => textResult('slow')) },
+    })
+    for (const end of ['approve', 'cancel'] as const) {
+      held = gate()
+      const before = slow.count('slow')
+      const session = await world.session('anthropic key', { connectors: ['guarded', 'other'] })
+      const stream = await api.turn(session, 'call guarded__look with {}\ncall other__slow with {}')
+      const { data } = await stream.until('approval.required')
+      const id = data.turn_id
+      while (slow.count('slow') === before) await new Promise((resolve) => setTimeout(resolve, 5))
+      if (end === 'approve') {
+        await api.post(`/v1/turns/${id}/approvals/${data.call_id}`, { decision: 'approve' })
+        held.open()
+        t.equal((await stream.done).at(-1)?.type, 'turn.completed')
+        const results = (await world.messages(session)).find(({ role }) => role === 'tool')
+        t.match(results.parts, [{ outcome: 'ok' }, { outcome: 'ok', content: [{ text: 'slow' }] }])
+      } else {
+        const { body } = await api.call('POST', `/v1/turns/${id}/cancel?wait=true`)
+        t.equal(body.state, 'cancelled')
+        t.match(body.messages.at(-1).parts, [{ outcome: 'cancelled' }, { outcome: 'cancelled' }])
+        held.open()
+      }
+    }
+  })
+
+  await t.test('what a PATCH changes while a turn waits holds from the next turn on', async (t) => {
+    const { session, stream, asked, decide } = await waiting('openai key')
+    await api.patch(`/v1/sessions/${session}`, { model: 'gpt-5.5', settings: { tool_choice: 'none' } })
+    await api.patch(`/v1/sessions/${session}`, {
+      provider: 'gemini',
+      model: 'gemini-3.8-flash',
+      instructions: 'Speak Latin.',
+    })
+    for (const call of asked) await decide(call, { decision: 'approve' })
+    const used = ofType(await stream.done, 'step.started').map(({ provider, model }) => [provider, model])
+    t.strictSame(used, [
+      ['openai', 'gpt-5.6-sol'],
+      ['openai', 'gpt-5.6-sol'],
+    ])
+    const last = world.sent('openai key').at(-1)?.body as Json
+    t.notOk(last.tool_choice)
+    t.notMatch(JSON.stringify(last), /Latin/)
+    t.match(await world.run(session, 'hi'), { steps: [{ provider: 'gemini' }] })
+    t.match(world.sent('gemini key').at(-1)?.text, /Latin/)
+  })
+
+  await t.test('an interrupt ends a waiting turn too', async (t) => {
+    const { session, turn } = await waiting('openai key')
+    const urgent = await api.turn(session, { input: 'never mind', on_busy: 'interrupt' })
+    t.equal((await urgent.done).at(-1)?.type, 'turn.completed')
+    t.match(await api.get(`/v1/turns/${turn.id}`), { state: 'cancelled' })
+    t.strictSame(
+      (await world.messages(session)).map(({ role }) => role),
+      ['user', 'assistant', 'tool', 'user', 'assistant'],
+    )
+  })
+
+  await t.test('a waiting turn that cannot go on leaves no call open', async (t) => {
+    const credential = `/v1/credentials/${world.credentials['anthropic key']}`
+    for (const end of ['failed', 'cancelled'] as const) {
+      const { session, stream, turn, asked, decide } = await waiting('anthropic key')
+      await api.patch(credential, { state: 'disabled' })
+      if (end === 'cancelled') await api.post(`/v1/turns/${turn.id}/cancel`)
+      else for (const call of asked) await decide(call, { decision: 'approve' })
+      t.equal((await stream.done).at(-1)?.type, `turn.${end}`)
+      await api.patch(credential, { state: 'active' })
+      const { state, error, messages } = await api.get(`/v1/turns/${turn.id}`)
+      t.match([state, error?.code], [end, end === 'failed' ? 'no_credential' : undefined])
+      t.match(messages.at(-1), { role: 'tool', parts: [{ outcome: 'cancelled' }, { outcome: 'cancelled' }] })
+      const { data } = await api.get(`/v1/tool-executions?turn_id=${turn.id}`)
+      t.strictSame(
+        data.map(({ outcome }: Json) => outcome),
+        ['cancelled', 'cancelled'],
+      )
+      t.match(await world.run(session, 'fine'), { output_text: 'fine' })
+    }
+  })
+
+  await t.test('a waiting turn outlives its process', async (t) => {
+    const { session, stream, turn, asked } = await waiting('openai key')
+    const before = server.calls.length
+    await world.restart()
+    await stream.done
+    for (const call of asked) {
+      await world.api.post(`/v1/turns/${turn.id}/approvals/${call.call_id}`, { decision: 'approve' })
+    }
+    t.match(await world.api.get(`/v1/turns/${turn.id}?wait=60`), { state: 'completed' })
+    t.equal(server.calls.length - before, 2)
+    t.equal((await world.messages(session)).length, 4)
+  })
+}
+
+await everyBackend(t, approvals)

@@ -1,0 +1,171 @@
+/** Turns that cannot be read for want of their encryption key. */
+import t from 'tap'
+import type { Part } from '../../src/chat/message.ts'
+import { createLog } from '../../src/log.ts'
+import { openStore } from '../../src/store/open.ts'
+import type { Store } from '../../src/store/store.ts'
+import { createMetrics } from '../../src/telemetry.ts'
+import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
+import { asked, CALLER, follow, until, world } from './engines.ts'
+
+t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
+  let isBroken = false
+  let unread = 0
+  const open = (stored: unknown): Part[] => {
+    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    unread++
+    throw new Error('it cannot be opened')
+  }
+  const own = await openStore({
+    databaseUrl: null,
+    dataDir: null,
+    poolSize: 1,
+    codec: { seal: (parts) => parts, open },
+  })
+  t.teardown(() => own.close())
+  const scope = { owner: 'local', admin: false }
+  const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
+    const { id } = await newSession(own, scope)
+    const opened = await own.turns.open(scope, openRequest(id, { ...rest, turn: { input: text(words) } }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return { id, ...opened }
+  }
+  const ended = async (words: string) => {
+    const { id, turn, fence } = await said(words, {})
+    // An event of this type has no other words by which `open` could know it.
+    const event = { type: 'turn.cancelled' as const, session_id: id, turn_id: turn.id, step: null, at: words }
+    const end = { state: 'cancelled' as const, finish_reason: null, error: null }
+    const deleted = { ...message(''), session_id: id, seq: 0, turn_id: turn.id, created_at: '' }
+    const announce = [
+      { key: `${turn.id}:${deleted.id}`, event: { ...event, type: 'message' as const, message: deleted } },
+      { key: `${turn.id}:end`, event },
+    ]
+    await own.turns.commit(fence, { turn_id: turn.id, end, announce })
+    return { id, turn }
+  }
+  const waiting = async (words: string) => {
+    const { id, turn, fence } = await said('first', {})
+    const queued = openRequest(id, { on_busy: 'enqueue', turn: { input: text(words) } })
+    await own.turns.open(scope, queued)
+    await own.turns.commit(fence, { turn_id: turn.id, end: COMPLETED })
+    return queued.turn
+  }
+  const leave = async (words: string) => ({
+    lost: await said(words, { lease: LAPSED }),
+    queued: await waiting(words),
+    silent: await ended(words),
+  })
+  const broken = [await leave('broken')]
+  // As many as one scan takes.
+  const silenced = await Promise.all(Array.from({ length: 20 }, () => ended('broken')))
+  const { lost, queued, silent } = await leave('whole')
+  // Whichever comes first, one that cannot be read is ahead.
+  broken.push(await leave('broken'))
+  isBroken = true
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; turn_id?: string; reason?: string }[] = []
+  const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
+  const first = createMetrics({ defaults: false })
+  replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log, metrics: first })
+  const state = async (id: string) => (await own.turns.get(scope, id))?.state
+  await until(async () => (await state(lost.turn.id)) === 'completed')
+  await until(async () => (await state(queued.id)) === 'completed')
+  const types = follow(t, bus, silent.id, silent.turn.id)
+  await until(() => types.includes('turn.cancelled'))
+  t.notOk(types.includes('message'), 'nothing is said of a message that is gone')
+  const [tried, seen] = [unread, scans]
+  const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
+  const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
+  await until(() => scans > seen + 1)
+  t.equal(unread, tried, 'those that cannot be read are not tried again')
+  const told = lines.filter(({ level }) => level === 50)
+  t.same(
+    told.map(({ turn_id }) => turn_id).sort(),
+    [...stuck, ...waits, ...unsaid].sort(),
+    'each is told once',
+  )
+  for (const { reason } of told) t.match(reason, /it cannot be opened$/)
+  t.match(await first.text(), 'baton_turns_recovered_total{reason="lost"} 1\n')
+
+  isBroken = false
+  const second = createMetrics({ defaults: false })
+  replica({ store: own, metrics: second })
+  for (const id of [...stuck, ...waits]) await until(async () => (await state(id)) === 'completed')
+  const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
+  t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
+  t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
+})
+
+t.test('a turn whose conversation cannot be read waits for its key, and a new one says so', async (t) => {
+  let isBroken = false
+  const open = (stored: unknown): Part[] => {
+    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    throw new Error('it cannot be opened')
+  }
+  const codec = { seal: (parts: Part[]) => parts, open }
+  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
+  t.teardown(() => own.close())
+  const broken = async () => {
+    const { id } = await newSession(own, CALLER)
+    await own.messages.append(CALLER, id, [message('broken')])
+    return id
+  }
+  const lost = async (id: string) => {
+    const opened = await own.turns.open(CALLER, openRequest(id, { lease: LAPSED }))
+    if (opened?.kind !== 'running') throw new Error(`${opened?.kind}`)
+    return opened
+  }
+  const lostWithin = async () => {
+    const opened = await lost((await newSession(own, CALLER)).id)
+    const turn_id = opened.turn.id
+    const messages = [message('broken', { turn_id, role: 'assistant' })]
+    await own.turns.commit(opened.fence, { turn_id, messages })
+    return opened
+  }
+  const before = await lost(await broken())
+  const within = await lostWithin()
+  const turn_id = within.turn.id
+  const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
+  const fresh = await broken()
+  isBroken = true
+  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  say()
+  let scans = 0
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    scans++
+    return own.turns.unannounced(...given)
+  }
+  const lines: { level: number; msg: string; turn_id?: string; reason?: string }[] = []
+  const log = createLog('error', { write: (line) => void lines.push(JSON.parse(line)) })
+  const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
+  const left = [before.turn.id, turn_id]
+  const all = [...left, ...given.map(({ id }) => id)]
+  await until(() => lines.length >= all.length)
+  const seen = scans
+  await until(() => scans > seen + 3)
+  t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
+  for (const line of lines)
+    t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
+  const never = new AbortController().signal
+  for (const { id, session_id } of given) {
+    t.match(await one.cancel(CALLER, id, never), { state: 'cancelled' }, 'a cancel needs no key')
+    t.equal(await own.sessions.delete(CALLER, session_id), 'deleted')
+  }
+  const { turn } = await one.start(CALLER, fresh, asked())
+  const failed = await one.wait(CALLER, turn.id, 30, never)
+  t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
+
+  const types = follow(t, bus, within.fence.session_id, turn_id)
+  isBroken = false
+  replica({ store: own })
+  const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
+  for (const id of left) await until(async () => (await state(id)) === 'completed')
+  await until(() => types.includes('turn.completed'))
+  t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
+})
