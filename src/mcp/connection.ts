@@ -13,7 +13,7 @@ import {
   StaleConnectionError,
 } from './contract.ts'
 import { toMcpError } from './failure.ts'
-import { bounded, type Exchange, inExchange } from './http.ts'
+import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
 import { type MendedTools, mendTools } from './tools.ts'
 import {
@@ -73,11 +73,9 @@ export async function openConnection(
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
     const failure = scrubbed(toMcpError(error, spec), spec)
-    const { kind, message, retryAfterMs, rpcCode, lastWords, cause } = failure
-    if (lastWords) context.onLastWords?.(spec.name, lastWords)
+    if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
     // Nothing can have been run before a connection stood.
-    const failed = kind === 'disconnected' ? 'unavailable' : kind
-    throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, lastWords, cause })
+    throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
   }
 }
 
@@ -99,16 +97,15 @@ function createConnection(
 
   /** Runs one request in an exchange of its own, and turns what is thrown into ours. */
   const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
-    const own = new AbortController()
-    const exchange: Exchange = { isStreaming: false, abort: () => own.abort(), signal: own.signal }
+    const exchange = createExchange()
     try {
-      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, own.signal])))
+      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, exchange.signal])))
       isProven = true
       // The stream of an answered request ends by itself, or is ended: it must not hold a socket.
-      setTimeout(() => own.abort(), STREAM_END_MS).unref()
+      setTimeout(exchange.abort, STREAM_END_MS).unref()
       return result
     } catch (error) {
-      own.abort()
+      exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
       const failure = scrubbed(explain(told, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)

@@ -44,13 +44,13 @@ export function createServer(options: LinkOptions): Server {
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: link.patienceMs(spec), signal: link.ending })),
+          ...(await connection.list({ timeoutMs: link.patienceMs, signal: link.ending })),
           server: connection.server,
         }),
       )
       link.succeeded()
       // A list over a connection that stands says nothing of how long the next one takes to be made.
-      if (!wasConnected) link.took(spec, performance.now() - from)
+      if (!wasConnected) link.took(performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
@@ -75,7 +75,7 @@ export function createServer(options: LinkOptions): Server {
       call.spec,
       (connecting) => {
         const { spec, deadline } = call
-        const patience = createDeadline(spec.name, options.connectMs(spec), deadline.signal)
+        const patience = createDeadline(spec.name, options.connectMs, deadline.signal)
         return patience.race(connecting).finally(patience.clear)
       },
       (connection) => callOn(connection, call),

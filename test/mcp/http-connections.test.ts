@@ -341,22 +341,23 @@ t.test('an attempt and a list end at once with the gateway', async (t) => {
 
 t.test('closing waits for running calls, then cuts them off', async (t) => {
   const rig = await startRig(t)
-  const mcp = door(t, { drainMs: 100 })
   let finish = (): void => {}
   rig.on('tools/call', ({ reply }) => {
     finish = () => reply({ content: [{ type: 'text', text: 'ran' }] })
   })
-  const first = call(mcp, specOf(rig))
+  const patient = door(t, { drainMs: PATIENCE })
+  const first = call(patient, specOf(rig))
   await rig.arrival('tools/call')
-  const closing = mcp.close('server:1')
+  const closing = patient.close()
   finish()
   t.same(await first, RAN)
   await closing
 
-  const second = call(mcp, specOf(rig))
+  const hasty = door(t, { drainMs: 100 })
+  const second = call(hasty, specOf(rig))
   await rig.arrival('tools/call', 2)
   const cut = fails(t, second, { kind: 'disconnected', sent: true })
-  await mcp.close()
+  await hasty.close()
   await cut
 })
 

@@ -294,7 +294,7 @@ t.test('a process that ignores EOF and SIGTERM is killed, and its descendants wi
     await told<number>(call(mcp, child('stubborn'), 'pid')),
     await told<number>(call(mcp, child('stubborn'), 'grandchild')),
   ]
-  await mcp.close('stubborn')
+  await mcp.close()
   for (const pid of pids) await ended(pid)
   t.pass('both are gone')
 })
@@ -387,7 +387,7 @@ t.test(
     const spec = child('stubborn', { args: [CHILD, 'stubborn', mark('closed')] })
     await call(mcp, spec, 'grandchild')
     t.ok(running(mark('closed')).length > 0)
-    await mcp.close('stubborn')
+    await mcp.close()
     for (const pid of running(mark('closed'))) await ended(pid)
 
     const gateway = spawn(process.execPath, [GATEWAY, CHILD, 'stubborn', mark('orphaned')], {
@@ -539,8 +539,8 @@ t.test('server-memory keeps what it is told', async (t) => {
   t.ok(tools.every(({ annotations, outputSchema }) => annotations && outputSchema))
   const entity = { name: 'Baton', entityType: 'gateway', observations: ['hands over'] }
   t.equal((await call(mcp, spec, 'create_entities', { entities: [entity] })).is_error, false)
-  await mcp.close('memory')
-  t.match(await call(mcp, spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
+  await mcp.close()
+  t.match(await call(door(t), spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
 })
 
 async function listening(port: number): Promise<void> {
