@@ -11,16 +11,9 @@ type Deliver = NonNullable<Transport['onmessage']>
 /** Marks an error that was made here: no server can send a symbol. */
 const LOCAL = Symbol('local failure')
 
-export interface LocalFailure {
-  kind: McpErrorKind
-}
-
-/** What the tap put into a ProtocolError's `data`; undefined for a server's own error. */
-export function localFailure(data: unknown): LocalFailure | undefined {
-  return typeof data === 'object' && data !== null && LOCAL in data
-    ? (data[LOCAL] as LocalFailure)
-    : undefined
-}
+/** Of an error that the tap answered with, by a ProtocolError's `data`; undefined for a server's own. */
+export const localKind = (data: unknown): McpErrorKind | undefined =>
+  typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
 
 export interface Tap {
   /** Number of requests without an answer */
@@ -112,8 +105,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   }
   const fail: Tap['fail'] = (id, kind, text) => {
     if (!pending.delete(id)) return
-    const failure: LocalFailure = { kind }
-    handler?.({ jsonrpc: '2.0', id, error: { code: -32000, message: text, data: { [LOCAL]: failure } } })
+    handler?.({ jsonrpc: '2.0', id, error: { code: -32000, message: text, data: { [LOCAL]: kind } } })
   }
 
   const forget = (id: unknown): void => {

@@ -5,7 +5,7 @@ import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
 import { createBackoff } from '../../src/mcp/backoff.ts'
 import { keepChannel } from '../../src/mcp/channel.ts'
-import { assertStdioEnv } from '../../src/mcp/child-env.ts'
+import { childEnv } from '../../src/mcp/child-env.ts'
 import { readResult } from '../../src/mcp/content.ts'
 import type { McpServerSpec, McpTool } from '../../src/mcp/contract.ts'
 import { createListing } from '../../src/mcp/listing.ts'
@@ -391,10 +391,10 @@ t.test('variables that make a program run other code are refused by name', (t) =
     'BASH_ENV',
     'ld_preload',
   ])
-    t.throws(() => assertStdioEnv({ [name]: 'x' }), { code: 'invalid_request', param: `env.${name}` })
-  t.throws(() => assertStdioEnv({ 'A=B': 'x' }), { code: 'invalid_request' })
-  t.throws(() => assertStdioEnv({ A: 'x\0y' }), { code: 'invalid_request', param: 'env.A' })
-  t.doesNotThrow(() => assertStdioEnv({ API_TOKEN: 'x', PATH: '/bin', NODE_ENV: 'production' }))
+    t.throws(() => childEnv({ [name]: 'x' }), { code: 'invalid_request', param: `env.${name}` })
+  t.throws(() => childEnv({ 'A=B': 'x' }), { code: 'invalid_request' })
+  t.throws(() => childEnv({ A: 'x\0y' }), { code: 'invalid_request', param: 'env.A' })
+  t.doesNotThrow(() => childEnv({ API_TOKEN: 'x', PATH: '/bin', NODE_ENV: 'production' }))
   t.end()
 })
 
