@@ -211,34 +211,21 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (performance.now() < watch.wantedUntil) void ask(watch)
   }
 
-  async function lookUpOne(
-    { connector, alias }: Asked,
-    { deadlineMs, ...wanted }: LookUp,
-  ): Promise<ListedServer> {
+  async function lookUpOne(binding: Asked, { deadlineMs, ...wanted }: LookUp): Promise<ListedServer> {
+    const { connector } = binding
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec, INTEREST_MS)
     const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
     const came = await within(ms, reuse(watch, wanted) ?? attempt(watch, ms, wanted))
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
-    const common = { connector, server: alias ?? connector.name }
-    if (answer && 'list' in answer) {
-      const { tools, left_out, hash } = answer.list
-      const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
-      const seen_at = dateOf(answer.list)
-      return { ...common, tools, seen_at, left_out, state: 'live', reason: null, mark }
+    if (!answer || 'failure' in answer) {
+      const older = await lastList({ store, mcp }, spec.key)
+      if (answer) return serverWith(binding, older, 'away', answer.failure)
+      return serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
     }
-    const older = await lastList({ store, mcp }, spec.key)
-    return {
-      ...common,
-      mark: null,
-      tools: older?.tools ?? null,
-      seen_at: older && dateOf(older),
-      // One that was stored by an older version has none.
-      left_out: older?.left_out ?? [],
-      state: answer ? 'away' : 'pending',
-      reason: answer?.failure ?? `${connector.name} is not ready yet`,
-    }
+    const mark = usable(spec)?.hash === answer.list.hash ? markOf(binding) : null
+    return { ...serverWith(binding, answer.list, 'live', null), mark }
   }
 
   function markOf({ connector, alias }: Bound): string | null {
@@ -301,20 +288,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     try {
       return await lookUpOne(binding, options)
     } catch (thrown) {
-      const { connector, alias } = binding
-      log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
-      const reason = `${connector.name} is not available: it could not be asked`
-      const server = alias ?? connector.name
-      return {
-        connector,
-        server,
-        tools: null,
-        seen_at: null,
-        left_out: [],
-        state: 'away',
-        reason,
-        mark: null,
-      }
+      const { name } = binding.connector
+      log.warn({ err: thrown, connector: name }, 'server was not asked')
+      return serverWith(binding, null, 'away', `${name} is not available: it could not be asked`)
     }
   }
 
@@ -352,6 +328,24 @@ export async function lastList(
   const own = mcp.cached(key)
   return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
+
+/** A server with the last list that is known of it; null: none is. */
+const serverWith = (
+  { connector, alias }: Asked,
+  list: ToolList | null,
+  state: ListedServer['state'],
+  reason: string | null,
+): ListedServer => ({
+  connector,
+  server: alias ?? connector.name,
+  tools: list?.tools ?? null,
+  seen_at: list && dateOf(list),
+  // One that was stored by an older version has none.
+  left_out: list?.left_out ?? [],
+  state,
+  reason,
+  mark: null,
+})
 
 const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
 

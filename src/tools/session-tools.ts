@@ -3,6 +3,7 @@
  * of what a registry holds are registry.ts; writing one is registries.ts.
  */
 import type { ToolsDelta } from '../chat/event.ts'
+import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
@@ -204,9 +205,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   /** The list of a server that nobody has asked yet. */
-  async function listed(spec: McpServerSpec, timeoutMs: number): Promise<ToolList> {
+  async function listed(connector: Connector): Promise<ToolList> {
     try {
-      return await mcp.list(spec, { timeoutMs })
+      return await mcp.list(deps.specFor(connector), { timeoutMs: connectBudgetMs(connector) })
     } catch (thrown) {
       if (!(thrown instanceof McpError)) throw thrown
       throw new BatonError('unavailable', thrown.message, { cause: thrown })
@@ -304,8 +305,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     refresh: (session, apply) =>
       changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
     async accept(caller: Caller, from, tool, expected) {
-      const spec = deps.specFor(from)
-      const list = (await lastList(deps, spec.key)) ?? (await listed(spec, connectBudgetMs(from)))
+      const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)
