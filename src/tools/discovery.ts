@@ -44,7 +44,7 @@ export interface LookUp {
   deadlineMs: number | 'budget'
   /** Asks even where a list is fresh */
   refresh?: boolean
-  /** A person wants these servers: where there is no list, one is asked for even in a back-off. So does `refresh` */
+  /** A person wants these servers: where there is no list, one is asked for even in a back-off */
   insists?: boolean
   /** By connector: a list that came before this was shown by another replica is an old one */
   seen?: ReadonlyMap<string, string>
@@ -146,7 +146,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
-  function ask(watch: Watch, { refresh = false, insists = refresh, seen }: Wanted = {}): Promise<Answer> {
+  function ask(watch: Watch, { refresh = false, insists = false, seen }: Wanted = {}): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch
     // After a failure the door's own list is only a memory, however fresh.
@@ -241,7 +241,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isOld = refresh || watch.failure !== null || isOutdated(watch, seen)
     const list = isOld ? null : usable(watch.spec)
     if (!list) return null
-    if (!isRecent(list)) void ask(watch, { refresh: true, insists: false })
+    if (!isRecent(list)) void ask(watch, { refresh: true })
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
     if (watch.list?.hash !== list.hash) void noteList(watch, list)
     return Promise.resolve({ list })
@@ -280,7 +280,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
     // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch && performance.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
+    if (watch && performance.now() < watch.wantedUntil) void ask(watch, { refresh: true })
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */

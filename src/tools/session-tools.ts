@@ -303,7 +303,12 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       return finish(session, switched, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>
-      changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
+      changeBy(
+        session,
+        apply,
+        { deadlineMs: 'budget', refresh: true, insists: true },
+        async (bindings) => bindings,
+      ),
     async accept(caller: Caller, from, tool, expected) {
       const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))
       const found = list.tools.find(({ name }) => name === tool)

@@ -215,7 +215,7 @@ t.test('a connector that was deleted while its server was asked is not asked for
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
+  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true, insists: true })
   discovery.forget(gone.id)
   answer()
   t.match(await known, [{ state: 'away', reason: /refused/ }])
@@ -250,7 +250,7 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
   t.strictSame(asked, ['s'])
   servers.set('s', { tools: [tool('b')], when: new Promise(() => {}) })
-  const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
+  const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true, insists: true })
   mock.timers.tick(5_500)
   t.match(await again, [{ state: 'pending', tools: [{ name: 'a' }] }], 'it is there, and takes its time')
   t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
@@ -268,7 +268,7 @@ t.test('a server that no session uses any more is not kept by what it announces'
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
     log: pino({ level: 'silent' }),
   })
-  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
+  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true, insists: true })
   announce('s')
   t.strictSame(asked, ['s', 's'])
   now += 11 * 60_000
