@@ -7,7 +7,7 @@ import { connectorKey } from '../credentials/connector-secret.ts'
 import type { Mcp, McpTool } from '../mcp/contract.ts'
 import type { RegistryRow, Store } from '../store/store.ts'
 import { lastList } from './discovery.ts'
-import { hashOf } from './registry.ts'
+import { comparedOf, hashOf } from './registry.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */
@@ -22,17 +22,10 @@ export interface DefinitionChange {
 const MOST_CHANGES = 100
 const MOST_BYTES = 4096
 
-/** The parts that a pin's hash covers (registry.ts, hashOf). */
-const compared = (tool: McpTool) => ({
-  description: tool.description ?? tool.title ?? '',
-  inputSchema: tool.inputSchema,
-  annotations: tool.annotations ?? {},
-})
-
 /** The first hundred places that differ, in the definitions' own order. */
 export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
   const changes: DefinitionChange[] = []
-  compare('', compared(before), compared(after), changes)
+  compare('', comparedOf(before), comparedOf(after), changes)
   return changes.slice(0, MOST_CHANGES)
 }
 

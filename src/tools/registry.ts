@@ -215,7 +215,7 @@ const definitions = new WeakMap<McpTool, Definition>()
 function definitionOf(tool: McpTool): Definition {
   const known = definitions.get(tool)
   if (known) return known
-  const description = visibleText(tool.description ?? tool.title ?? '', DESCRIPTION_BYTES)
+  const description = visibleText(comparedOf(tool).description, DESCRIPTION_BYTES)
   let schema: Normalised | null = null
   const made: Definition = {
     hash: hashOf(tool),
@@ -231,8 +231,16 @@ function definitionOf(tool: McpTool): Definition {
 }
 
 /** What pins and registries compare: everything that the server says of the tool to a model. */
-export const hashOf = (tool: McpTool): string =>
-  definitionHash(tool.name, tool.description ?? tool.title ?? '', tool.inputSchema, tool.annotations ?? {})
+export const comparedOf = ({ description, title, inputSchema, annotations = {} }: McpTool) => ({
+  description: description ?? title ?? '',
+  inputSchema,
+  annotations,
+})
+
+export function hashOf(tool: McpTool): string {
+  const { description, inputSchema, annotations } = comparedOf(tool)
+  return definitionHash(tool.name, description, inputSchema, annotations)
+}
 
 function mcpTool(
   server: KnownServer,
