@@ -256,15 +256,11 @@ export class Link {
   #armIdle(): void {
     clearTimeout(this.#idleTimer)
     if (!this.#held || this.#users > 0) return
-    if (this.#isReleased) return this.rest()
-    const at = Math.max(this.lastUsed + this.#options.idleMs, this.#interestUntil)
-    this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - performance.now()))
+    const until = Math.max(this.lastUsed + this.#options.idleMs, this.#interestUntil)
+    const left = until - performance.now()
+    if (this.#isReleased || left <= 0) return this.rest()
+    this.#idleTimer = setTimeout(() => this.#armIdle(), left)
     this.#idleTimer.unref()
-  }
-
-  #armOrRest(at: number): void {
-    if (performance.now() >= at) this.rest()
-    else this.#armIdle()
   }
 
   /** Lets the connection go until it is needed again. */

@@ -85,7 +85,7 @@ export async function negotiate(
   const until = performance.now() + budgetMs
   const attempt = (options: Negotiation): Promise<Wire> =>
     openWire(spec, context, options, { ms: budgetMs, until })
-  if (verdict) return attempt({ prior: verdict })
+  if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
   if (spec.transport === 'streamable_http')
     return attempt({ mode: 'auto' }).catch((error) => {
@@ -101,7 +101,7 @@ export async function negotiate(
 }
 
 type Mode = 'auto' | 'legacy' | { pin: string }
-type Negotiation = { prior: Verdict } | { mode: Mode }
+type Negotiation = { mode: Mode; prior?: Verdict }
 
 /** The server answered the probe with something that says nothing about its revision. */
 class ProbeFailedError extends Error {
@@ -111,11 +111,11 @@ class ProbeFailedError extends Error {
 async function openWire(
   spec: McpServerSpec,
   context: ConnectionContext,
-  options: Negotiation,
+  { mode, prior }: Negotiation,
   budget: { ms: number; until: number },
 ): Promise<Wire> {
   const left = Math.max(0, budget.until - performance.now())
-  const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
+  const wire = createWire(spec, context, mode)
   const exchange = createExchange()
   const { signal } = exchange
   const giveUp = (kind: 'timeout' | 'unavailable', words: string): void => {
@@ -130,10 +130,9 @@ async function openWire(
   })
   if (context.ending.aborted) onEnding()
   else context.ending.addEventListener('abort', onEnding, { once: true })
-  const prior = 'prior' in options ? { prior: options.prior } : {}
   try {
     const connecting = inExchange(exchange, () =>
-      wire.client.connect(wire.transport, { timeout: left, signal, ...prior }),
+      wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) }),
     )
     await Promise.race([connecting, abandoned])
     return wire
