@@ -109,7 +109,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** The newest watch of each connector */
   const latest = new Map<string, Watch>()
   const listeners = new Set<(connector: Connector) => void>()
-  let isClosed = false
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
@@ -188,9 +187,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   function noteFailure(watch: Watch, thrown: unknown): Answer {
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
-    // Forgotten meanwhile: its connector was changed or deleted.
+    // Forgotten meanwhile: its connector was changed or deleted, or this is closed.
     const isWatched = watches.get(watch.spec.key) === watch
-    if (isWatched && !isClosed && !watch.retry) {
+    if (isWatched && !watch.retry) {
       watch.retry = setTimeout(() => askAgain(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
@@ -312,9 +311,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     marks: (bindings) => bindings.map(markOf),
     onArrival: (fn) => void listeners.add(fn),
     close() {
-      isClosed = true
       unsubscribe()
-      for (const { retry } of watches.values()) if (retry) clearTimeout(retry)
+      forget(() => true)
     },
   }
 }
