@@ -212,8 +212,8 @@ export class Link {
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
-    // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew. No
-    // process is replaced under its connection, and it may hold what its tools have begun.
+    // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
+    // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
     if (what === 'attempt' && isRefused && !this.#options.isStdio) {
       this.#letGo()

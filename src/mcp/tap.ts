@@ -32,8 +32,8 @@ export interface TapOptions {
 }
 
 /**
- * What a server may ask at a time. Over HTTP each answer is a request of its own: of two servers that ask without end
- * 16 each held every turn of the event loop for a tenth of a second, and four a quarter of that.
+ * Questions of a server that are answered at a time. Over HTTP each answer is a request: at 16, two servers that ask
+ * without end held every turn of the event loop for 100 ms; at 4 it is a quarter of that.
  */
 const MOST_ASKED = 4
 /** Questions that wait until others are answered; what is asked beyond them gets no answer */

@@ -46,7 +46,7 @@ export interface LookUp {
   refresh?: boolean
   /** A person wants these servers: where there is no list, one is asked for even in a back-off */
   insists?: boolean
-  /** By connector: a list that came before this was shown by another replica is an old one */
+  /** By connector, when the tools in the session's registry were listed, by any replica: an earlier list is an old one */
   seen?: ReadonlyMap<string, string>
 }
 
@@ -94,7 +94,7 @@ interface Watch {
   /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
   failure: string | null
   failures: number
-  /** The newest date that others have shown its tools with and that a list has been asked for since: their clocks differ */
+  /** The newest date of its tools in a registry (`seen`) after which a list was asked for: clocks of replicas differ */
   caughtUp: string
   retry: NodeJS.Timeout | null
   asking: Promise<Answer> | null
@@ -137,7 +137,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
   const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
 
-  /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
+  /** A change was announced, or another replica has listed newer tools, which this list would take away again. */
   function isOutdated({ connector, spec: { key }, caughtUp }: Watch, seen: Wanted['seen']): boolean {
     const list = mcp.cached(key)
     const shown = seen?.get(connector.id) ?? ''
@@ -246,7 +246,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     return Promise.resolve({ list })
   }
 
-  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon, or goes on. */
+  /** Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way. */
   function attempt(watch: Watch, deadlineMs: number, wanted: Wanted): Promise<Answer> {
     const { failure, connector, retry, asking } = watch
     if (failure !== null && (retry || asking) && deadlineMs < connectBudgetMs(connector)) {
