@@ -6,6 +6,9 @@
  * known ones; objects have `properties` and arrays `items` or `prefixItems`; `required` names properties;
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
+ *
+ * schema-dialect.ts knows the drafts, schema-types.ts types, schema-merge.ts and schema-size.ts make one of two and
+ * a small one of a large one; schema-adapt.ts fits the clean schema to a provider.
  */
 import { isRecord, isWithin } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'

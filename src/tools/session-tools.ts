@@ -1,6 +1,7 @@
 /**
- * The tools of sessions as a live thing: binds and unbinds servers, and follows what they announce. The rules
- * of what a registry holds are registry.ts; writing one is registries.ts.
+ * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
+ * announce. Below it: discovery.ts (what servers list), registry.ts (what that makes of a registry), registries.ts
+ * (keeping and writing them), upkeep.ts (bringing them up to date, many at a time).
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'

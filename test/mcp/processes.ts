@@ -4,21 +4,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
 import type { Mcp, McpResult, McpServerSpec } from '../../src/mcp/contract.ts'
-import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
+import type { McpOptions } from '../../src/mcp/mcp.ts'
+import { door as anyDoor } from './door.ts'
 
 export const CHILD = fileURLToPath(new URL('./servers/child.js', import.meta.url))
 export const PATIENCE = 60_000
 
-export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
-  const mcp = createMcp({
-    version: '0.1.0',
-    drainMs: 500,
-    connectMs: { http: PATIENCE, stdio: PATIENCE },
-    ...options,
-  })
-  t.teardown(() => mcp.close())
-  return mcp
-}
+export const door = (t: Test, options: Partial<McpOptions> = {}): Mcp =>
+  anyDoor(t, { connectMs: { http: PATIENCE, stdio: PATIENCE }, ...options })
 
 export const child = (mode: string, more: Partial<McpServerSpec> = {}): McpServerSpec => ({
   key: mode,
