@@ -227,13 +227,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     throw new BatonError('name_taken', words, { param: 'alias' })
   }
 
+  const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {
-    current: registries.current,
-    newest: registries.newest,
-    keep: registries.keep,
-    keptRevision: registries.keptRevision,
-    noteRevision: registries.noteRevision,
-    latestRevision: registries.latestRevision,
+    current,
+    newest,
+    keep,
+    keptRevision,
+    noteRevision,
+    latestRevision,
     overlay: overlayOf,
     async bringUpToDate(session, deadlineMs, known) {
       const line = lines.get(session)
