@@ -91,7 +91,7 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
+  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
   logins: ConnectorLogins
   specFor(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
@@ -177,11 +177,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const spec = deps.specFor(connector)
-      deps.mcp.retryNow(spec.key)
-      const found = await deps.mcp.list(spec, {
+      const found = await deps.mcp.list(deps.specFor(connector), {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
+        insists: true,
       })
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
     } catch (error) {

@@ -208,6 +208,8 @@ export interface ListOptions {
   timeoutMs: number
   /** Ask the server even though a list is cached */
   refresh?: boolean
+  /** A person wants it: the attempt is made even in its back-off */
+  insists?: boolean
 }
 
 export interface CallOptions {
@@ -226,8 +228,6 @@ export interface Mcp {
    * meanwhile share it, each with its own deadline. Throws McpError.
    */
   list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
-  /** A person wants this server asked: the next attempt is made even in its back-off. */
-  retryNow(key: string): void
   /** The last list of this key, however old. */
   cached(key: string): ToolList | null
   /** The server has announced a change that the cached list does not show; known at once, unlike onListChanged. */

@@ -113,7 +113,6 @@ export function createMcp(options: McpOptions): Mcp {
   return {
     list: async (spec, listOptions) => serverFor(spec).list(spec, listOptions),
     call: async (spec, tool, args, callOptions) => serverFor(spec).call(spec, tool, args, callOptions),
-    retryNow: (key) => servers.get(key)?.link.retryNow(),
     cached: (key) => servers.get(key)?.cached() ?? null,
     isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },

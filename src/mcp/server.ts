@@ -53,9 +53,10 @@ export function createServer(options: LinkOptions): Server {
 
   return {
     link,
-    async list(spec, { timeoutMs, refresh }) {
+    async list(spec, { timeoutMs, refresh = false, insists = false }) {
+      if (insists) link.retryNow()
       const deadline = createDeadline(spec.name, timeoutMs)
-      return deadline.race(listing.get(spec, refresh ?? false)).finally(deadline.clear)
+      return deadline.race(listing.get(spec, refresh)).finally(deadline.clear)
     },
     cached: listing.cached,
     isOutdated: listing.isOutdated,

@@ -152,9 +152,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isNewer = refresh || insists || failure !== null || isOutdated(watch, seen)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
-    if (insists) mcp.retryNow(spec.key)
     // The attempt itself may take longer than callers wait: a server that always does joins later.
-    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
+    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }).then(
       (list) => {
         const shown = seen?.get(connector.id) ?? ''
         if (isNewer && watch.caughtUp < shown) watch.caughtUp = shown
