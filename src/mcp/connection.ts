@@ -12,10 +12,10 @@ import {
   type McpTool,
   StaleConnectionError,
 } from './contract.ts'
+import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
-import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
   explain,

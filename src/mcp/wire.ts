@@ -18,12 +18,12 @@ import {
 import { isRecord } from '../chat/json.ts'
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
+import { MAX_ENTRIES, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
-import { MAX_ENTRIES, mendTools } from './tools.ts'
 import type { Watchdog } from './watchdog.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
