@@ -177,17 +177,6 @@ export class McpError extends Error {
   }
 }
 
-/** The server forgot the session, or no longer speaks the revision that was remembered: connect anew. */
-export class StaleConnectionError extends Error {
-  /** What it is where the new connection is refused alike */
-  readonly failure: McpError
-  constructor(failure: McpError) {
-    super(failure.message, { cause: failure })
-    this.name = 'StaleConnectionError'
-    this.failure = failure
-  }
-}
-
 /** Of the connection; `quarantined`: its list changes too often and is held still. */
 export type McpState = 'idle' | 'connecting' | 'ready' | 'down' | 'auth_required' | 'quarantined'
 /** What is known of a key without asking its server. */

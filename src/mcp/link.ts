@@ -6,7 +6,7 @@
 import { createBackoff } from './backoff.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
-import { McpError, type McpServerSpec, type McpStatus, StaleConnectionError } from './contract.ts'
+import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
 import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
 
 /** The same for all who use a key. */
@@ -78,13 +78,11 @@ export class Link {
       try {
         return await this.#runOn(held, run)
       } catch (error) {
-        if (!(error instanceof StaleConnectionError)) throw error
+        if (!held.connection.isStale(error)) throw error
         // Parallel calls notice the same loss; the first of them lets the old connection go.
         if (this.#held === held) this.#letGo()
         this.#verdict = null
-        return await this.#runOn(await wait(this.#connected(spec)), run).catch((again: unknown) => {
-          throw again instanceof StaleConnectionError ? again.failure : again
-        })
+        return await this.#runOn(await wait(this.#connected(spec)), run)
       }
     } finally {
       this.#leave()
