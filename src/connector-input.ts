@@ -1,7 +1,7 @@
-/** What a connector may be asked to be: the shape that holds, and the row that it becomes, secrets sealed. */
+/** What a connector may be asked to be: the shape that holds, what a patch keeps, and the row that it becomes. */
 import type { McpSetting } from './config/config.ts'
 import { shapeProblems } from './config/connector-shape.ts'
-import { type ConnectorSecret, sealConnector } from './credentials/connector-secret.ts'
+import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
 import type { Vault } from './credentials/vault.ts'
 import { durationMs } from './duration.ts'
 import { invalid } from './errors.ts'
@@ -111,8 +111,21 @@ export function rowOf(
   }
 }
 
-/** The way back, so that a patch is checked as a whole. */
-export function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): ConnectorInput {
+/** What a connector is asked to be after a patch, to be checked as a whole, and the login that it keeps. */
+export function patched(
+  vault: Pick<Vault, 'open'>,
+  before: Connector,
+  patch: ConnectorPatch,
+): { input: ConnectorInput; login: McpLogin | undefined } {
+  const secret = secretFor(opened(vault, before), before, patch)
+  const input = { ...inputOf(before, secret), ...patch }
+  // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
+  const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
+  return { input, login: input.url === before.url && isSameAuth ? secret.oauth : undefined }
+}
+
+/** The way back from `rowOf`. */
+function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecret): ConnectorInput {
   const isStdio = row.transport === 'stdio'
   return {
     name: row.name,
@@ -129,6 +142,53 @@ export function inputOf(row: Connector, { headers, env, bearer }: ConnectorSecre
     trust_annotations: row.trust_annotations,
     pin: row.pin,
   }
+}
+
+/** Null: its encryption key is gone. It can still be seen, changed and deleted. */
+export function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | null {
+  try {
+    return openConnector(vault, row)
+  } catch {
+    return null
+  }
+}
+
+/**
+ * What a patched connector keeps of its secrets. Nothing of what cannot be opened is dropped unseen, and nothing
+ * goes to another server than the one it was given for: the patch must say what stands in its place.
+ */
+function secretFor(held: ConnectorSecret | null, before: Connector, patch: ConnectorPatch): ConnectorSecret {
+  const sealed = held ? fieldsOf(held) : fieldsOfSealed(before)
+  const lacking = sealed.filter((field) => patch[field] === undefined)
+  const [param] = lacking
+  if (param === undefined || (held && !leadsElsewhere(before, patch))) return held ?? { headers: {}, env: {} }
+  const why = held
+    ? 'what is stored was given for another server, and is not sent to this one'
+    : 'what is stored cannot be opened, since its encryption key is gone'
+  throw invalid(param, `${lacking.join(' and ')} must be given anew: ${why}.`)
+}
+
+type Sealed = 'headers' | 'auth' | 'env'
+
+/** A login is no such field: it ends with any change of the address. */
+const fieldsOf = ({ headers, env, bearer }: ConnectorSecret): Sealed[] => [
+  ...(Object.keys(headers).length > 0 ? (['headers'] as const) : []),
+  ...(bearer === undefined ? [] : (['auth'] as const)),
+  ...(Object.keys(env).length > 0 ? (['env'] as const) : []),
+]
+
+const fieldsOfSealed = ({ transport, auth }: Connector): Sealed[] =>
+  transport === 'stdio' ? ['env'] : auth.type === 'none' ? ['headers'] : ['headers', 'auth']
+
+/** To another origin, or to a program that is started otherwise. */
+function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatch): boolean {
+  const originOf = (text: string | null) =>
+    text !== null && URL.canParse(text) ? new URL(text).origin : text
+  if (before.transport !== 'stdio') return url !== undefined && originOf(url) !== originOf(before.url)
+  return (
+    (command !== undefined && command !== before.command) ||
+    (args !== undefined && JSON.stringify(args) !== JSON.stringify(before.args))
+  )
 }
 
 /** A client that was made at the server's login service by hand. */

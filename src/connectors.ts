@@ -9,16 +9,17 @@ import {
   assertShape,
   type ConnectorInput,
   type ConnectorPatch,
-  inputOf,
+  opened,
+  patched,
   rowOf,
 } from './connector-input.ts'
 import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
 import { loginPath } from './credentials/connector-renewals.ts'
-import { type ConnectorSecret, connectorKey, openConnector } from './credentials/connector-secret.ts'
+import { connectorKey } from './credentials/connector-secret.ts'
 import { errorPageOf, type LoginPage, pageOf } from './credentials/login-page.ts'
 import type { LoginStatus } from './credentials/logins.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError, invalid, isUnavailable } from './errors.ts'
+import { BatonError, isUnavailable } from './errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
 import type { Caller, SessionTool, SessionTools } from './ports.ts'
 import type {
@@ -90,7 +91,7 @@ export interface ConnectorDeps {
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
   /** Rejects with address_not_allowed (src/guard.ts) */
   assertUrl(url: string): Promise<void>
-  mcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'>
+  mcp: Pick<Mcp, 'list' | 'status' | 'release'>
   logins: ConnectorLogins
   specFor(connector: Connector): McpServerSpec
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
@@ -119,6 +120,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
   function assertNotConfigured(name: string): void {
     if (deps.config.toolbox.mcps.some((mcp) => mcp.name === name)) throw taken(name)
   }
+
   async function check(input: ConnectorInput): Promise<void> {
     assertShape(input)
     if (input.transport === 'stdio' && !deps.config.allowStdioConnectors) {
@@ -144,23 +146,18 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
 
   async function update(caller: Caller, id: string, patch: ConnectorPatch): Promise<ConnectorView> {
     const before = await writable(caller, id)
-    const secret = secretFor(opened(vault, before), before, patch)
-    const merged = { ...inputOf(before, secret), ...patch }
+    const { input, login } = patched(vault, before, patch)
     // One that was there before the configuration took its name keeps it.
-    if (merged.name !== before.name) assertNotConfigured(merged.name)
+    if (input.name !== before.name) assertNotConfigured(input.name)
     assertLimits(patch)
-    await check(merged)
-    const { oauth: login } = secret
-    // As it was, or as GET shows it; with a client of its own a login begins anew (rowOf).
-    const isSameAuth = patch.auth === undefined || patch.auth.type === before.auth.type
-    const kept = merged.url === before.url && isSameAuth ? login : undefined
-    const after = rowOf(vault, before, merged, kept)
+    await check(input)
+    const after = rowOf(vault, before, input, login)
     const entry = entryOf(caller, 'connector.update', after)
     const connector = await store.connectors.update(caller, before, after, entry)
     // Another change or a refreshed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
-    if (connector === 'name_taken') throw taken(merged.name)
-    if (connector === 'name_beside') throw beside(merged.name)
+    if (connector === 'name_taken') throw taken(input.name)
+    if (connector === 'name_beside') throw beside(input.name)
     deps.mcp.release(connectorKey(before))
     tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
     return view(caller, connector)
@@ -180,11 +177,10 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const from = performance.now()
     const took = () => Math.round(performance.now() - from)
     try {
-      const spec = deps.specFor(connector)
-      deps.mcp.retryNow(spec.key)
-      const found = await deps.mcp.list(spec, {
+      const found = await deps.mcp.list(deps.specFor(connector), {
         timeoutMs: connectBudgetMs(connector),
         refresh: true,
+        insists: true,
       })
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
     } catch (error) {
@@ -320,53 +316,6 @@ function namesIn(
   const { headers, env, oauth } = secret
   const has_token = oauth?.tokens !== undefined
   return { header_names: Object.keys(headers), env_names: Object.keys(env), has_token }
-}
-
-/** Null: its encryption key is gone. It can still be seen, changed and deleted. */
-function opened(vault: Pick<Vault, 'open'>, row: Connector): ConnectorSecret | null {
-  try {
-    return openConnector(vault, row)
-  } catch {
-    return null
-  }
-}
-
-/**
- * What a patched connector keeps of its secrets. Nothing of what cannot be opened is dropped unseen, and nothing
- * goes to another server than the one it was given for: the patch must say what stands in its place.
- */
-function secretFor(held: ConnectorSecret | null, before: Connector, patch: ConnectorPatch): ConnectorSecret {
-  const sealed = held ? fieldsOf(held) : fieldsOfSealed(before)
-  const lacking = sealed.filter((field) => patch[field] === undefined)
-  const [param] = lacking
-  if (param === undefined || (held && !leadsElsewhere(before, patch))) return held ?? { headers: {}, env: {} }
-  const why = held
-    ? 'what is stored was given for another server, and is not sent to this one'
-    : 'what is stored cannot be opened, since its encryption key is gone'
-  throw invalid(param, `${lacking.join(' and ')} must be given anew: ${why}.`)
-}
-
-type Sealed = 'headers' | 'auth' | 'env'
-
-/** A login is no such field: it ends with any change of the address. */
-const fieldsOf = ({ headers, env, bearer }: ConnectorSecret): Sealed[] => [
-  ...(Object.keys(headers).length > 0 ? (['headers'] as const) : []),
-  ...(bearer === undefined ? [] : (['auth'] as const)),
-  ...(Object.keys(env).length > 0 ? (['env'] as const) : []),
-]
-
-const fieldsOfSealed = ({ transport, auth }: Connector): Sealed[] =>
-  transport === 'stdio' ? ['env'] : auth.type === 'none' ? ['headers'] : ['headers', 'auth']
-
-/** To another origin, or to a program that is started otherwise. */
-function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatch): boolean {
-  const originOf = (text: string | null) =>
-    text !== null && URL.canParse(text) ? new URL(text).origin : text
-  if (before.transport !== 'stdio') return url !== undefined && originOf(url) !== originOf(before.url)
-  return (
-    (command !== undefined && command !== before.command) ||
-    (args !== undefined && JSON.stringify(args) !== JSON.stringify(before.args))
-  )
 }
 
 const taken = (name: string) =>

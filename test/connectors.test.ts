@@ -94,7 +94,7 @@ t.test('a test that Baton itself could not make is no word on the server', async
     vault,
     config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
     assertUrl: never,
-    mcp: { list, retryNow: () => {}, status: never, release: never },
+    mcp: { list, status: never, release: never },
     logins: { authFor: never, begin: never, finish: never, close: never },
     specFor: (row) => connectorSpec(row, vault, false),
     tools: { accept: never, connectorChanged: never, list: never },

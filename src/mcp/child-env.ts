@@ -1,7 +1,7 @@
 /** The environment of a stdio server: what is declared and six harmless defaults, nothing of the gateway's. */
 import { tmpdir } from 'node:os'
 import { dirname } from 'node:path'
-import { BatonError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 
 /** Variables that change what a program executes rather than how it is configured. */
 const REFUSED_NAMES = /^(NODE_OPTIONS|LD_.*|DYLD_.*|PYTHON.*|BASH_ENV|ENV|IFS)$/i
@@ -14,17 +14,15 @@ export function envProblem(name: string, value: string): string | null {
   return value.includes('\0') ? 'has a value with a NUL byte' : null
 }
 
-/** Throws invalid_request at the first variable that has such a problem. */
-export function assertStdioEnv(env: Readonly<Record<string, string>>): void {
-  for (const [name, value] of Object.entries(env)) {
-    const problem = envProblem(name, value)
-    if (problem) throw new BatonError('invalid_request', `"${name}" ${problem}.`, { param: `env.${name}` })
-  }
-}
-
-/** All that a platform or the SDK would hand down by itself is set, then the declared variables. */
+/**
+ * All that a platform or the SDK would hand down by itself is set, then the declared variables. Throws
+ * invalid_request at the first of them that `envProblem` refuses.
+ */
 export function childEnv(declared: Readonly<Record<string, string>>): Record<string, string> {
-  assertStdioEnv(declared)
+  for (const [name, value] of Object.entries(declared)) {
+    const problem = envProblem(name, value)
+    if (problem) throw invalid(`env.${name}`, `"${name}" ${problem}.`)
+  }
   return {
     HOME: tmpdir(),
     USER: 'baton',

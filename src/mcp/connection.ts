@@ -10,12 +10,11 @@ import {
   type McpServerInfo,
   type McpServerSpec,
   type McpTool,
-  StaleConnectionError,
 } from './contract.ts'
+import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
-import { bounded, type Exchange, inExchange } from './http.ts'
+import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
 import { scrubbed } from './scrub.ts'
-import { type MendedTools, mendTools } from './tools.ts'
 import {
   type ConnectionContext,
   explain,
@@ -49,6 +48,11 @@ export interface Connection {
   list(options: { timeoutMs: number; signal: AbortSignal }): Promise<ListedTools>
   /** The raw result, for content.ts. Rejects with McpError, as `list` does. */
   call(request: CallRequest): Promise<unknown>
+  /**
+   * Whether a request failed with this since the server forgot the session, or no longer speaks the revision that
+   * was remembered: it was not run, and a new connection helps.
+   */
+  isStale(failure: unknown): boolean
   /** Listens for notifications until the channel ends; stdio and SSE bring them by themselves. */
   listen(signal: AbortSignal, previous: ChannelEnd): Promise<ChannelEnd>
   close(): Promise<void>
@@ -73,11 +77,9 @@ export async function openConnection(
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
     const failure = scrubbed(toMcpError(error, spec), spec)
-    const { kind, message, retryAfterMs, rpcCode, lastWords, cause } = failure
-    if (lastWords) context.onLastWords?.(spec.name, lastWords)
+    if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
     // Nothing can have been run before a connection stood.
-    const failed = kind === 'disconnected' ? 'unavailable' : kind
-    throw new McpError(failed, message, { sent: false, retryAfterMs, rpcCode, lastWords, cause })
+    throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
   }
 }
 
@@ -96,23 +98,24 @@ function createConnection(
   }
   const discover = client.getProtocolEra() === 'modern' ? client.getDiscoverResult() : undefined
   let isProven = !isRemembered
+  const stale = new WeakSet<McpError>()
 
   /** Runs one request in an exchange of its own, and turns what is thrown into ours. */
   const request = async <T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> => {
-    const own = new AbortController()
-    const exchange: Exchange = { isStreaming: false, abort: () => own.abort(), signal: own.signal }
+    const exchange = createExchange()
     try {
-      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, own.signal])))
+      const result = await inExchange(exchange, () => run(AbortSignal.any([signal, exchange.signal])))
       isProven = true
       // The stream of an answered request ends by itself, or is ended: it must not hold a socket.
-      setTimeout(() => own.abort(), STREAM_END_MS).unref()
+      setTimeout(exchange.abort, STREAM_END_MS).unref()
       return result
     } catch (error) {
-      own.abort()
+      exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
       const failure = scrubbed(explain(told, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
-      throw isStale(error, failure, wire, exchange, isProven) ? new StaleConnectionError(failure) : failure
+      if (isForgotten(error, failure, wire, exchange, isProven)) stale.add(failure)
+      throw failure
     }
   }
 
@@ -120,6 +123,7 @@ function createConnection(
     server,
     verdict: discover ? { kind: 'modern', discover } : { kind: 'legacy' },
     list: ({ timeoutMs, signal }) => request(signal, (aborted) => listTools(wire, timeoutMs, aborted)),
+    isStale: (failure) => failure instanceof McpError && stale.has(failure),
     call: (call) => request(call.signal, (aborted) => callTool(client, call, aborted)),
     listen: (signal, previous) =>
       discover ? listenModern(client, signal) : listenLegacy(spec, context, wire, signal, previous),
@@ -230,7 +234,7 @@ const FORGOTTEN =
  * one of another revision says alike. No answer at all: the server may be back at the next attempt. A
  * remembered revision that no longer holds shows at the first request.
  */
-function isStale(
+function isForgotten(
   error: unknown,
   failure: McpError,
   wire: Wire,

@@ -133,6 +133,15 @@ export type McpErrorKind =
   /** The answer was larger than the cap */
   | 'too_large'
 
+/** What is known of a failure beside its kind and its words. */
+interface McpErrorFacts {
+  sent: boolean
+  retryAfterMs?: number | undefined
+  rpcCode?: number | undefined
+  lastWords?: string | undefined
+  cause?: unknown
+}
+
 /** Every failure of this door. */
 export class McpError extends Error {
   readonly kind: McpErrorKind
@@ -145,17 +154,7 @@ export class McpError extends Error {
   /** What a configured server's process said last: for the operator alone */
   readonly lastWords: string | undefined
 
-  constructor(
-    kind: McpErrorKind,
-    message: string,
-    facts: {
-      sent: boolean
-      retryAfterMs?: number | undefined
-      rpcCode?: number | undefined
-      lastWords?: string | undefined
-      cause?: unknown
-    },
-  ) {
+  constructor(kind: McpErrorKind, message: string, facts: McpErrorFacts) {
     super(message, facts.cause === undefined ? undefined : { cause: facts.cause })
     this.name = 'McpError'
     this.kind = kind
@@ -165,24 +164,16 @@ export class McpError extends Error {
     this.lastWords = facts.lastWords
   }
 
+  /** The same failure where some of it is another */
+  but(changes: Partial<McpErrorFacts> & { kind?: McpErrorKind; message?: string }): McpError {
+    const { sent, retryAfterMs, rpcCode, lastWords, cause } = this
+    const { kind = this.kind, message = this.message, ...facts } = changes
+    return new McpError(kind, message, { sent, retryAfterMs, rpcCode, lastWords, cause, ...facts })
+  }
+
   /** The message and the last words */
   get forOperator(): string {
     return this.lastWords ? `${this.message} stderr: ${this.lastWords}` : this.message
-  }
-}
-
-/** The server forgot the session, or no longer speaks the revision that was remembered: connect anew. */
-export class StaleConnectionError extends McpError {
-  /** What it is where the new connection is refused alike */
-  readonly failure: McpError
-  constructor(failure: McpError) {
-    super(failure.kind, failure.message, {
-      sent: false,
-      retryAfterMs: failure.retryAfterMs,
-      cause: failure.cause,
-    })
-    this.name = 'StaleConnectionError'
-    this.failure = failure
   }
 }
 
@@ -206,6 +197,8 @@ export interface ListOptions {
   timeoutMs: number
   /** Ask the server even though a list is cached */
   refresh?: boolean
+  /** A person wants it: the attempt is made even in its back-off */
+  insists?: boolean
 }
 
 export interface CallOptions {
@@ -224,8 +217,6 @@ export interface Mcp {
    * meanwhile share it, each with its own deadline. Throws McpError.
    */
   list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
-  /** A person wants this server asked: the next attempt is made even in its back-off. */
-  retryNow(key: string): void
   /** The last list of this key, however old. */
   cached(key: string): ToolList | null
   /** The server has announced a change that the cached list does not show; known at once, unlike onListChanged. */
@@ -247,6 +238,6 @@ export interface Mcp {
   interest(spec: McpServerSpec, forMs: number): void
   /** Nobody asks for this key any more, for good: its connection ends with the calls that run on it, whoever is interested. */
   release(key: string): void
-  /** Closes one connection, or all for good: waits for running calls up to ten seconds, then kills process groups. */
-  close(key?: string): Promise<void>
+  /** For good: waits for running calls up to ten seconds, then kills process groups. */
+  close(): Promise<void>
 }

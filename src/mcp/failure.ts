@@ -8,12 +8,13 @@ import {
   SseError,
   UnauthorizedError,
 } from '@modelcontextprotocol/client'
+import { isRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard.ts'
 import { McpError } from './contract.ts'
 import type { Exchange } from './http.ts'
 import { type Secretive, unspoken } from './scrub.ts'
-import { localFailure } from './tap.ts'
+import { localKind } from './tap.ts'
 
 /** JSON-RPC errors by which a server refuses a request without running it (JSON-RPC 5.1; MCP 2026-07-28). */
 const REFUSALS = new Set([-32700, -32600, -32601, -32602, -32020, -32021, -32022])
@@ -60,7 +61,7 @@ function causes(thrown: unknown): unknown[] {
     // Ours has said all that a caller may read: what caused it may be the database, with its address.
     if (error instanceof BatonError) break
     const data: unknown = error instanceof SdkError ? error.data : undefined
-    const inner: unknown = isObject(data) && 'cause' in data ? data.cause : undefined
+    const inner: unknown = isRecord(data) && 'cause' in data ? data.cause : undefined
     error = error instanceof Error ? (error.cause ?? inner) : undefined
   }
   // What is furthest inside says most: `fetch failed` is caused by ECONNREFUSED.
@@ -128,8 +129,8 @@ function fromHttp(status: number, cause: Error, server: Server, exchange?: Excha
 }
 
 function fromProtocol(error: ProtocolError, server: Server): McpError {
-  const local = localFailure(error.data)
-  if (local) return new McpError(local.kind, `${server.name}: ${error.message}`, { sent: true })
+  const local = localKind(error.data)
+  if (local) return new McpError(local, `${server.name}: ${error.message}`, { sent: true })
   return new McpError('protocol', `${server.name}: ${excerpt(error.message, server)}`, {
     sent: !REFUSALS.has(error.code),
     rpcCode: error.code,
@@ -139,7 +140,7 @@ function fromProtocol(error: ProtocolError, server: Server): McpError {
 
 function fromSdk(error: SdkError, server: Server): McpError | null {
   // The tool has begun, and waits for what its `input_required` asks for (MCP 2026-07-28).
-  if (error.code === SdkErrorCode.CapabilityNotSupported && isObject(error.data) && 'key' in error.data)
+  if (error.code === SdkErrorCode.CapabilityNotSupported && isRecord(error.data) && 'key' in error.data)
     return new McpError('protocol', `${server.name}: the tool asks for input, which Baton does not give.`, {
       sent: true,
       cause: error,
@@ -170,5 +171,3 @@ function excerpt(text: string, server: Server): string {
   const told = unspoken(text.slice(0, LONGEST), server)
   return told.length > 500 ? `${told.slice(0, 500)}…` : told
 }
-
-const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null

@@ -23,6 +23,11 @@ export interface Exchange {
   signal: AbortSignal
 }
 
+export function createExchange(): Exchange {
+  const ending = new AbortController()
+  return { isStreaming: false, abort: () => ending.abort(), signal: ending.signal }
+}
+
 /** Set around each call and each connection attempt; the SDK passes no context to its fetch. */
 export const exchanges = new AsyncLocalStorage<Exchange>()
 

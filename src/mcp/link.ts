@@ -6,18 +6,19 @@
 import { createBackoff } from './backoff.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
-import { McpError, type McpServerSpec, type McpStatus, StaleConnectionError } from './contract.ts'
-import type { ConnectionContext, Verdict } from './wire.ts'
+import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
+import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
 
+/** The same for all who use a key. */
 export interface LinkOptions {
-  /** Everything of a connection's context but what the link itself listens to */
-  context(spec: McpServerSpec): Omit<ConnectionContext, 'onListChanged' | 'onClose' | 'closing' | 'ending'>
+  settings: ConnectionSettings
+  isStdio: boolean
   /** Throws an McpError where no further connection of this kind may be made now */
-  admit(spec: McpServerSpec): void
+  admit(): void
   /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
-  connectMs(spec: McpServerSpec): number
+  connectMs: number
   attemptMs: number
-  idleMs(spec: McpServerSpec): number
+  idleMs: number
   drainMs: number
   /** The server announced a changed tool list */
   onListChanged(): void
@@ -54,9 +55,7 @@ export class Link {
   #interestUntil = 0
   /** Nobody will need it again: a connection ends with its last user */
   #isReleased = false
-  #idleMs = 0
   #idleTimer: NodeJS.Timeout | undefined
-  #isStdio = false
   #isClosed = false
   #onDrained: (() => void) | null = null
 
@@ -74,19 +73,16 @@ export class Link {
     run: (connection: Connection) => Promise<T>,
   ): Promise<T> {
     this.#users++
-    this.#idleMs = this.#options.idleMs(spec)
     try {
       const held = await wait(this.#connected(spec))
       try {
         return await this.#runOn(held, run)
       } catch (error) {
-        if (!(error instanceof StaleConnectionError)) throw error
+        if (!held.connection.isStale(error)) throw error
         // Parallel calls notice the same loss; the first of them lets the old connection go.
         if (this.#held === held) this.#letGo()
         this.#verdict = null
-        return await this.#runOn(await wait(this.#connected(spec)), run).catch((again: unknown) => {
-          throw again instanceof StaleConnectionError ? again.failure : again
-        })
+        return await this.#runOn(await wait(this.#connected(spec)), run)
       }
     } finally {
       this.#leave()
@@ -125,8 +121,7 @@ export class Link {
       const why = this.#lastError ? `: ${this.#lastError.message}` : '.'
       throw new McpError('unavailable', `${spec.name} is down${why}`, { sent: false, retryAfterMs: waitMs })
     }
-    this.#options.admit(spec)
-    this.#isStdio = spec.transport === 'stdio'
+    this.#options.admit()
     try {
       const held = await this.#establish(spec)
       this.#held = held
@@ -148,7 +143,7 @@ export class Link {
     const known = this.#verdict && this.#verdict.until > performance.now() ? this.#verdict.value : null
     let held: Held | null = null
     const context: ConnectionContext = {
-      ...this.#options.context(spec),
+      ...this.#options.settings,
       onListChanged: () => this.#options.onListChanged(),
       onClose: () => {
         if (held && held === this.#held) this.#letGo()
@@ -156,7 +151,7 @@ export class Link {
       closing: (work) => this.#track(work),
       ending: this.ending,
     }
-    const connection = await openConnection(spec, context, known, this.patienceMs(spec))
+    const connection = await openConnection(spec, context, known, this.patienceMs)
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
     if (!this.#isClosed) return held
@@ -193,14 +188,14 @@ export class Link {
   }
 
   /** How long an attempt may take now: one that always needs longer than the first is let in some time. */
-  patienceMs(spec: McpServerSpec): number {
+  get patienceMs(): number {
     const { connectMs, attemptMs } = this.#options
-    return Math.min(connectMs(spec) * 2 ** this.#late, attemptMs)
+    return Math.min(connectMs * 2 ** this.#late, attemptMs)
   }
 
   /** An attempt took this long. */
-  took(spec: McpServerSpec, ms: number): void {
-    if (ms < this.#options.connectMs(spec)) this.#late = 0
+  took(ms: number): void {
+    if (ms < this.#options.connectMs) this.#late = 0
   }
 
   /** The next attempt is made whatever failed before. */
@@ -215,10 +210,10 @@ export class Link {
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
-    // In whatever words a replaced server refuses what was agreed with the former: the next attempt agrees anew. No
-    // process is replaced under its connection, and it may hold what its tools have begun.
+    // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
+    // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
-    if (what === 'attempt' && isRefused && !this.#isStdio) {
+    if (what === 'attempt' && isRefused && !this.#options.isStdio) {
       this.#letGo()
       this.#verdict = null
     }
@@ -237,10 +232,9 @@ export class Link {
   }
 
   /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
-  interest(spec: McpServerSpec, forMs: number): void {
+  interest(forMs: number): void {
     // Who learned of the server before its release may say so after it.
     if (this.#isReleased) return
-    this.#idleMs = this.#options.idleMs(spec)
     this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
     this.#watch()
     this.#armIdle()
@@ -260,15 +254,11 @@ export class Link {
   #armIdle(): void {
     clearTimeout(this.#idleTimer)
     if (!this.#held || this.#users > 0) return
-    if (this.#isReleased) return this.rest()
-    const at = Math.max(this.lastUsed + this.#idleMs, this.#interestUntil)
-    this.#idleTimer = setTimeout(() => this.#armOrRest(at), Math.max(0, at - performance.now()))
+    const until = Math.max(this.lastUsed + this.#options.idleMs, this.#interestUntil)
+    const left = until - performance.now()
+    if (this.#isReleased || left <= 0) return this.rest()
+    this.#idleTimer = setTimeout(() => this.#armIdle(), left)
     this.#idleTimer.unref()
-  }
-
-  #armOrRest(at: number): void {
-    if (performance.now() >= at) this.rest()
-    else this.#armIdle()
   }
 
   /** Lets the connection go until it is needed again. */
@@ -286,7 +276,7 @@ export class Link {
 
   /** A process is running, or just being started */
   hasProcess(): boolean {
-    return this.#isStdio && (this.#held !== null || this.#connecting !== null)
+    return this.#options.isStdio && (this.#held !== null || this.#connecting !== null)
   }
 
   isConnected(): boolean {

@@ -1,4 +1,8 @@
-/** The one door to MCP servers: connections, discovery, calls. Nothing outside src/mcp/ names the SDK. */
+/**
+ * The one door to MCP servers: connections, tool lists, calls. Nothing outside src/mcp/ names the SDK. From here
+ * inwards: server.ts (one key: its list, its calls), link.ts (its connections over time), connection.ts (one
+ * connection), wire.ts (how one comes to stand), tap.ts (each message), and http.ts or stdio.ts (the bytes).
+ */
 import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
@@ -62,47 +66,46 @@ export function createMcp(options: McpOptions): Mcp {
   let isClosed = false
 
   /** Makes room for one more process, or refuses: what runs for others is never ended. */
-  const admit = (spec: McpServerSpec): void => {
-    if (spec.transport !== 'stdio') return
-    const others = [...servers].filter(([key, { link }]) => key !== spec.key && link.hasProcess())
+  const makeRoom = ({ key: own, name }: McpServerSpec): void => {
+    const others = [...servers].flatMap(([key, { link }]) => (key !== own && link.hasProcess() ? [link] : []))
     if (others.length < maxProcesses) return
-    const idle = others.map(([, { link }]) => link).filter((link) => link.isIdle())
-    const [oldest] = idle.sort((a, b) => a.lastUsed - b.lastUsed)
+    const [oldest] = others.filter((link) => link.isIdle()).sort((a, b) => a.lastUsed - b.lastUsed)
     if (oldest) return oldest.rest()
-    throw new McpError(
-      'unavailable',
-      `${spec.name} cannot be started: ${maxProcesses} server processes are busy.`,
-      {
-        sent: false,
-        retryAfterMs: 5_000,
-      },
-    )
+    const words = `${name} cannot be started: ${maxProcesses} server processes are busy.`
+    throw new McpError('unavailable', words, { sent: false, retryAfterMs: 5_000 })
   }
 
-  const serverOptions = (key: string): LinkOptions => ({
-    context: (spec) => ({
-      client: { name: 'baton', version: options.version },
-      fetch: guards.of({ allowPrivate: spec.allowPrivate }).fetch,
-      maxBytes,
-      watchdog,
-      sandbox: options.sandbox ?? null,
-      elicit: options.elicit,
-      onLastWords: options.onLastWords,
-    }),
-    admit,
-    onListChanged: () => announcer.announce(key),
-    connectMs: ({ transport }) => (transport === 'stdio' ? connectMs.stdio : connectMs.http),
-    attemptMs: options.attemptMs ?? ATTEMPT_MS,
-    idleMs: ({ transport }) => (transport === 'stdio' ? idleMs.stdio : idleMs.http),
-    drainMs: options.drainMs ?? 10_000,
-  })
+  const linkOptions = (spec: McpServerSpec): LinkOptions => {
+    const isStdio = spec.transport === 'stdio'
+    const kind = isStdio ? 'stdio' : 'http'
+    return {
+      settings: {
+        client: { name: 'baton', version: options.version },
+        fetch: guards.of({ allowPrivate: spec.allowPrivate }).fetch,
+        maxBytes,
+        watchdog,
+        sandbox: options.sandbox ?? null,
+        elicit: options.elicit,
+        onLastWords: options.onLastWords,
+      },
+      isStdio,
+      admit() {
+        if (isStdio) makeRoom(spec)
+      },
+      onListChanged: () => announcer.announce(spec.key),
+      connectMs: connectMs[kind],
+      attemptMs: options.attemptMs ?? ATTEMPT_MS,
+      idleMs: idleMs[kind],
+      drainMs: options.drainMs ?? 10_000,
+    }
+  }
 
   const serverFor = (spec: McpServerSpec): Server => {
     if (isClosed) throw new McpError('unavailable', 'The gateway is shutting down.', { sent: false })
     const known = servers.get(spec.key)
     if (known) return known
     if (servers.size >= MAX_SERVERS) forgetOldest(servers)
-    const server = createServer(serverOptions(spec.key))
+    const server = createServer(linkOptions(spec))
     servers.set(spec.key, server)
     return server
   }
@@ -110,21 +113,15 @@ export function createMcp(options: McpOptions): Mcp {
   return {
     list: async (spec, listOptions) => serverFor(spec).list(spec, listOptions),
     call: async (spec, tool, args, callOptions) => serverFor(spec).call(spec, tool, args, callOptions),
-    retryNow: (key) => servers.get(key)?.link.retryNow(),
     cached: (key) => servers.get(key)?.cached() ?? null,
     isOutdated: (key) => servers.get(key)?.isOutdated() ?? false,
     status: (key) => servers.get(key)?.status() ?? { state: 'idle' },
     onListChanged: announcer.subscribe,
     interest(spec, forMs) {
-      if (!isClosed) serverFor(spec).link.interest(spec, forMs)
+      if (!isClosed) serverFor(spec).link.interest(forMs)
     },
     release: (key) => servers.get(key)?.link.release(),
-    async close(key) {
-      if (key !== undefined) {
-        const server = servers.get(key)
-        servers.delete(key)
-        return server?.link.close()
-      }
+    async close() {
       isClosed = true
       announcer.stop()
       await Promise.all([...servers.values()].map(({ link }) => link.close()))

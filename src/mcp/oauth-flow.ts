@@ -44,7 +44,7 @@ export async function begin(
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
   const known = challenge ?? (await challengeOf(target, context))
-  const desk: Desk = { ...deskOf({ ...usableClient(login, redirect_url) }), redirect_url, state }
+  const desk = deskOf(usableClient(login, redirect_url), { redirect_url, state })
   // A step up asks for what was granted, too: else it would be lost.
   const scope = computeScopeUnion(scopeIn(login), known?.scope)
   await step(target, context, async () =>
@@ -79,13 +79,10 @@ export async function finish(
     const told = /^[\w.-]{1,64}$/.exec(query.get('error') ?? '')?.[0]
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
-  const desk: Desk = {
-    ...deskOf({ ...pending.login }),
-    redirect_url: pending.redirect_url,
-    verifier: pending.verifier,
-    // Made by `begin`, sealed in between.
-    discovery: pending.discovery as OAuthDiscoveryState,
-  }
+  const { redirect_url, verifier } = pending
+  // Made by `begin`, sealed in between.
+  const discovery = pending.discovery as OAuthDiscoveryState
+  const desk = deskOf(pending.login, { redirect_url, verifier, discovery })
   const iss = query.get('iss')
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
@@ -97,11 +94,11 @@ export async function finish(
     }),
   )
   if (!desk.login.tokens) throw rejected(target, 'it gave no token')
-  const { discovery } = desk
+  const found = desk.discovery
   const metadata: McpMetadata = {
-    ...(discovery?.resourceMetadataUrl && { resource_metadata: discovery.resourceMetadataUrl }),
-    has_resource: discovery?.resourceMetadata !== undefined,
-    has_issuer: discovery?.authorizationServerMetadata !== undefined,
+    ...(found?.resourceMetadataUrl && { resource_metadata: found.resourceMetadataUrl }),
+    has_resource: found?.resourceMetadata !== undefined,
+    has_issuer: found?.authorizationServerMetadata !== undefined,
   }
   return { ...desk.login, metadata }
 }
@@ -222,13 +219,14 @@ const isLess = (
 const isSame = (one: unknown, other: unknown): boolean =>
   String(one).replace(/\/$/, '') === String(other).replace(/\/$/, '')
 
-const deskOf = (login: McpLogin): Desk => ({
+const deskOf = (login: McpLogin, brought: Partial<Desk> = {}): Desk => ({
   login,
   redirect_url: '',
   state: '',
   verifier: '',
   discovery: undefined,
   authorization_url: null,
+  ...brought,
 })
 
 function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {

@@ -105,26 +105,26 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
     maxBytes: MAX_BYTES,
     ...(options.resolve && { resolve: options.resolve }),
   })
-  /** https alone, but for this machine, where that is open at all. */
-  const fetchFor = (allowPrivate: McpServerSpec['allowPrivate']) => (url: string | URL, init?: RequestInit) =>
-    guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) }).fetch(url, init)
-
   const flow = () => import('./oauth-flow.ts')
   function contextOf({ allowPrivate }: McpLoginTarget): StepContext {
-    const guarded = fetchFor(allowPrivate)
-    const made: StepContext = {
+    const context: StepContext = {
       refused: null,
-      // The SDK takes what it cannot read for what is not there, and looks elsewhere.
-      fetch: (url, init) =>
-        guarded(url, init).catch((failure: unknown) => {
-          if (failure instanceof BatonError) made.refused = failure
+      async fetch(url, init) {
+        // https alone, but for this machine, where that is open at all.
+        const guard = guards.of({ allowPrivate, requireHttps: !isLoopback(new URL(url).hostname) })
+        try {
+          return await guard.fetch(url, init)
+        } catch (failure) {
+          // The SDK takes what it cannot read for what is not there, and looks elsewhere.
+          if (failure instanceof BatonError) context.refused = failure
           throw failure
-        }),
+        }
+      },
       now: options.now ?? Date.now,
       clientMetadataUrl: options.clientMetadataUrl,
       discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }
-    return made
+    return context
   }
   return {
     begin: async (target, begin) => (await flow()).begin(target, begin, contextOf(target)),

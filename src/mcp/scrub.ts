@@ -1,7 +1,7 @@
 /** Keeps a connector's own secrets out of what its server says: servers quote addresses, headers and variables. */
 import { BEARABLE, isWithin } from '../chat/json.ts'
 import { withoutSecrets } from '../foreign.ts'
-import { McpError, type McpResult, type McpServerSpec } from './contract.ts'
+import type { McpError, McpResult, McpServerSpec } from './contract.ts'
 
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 
@@ -20,8 +20,7 @@ export function scrubbed(failure: McpError, spec: Secretive): McpError {
   const lastWords = failure.lastWords && unspoken(failure.lastWords, spec)
   if (message === failure.message && lastWords === failure.lastWords) return failure
   // Without its cause, which holds the same words.
-  const { kind, sent, retryAfterMs, rpcCode } = failure
-  return new McpError(kind, message, { sent, retryAfterMs, rpcCode, lastWords })
+  return failure.but({ message, lastWords, cause: undefined })
 }
 
 /** Some servers take their key in the query: its values, as they are and as they were written. */

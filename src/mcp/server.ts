@@ -1,15 +1,8 @@
 /** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
 import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
-import {
-  type CallOptions,
-  type Mcp,
-  McpError,
-  type McpServerSpec,
-  type McpStatus,
-  type ToolList,
-} from './contract.ts'
-import { createDeadline, type Deadline } from './deadline.ts'
+import { type Mcp, McpError, type McpStatus, type ToolList } from './contract.ts'
+import { createDeadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
 import { createListing } from './listing.ts'
 import { unquoted } from './scrub.ts'
@@ -44,13 +37,13 @@ export function createServer(options: LinkOptions): Server {
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: link.patienceMs(spec), signal: link.ending })),
+          ...(await connection.list({ timeoutMs: link.patienceMs, signal: link.ending })),
           server: connection.server,
         }),
       )
       link.succeeded()
       // A list over a connection that stands says nothing of how long the next one takes to be made.
-      if (!wasConnected) link.took(spec, performance.now() - from)
+      if (!wasConnected) link.took(performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
@@ -58,45 +51,34 @@ export function createServer(options: LinkOptions): Server {
     }
   })
 
-  const callOn = async (
-    connection: Connection,
-    { spec, tool, args, deadline, options: { timeoutMs, onProgress } }: Call,
-  ): Promise<unknown> => {
-    // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
-    if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
-    const definition = listing.cached()?.tools.find(({ name }) => name === tool)
-    deadline.markSent()
-    const { signal } = deadline
-    return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress })
-  }
-
-  const callOnce = (call: Call): Promise<unknown> =>
-    link.use(
-      call.spec,
-      (connecting) => {
-        const { spec, deadline } = call
-        const patience = createDeadline(spec.name, options.connectMs(spec), deadline.signal)
-        return patience.race(connecting).finally(patience.clear)
-      },
-      (connection) => callOn(connection, call),
-    )
-
   return {
     link,
-    async list(spec, { timeoutMs, refresh }) {
+    async list(spec, { timeoutMs, refresh = false, insists = false }) {
+      if (insists) link.retryNow()
       const deadline = createDeadline(spec.name, timeoutMs)
-      return deadline.race(listing.get(spec, refresh ?? false)).finally(deadline.clear)
+      return deadline.race(listing.get(spec, refresh)).finally(deadline.clear)
     },
     cached: listing.cached,
     isOutdated: listing.isOutdated,
-    async call(spec, tool, args, callOptions) {
-      const deadline = createDeadline(spec.name, callOptions.maxTotalMs, callOptions.signal)
-      const call: Call = { spec, tool, args, deadline, options: callOptions }
+    async call(spec, tool, args, { timeoutMs, maxTotalMs, signal: caller, onProgress }) {
+      const deadline = createDeadline(spec.name, maxTotalMs, caller)
+      const { signal } = deadline
+      const wait = <T>(connecting: Promise<T>): Promise<T> => {
+        const patience = createDeadline(spec.name, options.connectMs, signal)
+        return patience.race(connecting).finally(patience.clear)
+      }
+      const send = async (connection: Connection): Promise<unknown> => {
+        // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
+        if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
+        const definition = listing.cached()?.tools.find(({ name }) => name === tool)
+        deadline.markSent()
+        return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress })
+      }
       try {
-        const raw = await callOnce(call).catch(async (error) => {
+        const raw = await link.use(spec, wait, send).catch(async (error) => {
           if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
           await deadline.race(listing.get(spec, true))
-          return callOnce(call)
+          return link.use(spec, wait, send)
         })
         link.succeeded()
         // An owner may read their own; the configuration's are the operator's.
@@ -112,12 +94,4 @@ export function createServer(options: LinkOptions): Server {
     },
     status: () => (listing.isQuarantined() ? { ...link.status(), state: 'quarantined' } : link.status()),
   }
-}
-
-interface Call {
-  spec: McpServerSpec
-  tool: string
-  args: Record<string, unknown>
-  deadline: Deadline
-  options: CallOptions
 }

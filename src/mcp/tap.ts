@@ -11,16 +11,9 @@ type Deliver = NonNullable<Transport['onmessage']>
 /** Marks an error that was made here: no server can send a symbol. */
 const LOCAL = Symbol('local failure')
 
-export interface LocalFailure {
-  kind: McpErrorKind
-}
-
-/** What the tap put into a ProtocolError's `data`; undefined for a server's own error. */
-export function localFailure(data: unknown): LocalFailure | undefined {
-  return typeof data === 'object' && data !== null && LOCAL in data
-    ? (data[LOCAL] as LocalFailure)
-    : undefined
-}
+/** Of an error that the tap answered with, by a ProtocolError's `data`; undefined for a server's own. */
+export const localKind = (data: unknown): McpErrorKind | undefined =>
+  typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
 
 export interface Tap {
   /** Number of requests without an answer */
@@ -39,8 +32,8 @@ export interface TapOptions {
 }
 
 /**
- * What a server may ask at a time. Over HTTP each answer is a request of its own: of two servers that ask without end
- * 16 each held every turn of the event loop for a tenth of a second, and four a quarter of that.
+ * Questions of a server that are answered at a time. Over HTTP each answer is a request: at 16, two servers that ask
+ * without end held every turn of the event loop for 100 ms; at 4 it is a quarter of that.
  */
 const MOST_ASKED = 4
 /** Questions that wait until others are answered; what is asked beyond them gets no answer */
@@ -112,8 +105,7 @@ export function tap(transport: Transport, options: TapOptions): Tap {
   }
   const fail: Tap['fail'] = (id, kind, text) => {
     if (!pending.delete(id)) return
-    const failure: LocalFailure = { kind }
-    handler?.({ jsonrpc: '2.0', id, error: { code: -32000, message: text, data: { [LOCAL]: failure } } })
+    handler?.({ jsonrpc: '2.0', id, error: { code: -32000, message: text, data: { [LOCAL]: kind } } })
   }
 
   const forget = (id: unknown): void => {

@@ -18,25 +18,31 @@ import {
 import { isRecord } from '../chat/json.ts'
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
+import { MAX_ENTRIES, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
-import { createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
+import { createExchange, createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
 import { createStdioTransport, type StdioTransport } from './stdio.ts'
 import { type Tap, tap } from './tap.ts'
-import { MAX_ENTRIES, mendTools } from './tools.ts'
 import type { Watchdog } from './watchdog.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
 export type Verdict = PriorDiscovery
 
-/** What a connection attempt is given, and whom it tells. */
-export interface ConnectionContext {
+/** What all connections to one server are given. */
+export interface ConnectionSettings {
   client: { name: string; version: string }
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   maxBytes: number
   watchdog: Watchdog
   sandbox: Sandbox | null
   elicit?: ElicitHandler | undefined
+  /** What the process of a configured server said last, for the operator's log */
+  onLastWords?: ((server: string, words: string) => void) | undefined
+}
+
+/** What one attempt is given, and whom it tells. */
+export interface ConnectionContext extends ConnectionSettings {
   onListChanged(): void
   /** The transport is gone: process ended, stream cut, or closed by us */
   onClose(): void
@@ -44,8 +50,6 @@ export interface ConnectionContext {
   closing(work: Promise<void>): void
   /** Aborts when nobody will need the connection any more: an attempt ends with it */
   ending: AbortSignal
-  /** What the process of a configured server said last, for the operator's log */
-  onLastWords?: ((server: string, words: string) => void) | undefined
 }
 
 /** A client that is connected, with the parts of its transport that it hides. */
@@ -81,7 +85,7 @@ export async function negotiate(
   const until = performance.now() + budgetMs
   const attempt = (options: Negotiation): Promise<Wire> =>
     openWire(spec, context, options, { ms: budgetMs, until })
-  if (verdict) return attempt({ prior: verdict })
+  if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
   if (spec.transport === 'streamable_http')
     return attempt({ mode: 'auto' }).catch((error) => {
@@ -97,7 +101,7 @@ export async function negotiate(
 }
 
 type Mode = 'auto' | 'legacy' | { pin: string }
-type Negotiation = { prior: Verdict } | { mode: Mode }
+type Negotiation = { mode: Mode; prior?: Verdict }
 
 /** The server answered the probe with something that says nothing about its revision. */
 class ProbeFailedError extends Error {
@@ -107,34 +111,33 @@ class ProbeFailedError extends Error {
 async function openWire(
   spec: McpServerSpec,
   context: ConnectionContext,
-  options: Negotiation,
+  { mode, prior }: Negotiation,
   budget: { ms: number; until: number },
 ): Promise<Wire> {
   const left = Math.max(0, budget.until - performance.now())
-  const wire = createWire(spec, context, 'mode' in options ? options.mode : 'legacy')
-  const given = new AbortController()
-  const exchange: Exchange = { isStreaming: false, abort: () => given.abort(), signal: given.signal }
+  const wire = createWire(spec, context, mode)
+  const exchange = createExchange()
+  const { signal } = exchange
   const giveUp = (kind: 'timeout' | 'unavailable', words: string): void => {
     exchange.failure ??= new McpError(kind, `${spec.name} ${words}`, { sent: false })
-    given.abort()
+    exchange.abort()
   }
   const timer = setTimeout(() => giveUp('timeout', `did not connect in ${budget.ms} ms.`), left)
   const onEnding = (): void => giveUp('unavailable', 'is being closed.')
   // A transport's `start` may hang without looking at any signal (SSE).
   const abandoned = new Promise<never>((_resolve, reject) => {
-    given.signal.addEventListener('abort', () => reject(exchange.failure), { once: true })
+    signal.addEventListener('abort', () => reject(exchange.failure), { once: true })
   })
   if (context.ending.aborted) onEnding()
   else context.ending.addEventListener('abort', onEnding, { once: true })
-  const prior = 'prior' in options ? { prior: options.prior } : {}
   try {
     const connecting = inExchange(exchange, () =>
-      wire.client.connect(wire.transport, { timeout: left, signal: given.signal, ...prior }),
+      wire.client.connect(wire.transport, { timeout: left, signal, ...(prior && { prior }) }),
     )
     await Promise.race([connecting, abandoned])
     return wire
   } catch (error) {
-    given.abort()
+    exchange.abort()
     context.closing(wire.transport.close().catch(() => {}))
     if (isUnclearProbe(error, exchange))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
@@ -162,13 +165,9 @@ export function explain(
   if (!stdio || !['unavailable', 'timeout', 'disconnected'].includes(failure.kind)) return failure
   const { ending, words } = stdio.obituary()
   const told = [ending, !isConfigured && words ? `stderr: ${words}` : ''].filter((text) => text !== '')
-  const { kind, message, sent, retryAfterMs, rpcCode, cause } = failure
-  return new McpError(kind, told.length === 0 ? message : `${message} [${told.join('; ')}]`, {
-    sent,
-    retryAfterMs,
-    rpcCode,
-    lastWords: isConfigured && words ? words : failure.lastWords,
-    cause,
+  return failure.but({
+    ...(told.length > 0 && { message: `${failure.message} [${told.join('; ')}]` }),
+    ...(isConfigured && words && { lastWords: words }),
   })
 }
 

@@ -3,10 +3,11 @@
  * that a reader would not see are written out, since they may be the whole change.
  */
 import { canonicalJson, isRecord, stepOf } from '../chat/json.ts'
-import type { Mcp, McpServerSpec, McpTool } from '../mcp/contract.ts'
-import type { Connector, RegistryRow, Store } from '../store/store.ts'
+import { connectorKey } from '../credentials/connector-secret.ts'
+import type { Mcp, McpTool } from '../mcp/contract.ts'
+import type { RegistryRow, Store } from '../store/store.ts'
 import { lastList } from './discovery.ts'
-import { hashOf } from './registry.ts'
+import { comparedOf, hashOf } from './registry.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */
@@ -21,17 +22,10 @@ export interface DefinitionChange {
 const MOST_CHANGES = 100
 const MOST_BYTES = 4096
 
-/** The parts that a pin's hash covers (registry.ts, hashOf). */
-const compared = (tool: McpTool) => ({
-  description: tool.description ?? tool.title ?? '',
-  inputSchema: tool.inputSchema,
-  annotations: tool.annotations ?? {},
-})
-
 /** The first hundred places that differ, in the definitions' own order. */
 export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
   const changes: DefinitionChange[] = []
-  compare('', compared(before), compared(after), changes)
+  compare('', comparedOf(before), comparedOf(after), changes)
   return changes.slice(0, MOST_CHANGES)
 }
 
@@ -64,12 +58,6 @@ function shown(value: unknown): unknown {
   return text === plain ? value : text
 }
 
-export interface ChangedDeps {
-  store: Pick<Store, 'connectors'>
-  mcp: Pick<Mcp, 'cached'>
-  specFor(connector: Connector): McpServerSpec
-}
-
 /** A changed definition: how it differs from the accepted one, and its own hash, by which it is accepted. */
 export interface ChangedDefinition {
   diff: DefinitionChange[]
@@ -78,7 +66,7 @@ export interface ChangedDefinition {
 
 /** Those of a registry's changed tools, by canonical name. */
 export async function changesIn(
-  { store, mcp, specFor }: ChangedDeps,
+  { store, mcp }: { store: Pick<Store, 'connectors'>; mcp: Pick<Mcp, 'cached'> },
   row: RegistryRow,
 ): Promise<ReadonlyMap<string, ChangedDefinition>> {
   const changed = row.tools.filter(({ status }) => status === 'changed')
@@ -87,7 +75,7 @@ export async function changesIn(
   for (const { connector } of await store.connectors.bindings(row.session_id)) {
     const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
     if (mine.length === 0) continue
-    const list = await lastList({ store, mcp }, specFor(connector).key)
+    const list = await lastList({ store, mcp }, connectorKey(connector))
     const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
     for (const { canonical_name, mcp_tool_name } of mine) {
       const after = list?.tools.find(({ name }) => name === mcp_tool_name)

@@ -44,9 +44,9 @@ export interface LookUp {
   deadlineMs: number | 'budget'
   /** Asks even where a list is fresh */
   refresh?: boolean
-  /** A person wants these servers: where there is no list, one is asked for even in a back-off. So does `refresh` */
+  /** A person wants these servers: where there is no list, one is asked for even in a back-off */
   insists?: boolean
-  /** By connector: a list that came before this was shown by another replica is an old one */
+  /** By connector, when the tools in the session's registry were listed, by any replica: an earlier list is an old one */
   seen?: ReadonlyMap<string, string>
 }
 
@@ -94,7 +94,7 @@ interface Watch {
   /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
   failure: string | null
   failures: number
-  /** The newest date that others have shown its tools with and that a list has been asked for since: their clocks differ */
+  /** The newest date of its tools in a registry (`seen`) after which a list was asked for: clocks of replicas differ */
   caughtUp: string
   retry: NodeJS.Timeout | null
   asking: Promise<Answer> | null
@@ -109,7 +109,6 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   /** The newest watch of each connector */
   const latest = new Map<string, Watch>()
   const listeners = new Set<(connector: Connector) => void>()
-  let isClosed = false
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
@@ -138,7 +137,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     DOWN.has(mcp.status(key).state) ? null : mcp.cached(key)
   const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
 
-  /** Announced, or seen: one of two replicas would take the other's newer tools away again. */
+  /** A change was announced, or another replica has listed newer tools, which this list would take away again. */
   function isOutdated({ connector, spec: { key }, caughtUp }: Watch, seen: Wanted['seen']): boolean {
     const list = mcp.cached(key)
     const shown = seen?.get(connector.id) ?? ''
@@ -146,16 +145,15 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   }
 
   /** One attempt at a time for a server; who comes meanwhile shares it, unless they want it newer. */
-  function ask(watch: Watch, { refresh = false, insists = refresh, seen }: Wanted = {}): Promise<Answer> {
+  function ask(watch: Watch, { refresh = false, insists = false, seen }: Wanted = {}): Promise<Answer> {
     if (watch.asking && !refresh) return watch.asking
     const { spec, connector, failure } = watch
     // After a failure the door's own list is only a memory, however fresh.
     const isNewer = refresh || insists || failure !== null || isOutdated(watch, seen)
     if (watch.retry) clearTimeout(watch.retry)
     watch.retry = null
-    if (insists) mcp.retryNow(spec.key)
     // The attempt itself may take longer than callers wait: a server that always does joins later.
-    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer }).then(
+    const asking = mcp.list(spec, { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }).then(
       (list) => {
         const shown = seen?.get(connector.id) ?? ''
         if (isNewer && watch.caughtUp < shown) watch.caughtUp = shown
@@ -188,9 +186,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   function noteFailure(watch: Watch, thrown: unknown): Answer {
     const wait = Math.min(RETRY_MS.first * 2 ** watch.failures++, RETRY_MS.last)
     const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
-    // Forgotten meanwhile: its connector was changed or deleted.
+    // Forgotten meanwhile: its connector was changed or deleted, or this is closed.
     const isWatched = watches.get(watch.spec.key) === watch
-    if (isWatched && !isClosed && !watch.retry) {
+    if (isWatched && !watch.retry) {
       watch.retry = setTimeout(() => askAgain(watch), Math.max(wait, Math.min(asked, RETRY_MS.last)))
       watch.retry.unref()
     }
@@ -211,34 +209,21 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     if (performance.now() < watch.wantedUntil) void ask(watch)
   }
 
-  async function lookUpOne(
-    { connector, alias }: Asked,
-    { deadlineMs, ...wanted }: LookUp,
-  ): Promise<ListedServer> {
+  async function lookUpOne(binding: Asked, { deadlineMs, ...wanted }: LookUp): Promise<ListedServer> {
+    const { connector } = binding
     const watch = watchOf(connector)
     const { spec } = watch
     mcp.interest(spec, INTEREST_MS)
     const ms = deadlineMs === 'budget' ? connectBudgetMs(connector) + SLACK_MS : deadlineMs
     const came = await within(ms, reuse(watch, wanted) ?? attempt(watch, ms, wanted))
     const answer = came ?? (watch.failure === null ? null : { failure: watch.failure })
-    const common = { connector, server: alias ?? connector.name }
-    if (answer && 'list' in answer) {
-      const { tools, left_out, hash } = answer.list
-      const mark = usable(spec)?.hash === hash ? markOf({ connector, alias }) : null
-      const seen_at = dateOf(answer.list)
-      return { ...common, tools, seen_at, left_out, state: 'live', reason: null, mark }
+    if (!answer || 'failure' in answer) {
+      const older = await lastList({ store, mcp }, spec.key)
+      if (answer) return serverWith(binding, older, 'away', answer.failure)
+      return serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
     }
-    const older = await lastList({ store, mcp }, spec.key)
-    return {
-      ...common,
-      mark: null,
-      tools: older?.tools ?? null,
-      seen_at: older && dateOf(older),
-      // One that was stored by an older version has none.
-      left_out: older?.left_out ?? [],
-      state: answer ? 'away' : 'pending',
-      reason: answer?.failure ?? `${connector.name} is not ready yet`,
-    }
+    const mark = usable(spec)?.hash === answer.list.hash ? markOf(binding) : null
+    return { ...serverWith(binding, answer.list, 'live', null), mark }
   }
 
   function markOf({ connector, alias }: Bound): string | null {
@@ -254,13 +239,13 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     const isOld = refresh || watch.failure !== null || isOutdated(watch, seen)
     const list = isOld ? null : usable(watch.spec)
     if (!list) return null
-    if (!isRecent(list)) void ask(watch, { refresh: true, insists: false })
+    if (!isRecent(list)) void ask(watch, { refresh: true })
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
     if (watch.list?.hash !== list.hash) void noteList(watch, list)
     return Promise.resolve({ list })
   }
 
-  /** Who cannot wait for a whole attempt takes the word of the last one: it is repeated soon, or goes on. */
+  /** Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way. */
   function attempt(watch: Watch, deadlineMs: number, wanted: Wanted): Promise<Answer> {
     const { failure, connector, retry, asking } = watch
     if (failure !== null && (retry || asking) && deadlineMs < connectBudgetMs(connector)) {
@@ -293,7 +278,7 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
   const unsubscribe = mcp.onListChanged((key) => {
     const watch = watches.get(key)
     // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch && performance.now() < watch.wantedUntil) void ask(watch, { refresh: true, insists: false })
+    if (watch && performance.now() < watch.wantedUntil) void ask(watch, { refresh: true })
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
@@ -301,20 +286,9 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     try {
       return await lookUpOne(binding, options)
     } catch (thrown) {
-      const { connector, alias } = binding
-      log.warn({ err: thrown, connector: connector.name }, 'server was not asked')
-      const reason = `${connector.name} is not available: it could not be asked`
-      const server = alias ?? connector.name
-      return {
-        connector,
-        server,
-        tools: null,
-        seen_at: null,
-        left_out: [],
-        state: 'away',
-        reason,
-        mark: null,
-      }
+      const { name } = binding.connector
+      log.warn({ err: thrown, connector: name }, 'server was not asked')
+      return serverWith(binding, null, 'away', `${name} is not available: it could not be asked`)
     }
   }
 
@@ -336,9 +310,8 @@ export function createDiscovery({ store, mcp, specFor, onMoved, log }: Discovery
     marks: (bindings) => bindings.map(markOf),
     onArrival: (fn) => void listeners.add(fn),
     close() {
-      isClosed = true
       unsubscribe()
-      for (const { retry } of watches.values()) if (retry) clearTimeout(retry)
+      forget(() => true)
     },
   }
 }
@@ -352,6 +325,24 @@ export async function lastList(
   const own = mcp.cached(key)
   return own && stored && own.fetched_at < stored.fetched_at ? stored : (own ?? stored)
 }
+
+/** A server with the last list that is known of it; null: none is. */
+const serverWith = (
+  { connector, alias }: Asked,
+  list: ToolList | null,
+  state: ListedServer['state'],
+  reason: string | null,
+): ListedServer => ({
+  connector,
+  server: alias ?? connector.name,
+  tools: list?.tools ?? null,
+  seen_at: list && dateOf(list),
+  // One that was stored by an older version has none.
+  left_out: list?.left_out ?? [],
+  state,
+  reason,
+  mark: null,
+})
 
 const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
 

@@ -2,6 +2,7 @@
  * How many calls run at once: of one tool, and of the whole toolbox, over all replicas that share a bus.
  * Waiting calls are served in the order in which they came; the line is bounded, and so is the wait.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Places, Ticket } from '../bus/places.ts'
 import type { Metrics } from '../telemetry.ts'
 import { ToolBusy } from './execute.ts'
@@ -46,24 +47,19 @@ export function createGate(options: GateOptions): Gate {
 
   /** Asks for a place, and waits for it where none is free. */
   async function take(ticket: Ticket, signal: AbortSignal): Promise<'in' | 'full' | 'late'> {
-    let grant = () => {}
-    const granted = new Promise<'in'>((resolve) => {
-      grant = () => resolve('in')
-    })
     // Before the question: the word that a place came free may overtake the answer.
-    waiting.set(ticket.id, grant)
+    const granted = new Promise<'in'>((resolve) => {
+      waiting.set(ticket.id, () => resolve('in'))
+    })
     const over = new AbortController()
     try {
       const answer = await places.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
       metrics?.toolWaits(1)
-      const late = new Promise<'late'>((resolve, reject) => {
-        const timer = setTimeout(() => resolve('late'), queueMs)
-        const leave = () => reject(signal.reason)
-        signal.addEventListener('abort', leave, { once: true, signal: over.signal })
-        over.signal.addEventListener('abort', () => clearTimeout(timer), { once: true })
-        if (signal.aborted) leave()
-      })
+      // Who leaves waits no longer, and is told apart by `enter`.
+      const late = sleep(queueMs, null, { signal: AbortSignal.any([signal, over.signal]) })
+        .catch(() => null)
+        .then(() => 'late' as const)
       return await Promise.race([granted, late]).finally(() => metrics?.toolWaits(-1))
     } finally {
       over.abort()

@@ -42,17 +42,16 @@ function build(row: RegistryRow, deployment: Deployment): Overlay {
   for (const tool of [...row.tools].sort((a, b) => a.order - b.order)) {
     if (!tool.enabled) continue
     const fit = fitted(tool, deployment)
-    const reason =
-      'undeclarable' in fit
-        ? fit.undeclarable
-        : tools.length >= limit
-          ? `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`
-          : null
-    if (reason !== null || 'undeclarable' in fit) {
-      undeclared.push({ canonical_name: tool.canonical_name, reason: reason ?? '' })
+    const { exposed_name: name, canonical_name, description } = tool
+    if ('undeclarable' in fit) {
+      undeclared.push({ canonical_name, reason: fit.undeclarable })
       continue
     }
-    const { exposed_name: name, canonical_name, description } = tool
+    if (tools.length >= limit) {
+      const reason = `Not declared: this provider takes at most ${limit} tools, and those before it fill the list.`
+      undeclared.push({ canonical_name, reason })
+      continue
+    }
     tools.push({ name, canonical_name, description, parameters: fit.schema })
     byExposed.set(name, { tool, rename: fit.rename })
   }

@@ -215,7 +215,7 @@ const definitions = new WeakMap<McpTool, Definition>()
 function definitionOf(tool: McpTool): Definition {
   const known = definitions.get(tool)
   if (known) return known
-  const description = visibleText(tool.description ?? tool.title ?? '', DESCRIPTION_BYTES)
+  const description = visibleText(comparedOf(tool).description, DESCRIPTION_BYTES)
   let schema: Normalised | null = null
   const made: Definition = {
     hash: hashOf(tool),
@@ -231,8 +231,16 @@ function definitionOf(tool: McpTool): Definition {
 }
 
 /** What pins and registries compare: everything that the server says of the tool to a model. */
-export const hashOf = (tool: McpTool): string =>
-  definitionHash(tool.name, tool.description ?? tool.title ?? '', tool.inputSchema, tool.annotations ?? {})
+export const comparedOf = ({ description, title, inputSchema, annotations = {} }: McpTool) => ({
+  description: description ?? title ?? '',
+  inputSchema,
+  annotations,
+})
+
+export function hashOf(tool: McpTool): string {
+  const { description, inputSchema, annotations } = comparedOf(tool)
+  return definitionHash(tool.name, description, inputSchema, annotations)
+}
 
 function mcpTool(
   server: KnownServer,
@@ -243,10 +251,11 @@ function mcpTool(
   const { connector } = server
   const { hash, description } = definitionOf(tool)
   const canonical = `${server.server}.${tool.name}`
-  const isLive = server.state === 'live'
   const pinned = server.pins.get(tool.name)
   const isChanged = pinned !== undefined && pinned !== hash
-  const candidate: Candidate = {
+  const admitted = policy.admit(connector, tool.name)
+  const problem = !admitted.ok ? admitted.reason : 'undeclarable' in schema ? schema.undeclarable : null
+  return {
     canonical_name: canonical,
     exposed_name: exposedName(canonical),
     source: 'mcp',
@@ -257,27 +266,28 @@ function mcpTool(
     parameters: 'schema' in schema ? schema.schema : ANY,
     input_schema: tool.inputSchema,
     annotations: tool.annotations ?? {},
-    status: isChanged ? 'changed' : isLive ? 'available' : 'unavailable',
-    reason: isChanged ? changedReason(connector) : isLive ? null : server.reason,
+    ...standing(server, isChanged, problem),
     is_blocked: isChanged && connector.pin === 'block',
-    last_seen_at: isLive ? server.seen_at : null,
+    last_seen_at: server.state === 'live' ? server.seen_at : null,
     hash,
   }
-  const admitted = policy.admit(connector, tool.name)
-  if (!admitted.ok) return undeclarable(candidate, admitted.reason)
-  return 'undeclarable' in schema ? undeclarable(candidate, schema.undeclarable) : candidate
+}
+
+/** What stands in a tool's way, the most lasting first. */
+function standing(
+  { connector, state, reason }: KnownServer,
+  isChanged: boolean,
+  problem: string | null,
+): Pick<Candidate, 'status' | 'reason'> {
+  if (problem !== null) return { status: 'undeclarable', reason: problem }
+  if (isChanged) return { status: 'changed', reason: changedReason(connector) }
+  return state === 'live' ? { status: 'available', reason: null } : { status: 'unavailable', reason }
 }
 
 const changedReason = ({ pin, id }: Connector): string =>
   pin === 'block'
     ? `Its definition changed since it was first used; it is blocked until it is accepted (POST /v1/connectors/${id}/tools/{tool}/accept).`
     : 'Its definition changed since it was first used.'
-
-const undeclarable = (tool: Candidate, reason: string): Candidate => ({
-  ...tool,
-  status: 'undeclarable',
-  reason,
-})
 
 const belongsTo = (tool: RegistryTool, { connector, server }: KnownServer): boolean =>
   tool.connector_id === connector.id && tool.server === server

@@ -3,11 +3,18 @@
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
  * are replaced, and `renameBack` gives a call's arguments their own names again.
  */
-import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
+import { isRecord, sha256 } from '../chat/json.ts'
 import type { JsonSchema, SchemaProfile } from '../provider.ts'
-import { DEFINITION, definitionsOf, KEYWORD_ORDER, mapSubschemas, withDefinitions } from './schema-dialect.ts'
-import { intersect, typesOf, unite } from './schema-merge.ts'
+import {
+  definitionIn,
+  definitionsOf,
+  KEYWORD_ORDER,
+  mapSubschemas,
+  withDefinitions,
+} from './schema-dialect.ts'
+import { distinct, intersect, unite } from './schema-merge.ts'
 import { bytesOf, MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
+import { kindOf } from './schema-types.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
 export type Rename = ReadonlyMap<string, string>
@@ -69,31 +76,22 @@ function writtenOut(schema: JsonSchema, depth: number): JsonSchema {
     written++
     if (typeof sub.$ref !== 'string') return mapSubschemas(sub, (inner) => visit(inner, within))
     const { $ref, ...beside } = sub
-    const name = String($ref).slice(DEFINITION.length)
+    const name = definitionIn($ref)
     const target = definitions.get(name) ?? {}
     const repeats = within.filter((one) => one === name).length
     const isDeep = repeats >= Math.max(depth, 1) || within.length > 8
     const isTooMuch = isDeep || ++count > MAX_INLINED || written > MAX_WRITTEN
-    if (isTooMuch || (depth === 0 && within.length > 0)) return { ...kindOf(target, definitions), ...beside }
+    if (isTooMuch || (depth === 0 && within.length > 0))
+      return { ...kindOf(real(target, definitions)), ...beside }
     const body = visit(target, [...within, name])
     return { ...(body as JsonSchema), ...beside }
   }
   return visit(root, []) as JsonSchema
 }
 
-/** Only what kind of value a definition is, so that a model knows how to begin. */
-function kindOf(target: JsonSchema, definitions: ReadonlyMap<string, JsonSchema>): JsonSchema {
-  const { $ref } = target
-  const real = typeof $ref === 'string' ? (definitions.get($ref.slice(DEFINITION.length)) ?? {}) : target
-  const types = typesOf(real)
-  if (!types) return {}
-  return {
-    type: real.type,
-    ...(real.description === undefined ? {} : { description: real.description }),
-    ...(types.includes('object') ? { properties: {} } : {}),
-    ...(types.includes('array') ? { items: {} } : {}),
-  }
-}
+/** A definition, or the one that it merely refers to. */
+const real = ({ $ref, ...own }: JsonSchema, definitions: ReadonlyMap<string, JsonSchema>): JsonSchema =>
+  $ref === undefined ? own : (definitions.get(definitionIn($ref)) ?? {})
 
 // ---------------------------------------------------------------- the root
 
@@ -145,7 +143,7 @@ function flattened(
 ): JsonSchema {
   const { $ref } = branch
   if (typeof $ref === 'string') {
-    const name = $ref.slice(DEFINITION.length)
+    const name = definitionIn($ref)
     const found = known.get(name)
     if (found) return found
     // Inside of itself it says nothing.
@@ -209,7 +207,7 @@ class Fitter {
   /** Nothing may stand beside a reference for some (wire/gemini.md 5.1): one level of it is written out. */
   #beside(node: JsonSchema, $ref: string): JsonSchema {
     const { $ref: _, ...beside } = node
-    const target = this.#definitions.get($ref.slice(DEFINITION.length)) ?? {}
+    const target = this.#definitions.get(definitionIn($ref)) ?? {}
     return target.$ref === undefined ? { ...target, ...beside } : { $ref: target.$ref }
   }
 
@@ -244,10 +242,10 @@ class Fitter {
     const { prefixItems, ...rest } = node
     const rested = isRecord(rest.items) && Object.keys(rest.items).length > 0 ? [rest.items] : []
     const kinds = [...listOf(prefixItems), ...rested]
-    const distinct = [...new Map(kinds.map((kind) => [canonicalJson(kind), kind])).values()]
-    const isAny = distinct.some((kind) => Object.keys(kind).length === 0)
-    const [only] = distinct
-    return { ...rest, items: isAny || !only ? {} : distinct.length === 1 ? only : { anyOf: distinct } }
+    const members = distinct(kinds)
+    const isAny = members.some((kind) => Object.keys(kind).length === 0)
+    const [only] = members
+    return { ...rest, items: isAny || !only ? {} : members.length === 1 ? only : { anyOf: members } }
   }
 
   #objects(node: JsonSchema): JsonSchema {

@@ -208,7 +208,7 @@ function refsIn(schema: JsonSchema): Set<string> {
   const names = new Set<string>()
   const visit = (sub: unknown): unknown => {
     if (!isRecord(sub)) return sub
-    if (typeof sub.$ref === 'string') names.add(sub.$ref.slice(DEFINITION.length))
+    if (sub.$ref !== undefined) names.add(definitionIn(sub.$ref))
     return mapSubschemas(sub, visit)
   }
   visit(schema)
@@ -217,6 +217,9 @@ function refsIn(schema: JsonSchema): Set<string> {
 
 /** What every reference of a clean schema begins with. */
 export const DEFINITION = '#/$defs/'
+
+/** The name of the definition that a clean schema's reference leads to. */
+export const definitionIn = ($ref: unknown): string => String($ref).slice(DEFINITION.length)
 
 /** The schema with those of the definitions, sorted by name, that something in it still refers to. */
 export function withDefinitions(

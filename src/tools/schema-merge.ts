@@ -2,6 +2,7 @@
 import { canonicalJson, isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import { KEYWORD_ORDER } from './schema-dialect.ts'
+import { asType, typesOf } from './schema-types.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
 /** Told how many members a merge reads; throws where that is enough. */
@@ -72,19 +73,14 @@ function mergeMaps(a: JsonSchema, b: JsonSchema, spend: Spend): JsonSchema {
   return Object.fromEntries(merged)
 }
 
-/** Its types as a list; null: any. */
-export const typesOf = (schema: JsonSchema): string[] | null =>
-  schema.type === undefined ? null : ([schema.type].flat() as string[])
-
 function sharedTypes(a: unknown, b: unknown): unknown {
-  const [left, right] = [[a].flat(), [b].flat()]
+  const [left, right] = [[a].flat() as string[], [b].flat()]
   const shared = left.flatMap((type) => {
     if (right.includes(type)) return [type]
     if (type === 'number' && right.includes('integer')) return ['integer']
     return type === 'integer' && right.includes('number') ? ['integer'] : []
   })
-  if (shared.length === 0) return a
-  return shared.length === 1 ? shared[0] : shared
+  return shared.length === 0 ? a : asType(shared)
 }
 
 /**
@@ -114,19 +110,23 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
   }
 }
 
+/** Each value once; equal ones may be written differently. */
+export const distinct = <T>(values: readonly T[]): T[] => [
+  ...new Map(values.map((value) => [canonicalJson(value), value])).values(),
+]
+
 /** A value of any of these; one list of values where all of them are such lists. */
 function either(subs: readonly JsonSchema[]): JsonSchema {
-  const distinct = [...new Map(subs.map((sub) => [canonicalJson(sub), sub])).values()]
-  const [only] = distinct
-  if (only && distinct.length === 1) return only
-  const values = distinct.map(({ enum: list, const: value }) => (value !== undefined ? [value] : list))
-  if (!values.every(Array.isArray)) return { anyOf: distinct }
-  const merged = [...new Map(values.flat().map((value) => [canonicalJson(value), value])).values()]
-  const types = [...new Set(distinct.flatMap((sub) => typesOf(sub) ?? []))]
-  const description = distinct.find((sub) => sub.description !== undefined)?.description
+  const kinds = distinct(subs)
+  const [only] = kinds
+  if (only && kinds.length === 1) return only
+  const values = kinds.map(({ enum: list, const: value }) => (value !== undefined ? [value] : list))
+  if (!values.every(Array.isArray)) return { anyOf: kinds }
+  const types = [...new Set(kinds.flatMap((sub) => typesOf(sub) ?? []))]
+  const description = kinds.find((sub) => sub.description !== undefined)?.description
   return {
-    ...(types.length > 0 ? { type: types.length === 1 ? types[0] : types } : {}),
+    ...(types.length > 0 ? { type: asType(types) } : {}),
     ...(description === undefined ? {} : { description }),
-    enum: merged,
+    enum: distinct(values.flat()),
   }
 }

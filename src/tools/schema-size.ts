@@ -2,7 +2,7 @@
 import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import { definitionsOf, mapSubschemas, withDefinitions } from './schema-dialect.ts'
-import { typesOf } from './schema-merge.ts'
+import { kindOf, typesOf } from './schema-types.ts'
 
 type Step = (node: JsonSchema, depth: number) => JsonSchema
 
@@ -15,14 +15,8 @@ const without =
 const collapsed =
   (from: number): Step =>
   (node, depth) => {
-    const types = typesOf(node)
-    if (depth < from || !types?.some((type) => type === 'object' || type === 'array')) return node
-    return {
-      type: node.type,
-      ...(node.description === undefined ? {} : { description: node.description }),
-      ...(types.includes('object') ? { properties: {} } : {}),
-      ...(types.includes('array') ? { items: {} } : {}),
-    }
+    const isNested = typesOf(node)?.some((type) => type === 'object' || type === 'array')
+    return depth >= from && isNested ? kindOf(node) : node
   }
 
 const STEPS: readonly Step[] = [

@@ -1,7 +1,29 @@
 /** Which types a schema node has: as written, misspelt, left out, or known only from its values. */
 import type { JsonSchema } from '../provider.ts'
 import { TYPES } from './schema-dialect.ts'
-import { typesOf } from './schema-merge.ts'
+
+/** Its types as a list; null: any. */
+export const typesOf = (schema: JsonSchema): string[] | null =>
+  schema.type === undefined ? null : ([schema.type].flat() as string[])
+
+/** What `type` says of a list of types: one is written without the list. */
+export const asType = (types: readonly string[]): unknown => (types.length === 1 ? types[0] : types)
+
+/** Every integer is a number. */
+const withoutOverlap = (types: string[]): string[] =>
+  types.includes('number') ? types.filter((type) => type !== 'integer') : types
+
+/** Only what kind of value a node describes. */
+export function kindOf(node: JsonSchema): JsonSchema {
+  const types = typesOf(node)
+  if (!types) return {}
+  return {
+    type: node.type,
+    ...(node.description === undefined ? {} : { description: node.description }),
+    ...(types.includes('object') ? { properties: {} } : {}),
+    ...(types.includes('array') ? { items: {} } : {}),
+  }
+}
 
 /** Names that people write for them. `any` says that every type will do. */
 const ALIASES: Readonly<Record<string, string>> = {
@@ -27,12 +49,7 @@ export function knownTypes(node: Map<string, unknown>): { types: string[] | null
   const given = [node.get('type') ?? []].flat().map((type) => String(type).toLowerCase())
   if (given.includes('any')) return { types: null, isUnknown: false }
   const types = [...new Set(given.map((type) => ALIASES[type] ?? type))].filter((type) => TYPES.has(type))
-  if (types.length > 0) {
-    return {
-      types: types.includes('number') ? types.filter((type) => type !== 'integer') : types,
-      isUnknown: false,
-    }
-  }
+  if (types.length > 0) return { types: withoutOverlap(types), isUnknown: false }
   if (given.length > 0) return { types: ['string'], isUnknown: true }
   const inferred = inferredType(node)
   return { types: inferred ? [inferred] : null, isUnknown: false }
@@ -71,11 +88,7 @@ export function tidyValues(schema: JsonSchema): void {
     const fitting = types ? list.filter((value) => fits(value, types)) : []
     const values = fitting.length > 0 ? fitting : list
     if (schema.enum !== undefined) schema.enum = values
-    if (fitting.length === 0) {
-      const seen = [...new Set(values.map(typeOfValue))]
-      const own = seen.includes('number') ? seen.filter((type) => type !== 'integer') : seen
-      schema.type = own.length === 1 ? own[0] : own
-    }
+    if (fitting.length === 0) schema.type = asType(withoutOverlap([...new Set(values.map(typeOfValue))]))
   }
   const types = typesOf(schema)
   // A default of null on what cannot be null says "absent" (copilot-cli#1876).

@@ -6,21 +6,25 @@
  * known ones; objects have `properties` and arrays `items` or `prefixItems`; `required` names properties;
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
+ *
+ * schema-dialect.ts knows the drafts, schema-types.ts types, schema-merge.ts and schema-size.ts make one of two and
+ * a small one of a large one; schema-adapt.ts fits the clean schema to a provider.
  */
-import { canonicalJson, isRecord, isWithin } from '../chat/json.ts'
+import { isRecord, isWithin } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import {
   ANNOTATIONS,
   createResolver,
   DEFINITION,
+  definitionIn,
   KEYWORD_ORDER,
   modernNode,
   type Resolved,
   withDefinitions,
 } from './schema-dialect.ts'
-import { intersect, typesOf } from './schema-merge.ts'
+import { distinct, intersect } from './schema-merge.ts'
 import { MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
-import { knownTypes, tidyValues } from './schema-types.ts'
+import { asType, knownTypes, tidyValues, typesOf } from './schema-types.ts'
 import { visibleText } from './text.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
@@ -175,7 +179,7 @@ class Cleaner {
     try {
       const schema = this.#schema(raw, depth)
       if (!schema || schema.$ref === undefined) return schema
-      const target = this.#named.get(String(schema.$ref).slice(DEFINITION.length))
+      const target = this.#named.get(definitionIn(schema.$ref))
       const base = target ? this.#flat(target.raw, depth) : null
       const { $ref: _, ...beside } = schema
       return base ? intersect(base, beside, this.#spend) : base
@@ -202,7 +206,7 @@ class Cleaner {
   #own(node: Map<string, unknown>, depth: number): JsonSchema {
     const { types, isUnknown } = knownTypes(node)
     const schema: JsonSchema = annotations(node)
-    if (types) schema.type = types.length === 1 ? types[0] : types
+    if (types) schema.type = asType(types)
     for (const [keyword, value] of node) {
       const group = GROUPS.get(keyword)
       if (types && group && !group.some((type) => types.includes(type))) continue
@@ -343,7 +347,7 @@ const CLEAN: Readonly<Record<string, (value: unknown) => unknown>> = {
   enum: (value) => {
     const list = value as unknown[]
     if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined
-    return [...new Map(list.map((item) => [canonicalJson(item), item])).values()]
+    return distinct(list)
   },
   const: bounded,
   pattern: (value) => (isPattern(String(value)) ? value : undefined),

@@ -1,8 +1,10 @@
 /**
- * The tools of sessions as a live thing: binds and unbinds servers, and follows what they announce. The rules
- * of what a registry holds are registry.ts; writing one is registries.ts.
+ * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
+ * announce. Below it: discovery.ts (what servers list), registry.ts (what that makes of a registry), registries.ts
+ * (keeping and writing them), upkeep.ts (bringing them up to date, many at a time).
  */
 import type { ToolsDelta } from '../chat/event.ts'
+import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import { within } from '../mcp/deadline.ts'
@@ -204,9 +206,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   /** The list of a server that nobody has asked yet. */
-  async function listed(spec: McpServerSpec, timeoutMs: number): Promise<ToolList> {
+  async function listed(connector: Connector): Promise<ToolList> {
     try {
-      return await mcp.list(spec, { timeoutMs })
+      return await mcp.list(deps.specFor(connector), { timeoutMs: connectBudgetMs(connector) })
     } catch (thrown) {
       if (!(thrown instanceof McpError)) throw thrown
       throw new BatonError('unavailable', thrown.message, { cause: thrown })
@@ -225,13 +227,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     throw new BatonError('name_taken', words, { param: 'alias' })
   }
 
+  const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {
-    current: registries.current,
-    newest: registries.newest,
-    keep: registries.keep,
-    keptRevision: registries.keptRevision,
-    noteRevision: registries.noteRevision,
-    latestRevision: registries.latestRevision,
+    current,
+    newest,
+    keep,
+    keptRevision,
+    noteRevision,
+    latestRevision,
     overlay: overlayOf,
     async bringUpToDate(session, deadlineMs, known) {
       const line = lines.get(session)
@@ -302,10 +305,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       return finish(session, switched, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>
-      changeBy(session, apply, { deadlineMs: 'budget', refresh: true }, async (bindings) => bindings),
+      changeBy(
+        session,
+        apply,
+        { deadlineMs: 'budget', refresh: true, insists: true },
+        async (bindings) => bindings,
+      ),
     async accept(caller: Caller, from, tool, expected) {
-      const spec = deps.specFor(from)
-      const list = (await lastList(deps, spec.key)) ?? (await listed(spec, connectBudgetMs(from)))
+      const list = (await lastList(deps, connectorKey(from))) ?? (await listed(from))
       const found = list.tools.find(({ name }) => name === tool)
       if (!found) throw new BatonError('tool_not_found', `The connector ${from.name} lists no tool ${tool}.`)
       const hash = hashOf(found)

@@ -1,7 +1,7 @@
 /** A part of a stored tool output: by JSON Pointer, then by bytes, never through a character. */
 import { stepsOf } from '../chat/json.ts'
 import { invalid } from '../errors.ts'
-import { characterStart } from './text.ts'
+import { characterStart, nextCharacter } from './text.ts'
 
 /** One part, and where it stands in the whole; offsets are bytes. */
 export interface Slice {
@@ -25,7 +25,7 @@ export function outputSlice(
   const bytes = Buffer.from(path === '' ? stored.output : textAt(stored, path), 'utf8')
   const start = characterStart(bytes, Math.min(offset, bytes.length))
   let end = characterStart(bytes, Math.min(start + limit, bytes.length))
-  while (end <= start && end < bytes.length) end = next(bytes, end)
+  if (end === start && end < bytes.length) end = nextCharacter(bytes, end + 1)
   return {
     path,
     offset: start,
@@ -34,12 +34,6 @@ export function outputSlice(
     next_offset: end < bytes.length ? end : null,
     content: bytes.toString('utf8', start, end),
   }
-}
-
-function next(bytes: Uint8Array, at: number): number {
-  let place = at + 1
-  while (((bytes[place] ?? 0) & 0xc0) === 0x80) place++
-  return place
 }
 
 function textAt({ output, structured }: { output: string; structured: boolean }, path: string): string {

@@ -67,14 +67,14 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
   }
 
   /** What a list means besides stopping the start. */
-  function tell(connector: Connector, tools: readonly string[], newcomer: boolean): void {
+  function tell(connector: Connector, tools: readonly string[], isNew: boolean): void {
     for (const tool of tools) {
       const admitted = policy.admit(connector, tool)
       if (!admitted.ok) {
         const [words] = strictBlock(toolbox, connector.name, tool).split('\n')
         log.warn({ tool: oneLine(tool), server: connector.name }, words)
       } else if (!admitted.configured) {
-        log.info(newcomer ? newTool(tool, connector.name) : byDefault(tool, connector.name))
+        log.info(isNew ? newTool(tool, connector.name) : byDefault(tool, connector.name))
       } else {
         const limits = policy.limits({ canonical_name: '', mcp_tool_name: tool }, connector)
         log.debug({ tool: oneLine(tool), server: connector.name, ...limits }, 'tool configuration merged')

@@ -49,15 +49,20 @@ export function endUtf8(text: string, bytes: number): string {
   if (text.length * 3 <= bytes) return text
   const buffer = Buffer.from(text)
   if (buffer.length <= bytes) return text
-  let start = buffer.length - bytes
-  while (start < buffer.length && isContinuation(buffer[start])) start++
-  return buffer.toString('utf8', start)
+  return buffer.toString('utf8', nextCharacter(buffer, buffer.length - bytes))
 }
 
 /** The place itself where a character starts there, else the start of the one that it lies in. */
 export function characterStart(buffer: Buffer, at: number): number {
   let start = at
   while (start > 0 && isContinuation(buffer[start])) start--
+  return start
+}
+
+/** The place itself where a character starts there, else the start of the next one. */
+export function nextCharacter(buffer: Buffer, at: number): number {
+  let start = at
+  while (start < buffer.length && isContinuation(buffer[start])) start++
   return start
 }
 

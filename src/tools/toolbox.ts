@@ -7,6 +7,8 @@ import { durationMs } from '../duration.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import { INSPECT } from './results.ts'
 
+type NamedTool = Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>
+
 interface ToolLimits {
   /** Calls of this tool at once, over all sessions and replicas */
   maxInstances: number
@@ -21,10 +23,7 @@ export interface ToolboxPolicy {
   admit(connector: Pick<Connector, 'name' | 'mode'>, tool: string): Admission
   /** A built-in is available only when the toolbox names it; `inspect_tool_output` unless switched off. */
   admitBuiltin(name: string): Admission
-  limits(
-    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
-    connector: Connector | null,
-  ): ToolLimits
+  limits(tool: NamedTool, connector: Connector | null): ToolLimits
   needsApproval(tool: RegistryTool, connector: Connector | null): boolean
   /** May run again after a crash: its hints say so and the operator believes them. */
   isRepeatable(tool: RegistryTool, connector: Connector | null): boolean
@@ -43,18 +42,12 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
     servers.has(tool.slice(0, Math.max(0, tool.indexOf('.')))) ? undefined : byName.get(tool)
   const settingOf = (server: string, tool: string): ToolSetting | undefined =>
     byName.get(`${server}.${tool}`) ?? bare(tool)
-  const settingFor = (
-    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
-    connector: Connector | null,
-  ) =>
+  const settingFor = (tool: NamedTool, connector: Connector | null) =>
     connector && tool.mcp_tool_name !== null
       ? settingOf(connector.name, tool.mcp_tool_name)
       : byName.get(tool.canonical_name)
 
-  function limits(
-    tool: Pick<RegistryTool, 'canonical_name' | 'mcp_tool_name'>,
-    connector: Connector | null,
-  ): ToolLimits {
+  function limits(tool: NamedTool, connector: Connector | null): ToolLimits {
     const setting = settingFor(tool, connector)
     const defaults = connector?.mode === 'dynamic' ? connector.default_tool_config : null
     return {

@@ -83,7 +83,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     return { ...next, onStored: () => note(row.session_id, made) }
   }
 
-  /** Switched off by a version that noted it with the tool alone, which goes now. */
+  /** Former versions noted with the tool alone that it is off: before it leaves, its binding is told. */
   async function keepOff(
     { session_id, tools }: RegistryRow,
     removed: string[],

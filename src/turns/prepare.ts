@@ -5,7 +5,7 @@
 import { newId } from '../chat/ids.ts'
 import { type MessageInput, toolCalls } from '../chat/message.ts'
 import { repair } from '../chat/repair.ts'
-import type { ChosenCredential } from '../credentials/credentials.ts'
+import type { ChosenCredential } from '../credentials/choose.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow, Session } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'

@@ -2,7 +2,7 @@
 import type { Writer } from '../bus/writer.ts'
 import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
-import type { ChosenCredential } from '../credentials/credentials.ts'
+import type { ChosenCredential } from '../credentials/choose.ts'
 import type { UpstreamFailure } from '../provider.ts'
 import type { AnnouncedEvent, Binding, Commit, Connector, RegistryRow, Step, Turn } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'

@@ -1,6 +1,6 @@
-/** The GET stream by which older servers tell of changes: what ends it for good, and what is tried again. */
+/** The channel by which servers tell of changes: how long it is kept, what ends it for good, what is tried again. */
 import t from 'tap'
-import { readGetStream } from '../../src/mcp/channel.ts'
+import { keepChannel, readGetStream } from '../../src/mcp/channel.ts'
 
 const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
   readGetStream(
@@ -42,4 +42,30 @@ t.test('a refusal that may pass is no word on whether there is such a stream', a
 t.test('a busy server is asked again when it says', async (t) => {
   const busy = new Response('', { status: 429, headers: { 'retry-after': '20' } })
   t.same(await asked(busy), { lastEventId: '7', retryMs: 20_000 })
+})
+
+t.test('a channel is reopened with growing pauses and ends with the interest or the server', async (t) => {
+  const alive = setInterval(() => {}, 1_000)
+  t.teardown(() => clearInterval(alive))
+  let opened = 0
+  let aborted: Promise<void> | undefined
+  const channel = keepChannel(async (signal) => {
+    opened++
+    aborted = new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
+    await aborted
+    return {}
+  }, performance.now() + 20)
+  channel.extend(performance.now() + 60)
+  await aborted
+  t.equal(opened, 1, 'aborted when nobody is interested any more')
+  t.notOk(channel.extend(performance.now() + 60_000), 'and over then')
+
+  let asked = 0
+  const unsupported = keepChannel(async () => {
+    asked++
+    return { isUnsupported: true }
+  }, performance.now() + 60_000)
+  await new Promise(setImmediate)
+  t.ok(unsupported.extend(performance.now() + 90_000))
+  t.equal(asked, 1, 'a server without such a channel is asked once')
 })

@@ -66,3 +66,58 @@ t.test('who waits for the request after one that fails is served by its own', as
   requests[1]?.answer('new')
   t.equal(await next, 'new')
 })
+
+t.test(
+  'a tool list is asked for once for all, again after an announcement, and held still when it flickers',
+  async (t) => {
+    let clock = 1_000
+    let fetches = 0
+    let name = 'first'
+    let release = (): void => {}
+    const listing = createListing(
+      async () => {
+        fetches++
+        const seen = name
+        await new Promise<void>((resolve) => {
+          release = resolve
+        })
+        return {
+          server: { name: 's', version: '1', protocol_version: 'p' },
+          tools: [{ name: seen, inputSchema: { type: 'object' } }],
+          left_out: [],
+        }
+      },
+      () => clock,
+    )
+    const both = [listing.get(spec, false), listing.get(spec, true)]
+    t.equal(fetches, 1, 'two callers share one request')
+    name = 'second'
+    listing.markChanged()
+    const later = listing.get(spec, true)
+    release()
+    for (const list of await Promise.all(both)) t.equal(list.tools[0]?.name, 'first')
+    await new Promise(setImmediate)
+    t.equal(fetches, 2, 'an announcement during the request makes one that follows it')
+    release()
+    t.equal((await later).tools[0]?.name, 'second')
+    t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'fresh: not asked again')
+    t.equal(fetches, 2)
+
+    const ask = async (as: string): Promise<string | undefined> => {
+      name = as
+      listing.markChanged()
+      const asked = listing.get(spec, false)
+      release()
+      return (await asked).tools[0]?.name
+    }
+    for (let i = 0; i < 10; i++) t.equal(await ask(`change ${i}`), `change ${i}`)
+    t.equal(listing.isQuarantined(), true)
+    t.equal(await ask('one too many'), 'change 9', 'the list is held still')
+    const wanted = listing.get(spec, true)
+    release()
+    t.equal((await wanted).tools[0]?.name, 'one too many', 'but not for who asks for it')
+    clock += 11 * 60_000
+    t.equal(listing.isQuarantined(), false)
+    t.equal(await ask('calm again'), 'calm again')
+  },
+)

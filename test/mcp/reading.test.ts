@@ -1,19 +1,12 @@
-/** The parts that touch no network: tool lists mended, results read, back-off, announcements, list cache. */
+/** What servers say, read: tool lists mended, results as canonical parts. */
 import { readdirSync, readFileSync } from 'node:fs'
-import { mock } from 'node:test'
 import t from 'tap'
-import { createAnnouncer } from '../../src/mcp/announcer.ts'
-import { createBackoff } from '../../src/mcp/backoff.ts'
-import { keepChannel } from '../../src/mcp/channel.ts'
-import { assertStdioEnv } from '../../src/mcp/child-env.ts'
 import { readResult } from '../../src/mcp/content.ts'
-import type { McpServerSpec, McpTool } from '../../src/mcp/contract.ts'
-import { createListing } from '../../src/mcp/listing.ts'
-import { hashTools, mendTools } from '../../src/mcp/tools.ts'
+import type { McpTool } from '../../src/mcp/contract.ts'
+import { hashTools, mendTools } from '../../src/mcp/definitions.ts'
 
 const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
 const object = { type: 'object' }
-const spec: McpServerSpec = { key: 'k', name: 'server', transport: 'streamable_http', allowPrivate: false }
 
 t.test('a malformed tool is mended, or left out alone and with its reason', (t) => {
   const cases: [entry: unknown, outcome: object | RegExp | null][] = [
@@ -244,157 +237,6 @@ t.test('odd shapes of a result are read for what they hold', (t) => {
     structured: null,
     is_error: true,
   })
-  t.end()
-})
-
-t.test('after three failures in a row the pauses grow at random up to a minute', (t) => {
-  let clock = 0
-  const backoff = createBackoff(
-    () => 1,
-    () => clock,
-  )
-  backoff.failed()
-  backoff.failed()
-  t.equal(backoff.waitMs(), 0, 'two failures cost nothing')
-  backoff.failed()
-  t.equal(backoff.waitMs(), 4_000)
-  clock += 4_000
-  t.equal(backoff.waitMs(), 0, 'one attempt is allowed after the pause')
-  for (let i = 0; i < 30; i++) backoff.failed()
-  t.equal(backoff.waitMs(), 60_000)
-  backoff.succeeded()
-  t.equal(backoff.waitMs(), 0)
-  t.end()
-})
-
-t.test('a pause is no longer where the clock is set back', (t) => {
-  const backoff = createBackoff(() => 1)
-  for (let i = 0; i < 3; i++) backoff.failed()
-  const before = Date.now() - 86_400_000
-  mock.method(Date, 'now', () => before)
-  t.teardown(() => mock.restoreAll())
-  t.ok(backoff.waitMs() <= 4_000)
-  t.end()
-})
-
-t.test('announcements: the first at once, one per interval, the last never lost', async (t) => {
-  const announcer = createAnnouncer(30)
-  t.teardown(() => announcer.stop())
-  const heard: string[] = []
-  let wake = (): void => {}
-  const unsubscribe = announcer.subscribe((key) => {
-    heard.push(key)
-    wake()
-  })
-  for (let i = 0; i < 1_000; i++) announcer.announce('a')
-  announcer.announce('b')
-  t.same(heard, ['a', 'b'])
-  // The announcer's timers keep no process alive, so something else has to.
-  const alive = setInterval(() => {}, 1_000)
-  t.teardown(() => clearInterval(alive))
-  await new Promise<void>((resolve) => {
-    wake = resolve
-  })
-  t.same(heard, ['a', 'b', 'a'], 'a trailing one for those that came meanwhile')
-  unsubscribe()
-  announcer.announce('c')
-  t.equal(heard.length, 3)
-})
-
-t.test(
-  'a tool list is asked for once for all, again after an announcement, and held still when it flickers',
-  async (t) => {
-    let clock = 1_000
-    let fetches = 0
-    let name = 'first'
-    let release = (): void => {}
-    const listing = createListing(
-      async () => {
-        fetches++
-        const seen = name
-        await new Promise<void>((resolve) => {
-          release = resolve
-        })
-        return {
-          server: { name: 's', version: '1', protocol_version: 'p' },
-          tools: [{ name: seen, inputSchema: object }],
-          left_out: [],
-        }
-      },
-      () => clock,
-    )
-    const both = [listing.get(spec, false), listing.get(spec, true)]
-    t.equal(fetches, 1, 'two callers share one request')
-    name = 'second'
-    listing.markChanged()
-    const later = listing.get(spec, true)
-    release()
-    for (const list of await Promise.all(both)) t.equal(list.tools[0]?.name, 'first')
-    await new Promise(setImmediate)
-    t.equal(fetches, 2, 'an announcement during the request makes one that follows it')
-    release()
-    t.equal((await later).tools[0]?.name, 'second')
-    t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'fresh: not asked again')
-    t.equal(fetches, 2)
-
-    const ask = async (as: string): Promise<string | undefined> => {
-      name = as
-      listing.markChanged()
-      const asked = listing.get(spec, false)
-      release()
-      return (await asked).tools[0]?.name
-    }
-    for (let i = 0; i < 10; i++) t.equal(await ask(`change ${i}`), `change ${i}`)
-    t.equal(listing.isQuarantined(), true)
-    t.equal(await ask('one too many'), 'change 9', 'the list is held still')
-    const wanted = listing.get(spec, true)
-    release()
-    t.equal((await wanted).tools[0]?.name, 'one too many', 'but not for who asks for it')
-    clock += 11 * 60_000
-    t.equal(listing.isQuarantined(), false)
-    t.equal(await ask('calm again'), 'calm again')
-  },
-)
-
-t.test('a channel is reopened with growing pauses and ends with the interest or the server', async (t) => {
-  const alive = setInterval(() => {}, 1_000)
-  t.teardown(() => clearInterval(alive))
-  let opened = 0
-  let aborted: Promise<void> | undefined
-  const channel = keepChannel(async (signal) => {
-    opened++
-    aborted = new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
-    await aborted
-    return {}
-  }, performance.now() + 20)
-  channel.extend(performance.now() + 60)
-  await aborted
-  t.equal(opened, 1, 'aborted when nobody is interested any more')
-  t.notOk(channel.extend(performance.now() + 60_000), 'and over then')
-
-  let asked = 0
-  const unsupported = keepChannel(async () => {
-    asked++
-    return { isUnsupported: true }
-  }, performance.now() + 60_000)
-  await new Promise(setImmediate)
-  t.ok(unsupported.extend(performance.now() + 90_000))
-  t.equal(asked, 1, 'a server without such a channel is asked once')
-})
-
-t.test('variables that make a program run other code are refused by name', (t) => {
-  for (const name of [
-    'NODE_OPTIONS',
-    'LD_PRELOAD',
-    'DYLD_INSERT_LIBRARIES',
-    'PYTHONSTARTUP',
-    'BASH_ENV',
-    'ld_preload',
-  ])
-    t.throws(() => assertStdioEnv({ [name]: 'x' }), { code: 'invalid_request', param: `env.${name}` })
-  t.throws(() => assertStdioEnv({ 'A=B': 'x' }), { code: 'invalid_request' })
-  t.throws(() => assertStdioEnv({ A: 'x\0y' }), { code: 'invalid_request', param: 'env.A' })
-  t.doesNotThrow(() => assertStdioEnv({ API_TOKEN: 'x', PATH: '/bin', NODE_ENV: 'production' }))
   t.end()
 })
 

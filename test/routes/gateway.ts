@@ -267,10 +267,9 @@ const LIST: ToolList = {
   fetched_at: 0,
   fresh_until: 0,
 }
-const fakeMcp: Pick<Mcp, 'list' | 'retryNow' | 'status' | 'release'> = {
+const fakeMcp: Pick<Mcp, 'list' | 'status' | 'release'> = {
   status: () => ({ state: 'idle' }),
   release: () => {},
-  retryNow: () => {},
   async list(spec) {
     if (spec.name !== 'down') return LIST
     throw new McpError('unavailable', 'Connection refused.', { sent: false })

@@ -83,8 +83,9 @@ export function createDoor() {
   /** Asked for whatever failed before */
   const insisted: string[] = []
   const mcp: Mcp = {
-    async list({ key }, { refresh, timeoutMs }) {
+    async list({ key }, { refresh, insists, timeoutMs }) {
       asked.push(key)
+      if (insists) insisted.push(key)
       const kept = lists.get(key)
       if (kept && !refresh) return kept
       const answer = servers.get(key) ?? { error: new McpError('unavailable', 'refused', { sent: false }) }
@@ -108,7 +109,6 @@ export function createDoor() {
       return list
     },
     isOutdated: () => false,
-    retryNow: (key) => void insisted.push(key),
     cached: (key) => lists.get(key) ?? null,
     call: () => Promise.reject(new Error('not in this test')),
     status: () => ({ state: 'idle' }),

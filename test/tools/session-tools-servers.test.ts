@@ -1,19 +1,8 @@
 /** A session's tools as their servers have it: away, slow, changed, announcing; on doubles of store and door. */
-import { mock } from 'node:test'
-import { pino } from 'pino'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
-import { createDiscovery } from '../../src/tools/discovery.ts'
-import {
-  connector,
-  createDoor,
-  createMemory,
-  found,
-  sessionOf,
-  setUp,
-  tool,
-} from './session-tools-doubles.ts'
+import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test(
   'an announced change reaches every session that binds the server, once, and only if it is one',
@@ -197,111 +186,4 @@ t.test('a connector that was changed elsewhere is asked anew by the next turn', 
   await tools.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   const names = (await tools.current('ses_1')).tools.map((one) => one.canonical_name)
   t.strictSame(names, ['look_up', 's.b'])
-})
-
-t.test('a connector that was deleted while its server was asked is not asked for again', async (t) => {
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => mock.timers.reset())
-  const { mcp, servers, asked } = createDoor()
-  let answer = () => {}
-  const when = new Promise<void>((resolve) => {
-    answer = resolve
-  })
-  servers.set('s', { when })
-  const gone = connector('s')
-  const discovery = createDiscovery({
-    store: createMemory().store,
-    mcp,
-    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    log: pino({ level: 'silent' }),
-  })
-  const known = discovery.lookUp([{ connector: gone, alias: null }], { deadlineMs: 1_000, refresh: true })
-  discovery.forget(gone.id)
-  answer()
-  t.match(await known, [{ state: 'away', reason: /refused/ }])
-  mock.timers.tick(60_000)
-  t.strictSame(asked, ['s'])
-})
-
-t.test('a server that takes longer than callers wait joins by the same attempt', async (t) => {
-  mock.timers.enable({ apis: ['setTimeout'] })
-  t.teardown(() => mock.timers.reset())
-  const { mcp, servers, asked } = createDoor()
-  let answer = () => {}
-  const when = new Promise<void>((resolve) => {
-    answer = resolve
-  })
-  servers.set('s', { tools: [tool('a')], when })
-  const discovery = createDiscovery({
-    store: createMemory().store,
-    mcp,
-    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    log: pino({ level: 'silent' }),
-  })
-  const bindings = [{ connector: connector('s'), alias: null }]
-  const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
-  mock.timers.tick(5_500)
-  t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
-  t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
-  const arrived = new Promise((resolve) => discovery.onArrival(resolve))
-  mock.timers.tick(10_000)
-  answer()
-  await arrived
-  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
-  t.strictSame(asked, ['s'])
-  servers.set('s', { tools: [tool('b')], when: new Promise(() => {}) })
-  const again = discovery.lookUp(bindings, { deadlineMs: 'budget', refresh: true })
-  mock.timers.tick(5_500)
-  t.match(await again, [{ state: 'pending', tools: [{ name: 'a' }] }], 'it is there, and takes its time')
-  t.match(await discovery.lookUp(bindings, { deadlineMs: 0 }), [{ state: 'live', tools: [{ name: 'a' }] }])
-})
-
-t.test('a server that no session uses any more is not kept by what it announces', async (t) => {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  t.teardown(() => mock.restoreAll())
-  const { mcp, servers, asked, announce } = createDoor()
-  servers.set('s', { tools: [tool('a')] })
-  const discovery = createDiscovery({
-    store: createMemory().store,
-    mcp,
-    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    log: pino({ level: 'silent' }),
-  })
-  await discovery.lookUp([{ connector: connector('s'), alias: null }], { deadlineMs: 1_000, refresh: true })
-  announce('s')
-  t.strictSame(asked, ['s', 's'])
-  now += 11 * 60_000
-  announce('s')
-  t.strictSame(asked, ['s', 's'])
-})
-
-t.test('a list is asked for again when its server says that it is old, and not before', async (t) => {
-  let now = 0
-  mock.method(performance, 'now', () => now)
-  t.teardown(() => mock.restoreAll())
-  const { mcp, servers, asked } = createDoor()
-  servers.set('brief', { tools: [tool('a')], ttlMs: 20_000 })
-  servers.set('lasting', { tools: [tool('a')], ttlMs: 3_600_000 })
-  const discovery = createDiscovery({
-    store: createMemory().store,
-    mcp,
-    specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
-    log: pino({ level: 'silent' }),
-  })
-  const bindings = ['brief', 'lasting'].map((name) => ({ connector: connector(name), alias: null }))
-  const lookUp = () => discovery.lookUp(bindings, { deadlineMs: 1_000, refresh: false })
-  await lookUp()
-  now += 10_000
-  await lookUp()
-  t.strictSame(asked, ['brief', 'lasting'])
-  now += 15_000
-  t.strictSame(
-    discovery.marks(bindings).map((mark) => mark !== null),
-    [false, true],
-  )
-  await lookUp()
-  now += 30 * 60_000
-  await lookUp()
-  t.strictSame(asked, ['brief', 'lasting', 'brief', 'brief'])
 })

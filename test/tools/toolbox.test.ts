@@ -1,51 +1,8 @@
-/** The operator's rules: how many calls run at once, what may be registered, what needs an approval. */
+/** The operator's rules: what may be registered, for how long it runs, what needs an approval. */
 import t from 'tap'
-import { createMemoryPlaces } from '../../src/bus/places.ts'
 import type { Toolbox } from '../../src/config/config.ts'
-import { createGate } from '../../src/tools/gate.ts'
 import { createToolboxPolicy } from '../../src/tools/toolbox.ts'
 import { connector, tool, toolbox } from './declared-tool.ts'
-
-t.test('a gate lets in as many calls as there are places, in the order in which they came', async (t) => {
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 3, queueLimit: 2, queueMs: 60_000 })
-  const { signal } = new AbortController()
-  const order: string[] = []
-  const enter = (tool: string, name: string) =>
-    gate.enter(tool, 2, signal).then((leave) => {
-      order.push(name)
-      return leave
-    })
-  const [first, second] = [await enter('a', 'a1'), await enter('a', 'a2')]
-  const waiting = [enter('a', 'a3'), enter('a', 'a4')]
-  await t.rejects(gate.enter('a', 2, signal, 'srv.a'), { message: /srv\.a is busy: 2 calls wait/ })
-  const other = await enter('b', 'b1')
-  const crowded = enter('b', 'b2')
-  t.strictSame(order, ['a1', 'a2', 'b1'], 'one tool’s queue does not hold another’s call')
-  first()
-  first()
-  const third = await waiting[0]
-  t.strictSame(order.at(-1), 'a3')
-  second()
-  const fourth = await waiting[1]
-  other()
-  const fifth = await crowded
-  for (const leave of [third, fourth, fifth]) leave?.()
-  t.equal(gate.waiting(), 0)
-  await (await gate.enter('a', 1, signal))()
-})
-
-t.test('who waits at a gate leaves when told to, or when it takes too long', async (t) => {
-  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 10, queueMs: 20 })
-  const leave = await gate.enter('a', 1, new AbortController().signal)
-  await t.rejects(gate.enter('a', 1, new AbortController().signal), { message: /no place came free/ })
-  const abort = new AbortController()
-  const waiting = createGate({ places: createMemoryPlaces(), maxConcurrent: 0 }).enter('a', 1, abort.signal)
-  abort.abort(new Error('cancelled'))
-  await t.rejects(waiting, { message: 'cancelled' })
-  await t.rejects(gate.enter('a', 1, abort.signal), { message: 'cancelled' })
-  leave()
-  t.equal(gate.waiting(), 0)
-})
 
 t.test('the toolbox says what may be registered, for how long it runs and how often at once', async (t) => {
   const policy = createToolboxPolicy(

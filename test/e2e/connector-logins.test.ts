@@ -1,0 +1,155 @@
+/** Logins at an MCP server through a gateway with two owners, from the first refusal to the next login. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { createApp } from '../../src/app.ts'
+import { loadConfig } from '../../src/config/load.ts'
+import { guardedServer } from '../credentials/connector-world.ts'
+import { eventually, visit } from '../credentials/world.ts'
+import { type Answer, createClient, type Json } from './client.ts'
+
+const ADMIN = 'the-bootstrap-admin-key'
+
+type Call = (method: string, path: string, body?: unknown) => Promise<Answer>
+
+/** A gateway that wants keys, and its callers. */
+async function gateway(t: Test): Promise<{ url: string; ann: Call; bob: Call; admin: Call }> {
+  const folder = mkdtempSync(join(tmpdir(), 'baton-connector-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const env = {
+    BATON_DATA_DIR: folder,
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: ADMIN,
+    BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
+    BATON_DRAIN_SECONDS: '0',
+  }
+  const app = await createApp(loadConfig(env, folder).config, { log: pino({ level: 'silent' }) })
+  t.teardown(() => app.close())
+  await app.http.listen({ host: '127.0.0.1', port: 0 })
+  const url = `http://127.0.0.1:${(app.http.server.address() as AddressInfo).port}`
+  const client = createClient(url)
+  const as =
+    (key: string): Call =>
+    (method, path, body) =>
+      client.call(method, path, body, { authorization: `Bearer ${key}` })
+  const admin = as(ADMIN)
+  const keyOf = async (owner: string) =>
+    (await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key as string
+  return { url, ann: as(await keyOf('ann')), bob: as(await keyOf('bob')), admin }
+}
+
+t.test('an owner logs in at a server that wants it, and nobody else ever uses that login', async (t) => {
+  const [guarded, { url, ann, bob, admin }] = [await guardedServer(t), await gateway(t)]
+  /** The owner's name travels beside the token, so that the server can tell whose call it is. */
+  const connectorOf = async (call: Call, owner: string): Promise<Json> => {
+    const auth = { type: 'oauth' }
+    const headers = { 'x-owner': owner }
+    const body = { name: 'docs', transport: 'streamable_http', url: guarded.url, auth, headers }
+    return (await call('POST', '/v1/connectors', body)).body
+  }
+  const connector = await connectorOf(ann, 'ann')
+  const path = `/v1/connectors/${connector.id}`
+  const logIn = async (call: Call, id: string) => {
+    const begun = await call('POST', `/v1/connectors/${id}/login`)
+    t.equal(begun.status, 200, JSON.stringify(begun.body))
+    return { ...begun.body, back: await visit(begun.body.authorization_url) } as Json
+  }
+  const model = { provider: 'openai', model: 'gpt-5.6-sol' }
+  const session = (await ann('POST', '/v1/sessions', { ...model, connectors: ['docs'] })).body.id
+
+  await t.test('until then it says where to log in', async (t) => {
+    const login_url = `${path}/login`
+    t.match(connector.status, { state: 'auth_required', login_url })
+    t.match((await ann('GET', path)).body.status, { state: 'auth_required', login_url })
+    t.match((await ann('POST', `${path}/test`)).body, {
+      ok: false,
+      error: new RegExp(`docs needs a login: POST ${login_url}`),
+    })
+    t.equal(guarded.passed.length, 0)
+  })
+
+  await t.test('it is for the owner alone to begin, in their own browser', async (t) => {
+    t.equal((await bob('POST', `${path}/login`)).status, 404)
+    t.match(await admin('POST', `${path}/login`), { status: 403, body: { error: { code: 'forbidden' } } })
+    const open = { name: 'open', transport: 'streamable_http', url: guarded.url }
+    const plain = (await ann('POST', '/v1/connectors', open)).body
+    t.match(await ann('POST', `/v1/connectors/${plain.id}/login`), {
+      status: 400,
+      body: { error: { code: 'invalid_request', message: /its auth is none/ } },
+    })
+  })
+
+  await t.test('the browser goes there and back, once', async (t) => {
+    const { authorization_url, state, expires_at, back } = await logIn(ann, connector.id)
+    const asked = new URL(authorization_url).searchParams
+    t.match(Object.fromEntries(asked), {
+      response_type: 'code',
+      code_challenge_method: 'S256',
+      code_challenge: /^[\w-]{43}$/,
+      redirect_uri: `${url}/v1/oauth/connectors/callback`,
+      resource: guarded.url,
+      scope: 'tools',
+      state,
+    })
+    t.ok(Date.parse(expires_at) > Date.now())
+    const forged = await fetch(`${url}/v1/oauth/connectors/callback?code=x&state=guess`)
+    t.equal(forged.status, 400)
+    t.match(await forged.text(), /No login with this state/)
+    const page = await fetch(back)
+    t.equal(page.status, 200)
+    t.match(await page.text(), /You are logged in/)
+    t.match(page.headers.get('referrer-policy'), 'no-referrer')
+    const again = await fetch(back)
+    t.equal(again.status, 400)
+    t.match(await again.text(), /used already/)
+    t.equal(guarded.clients.length, 1)
+  })
+
+  await t.test('then its tools come into the session by themselves', async (t) => {
+    const look = await eventually(async () => {
+      const tools = (await ann('GET', `/v1/sessions/${session}/tools`)).body.tools as Json[]
+      return tools.find(({ server, status }) => server === 'docs' && status === 'available') ?? null
+    })
+    t.equal(look.canonical_name, 'docs.look')
+    t.match((await ann('GET', path)).body.status, { state: 'ready' })
+    t.match((await ann('POST', `${path}/test`)).body, { ok: true, tools: [{ name: 'look' }] })
+  })
+
+  await t.test('another owner has a login of his own', async (t) => {
+    const own = await connectorOf(bob, 'bob')
+    t.match((await bob('GET', `/v1/connectors/${own.id}`)).body.status, { state: 'auth_required' })
+    await fetch((await logIn(bob, own.id)).back)
+    t.match((await bob('POST', `/v1/connectors/${own.id}/test`)).body, { ok: true })
+    const users = (owner: string) =>
+      new Set(guarded.passed.filter(({ headers }) => headers['x-owner'] === owner).map(({ user }) => user))
+    t.equal(users('ann').size, 1)
+    t.equal(users('bob').size, 1)
+    t.not([...users('ann')][0], [...users('bob')][0])
+  })
+
+  await t.test(
+    'a login that the server ended is asked for anew, and a patch of something else keeps it',
+    async (t) => {
+      t.equal((await ann('PATCH', path, { require_approval: 'always' })).status, 200)
+      t.equal((await ann('PATCH', path, { auth: connector.auth })).status, 200)
+      t.match((await ann('POST', `${path}/test`)).body, { ok: true })
+      guarded.revoke({ refresh: true })
+      t.match((await ann('POST', `${path}/test`)).body, { ok: false, error: /needs a login/ })
+      t.match((await ann('GET', path)).body.status, { state: 'auth_required' })
+      await ann('POST', `/v1/sessions/${session}/tools/refresh`)
+      const { tools } = (await ann('GET', `/v1/sessions/${session}/tools`)).body
+      await fetch((await logIn(ann, connector.id)).back)
+      t.match((await ann('POST', `${path}/test`)).body, { ok: true })
+      t.equal(guarded.clients.length, 2, 'each owner registered once; logins after that use the client again')
+      const look = (tools as Json[]).find(({ server }) => server === 'docs')
+      t.match(look, { status: 'unavailable', reason: /needs a login: POST/ }, 'the registry says it, too')
+      const moved = await ann('PATCH', path, { url: `${guarded.origin}/elsewhere` })
+      t.match(moved.body.status, { state: 'auth_required' }, 'a login goes to no other server')
+      const shown = JSON.stringify([moved.body, (await ann('GET', '/v1/connectors')).body])
+      for (const secret of guarded.secrets) t.notMatch(shown, secret)
+    },
+  )
+})

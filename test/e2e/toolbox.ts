@@ -1,0 +1,59 @@
+/** What the tests of the operator's rules share: a log that remembers, servers, sessions' tools. */
+import { pino } from 'pino'
+import type { Test } from 'tap'
+import type { Json } from './client.ts'
+import type { World } from './harness.ts'
+import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
+
+/** What does not depend on the store runs on the one that opens sooner. */
+export const BACKEND = process.env.TEST_DATABASE_URL && process.env.TEST_REDIS_URL ? 'servers' : 'embedded'
+
+interface Line {
+  level: number
+  msg: string
+  [field: string]: unknown
+}
+
+/** Asks until the answer fits, for a minute. */
+export async function eventually<T>(ask: () => Promise<T>, fits: (answer: T) => boolean): Promise<T> {
+  for (const until = Date.now() + 60_000; ; ) {
+    const answer = await ask()
+    if (fits(answer)) return answer
+    if (Date.now() > until) throw new Error(`it never became so: ${JSON.stringify(answer)}`)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+}
+
+/** A log that remembers its lines. */
+export function recorder() {
+  const lines: Line[] = []
+  let raw = ''
+  const log = pino(
+    { level: 'trace', base: null },
+    {
+      write(text: string) {
+        raw += text
+        lines.push(JSON.parse(text))
+      },
+    },
+  )
+  /** The line, once it was written. */
+  const until = (words: string): Promise<Line | undefined> =>
+    eventually(async () => lines.find(({ msg }) => msg === words), Boolean)
+  return { log, lines, until, text: () => raw }
+}
+
+export async function served(t: Test, tools: Record<string, TestTool>): Promise<ToolServer> {
+  const server = await startToolServer(tools)
+  t.teardown(() => server.close())
+  return server
+}
+
+export const mcp = (name: string, url: string, more: string) =>
+  `    - {name: ${name}, transport: streamable_http, url: "${url}", ${more}}\n`
+export const DYNAMIC = 'mode: dynamic, default_tool_config: {}'
+
+export const toolsOf = async (world: World, session: string): Promise<Json[]> =>
+  (await world.api.get(`/v1/sessions/${session}/tools`)).tools
+export const toolOf = async (world: World, session: string, name: string): Promise<Json> =>
+  (await toolsOf(world, session)).find((tool) => tool.canonical_name === name)

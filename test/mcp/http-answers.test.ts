@@ -1,0 +1,187 @@
+/** What a server answers to a call over HTTP: results, refusals, questions of its own. */
+import t from 'tap'
+import type { McpError } from '../../src/mcp/contract.ts'
+import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
+import { startRig, TOOL } from './servers/rig.ts'
+
+t.setTimeout(120_000)
+
+t.test('a result that the SDK would throw away arrives', async (t) => {
+  for (const era of ['legacy', 'modern'] as const) {
+    const rig = await startRig(t, era)
+    // A pattern that takes seconds to refuse, and a schema that no result below meets.
+    const outputSchema = {
+      type: 'object',
+      required: ['x'],
+      properties: { x: { type: 'string', pattern: '^(a+)+$' } },
+    }
+    rig.tools = [{ ...TOOL, outputSchema }]
+    const mcp = door(t)
+    await list(mcp, specOf(rig))
+    rig.on('tools/call', ({ reply }) =>
+      reply({
+        content: [
+          { type: 'hologram', data: 1 },
+          { type: 'image', data: '%%%', mimeType: 'image/png' },
+          { type: 'text', text: 'kept' },
+        ],
+        structuredContent: { x: `${'a'.repeat(40)}!` },
+      }),
+    )
+    const started = Date.now()
+    const result = await call(mcp, specOf(rig))
+    t.match(result.content, [{ text: /hologram/ }, { text: /image/ }, { type: 'text', text: 'kept' }], era)
+    t.match(result.structured, { x: /^a+!$/ })
+    t.ok(Date.now() - started < PATIENCE, 'no schema is run against it')
+    rig.on('tools/call', ({ reply }) =>
+      reply({ content: 'bare text', structuredContent: [1], isError: true }),
+    )
+    t.same(await call(mcp, specOf(rig)), {
+      content: [{ type: 'text', text: 'bare text' }],
+      structured: [1],
+      is_error: true,
+    })
+  }
+})
+
+t.test('an answer that gives the number of its request as text is read like any other', async (t) => {
+  const rig = await startRig(t)
+  rig.tools = [TOOL]
+  const asText =
+    (result: object): Parameters<typeof rig.on>[1] =>
+    ({ rpc, response }) => {
+      response.writeHead(200, { 'content-type': 'application/json' })
+      response.end(JSON.stringify({ jsonrpc: '2.0', id: String(rpc.id), result }))
+    }
+  rig.on('tools/list', asText({ tools: rig.tools }))
+  rig.on('tools/call', asText({ content: [{ type: 'text', text: 'ran' }] }))
+  const mcp = door(t)
+  t.match((await list(mcp, specOf(rig))).tools, [{ name: 'tool' }])
+  t.same(await call(mcp, specOf(rig)), RAN)
+})
+
+t.test('an error answer is a protocol failure, and a refusal says that nothing was run', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  rig.on('tools/call', ({ fail }) => fail(-32602, 'Unknown tool'))
+  await fails(t, call(mcp, specOf(rig)), {
+    kind: 'protocol',
+    sent: false,
+    rpcCode: -32602,
+    message: /Unknown tool/,
+  })
+  rig.on('tools/call', ({ fail }) => fail(-32603, 'Internal', 200, { stack: 'secret' }))
+  const failure = await call(mcp, specOf(rig)).catch((error: McpError) => error)
+  t.match(failure, { kind: 'protocol', sent: true, rpcCode: -32603 })
+  t.same(mcp.status('server:1'), { state: 'ready' }, 'a tool that fails says nothing of the server')
+})
+
+t.test('a server that quotes what it was sent gives no secret away', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const bare = specOf(rig)
+  const own = {
+    url: `${bare.url}?key=qu%2fery-secret&v=2`,
+    headers: { 'x-api-key': 'header-secret', 'x-region': 'eu-central' },
+  }
+  const spec = { ...bare, ...own, isConfigured: true }
+  rig.on('tools/call', ({ request, fail }) => fail(-32603, `${request.url} and qu/ery-secret failed, v=2`))
+  const failure = await call(mcp, spec).catch((error: McpError) => error)
+  t.match(failure, { kind: 'protocol', message: /key=\*\*\*&v=2 and \*\*\* failed, v=2/ })
+  t.notMatch((failure as McpError).message, /ery-secret/)
+  rig.on('tools/call', ({ fail }) => fail(-32603, `${'x'.repeat(491)} header-secret`))
+  const long = await call(mcp, spec).catch((error: McpError) => error)
+  t.match(long, { message: /x \*\*\*$/ }, 'nor half of one where its words are cut')
+
+  rig.on('tools/call', ({ request, reply }) => {
+    const text = `sent "${request.headers['x-api-key']}" to ${request.headers['x-region']}`
+    reply({ content: [{ type: 'text', text }], structuredContent: { headers: request.headers } })
+  })
+  t.match(await call(mcp, spec), {
+    content: [{ type: 'text', text: 'sent "***" to eu-central' }],
+    structured: { headers: { 'x-api-key': '***', 'x-region': 'eu-central' } },
+  })
+
+  rig.on('tools/call', ({ request, reply }) => {
+    const text = `sent ${request.headers['x-api-key']}`
+    reply({ content: [{ type: 'text', text }], structuredContent: { many: Array(200_001).fill(1) } })
+  })
+  t.match(
+    await call(mcp, spec),
+    { content: [{ type: 'text', text: 'sent ***' }] },
+    'beside however much else',
+  )
+})
+
+t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  let refusals = 1
+  rig.on('tools/call', ({ status, reply }) => {
+    if (refusals-- > 0) return status(429, { 'retry-after': '0' })
+    reply({ content: [{ type: 'text', text: 'ran' }] })
+  })
+  t.same(await call(mcp, specOf(rig)), RAN)
+  refusals = 2
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: false })
+  rig.on('tools/call', ({ status }) => status(429, { 'retry-after': '7' }))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: false, retryAfterMs: 7_000 })
+  rig.on('tools/call', ({ status }) => status(503, { 'retry-after': '3' }))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'unavailable', sent: true, retryAfterMs: 3_000 })
+})
+
+t.test('arguments are mirrored into headers, after a mismatch by the newer schema', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const withHeader = (header: string): object => ({
+    ...TOOL,
+    inputSchema: { type: 'object', properties: { region: { type: 'string', 'x-mcp-header': header } } },
+  })
+  rig.tools = [withHeader('Old'), { ...withHeader('not a token'), name: 'broken' }]
+  const mcp = door(t)
+  const { tools, left_out } = await list(mcp, specOf(rig))
+  t.same(
+    tools.map(({ name }) => name),
+    ['tool'],
+  )
+  t.match(left_out, [{ tool: 'broken', problem: /x-mcp-header/ }])
+  rig.tools = [withHeader('Region')]
+  rig.on('tools/call', ({ request, reply, fail }) => {
+    if (request.headers['mcp-param-region'] !== 'eu') return fail(-32020, 'Header mismatch', 400)
+    reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] })
+  })
+  t.same(await call(mcp, specOf(rig), {}, 'tool', { region: 'eu' }), RAN)
+  t.equal(rig.count('tools/call'), 2)
+})
+
+t.test('what a server asks of the client is refused where it was not declared', async (t) => {
+  const rig = await startRig(t)
+  const answered = new Promise<unknown>((resolve) =>
+    rig.on('tools/call', ({ stream, response }) => {
+      const { send, reply } = stream()
+      send({ id: 'question', method: 'sampling/createMessage', params: { messages: [], maxTokens: 1 } })
+      const wait = setInterval(() => {
+        // An answer has no method, so the rig records it as an unnamed POST.
+        const answer = rig.asked.find(({ rpc }) => rpc?.id === 'question')?.rpc
+        if (!answer) return
+        clearInterval(wait)
+        resolve(answer)
+        reply({ content: [] })
+      }, 10)
+      response.once('close', () => clearInterval(wait))
+    }),
+  )
+  await call(door(t), specOf(rig))
+  t.match(await answered, { error: { code: -32601 } })
+})
+
+t.test('a modern tool that asks for input may have begun, and its failure says so', async (t) => {
+  const rig = await startRig(t, 'modern')
+  for (const method of ['elicitation/create', 'sampling/createMessage', 'roots/list']) {
+    const params = { message: 'Which?', requestedSchema: { type: 'object', properties: {} } }
+    rig.on('tools/call', ({ reply }) =>
+      reply({ resultType: 'input_required', inputRequests: { which: { method, params } } }),
+    )
+    const failed = { kind: 'protocol', sent: true, message: /^rig: the tool asks for input/ }
+    await fails(t, call(door(t), specOf(rig)), failed, method)
+  }
+})
