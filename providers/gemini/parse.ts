@@ -129,7 +129,7 @@ class Answer implements ModelParser {
    */
   #call(part: Fields, call: Fields): void {
     this.#close()
-    const name = declaredName(text(call.name) ?? '')
+    const name = text(call.name) ?? ''
     const args = asJson(call.args ?? {})
     const opaque = text(part.thoughtSignature)
     const before = this.#calls.at(-1)
@@ -232,9 +232,6 @@ function parseFrame(data: string): unknown {
     throw new BatonError('upstream_disconnected', 'The stream broke in the middle of an event.', { cause })
   }
 }
-
-/** The model sometimes names its internal namespace: `default_api:read_file` (5.2). */
-const declaredName = (name: string): string => name.replace(/^default_api[:.]/, '')
 
 function mediaKind(mediaType: string): MediaKind {
   if (mediaType.startsWith('image/')) return 'image'

