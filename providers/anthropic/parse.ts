@@ -124,6 +124,8 @@ interface State {
   blocks: number
   counts: Counts
   stopReason: string | undefined
+  /** Why it refused: a sentence, or the kind of its reason */
+  refusal: string | undefined
   /** A tool was called in full. */
   called: boolean
   /** A call named no tool: it would stay in the history as one that nobody can make */
@@ -161,6 +163,7 @@ export function createParser(context: ParseContext): ModelParser {
     blocks: 0,
     counts: NO_COUNTS,
     stopReason: undefined,
+    refusal: undefined,
     called: false,
     nameless: false,
     bare: null,
@@ -239,7 +242,10 @@ function releaseBare(state: State): ModelEvent[] {
 }
 
 function onMessageDelta(state: State, event: Json): ModelEvent[] {
-  state.stopReason = string(object(event.delta).stop_reason) ?? state.stopReason
+  const { stop_reason, stop_details } = object(event.delta)
+  const { explanation, category } = object(stop_details)
+  state.stopReason = string(stop_reason) ?? state.stopReason
+  state.refusal = string(explanation) ?? string(category) ?? state.refusal
   if (isCut(state)) state.bare = null
   return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
 }
@@ -256,7 +262,8 @@ function onMessageStop(state: State): ModelEvent[] {
   const reason = finishOf(state)
   if (state.nameless && reason !== 'refusal')
     return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
-  return [...rest, { type: 'finish', reason }]
+  const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
+  return [...rest, { type: 'finish', reason, ...why }]
 }
 
 /** Wire/anthropic.md 6. A reason not listed is an ordinary end. */

@@ -176,7 +176,10 @@ const completed: Handler = (state, response) => {
 const incomplete: Handler = (state, response) => {
   const rest = settleRest(state, response, 'incomplete')
   const why = wireText(wireObject(response.incomplete_details).reason)
-  return finish(state, rest, response, why === 'content_filter' ? 'refusal' : 'length')
+  if (why !== 'content_filter') return finish(state, rest, response, 'length')
+  return finish(state, rest, response, 'refusal').map((event) =>
+    event.type === 'finish' ? { ...event, refusal: why } : event,
+  )
 }
 
 const failed: Handler = ({ vendor, headers }, response) => {

@@ -2,13 +2,15 @@
  * The only code that turns a model's event stream into the parts of an assistant message. The engine
  * folds live, tests fold recordings, and both get the message that is stored.
  */
-import type { ModelEvent, StepFinish } from './event.ts'
+import type { ModelEvent } from './event.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from './message.ts'
 
 interface Open {
   kind: 'text' | 'reasoning' | 'tool_call'
   text: string
 }
+
+type Finish = Omit<Extract<ModelEvent, { type: 'finish' }>, 'type'>
 
 export interface Fold {
   add(event: ModelEvent): void
@@ -17,14 +19,14 @@ export interface Fold {
   /** What a reader has seen as text so far: finished text parts and the open one; no reasoning, no calls. */
   textSoFar(): string
   usage(): Usage
-  finish(): { reason: StepFinish; invalid_call?: string } | null
+  finish(): Finish | null
 }
 
 export function createFold(): Fold {
   const open = new Map<number, Open>()
   const done = new Map<number, AssistantPart>()
   let usage = NO_USAGE
-  let finish: { reason: StepFinish; invalid_call?: string } | null = null
+  let finish: Finish | null = null
   const grow = (index: number, kind: Open['kind'], text: string) => {
     const part = open.get(index)
     if (part) part.text += text
@@ -51,6 +53,7 @@ export function createFold(): Fold {
           finish = {
             reason: event.reason,
             ...(event.invalid_call ? { invalid_call: event.invalid_call } : {}),
+            ...(event.refusal ? { refusal: event.refusal } : {}),
           }
           return
         default:
