@@ -172,7 +172,9 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       const event = readFrame(frame)
-      return HANDLERS.get(string(event.type) ?? frame.event ?? '')?.(state, event) ?? []
+      // An error that a relay puts into the stream has no more than itself.
+      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
+      return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {
       if (state.finished) return []
@@ -288,17 +290,17 @@ interface Counts {
 }
 const NO_COUNTS: Counts = { input: 0, written: 0, read: 0, output: 0, thinking: 0 }
 
-/** Counts are cumulative; one that is null or missing keeps its last value. */
+/** Counts are cumulative; one that is null, missing, or 0 at the end (envoyproxy/ai-gateway#1631), keeps its last value. */
 function usageEvents(state: State, sent: unknown): ModelEvent[] {
   if (sent === undefined || sent === null) return []
   const usage = object(sent)
   const last = state.counts
   const counts: Counts = {
-    input: number(usage.input_tokens) ?? last.input,
-    written: number(usage.cache_creation_input_tokens) ?? last.written,
-    read: number(usage.cache_read_input_tokens) ?? last.read,
-    output: number(usage.output_tokens) ?? last.output,
-    thinking: number(object(usage.output_tokens_details).thinking_tokens) ?? last.thinking,
+    input: number(usage.input_tokens) || last.input,
+    written: number(usage.cache_creation_input_tokens) || last.written,
+    read: number(usage.cache_read_input_tokens) || last.read,
+    output: number(usage.output_tokens) || last.output,
+    thinking: number(object(usage.output_tokens_details).thinking_tokens) || last.thinking,
   }
   state.counts = counts
   return [{ type: 'usage', usage: canonicalUsage(counts) }]

@@ -74,7 +74,8 @@ export function createParser(
     push(frame) {
       if (state.finished) return []
       const event = decoded(frame, vendor)
-      const type = wireText(event.type) || (frame.event ?? '')
+      // An error that a relay puts into the stream has no more than itself.
+      const type = wireText(event.type) || (frame.event ?? (event.error ? 'error' : ''))
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {

@@ -275,7 +275,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
     const later = {
       input_tokens: null,
-      cache_read_input_tokens: null,
+      cache_read_input_tokens: 0,
       output_tokens: 9,
       output_tokens_details: { thinking_tokens: 4 },
     }
@@ -314,6 +314,12 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
       upstream: { status: null, type: 'overloaded_error', message: 'Overloaded', request_id: /^req_/ },
     },
   })
+  const bare = { error: { message: 'No deployment is left.', code: '429' } }
+  t.match(
+    thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
+    { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
+    "a relay's error has no type",
+  )
   const garbage = { event: 'message_start', data: '<html>', id: undefined }
   t.match(
     thrownBy(() => parse([garbage])),

@@ -369,6 +369,12 @@ t.test('the quirks of the stream', async (t) => {
       thrownBy(() => parse(framed(odd))),
       { code: 'upstream_rate_limited', retryAfter: 7 },
     )
+    const bare = { error: { message: 'The request queue is full.', code: '503' } }
+    t.match(
+      thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
+      { code: 'upstream_overloaded', message: /queue is full/ },
+      "and a relay's none",
+    )
     t.match(
       thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
       { code: 'upstream_disconnected' },
