@@ -174,7 +174,7 @@ function invalidRequest({ message }: Report): Verdict {
  */
 function rateLimited({ headers, code, message }: Report): Verdict {
   const retryAfter = secondsToWait(headers)
-  if (retryAfter === undefined && /spend/i.test(`${code} ${message}`)) {
+  if (retryAfter === undefined && /spend|extra usage/i.test(`${code} ${message}`)) {
     return ['upstream_rejected', "The account's spending limit at Anthropic is reached; raise it to go on."]
   }
   const reset = resetOf(headers)

@@ -4,6 +4,7 @@
  * ends. Relies on src/chat/repair.ts for pairs, ids and names. The same history always gives the same
  * bytes up to the last assistant message: caches and signed thinking live on that.
  */
+import { isPlainText } from '../../src/chat/media.ts'
 import {
   isBlank,
   type MediaPart,
@@ -192,8 +193,6 @@ function imageBlock({ media_type, data, url }: MediaPart): ImageBlock | null {
 const isFetched = (url: string | undefined): url is string => url !== undefined && /^https:/i.test(url)
 
 const PDF = 'application/pdf'
-const isPlainText = (type: string) =>
-  type.startsWith('text/') || /^application\/(.+\+)?(json|xml)$/.test(type)
 
 function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {
   const source = documentSource(media_type.toLowerCase().split(';')[0] ?? '', data, url)

@@ -124,6 +124,8 @@ interface State {
   blocks: number
   counts: Counts
   stopReason: string | undefined
+  /** Why it refused: a sentence, or the kind of its reason */
+  refusal: string | undefined
   /** A tool was called in full. */
   called: boolean
   /** A call named no tool: it would stay in the history as one that nobody can make */
@@ -161,6 +163,7 @@ export function createParser(context: ParseContext): ModelParser {
     blocks: 0,
     counts: NO_COUNTS,
     stopReason: undefined,
+    refusal: undefined,
     called: false,
     nameless: false,
     bare: null,
@@ -169,7 +172,9 @@ export function createParser(context: ParseContext): ModelParser {
   return {
     push(frame) {
       const event = readFrame(frame)
-      return HANDLERS.get(string(event.type) ?? frame.event ?? '')?.(state, event) ?? []
+      // An error that a relay puts into the stream has no more than itself.
+      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
+      return HANDLERS.get(type)?.(state, event) ?? []
     },
     end() {
       if (state.finished) return []
@@ -239,7 +244,10 @@ function releaseBare(state: State): ModelEvent[] {
 }
 
 function onMessageDelta(state: State, event: Json): ModelEvent[] {
-  state.stopReason = string(object(event.delta).stop_reason) ?? state.stopReason
+  const { stop_reason, stop_details } = object(event.delta)
+  const { explanation, category } = object(stop_details)
+  state.stopReason = string(stop_reason) ?? state.stopReason
+  state.refusal = string(explanation) ?? string(category) ?? state.refusal
   if (isCut(state)) state.bare = null
   return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
 }
@@ -256,7 +264,8 @@ function onMessageStop(state: State): ModelEvent[] {
   const reason = finishOf(state)
   if (state.nameless && reason !== 'refusal')
     return [...rest, { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' }]
-  return [...rest, { type: 'finish', reason }]
+  const why = reason === 'refusal' && state.refusal ? { refusal: state.refusal } : {}
+  return [...rest, { type: 'finish', reason, ...why }]
 }
 
 /** Wire/anthropic.md 6. A reason not listed is an ordinary end. */
@@ -281,17 +290,17 @@ interface Counts {
 }
 const NO_COUNTS: Counts = { input: 0, written: 0, read: 0, output: 0, thinking: 0 }
 
-/** Counts are cumulative; one that is null or missing keeps its last value. */
+/** Counts are cumulative; one that is null, missing, or 0 at the end (envoyproxy/ai-gateway#1631), keeps its last value. */
 function usageEvents(state: State, sent: unknown): ModelEvent[] {
   if (sent === undefined || sent === null) return []
   const usage = object(sent)
   const last = state.counts
   const counts: Counts = {
-    input: number(usage.input_tokens) ?? last.input,
-    written: number(usage.cache_creation_input_tokens) ?? last.written,
-    read: number(usage.cache_read_input_tokens) ?? last.read,
-    output: number(usage.output_tokens) ?? last.output,
-    thinking: number(object(usage.output_tokens_details).thinking_tokens) ?? last.thinking,
+    input: number(usage.input_tokens) || last.input,
+    written: number(usage.cache_creation_input_tokens) || last.written,
+    read: number(usage.cache_read_input_tokens) || last.read,
+    output: number(usage.output_tokens) || last.output,
+    thinking: number(object(usage.output_tokens_details).thinking_tokens) || last.thinking,
   }
   state.counts = counts
   return [{ type: 'usage', usage: canonicalUsage(counts) }]

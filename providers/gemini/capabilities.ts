@@ -3,6 +3,7 @@
  * (wire/gemini.md 8.2), whether it still reads sampling fields, and whether it has the request form of
  * Gemini 3 (call ids, signed calls, media inside of function responses).
  */
+import { isPlainText } from '../../src/chat/media.ts'
 import type { Capabilities, Effort, ReportedModel } from '../../src/provider.ts'
 import { count, list, record, text } from './json.ts'
 
@@ -47,6 +48,8 @@ const FAMILIES: readonly (readonly [RegExp, Family])[] = [
   ],
   [/^gemini-2/, older(BUDGET)],
   [/^gemini-3-pro/, third({ form: 'level', levels: ['LOW', 'HIGH'] })],
+  // router-for-me/CLIProxyAPI#1734
+  [/^gemini-3(\.[0-5])?-flash(-lite)?-image/, third({ form: 'level', levels: ['MINIMAL', 'HIGH'] })],
   [/^gemini-3(\.[0-5])?-flash/, third(ALL_LEVELS)],
   [/^gemini-3(\.[0-5])?-/, third(FROM_LOW)],
   [/^gemini-3\.6-/, recent(ALL_LEVELS)],
@@ -65,11 +68,13 @@ export const familyOf = (model: string): Family =>
   FAMILIES.find(([name]) => name.test(bareModel(model)))?.[1] ?? NEWEST
 
 /**
- * What Gemini reads: the images that its page on image understanding names, sound, video, PDF and text. Any
- * other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole request, and every later
- * one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
+ * What Gemini reads: the images that its page on image understanding names, sound, video, PDF, and text as
+ * `text/plain` (contents.ts). Any other, GIF and SVG among them, is an "Unsupported MIME type" that refuses the whole
+ * request, and every later one of the conversation (microsoft/vscode#286628, google/adk-python#5693).
  */
-const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/|^application\/pdf$/
+const READABLE = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video)\/|^application\/pdf$/
+
+const isReadable = (type: string): boolean => READABLE.test(type) || isPlainText(type)
 
 /** `urlMedia`: `fileData` with a URL is read; Code Assist has only `inlineData` (wire/gemini.md 9.1). */
 export function capabilities(model: string, urlMedia: boolean): Capabilities {
@@ -77,7 +82,7 @@ export function capabilities(model: string, urlMedia: boolean): Capabilities {
   return {
     boundThinking: false,
     takesMedia: ({ type, media_type, url }) =>
-      READABLE.test(media_type) && (urlMedia || url === undefined) && (!isGemma || type === 'image'),
+      isReadable(media_type) && (urlMedia || url === undefined) && (!isGemma || type === 'image'),
     systemMessages: false,
   }
 }

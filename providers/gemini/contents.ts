@@ -3,6 +3,7 @@
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
 import { isRecord } from '../../src/chat/json.ts'
+import { isPlainText } from '../../src/chat/media.ts'
 import type {
   ContentPart,
   MediaPart,
@@ -183,5 +184,8 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
 const textOfResult = (content: readonly ContentPart[]): string =>
   content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n')
 
-const mediaPart = ({ media_type: mimeType, data = '', url }: MediaPart): WirePart =>
-  url === undefined ? { inlineData: { mimeType, data } } : { fileData: { mimeType, fileUri: url } }
+/** A text of whatever kind is one: `text/x-python` and others are refused (googleapis/python-genai#744). */
+function mediaPart({ media_type, data = '', url }: MediaPart): WirePart {
+  const mimeType = isPlainText(media_type) ? 'text/plain' : media_type
+  return url === undefined ? { inlineData: { mimeType, data } } : { fileData: { mimeType, fileUri: url } }
+}

@@ -42,7 +42,8 @@ class Answer implements ModelParser {
   readonly #usage: Fields = {}
   #hasOutput = false
   #finish: { reason: string; message: string | undefined } | null = null
-  #blocked = false
+  /** Why the prompt was not even read */
+  #blocked: string | null = null
 
   constructor(context: ParseContext) {
     this.#context = context
@@ -82,7 +83,9 @@ class Answer implements ModelParser {
     const error = chunk.error ?? outer.error
     if (error !== undefined) throw errorFromStream({ error })
     this.#measure(record(chunk.usageMetadata))
-    if (text(record(chunk.promptFeedback).blockReason)) this.#blocked = true
+    const { blockReason, blockReasonMessage } = record(chunk.promptFeedback)
+    const blocked = text(blockReason)
+    if (blocked) this.#blocked = text(blockReasonMessage) ?? blocked
     // More than one candidate is never asked for.
     const candidate = record(list(chunk.candidates)[0])
     for (const part of list(record(candidate.content).parts)) this.#part(record(part))
@@ -129,7 +132,7 @@ class Answer implements ModelParser {
    */
   #call(part: Fields, call: Fields): void {
     this.#close()
-    const name = declaredName(text(call.name) ?? '')
+    const name = text(call.name) ?? ''
     const args = asJson(call.args ?? {})
     const opaque = text(part.thoughtSignature)
     const before = this.#calls.at(-1)
@@ -176,12 +179,13 @@ class Answer implements ModelParser {
     this.#events.push({ type: 'usage', usage: toUsage(this.#usage) })
   }
 
-  #outcome(): { reason: StepFinish; invalid_call?: string } {
-    if (!this.#finish) return { reason: 'refusal' }
+  #outcome(): { reason: StepFinish; invalid_call?: string; refusal?: string } {
+    if (!this.#finish) return { reason: 'refusal', refusal: this.#blocked ?? '' }
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = Object.hasOwn(FINISH, reason) ? FINISH[reason] : undefined
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
+    if (known === 'refusal') return { reason: known, refusal: message ?? reason }
     if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
     if (known) return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
@@ -232,9 +236,6 @@ function parseFrame(data: string): unknown {
     throw new BatonError('upstream_disconnected', 'The stream broke in the middle of an event.', { cause })
   }
 }
-
-/** The model sometimes names its internal namespace: `default_api:read_file` (5.2). */
-const declaredName = (name: string): string => name.replace(/^default_api[:.]/, '')
 
 function mediaKind(mediaType: string): MediaKind {
   if (mediaType.startsWith('image/')) return 'image'

@@ -30,10 +30,12 @@ const NEWEST: Family = {
 /**
  * Sources: wire/openai.md 3.1 and 9 (minimal, none, max); the values that the API itself lists in its
  * refusals: openai/openai-agents-python#2089 (gpt-5.1: none to high), learn.microsoft.com on the type
- * ReasoningEffort (gpt-5-pro only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max).
+ * ReasoningEffort (gpt-5-pro only high, no none before gpt-5.1, xhigh after gpt-5.1-codex-max); the later
+ * pro and chat models: anomalyco/opencode#26268, Laisky/one-api#266, pydantic/pydantic-ai#6414.
  */
 const FAMILIES: readonly Family[] = [
-  plain(/^gpt-5[\d.]*-chat/, true),
+  plain(/^gpt-5-chat/, true),
+  { pattern: /^gpt-5\.\d-chat/, reasoning: true, efforts: ['medium'], vision: true },
   plain(/^(gpt-4o|gpt-4\.[15]|gpt-4-turbo|chatgpt-4o)/, true),
   plain(/^(gpt-4|gpt-3\.5)/, false),
   { pattern: /^o(1-mini|1-preview|3-mini)/, reasoning: true, efforts: UP_TO_HIGH, vision: false },
@@ -44,6 +46,7 @@ const FAMILIES: readonly Family[] = [
   { pattern: /^gpt-5\.1-codex-max/, reasoning: true, efforts: [...UP_TO_HIGH, 'xhigh'], vision: true },
   { pattern: /^gpt-5\.1-codex/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
   { pattern: /^gpt-5\.1/, reasoning: true, efforts: ['none', ...UP_TO_HIGH], vision: true },
+  { pattern: /^gpt-5\.\d-pro/, reasoning: true, efforts: ['medium', 'high', 'xhigh'], vision: true },
   { pattern: /^gpt-5\.[2-5]/, reasoning: true, efforts: ['none', ...UP_TO_HIGH, 'xhigh'], vision: true },
   { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
   NEWEST,

@@ -53,6 +53,12 @@ const RULES: readonly Rule[] = [
     says: 'The conversation is longer than the model accepts.',
   },
   {
+    // A 429 that no wait gets past: more tokens in one request than the account may send in a minute.
+    when: says(/^Request too large for /),
+    code: 'context_too_long',
+    says: "The request is larger than the account's limit of tokens a minute. Shorten the conversation, or raise the limit.",
+  },
+  {
     when: named('usage_limit_reached'),
     code: 'upstream_rate_limited',
     says: "The plan's usage limit has been reached.",
@@ -154,8 +160,9 @@ export function classifyEvent(event: Wire, vendor: string, answered: Facts['head
 
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
- * account or model, items that were never stored, readable summaries for an unverified organisation
- * (param `reasoning.summary`), more output than the model has. Null where leaving that out would change nothing.
+ * account or model, items that were never stored or stand without their pair, readable summaries for an unverified
+ * organisation (param `reasoning.summary`), more output than the model has, an effort that it lacks. Null where leaving
+ * that out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
@@ -163,9 +170,11 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
     return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
   }
   if (facts.status === 400 && facts.error.param === 'max_output_tokens') return withinLimit(request, facts)
+  if (facts.status === 400 && facts.error.param === 'reasoning.effort')
+    return withListedEffort(request, facts)
   const stale =
     facts.code === 'invalid_encrypted_content' ||
-    /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted/i.test(
+    /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i.test(
       facts.message,
     )
   return stale ? withoutReasoning(request) : null
@@ -178,6 +187,14 @@ function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | 
   const most = Number(/(?:<=|at most) ?(\d+)/.exec(message)?.[1] ?? Number.NaN)
   const isLower = most >= 1 && most < max_output_tokens
   return { ...request, settings: isLower ? { ...settings, max_output_tokens: most } : settings }
+}
+
+/** With what the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which counts more than the table. */
+function withListedEffort(request: ModelRequest, { message }: Facts): ModelRequest | null {
+  const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
+  const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
+  if (efforts.length === 0 || efforts.join() === request.reported?.efforts?.join()) return null
+  return { ...request, reported: { ...request.reported, id: request.model, efforts } }
 }
 
 function withoutReasoning(request: ModelRequest): ModelRequest | null {

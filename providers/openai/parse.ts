@@ -74,7 +74,8 @@ export function createParser(
     push(frame) {
       if (state.finished) return []
       const event = decoded(frame, vendor)
-      const type = wireText(event.type) || (frame.event ?? '')
+      // An error that a relay puts into the stream has no more than itself.
+      const type = wireText(event.type) || (frame.event ?? (event.error ? 'error' : ''))
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {
@@ -176,7 +177,10 @@ const completed: Handler = (state, response) => {
 const incomplete: Handler = (state, response) => {
   const rest = settleRest(state, response, 'incomplete')
   const why = wireText(wireObject(response.incomplete_details).reason)
-  return finish(state, rest, response, why === 'content_filter' ? 'refusal' : 'length')
+  if (why !== 'content_filter') return finish(state, rest, response, 'length')
+  return finish(state, rest, response, 'refusal').map((event) =>
+    event.type === 'finish' ? { ...event, refusal: why } : event,
+  )
 }
 
 const failed: Handler = ({ vendor, headers }, response) => {

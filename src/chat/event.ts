@@ -26,6 +26,8 @@ export type ModelEvent =
       reason: StepFinish
       /** The model tried a call that it could not make (undeclared tool, malformed): the vendor's words. */
       invalid_call?: string
+      /** Why it was refused, in the vendor's words, where the answer's text does not say so. */
+      refusal?: string
     }
 
 /** Fields that every turn event carries beside its own; `step` is null outside of a step. */

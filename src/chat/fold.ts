@@ -2,8 +2,10 @@
  * The only code that turns a model's event stream into the parts of an assistant message. The engine
  * folds live, tests fold recordings, and both get the message that is stored.
  */
-import type { ModelEvent, StepFinish } from './event.ts'
+import type { ModelEvent } from './event.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from './message.ts'
+
+type Finish = Omit<Extract<ModelEvent, { type: 'finish' }>, 'type'>
 
 export interface Fold {
   add(event: ModelEvent): void
@@ -12,7 +14,7 @@ export interface Fold {
   /** What a reader has seen as text so far: finished text parts and the open one; no reasoning, no calls. */
   textSoFar(): string
   usage(): Usage
-  finish(): { reason: StepFinish; invalid_call?: string } | null
+  finish(): Finish | null
 }
 
 export function createFold(): Fold {
@@ -20,7 +22,7 @@ export function createFold(): Fold {
   const open = new Map<number, string>()
   const done = new Map<number, AssistantPart>()
   let usage = NO_USAGE
-  let finish: ReturnType<Fold['finish']> = null
+  let finish: Finish | null = null
   const inOrder = <T>(map: Map<number, T>) => [...map].sort(([a], [b]) => a - b).map(([, value]) => value)
   return {
     add(event) {
@@ -42,6 +44,7 @@ export function createFold(): Fold {
           finish = {
             reason: event.reason,
             ...(event.invalid_call ? { invalid_call: event.invalid_call } : {}),
+            ...(event.refusal ? { refusal: event.refusal } : {}),
           }
           return
         default:

@@ -127,6 +127,10 @@ function kindOf(media_type: string): MediaKind | undefined {
   return media_type === 'application/pdf' || media_type.startsWith('text/') ? 'file' : undefined
 }
 
+/** A type whose bytes are a text to read. */
+export const isPlainText = (media_type: string): boolean =>
+  media_type.startsWith('text/') || /^application\/(.+\+)?(json|xml)$/.test(media_type)
+
 /** What stands in for a medium that the target is not shown. */
 export const mediaAsText = (part: MediaPart): string => {
   const where = part.url ? `, ${part.url}` : ''

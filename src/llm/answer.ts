@@ -86,6 +86,11 @@ export async function readAnswer(
 /** What is not the model's own is held to what it has to be. */
 function sound(event: ModelEvent, scrub: Scrub): ModelEvent {
   if (event.type === 'usage') return { ...event, usage: soundUsage(event.usage) }
-  if (event.type !== 'finish' || event.invalid_call === undefined) return event
-  return { ...event, invalid_call: scrub.words(event.invalid_call) }
+  if (event.type !== 'finish') return event
+  const { invalid_call, refusal } = event
+  return {
+    ...event,
+    ...(invalid_call === undefined ? {} : { invalid_call: scrub.words(invalid_call) }),
+    ...(refusal === undefined ? {} : { refusal: scrub.words(refusal) }),
+  }
 }

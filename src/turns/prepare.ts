@@ -105,10 +105,21 @@ function parseContext(
       used.add(fresh)
       return fresh
     },
-    toolName: (exposed) => overlay.byExposed.get(exposed)?.tool.canonical_name ?? invented(exposed),
+    toolName(exposed) {
+      const found = overlay.byExposed.get(exposed) ?? overlay.byExposed.get(withoutNamespace(exposed))
+      return found?.tool.canonical_name ?? invented(exposed)
+    },
     provenance,
   }
 }
+
+/**
+ * Models of every vendor put a namespace that nobody declared before a name now and then: `functions.`
+ * (tontinton/maki#505), `default_api:`, a word of the instructions (google-gemini/cookbook#1374). No exposed name has
+ * either mark.
+ */
+const withoutNamespace = (name: string): string =>
+  name.slice(Math.max(name.lastIndexOf('.'), name.lastIndexOf(':')) + 1)
 
 /** The name of no tool, as the model made it up, within what a message may hold (routes/schemas.ts). */
 const invented = (name: string): string => name.replaceAll('\0', '_').slice(0, 512)

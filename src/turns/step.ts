@@ -232,9 +232,10 @@ async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Prom
 
 async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Promise<Job[] | null> {
   const { folding } = attempt
-  const reason = folding.finish()?.reason ?? 'stop'
+  const { reason = 'stop', refusal } = folding.finish() ?? {}
   // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
-  const parts = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
+  const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
+  if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
   const calls = parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
   if (calls.length === 0 && reason === 'error') {
     throw new BatonError(

@@ -260,6 +260,9 @@ async function failures(t: Test, world: World) {
         error: null,
         steps: [{ finish_reason: 'refusal' }],
       })
+      const why = refused.messages.at(-1).parts.find(({ type }: Json) => type === 'notice')
+      if (!path.startsWith('openai') && !path.startsWith('chatgpt'))
+        t.match(why?.text, /refused to answer: \w+/)
       const cut = await world.run(session, 'say only so far\nlength')
       t.match(cut, { state: 'completed', finish_reason: 'length', output_text: 'only so far' })
       t.match(await world.run(session, 'fine'), { finish_reason: 'stop', output_text: 'fine' })

@@ -28,6 +28,7 @@ const MODELS: readonly (readonly [RegExp, Partial<Traits>])[] = [
     /^gemini-3(\.1|\.5)?-flash(-lite)?(-preview)?$/,
     { signed: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] },
   ],
+  [/^gemini-3\.1-flash(-lite)?-image$/, { signed: true, levels: ['MINIMAL', 'HIGH'] }],
   [/^gemini-3\.6-flash$/, { signed: true, newest: true, levels: ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] }],
   [
     /^gemini-(3\.7-flash|3\.8-flash|4-argon)$/,
@@ -125,7 +126,8 @@ const DATA_FIELDS = [
   'codeExecutionResult',
 ]
 
-const MEDIA = /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video|text)\/[\w.+-]+$|^application\/pdf$/
+const MEDIA =
+  /^image\/(png|jpeg|webp|heic|heif)$|^(audio|video)\/[\w.+-]+$|^application\/pdf$|^text\/(plain|html|css|csv|xml|rtf|javascript|markdown|md)$/
 
 function checkParts(contents: readonly Content[]): void {
   const at = 'GenerateContentRequest.contents'

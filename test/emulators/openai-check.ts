@@ -73,7 +73,7 @@ function checkVision(model: string, input: unknown[]): void {
   }
 }
 
-const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5[.\d]*-chat/.test(model)
+const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat/.test(model)
 
 function checkSettings(body: Wire): void {
   const model = text(body.model)
@@ -131,7 +131,10 @@ function checkEffort(effort: unknown, model: string): void {
   const first = /^gpt-5(-mini|-nano)?(-\d{4}.*)?$/.test(model)
   const known = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
   const refused = first ? ['none', 'xhigh', 'max'] : ['minimal']
-  if (/^(o\d|gpt-6-astra|gpt-6\.1-sol)/.test(model)) refused.push('none')
+  if (/^(o\d|gpt-6-astra|gpt-6\.1-sol|gpt-5\.1-codex)/.test(model)) refused.push('none')
+  if (/^gpt-5\.\d-pro/.test(model)) refused.push('none', 'low')
+  if (/^gpt-5\.\d-chat/.test(model)) refused.push('none', 'low', 'high', 'xhigh')
+  if (/^gpt-5\.[2-5]/.test(model)) refused.push('max')
   if (known.includes(text(effort)) && !refused.includes(text(effort))) return
   const supported = known.filter((value) => !refused.includes(value)).map((value) => `'${value}'`)
   refuse(

@@ -231,7 +231,7 @@ t.test('no secret gets into an error', async (t) => {
     response.writeHead(200, SSE).end(frame({ finish: true, invalid })),
   )
   const [finish] = (await collect(bench(t, server.url).call())).batches.flat()
-  t.match(finish, { invalid_call: /x\*\*\*$/ })
+  t.match(finish, { invalid_call: /x\*\*\*$/, refusal: /x\*\*\*$/ })
   const broken: CredentialSecret = { api_key: 'two\r\nlines: of-a-key' }
   const error = await failure(bench(t, 'http://127.0.0.1:1').call({ secret: async () => broken }))
   t.equal(error.code, 'upstream_auth')

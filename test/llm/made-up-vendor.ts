@@ -64,7 +64,9 @@ export const vendor: Deployment = {
         if (frame.finish) isWhole = true
         const { invalid } = frame
         if (frame.finish)
-          return [{ type: 'finish', reason: 'stop', ...(invalid && { invalid_call: invalid }) }]
+          return [
+            { type: 'finish', reason: 'stop', ...(invalid && { invalid_call: invalid, refusal: invalid }) },
+          ]
         return frame.text === undefined ? [] : [{ type: 'text.delta', index: 0, text: frame.text }]
       },
       end() {

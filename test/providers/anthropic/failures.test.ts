@@ -47,6 +47,7 @@ t.test('failures', async (t) => {
     [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited', wait],
     [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited'],
     [429, 'rate_limit_error', 'Spending cap.', 'upstream_rejected'],
+    [429, 'rate_limit_error', 'Extra usage is required for long context requests.', 'upstream_rejected'],
     [500, 'api_error', 'Oops.', 'upstream_overloaded'],
     [504, 'timeout_error', 'Late.', 'upstream_timeout'],
     [529, 'overloaded_error', 'Overloaded', 'upstream_overloaded'],

@@ -253,7 +253,20 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.equal(fold(events).length, 1)
   })
 
-  await t.test('a count that is null keeps its last value', async (t) => {
+  await t.test('a refusal says why, where the vendor does', async (t) => {
+    const why = (stop_details: unknown, stop_reason = 'refusal') => {
+      const delta = { type: 'message_delta', delta: { stop_reason, stop_details } }
+      return parse(framed(delta, { type: 'message_stop' })).at(-1)
+    }
+    const finish = { type: 'finish', reason: 'refusal' }
+    const details = { type: 'refusal', category: 'cyber', explanation: 'It may do harm.' }
+    t.strictSame(why(details), { ...finish, refusal: 'It may do harm.' })
+    t.strictSame(why({ ...details, explanation: null }), { ...finish, refusal: 'cyber' })
+    t.strictSame(why(null), finish)
+    t.strictSame(why(details, 'end_turn'), { type: 'finish', reason: 'stop' })
+  })
+
+  await t.test('a count that is null, or 0 at the end, keeps its last value', async (t) => {
     const usage = {
       input_tokens: 5,
       cache_read_input_tokens: 7,
@@ -262,7 +275,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
     const later = {
       input_tokens: null,
-      cache_read_input_tokens: null,
+      cache_read_input_tokens: 0,
       output_tokens: 9,
       output_tokens_details: { thinking_tokens: 4 },
     }
@@ -301,6 +314,12 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
       upstream: { status: null, type: 'overloaded_error', message: 'Overloaded', request_id: /^req_/ },
     },
   })
+  const bare = { error: { message: 'No deployment is left.', code: '429' } }
+  t.match(
+    thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
+    { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
+    "a relay's error has no type",
+  )
   const garbage = { event: 'message_start', data: '<html>', id: undefined }
   t.match(
     thrownBy(() => parse([garbage])),

@@ -218,6 +218,7 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
     { type: 'image', media_type: 'image/svg+xml', url: 'https://example.com/a.svg' },
     { type: 'audio', media_type: 'audio/wav', data: 'aaaa' },
     { type: 'file', media_type: 'application/zip', data: 'aaaa' },
+    { type: 'file', media_type: 'text/x-python', data: 'aaaa' },
     { type: 'image', media_type: 'image/png', url: 'https://example.com/a.png' },
   )
   const textPart = words.map((value): Part => ({ type: 'text', text: value }))

@@ -173,6 +173,16 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
   for (const media_type of ['image/gif', 'image/svg+xml', 'image/tiff', 'application/zip']) {
     t.notOk(gemini.capabilities(MODEL).takesMedia({ type: 'image', media_type, data: 'aaaa' }), media_type)
   }
+  for (const media_type of ['text/x-python', 'text/markdown', 'application/json', 'application/ld+json']) {
+    const parts: MediaPart[] = [{ type: 'file', media_type, data: 'aGk=' }]
+    t.ok(
+      parts.every((part) => gemini.capabilities(MODEL).takesMedia(part)),
+      media_type,
+    )
+    t.match(bodyOf({ messages: [{ role: 'user', parts }] }).contents, [
+      { parts: [{ inlineData: { mimeType: 'text/plain', data: 'aGk=' } }] },
+    ])
+  }
   const photo: MediaPart = { type: 'image', media_type: 'image/jpg', data: JPEG }
   const sent = (deployment: Deployment) => {
     const target = {

@@ -23,6 +23,7 @@ const THINKING: readonly (readonly [string, Effort | undefined, object | undefin
   ['gemini-3.1-pro-preview', 'minimal', { includeThoughts: true, thinkingLevel: 'LOW' }, true],
   ['gemini-3-flash-preview', 'minimal', { includeThoughts: true, thinkingLevel: 'MINIMAL' }],
   ['gemini-3-flash-preview', 'none', { includeThoughts: true, thinkingLevel: 'MINIMAL' }, true],
+  ['gemini-3.1-flash-image', 'low', { includeThoughts: true, thinkingLevel: 'MINIMAL' }, true],
   ['gemini-3.6-flash', 'minimal', { includeThoughts: true, thinkingLevel: 'MINIMAL' }],
   ['gemini-3.8-flash', undefined, { includeThoughts: true }],
   ['gemini-3.8-flash', 'none', { includeThoughts: true, thinkingLevel: 'LOW' }, true],

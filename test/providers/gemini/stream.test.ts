@@ -76,7 +76,11 @@ t.test('each recorded stream becomes the parts, usage and finish that it means',
     finish: { reason: 'length' },
     usage: usage(31, 256, 256),
   })
-  t.match(read('prompt-blocked.sse'), { parts: [], finish: { reason: 'refusal' }, usage: usage(44, 0) })
+  t.match(read('prompt-blocked.sse'), {
+    parts: [],
+    finish: { reason: 'refusal', refusal: /./ },
+    usage: usage(44, 0),
+  })
   for (const name of ['unexpected-tool-call.sse', 'unexpected-tool-call-with-part.sse']) {
     const refused = read(name)
     t.strictSame(
@@ -150,7 +154,6 @@ t.test('a part without a name completes the call before it, and is never a call 
   const failures = [
     [nameless],
     [named, nameless, nameless],
-    [call({ name: 'default_api:', args: {} })],
     [call({ name: 'files__read', args: { path: 'a' } }), call({ name: '' })],
   ]
   for (const chunks of failures) {
@@ -202,10 +205,13 @@ t.test('an answer that ends without one is a failure in the words that came with
 
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
-    fold(parseChunks(said({ functionCall: { name: 'default_api:files__read', args: {} } }), done())),
+    fold(parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done())),
     [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: {} }],
-    'no id, and the internal namespace before the name',
+    'no id',
   )
+  t.match(parseChunks(said({ text: 'I' }), done('SAFETY')).at(-1), { reason: 'refusal', refusal: 'SAFETY' })
+  const words = { finishMessage: 'It was recited.' }
+  t.match(parseChunks(done('RECITATION', words)).at(-1), { reason: 'refusal', refusal: 'It was recited.' })
   t.match(fold(parseChunks(said({ functionCall: { name: 'files__read' } }), done())), [{ arguments: {} }])
   t.match(fold(parseChunks(said({ functionCall: { name: 'files__read', args: [1] } }), done())), [
     { arguments: {}, arguments_text: '[1]' },

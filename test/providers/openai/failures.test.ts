@@ -90,6 +90,16 @@ t.test('failures become codes of the catalogue', async (t) => {
     [429, json({ type: 'insufficient_quota', code: 'insufficient_quota' }), 'upstream_rejected', /quota/],
     [429, json({ type: 'usage_not_included' }), 'upstream_rejected', /plan/],
     [429, json({ type: 'tokens', code: 'rate_limit_exceeded', message: 'x' }), 'upstream_rate_limited'],
+    [
+      429,
+      json({
+        type: 'tokens',
+        code: 'rate_limit_exceeded',
+        message: 'Request too large for gpt-x on tokens per min (TPM): Limit 30000, Requested 41000.',
+      }),
+      'context_too_long',
+      /limit of tokens a minute/,
+    ],
     [429, 'slow down please', 'upstream_rate_limited', /slow down please/],
     [408, '', 'upstream_timeout'],
     [500, json({ type: 'server_error', message: 'oops' }), 'upstream_overloaded', /oops/],
@@ -211,6 +221,7 @@ t.test('a refused request may be sent once more without what was refused', async
   for (const failure of [
     failed({ code: 'invalid_encrypted_content' }),
     failed({ message: 'The encrypted content gAAA could not be verified.' }),
+    failed({ message: "Item 'rs_1' of type 'reasoning' was provided without its required following item." }),
     failed({ message: "Item with id 'rs_1' not found. Items are not persisted when `store` is false." }, 404),
   ]) {
     const again = openai.amend?.(failure, request)
@@ -225,6 +236,13 @@ t.test('a refused request may be sent once more without what was refused', async
   const quiet = openai.amend?.(unverified, request)
   t.match(quiet && publicBody(quiet).body, { reasoning: undefined, include: ['reasoning.encrypted_content'] })
   t.equal(quiet && openai.amend?.(unverified, quiet), null, 'once')
+  const bold = requestFor({ model: 'gpt-6-sol', settings: { reasoning: { effort: 'none' } } })
+  const lacks = (message: string) => failed({ param: 'reasoning.effort', code: 'unsupported_value', message })
+  const listed = lacks("Unsupported value: 'none'. Supported values are: 'medium', 'high', and 'xhigh'.")
+  const milder = openai.amend?.(listed, bold)
+  t.match(milder && publicBody(milder).body.reasoning, { effort: 'medium' })
+  t.equal(milder && openai.amend?.(listed, milder), null, 'once')
+  t.equal(openai.amend?.(lacks('It is not supported.'), bold), null)
   const limited = (max_output_tokens: number, message: string) => {
     const wish = requestFor({ settings: { max_output_tokens, temperature: 1 } })
     const again = openai.amend?.(failed({ param: 'max_output_tokens', message }), wish)

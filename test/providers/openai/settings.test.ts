@@ -27,6 +27,7 @@ t.test('what a model accepts is looked up by its family', async (t) => {
     ['gpt-6-sol', false, 'image,pdf,file'],
     ['gpt-5.6-sol', false, 'image,pdf,file'],
     ['gpt-5-chat-latest', true, 'image,pdf,file'],
+    ['gpt-5.2-chat-latest', false, 'image,pdf,file'],
     ['gpt-4.1-mini', true, 'image,pdf,file'],
     ['ft:gpt-4o-2024-08-06:org::1', true, 'image,pdf,file'],
     ['gpt-4', true, 'file'],
@@ -55,6 +56,10 @@ t.test('what a model accepts is looked up by its family', async (t) => {
   t.same(effort('gpt-5.1', 'minimal'), ['low', 'low'])
   t.same(effort('gpt-5.5', 'max'), ['xhigh', 'xhigh'])
   t.same(effort('gpt-5-pro', 'low'), ['high', 'high'])
+  t.same(effort('gpt-5.5-pro', 'low'), ['medium', 'medium'])
+  t.same(effort('gpt-5.5-pro', 'none'), ['medium', 'medium'])
+  t.same(effort('gpt-5.3-codex', 'none'), ['none', 'none'])
+  t.same(effort('gpt-5.2-chat-latest', 'high'), ['medium', 'medium'])
   t.same(effort('gpt-6-astra', 'none'), ['low', 'low'])
   t.same(effort('o3', 'xhigh'), ['high', 'high'])
   t.same(effort('gpt-6-sol', 'max', ['low', 'medium', 'ultra']), ['medium', 'medium'], 'the list overrules')

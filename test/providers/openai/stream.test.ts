@@ -62,7 +62,7 @@ t.test('a recorded stream becomes the parts of a message', async (t) => {
   t.equal(finishOf(hosted), 'stop')
 
   const filtered = parse(framesOf(fixture('03c-incomplete.sse')))
-  t.equal(finishOf(filtered), 'refusal')
+  t.strictSame(filtered.at(-1), { type: 'finish', reason: 'refusal', refusal: 'content_filter' })
   t.match(fold(filtered), [{ type: 'reasoning', text: '' }])
 })
 
@@ -368,6 +368,12 @@ t.test('the quirks of the stream', async (t) => {
     t.match(
       thrownBy(() => parse(framed(odd))),
       { code: 'upstream_rate_limited', retryAfter: 7 },
+    )
+    const bare = { error: { message: 'The request queue is full.', code: '503' } }
+    t.match(
+      thrownBy(() => parse([{ event: undefined, data: JSON.stringify(bare), id: undefined }])),
+      { code: 'upstream_overloaded', message: /queue is full/ },
+      "and a relay's none",
     )
     t.match(
       thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
