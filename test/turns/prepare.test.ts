@@ -15,9 +15,7 @@ t.test('a declared name is known behind a namespace that the model made up', asy
     tools: { overlay: () => ({ tools: [], byExposed: new Map([['files__read', { tool }]]) }) },
   } as unknown as Parameters<typeof prepare>[0]
   const { context } = prepare(deps, {
-    session_id: 'ses_1',
-    instructions: '',
-    settings: {},
+    session: { id: 'ses_1', instructions: '', settings: {} },
     provider: 'acme',
     model: 'acme-1',
     credential: { facts: { id: 'cred_1' } } as Parameters<typeof prepare>[1]['credential'],
