@@ -31,7 +31,7 @@ const Globs = Type.Array(text(1, 256), {
 })
 const Auth = Type.Unsafe<
   | { type: 'none' }
-  | { type: 'oauth'; client_id?: string; client_secret?: string }
+  | { type: 'oauth'; client_id?: string; client_secret?: string; issuer?: string; scope?: string }
   | { type: 'bearer'; token?: string }
 >({
   type: 'object',
@@ -46,6 +46,12 @@ const Auth = Type.Unsafe<
         type: Type.Literal('oauth'),
         client_id: Type.Optional(Secret),
         client_secret: Type.Optional(Secret),
+        issuer: Type.Optional(
+          text(1, 2048, 'What the login service calls itself, where its metadata stands at another address'),
+        ),
+        scope: Type.Optional(
+          text(1, 4096, 'What to ask for, in place of what the server says; separated by blanks'),
+        ),
       },
       { ...closed, description: 'A client is given where the server lets none register itself' },
     ),

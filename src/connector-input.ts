@@ -5,7 +5,7 @@ import { type ConnectorSecret, openConnector, sealConnector } from './credential
 import type { Vault } from './credentials/vault.ts'
 import { durationMs } from './duration.ts'
 import { invalid } from './errors.ts'
-import type { McpClient, McpLogin } from './mcp/oauth.ts'
+import type { McpLogin } from './mcp/oauth.ts'
 import type { Connector, NewConnector } from './store/store.ts'
 
 /** A connector as a caller, or the configuration, asks for it; defaults are filled in by `rowOf`. */
@@ -24,6 +24,10 @@ export interface ConnectorInput {
     /** Of `oauth`: a client that the server knows, where it lets none register itself */
     client_id?: string
     client_secret?: string
+    /** What its login service calls itself, where its metadata is found at another address */
+    issuer?: string
+    /** What to ask for, in place of what the server says; separated by blanks */
+    scope?: string
   }
   mode?: Connector['mode']
   default_tool_config?: { max_instances?: number; timeout?: string }
@@ -82,8 +86,7 @@ export function rowOf(
   kept?: McpLogin,
 ): NewConnector {
   const { auth } = input
-  const client = clientIn(auth)
-  const login = client ? { client } : kept
+  const login = loginIn(auth) ?? kept
   const secret: ConnectorSecret = {
     headers: input.headers ?? {},
     env: input.env ?? {},
@@ -191,11 +194,17 @@ function leadsElsewhere(before: Connector, { url, command, args }: ConnectorPatc
   )
 }
 
-/** A client that was made at the server's login service by hand. */
-function clientIn(auth: ConnectorInput['auth']): McpClient | null {
-  if (auth?.client_id === undefined) return null
-  const { client_id, client_secret } = auth
-  return { client_id, ...(client_secret === undefined ? {} : { client_secret }) }
+/** What is told of the server's login service: a client that was made there by hand, its name, what to ask for. */
+function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
+  const { client_id, client_secret, issuer, scope } = auth ?? {}
+  const login: McpLogin = {
+    ...(client_id !== undefined && {
+      client: { client_id, ...(client_secret !== undefined && { client_secret }) },
+    }),
+    ...(issuer !== undefined && { issuer }),
+    ...(scope !== undefined && { scope }),
+  }
+  return Object.keys(login).length === 0 ? null : login
 }
 
 /** Of a server of the configuration. */

@@ -3,7 +3,7 @@ import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
 import { configConnectors } from '../src/connector-input.ts'
 import { createConnectors } from '../src/connectors.ts'
-import { connectorSpec } from '../src/credentials/connector-secret.ts'
+import { connectorSpec, openConnector } from '../src/credentials/connector-secret.ts'
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
@@ -78,6 +78,31 @@ t.test('an owner sees all of a connector of his own', async (t) => {
   const url = 'https://mcp.test/mcp?tenant=1'
   const { body } = await bob('POST', '/v1/connectors', { name: 'mine', transport: 'sse', url })
   t.equal((await bob('GET', `/v1/connectors/${body.id}`)).body.url, url)
+})
+
+t.test('what is told of a login service is kept with the login, sealed', async (t) => {
+  const gil = await ownerOf('gil')
+  const url = 'https://mcp.test/mcp'
+  const told = {
+    client_id: 'known',
+    client_secret: 'hidden',
+    issuer: 'https://cf.test',
+    scope: 'read offline',
+  }
+  const connector = { name: 'guarded', transport: 'streamable_http', url, auth: { type: 'oauth', ...told } }
+  const { body, text } = await gil('POST', '/v1/connectors', connector)
+  t.same(body.auth, { type: 'oauth' })
+  t.notMatch(text, /hidden/)
+  const kept = async () => {
+    const row = await store.connectors.get({ owner: 'gil', admin: false }, body.id)
+    return row && openConnector(vault, row).oauth
+  }
+  const { client_id, client_secret, ...rest } = told
+  t.same(await kept(), { client: { client_id, client_secret }, ...rest })
+  await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth' }, pin: 'block' })
+  t.same(await kept(), { client: { client_id, client_secret }, ...rest }, 'as GET shows it, it stays')
+  await gil('PATCH', `/v1/connectors/${body.id}`, { auth: { type: 'oauth', scope: 'read' } })
+  t.same(await kept(), { scope: 'read' }, 'what is told anew stands for all of it')
 })
 
 t.test('a test that Baton itself could not make is no word on the server', async (t) => {

@@ -106,7 +106,7 @@ export async function readGetStream(
   // In UTF-8, byte by byte: as text it could not be sent where it is none of Latin-1 (WHATWG HTML 9.2).
   if (previous.lastEventId) headers.set('last-event-id', Buffer.from(previous.lastEventId).toString('latin1'))
   const end: ChannelEnd = previous.lastEventId ? { lastEventId: previous.lastEventId } : {}
-  const response = await options.fetch(options.url, { headers, signal, redirect: 'manual' })
+  const response = await options.fetch(options.url, { headers, signal })
   if (!response.ok || !response.body) {
     await response.body?.cancel()
     if (NO_CHANNEL.has(response.status)) return { isUnsupported: true }

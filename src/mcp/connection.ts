@@ -20,6 +20,7 @@ import {
   explain,
   negotiate,
   PARCEL,
+  type Patience,
   userAgent,
   type Verdict,
   type Wire,
@@ -61,15 +62,15 @@ export interface Connection {
 const END_SESSION_MS = 1_000
 const STREAM_END_MS = 2_000
 
-/** Connects within `budgetMs`. `verdict` saves the probe. Rejects with an McpError whose `sent` is false. */
+/** Connects within the patience. `verdict` saves the probe. Rejects with an McpError whose `sent` is false. */
 export async function openConnection(
   spec: McpServerSpec,
   context: ConnectionContext,
   verdict: Verdict | null,
-  budgetMs: number,
+  patience: Patience,
 ): Promise<Connection> {
   try {
-    const wire = await negotiate(spec, context, verdict, budgetMs)
+    const wire = await negotiate(spec, context, verdict, patience)
     // The transport may have gone in the moment after the handshake.
     if (!wire.client.transport)
       throw new McpError('disconnected', `${spec.name} closed the connection at once.`, { sent: false })
@@ -255,7 +256,8 @@ function isForgotten(
   }
   if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
   const { rpcCode } = failure
-  if (hasSession && rpcCode === -32001 && /session not found/i.test(message)) return true
+  // A proxy gives on as an answer what the server behind it said with a 404 (python-sdk: -32600).
+  if (hasSession && [-32001, -32600].includes(rpcCode ?? 0) && /session not found/i.test(message)) return true
   if (rpcCode === -32022 && status === 400) return true
   return !isProven && (rpcCode === -32022 || rpcCode === -32601)
 }

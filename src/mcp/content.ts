@@ -42,8 +42,8 @@ function readBlock(block: unknown): ContentPart {
 }
 
 function media(type: MediaPart['type'], data: unknown, mimeType: unknown): MediaPart | null {
-  // Servers leave the padding out, break lines, or write it as a URL holds it.
-  const base64 = typeof data === 'string' ? standardBase64(data) : null
+  // Servers leave the padding out, break lines, write it as a URL holds it, or the whole of a data URL.
+  const base64 = typeof data === 'string' ? standardBase64(data.replace(DATA_URL, '')) : null
   if (base64 === null) return null
   return {
     type,
@@ -51,6 +51,8 @@ function media(type: MediaPart['type'], data: unknown, mimeType: unknown): Media
     data: base64,
   }
 }
+
+const DATA_URL = /^\s*data:[^,]{0,200};base64,/i
 
 const FALLBACK_TYPE = { image: 'image/png', audio: 'audio/wav', file: 'application/octet-stream' } as const
 

@@ -151,7 +151,10 @@ export class Link {
       closing: (work) => this.#track(work),
       ending: this.ending,
     }
-    const connection = await openConnection(spec, context, known, this.patienceMs)
+    const ms = this.patienceMs
+    // Who was late may have been silent to the probe alone, as servers of 2025 are: time is kept to do without.
+    const patience = this.#late === 0 ? { ms } : { ms, probeMs: ms / 2 }
+    const connection = await openConnection(spec, context, known, patience)
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
     if (!this.#isClosed) return held

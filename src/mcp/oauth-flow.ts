@@ -9,6 +9,8 @@ import {
   type OAuthDiscoveryState,
   OAuthError,
   OAuthErrorCode,
+  type OAuthServerInfo,
+  RegistrationRejectedError,
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
@@ -26,6 +28,7 @@ import type {
   McpTokens,
   StepContext,
 } from './oauth.ts'
+import { leniently, TokenlessError, tokenFetch } from './oauth-answers.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -44,14 +47,16 @@ export async function begin(
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
   const known = challenge ?? (await challengeOf(target, context))
-  const desk = deskOf(usableClient(login, redirect_url), { redirect_url, state })
+  const desk = deskOf(givenIn(login), { redirect_url, state })
   // A step up asks for what was granted, too: else it would be lost.
-  const scope = computeScopeUnion(scopeIn(login), known?.scope)
+  const scope = login?.scope ?? computeScopeUnion(scopeIn(login), known?.scope)
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,
       forceReauthorization: true,
-      fetchFn: context.fetch,
+      fetchFn: leniently(context),
+      // `saveDiscoveryState` looks at it.
+      skipIssuerMetadataValidation: true,
       ...(scope ? { scope } : {}),
       ...metadataUrl(known),
     }),
@@ -76,7 +81,7 @@ export async function finish(
   const code = query.get('code')
   if (code === null) {
     // Only the code of an error: its words may come from whoever mixed up two servers (RFC 9207).
-    const told = /^[\w.-]{1,64}$/.exec(query.get('error') ?? '')?.[0]
+    const told = codeIn(query.get('error'))
     throw rejected(target, told ? `it answered ${told}` : 'its answer holds no code')
   }
   const { redirect_url, verifier } = pending
@@ -154,56 +159,19 @@ export async function renew(
   })
 }
 
-/** An answer without an access token. */
-class TokenlessError extends Error {
-  override name = 'TokenlessError'
-  readonly #refresh_token: unknown
-  constructor({ refresh_token }: Record<string, unknown>) {
-    super('the answer holds no access token')
-    this.#refresh_token = refresh_token
-  }
-
-  refreshed(login: McpLogin, tokens: McpTokens): McpLogin | null {
-    const refresh_token = this.#refresh_token
-    return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
-  }
-}
-
-const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
-const isMember = (name: string): boolean => TEXTS.has(name) || name === 'expires_in'
-
-/**
- * Some token endpoints send null for what they leave out, or no token_type. The SDK would refuse the answer,
- * and with it the only tokens there are.
- */
-const tokenFetch =
-  (context: StepContext): StepContext['fetch'] =>
-  async (url, init) => {
-    const response = await context.fetch(url, init)
-    if (init?.method !== 'POST' || !response.ok) return response
-    const text = await response.text()
-    const answer = parseRecord(text)
-    // What stands in the way, or a refusal with status 200: the SDK's to read.
-    const isOfTokens =
-      answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
-    if (!isOfTokens) return new Response(text, { status: response.status })
-    const known = Object.entries(answer).filter(([name, value]) => {
-      if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
-      return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
-    })
-    const tokens = Object.fromEntries(known)
-    if (tokens.access_token === undefined) throw new TokenlessError(tokens)
-    return Response.json({ token_type: 'Bearer', ...tokens })
-  }
-
 /** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
-async function discovered(target: McpLoginTarget, { tokens, metadata }: McpLogin, context: StepContext) {
+async function discovered(target: McpLoginTarget, login: McpLogin, context: StepContext) {
+  const { tokens, metadata } = login
   const inTime = AbortSignal.timeout(context.discoveryMs)
+  const fetch = leniently(context)
   const found = await discoverOAuthServerInfo(target.url, {
-    fetchFn: (url, init) => context.fetch(url, { ...init, signal: inTime }),
+    fetchFn: (url, init) => fetch(url, { ...init, signal: inTime }),
+    skipIssuerMetadataValidation: true,
     ...metadataUrl(metadata ?? null),
   })
-  if (found.resourceMetadata || isSame(tokens?.issuer, found.authorizationServerUrl)) return found
+  assertIssuer(found, login)
+  const guessed = login.issuer ?? found.authorizationServerUrl
+  if (found.resourceMetadata || isSame(tokens?.issuer, guessed)) return found
   throw away(target, new Error('its resource metadata cannot be read'))
 }
 
@@ -214,6 +182,21 @@ const isLess = (
 ): boolean =>
   metadata !== undefined &&
   ((metadata.has_resource && !resourceMetadata) || (metadata.has_issuer && !authorizationServerMetadata))
+
+/**
+ * RFC 8414 3.3, but for a slash at the end: many services write their issuer with one where the server that trusts
+ * them names it without, and both lead to the same metadata. Another issuer only in the owner's own words: who could
+ * claim to be anybody would be sent the codes that are meant for them.
+ */
+function assertIssuer(
+  { authorizationServerUrl, authorizationServerMetadata }: OAuthServerInfo,
+  login: McpLogin,
+) {
+  const issuer = authorizationServerMetadata?.issuer
+  const expected = login.issuer ?? String(authorizationServerUrl)
+  if (issuer !== undefined && !isSame(issuer, expected))
+    throw new IssuerMismatchError('metadata', expected, issuer)
+}
 
 /** As addresses: an issuer whose metadata is missing is known by its URL. */
 const isSame = (one: unknown, other: unknown): boolean =>
@@ -261,6 +244,10 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     },
     redirectToAuthorization(url) {
       desk.authorization_url = url
+      if (url.hostname !== 'accounts.google.com') return
+      // It knows no `offline_access`: a refresh token comes of this alone, and a second one of consent alone.
+      url.searchParams.set('access_type', 'offline')
+      url.searchParams.set('prompt', 'consent')
     },
     saveCodeVerifier(verifier) {
       desk.verifier = verifier
@@ -268,6 +255,7 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     codeVerifier: () => desk.verifier,
     discoveryState: () => desk.discovery,
     saveDiscoveryState(found) {
+      assertIssuer(found, desk.login)
       desk.discovery = found
     },
   }
@@ -281,12 +269,17 @@ function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpL
   return { ...rest, tokens: known, ...(lives ? { expires_at: now() + Number(known.expires_in) * 1000 } : {}) }
 }
 
-/** A client that was registered for another redirect address is no use; one that was given always is. */
-function usableClient(login: McpLogin | null, redirect_url: string): Pick<McpLogin, 'client'> {
-  const client = login?.client
-  if (!client) return {}
-  const registered = client.redirect_uris
-  return Array.isArray(registered) && !registered.includes(redirect_url) ? {} : { client }
+/**
+ * What the owner said of the login service. A client that registered itself does so again with each login: services
+ * forget such clients, and show one that they do not know an error page from which no browser comes back.
+ */
+function givenIn(login: McpLogin | null): McpLogin {
+  const { client, issuer, scope } = login ?? {}
+  return {
+    ...(client && client.redirect_uris === undefined && { client }),
+    ...(issuer !== undefined && { issuer }),
+    ...(scope !== undefined && { scope }),
+  }
 }
 
 const scopeIn = (login: McpLogin | null): string | undefined => {
@@ -299,15 +292,29 @@ const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) 
   return url !== undefined && URL.canParse(url) ? { resourceMetadataUrl: new URL(url) } : {}
 }
 
-/** What the server asks for, where nobody heard it yet: any request without a token is answered with it. */
+/**
+ * What the server asks for, where nobody heard it yet: any request without a token is answered with it. Some
+ * servers say that they know no GET before they ask who it is.
+ */
 async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {
   const headers = { accept: 'application/json, text/event-stream' }
-  const response = await context.fetch(url, { headers }).catch((failure: unknown) => {
-    if (failure instanceof BatonError) throw failure
-    return null
-  })
-  await response?.body?.cancel()
-  return response && challengeIn(response)
+  for (const init of [{ headers }, { ...LIST, headers: { ...headers, ...LIST.headers } }]) {
+    const response = await context.fetch(url, init).catch((failure: unknown) => {
+      if (failure instanceof BatonError) throw failure
+      return null
+    })
+    await response?.body?.cancel()
+    const challenge = response && challengeIn(response)
+    if (challenge || !response) return challenge
+  }
+  return null
+}
+
+/** It begins no session where a server answers it. */
+const LIST = {
+  method: 'POST',
+  headers: { 'content-type': 'application/json' },
+  body: JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'tools/list' }),
 }
 
 /** Runs one step, and turns what is thrown into ours. Nothing of what was sent is in the words. */
@@ -323,23 +330,42 @@ async function step<T>(target: McpLoginTarget, context: StepContext, work: () =>
 
 function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof BatonError) return failure
-  if (failure instanceof IssuerMismatchError) return rejected(target, 'its issuer is not the one expected')
+  if (failure instanceof IssuerMismatchError) return rejected(target, mismatch(failure))
   if (failure instanceof OAuthError) {
-    const code = /^[\w.-]{1,64}$/.exec(failure.code)?.[0] ?? 'an unknown error'
+    const code = codeIn(failure.code) ?? 'an unknown error'
     return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
   }
   if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
+  // Figma's and Cal.com's register those alone whom they know.
+  if (failure instanceof RegistrationRejectedError && failure.status < 500 && failure.status !== 429)
+    return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
+  if (failure instanceof RegistrationRejectedError) return away(target, failure)
   if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
-  if (failure instanceof Error && /dynamic client registration/.test(failure.message)) {
-    return new BatonError(
-      'not_available',
-      `${target.name} lets no client register itself. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
-    )
-  }
+  if (failure instanceof Error && /dynamic client registration/.test(failure.message))
+    return byHand(target, 'lets no client register itself')
   if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
     return rejected(target, 'its metadata is for another server')
   }
   return away(target, failure)
+}
+
+/** A code of an error, and no other words of a stranger. */
+const codeIn = (text: unknown): string | undefined =>
+  typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
+
+const refusal = ({ status, body }: RegistrationRejectedError): string =>
+  [`HTTP ${status}`, codeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
+
+const byHand = (target: McpLoginTarget, why: string) =>
+  new BatonError(
+    'not_available',
+    `${target.name} ${why}. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
+  )
+
+function mismatch({ kind, expected, received }: IssuerMismatchError): string {
+  if (kind !== 'metadata') return 'its issuer is not the one expected'
+  const told = URL.canParse(received ?? '') ? ` (${new URL(received ?? '').href.slice(0, 300)})` : ''
+  return `the metadata of ${expected} is that of another issuer${told}; if that is right, give it as auth.issuer`
 }
 
 const away = (target: McpLoginTarget, cause: unknown) =>

@@ -13,6 +13,10 @@ import type { McpChallenge, McpServerSpec } from './contract.ts'
 export interface McpLogin {
   /** The client that the server's issuer knows us by, registered or given: `client_id`, `client_secret`? … */
   client?: McpClient
+  /** What the login service calls itself, where its owner said so: its metadata must say the same */
+  issuer?: string
+  /** What its owner wants asked for, whatever the server says */
+  scope?: string
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number

@@ -14,6 +14,7 @@ import {
   StreamableHTTPClientTransport,
   type StreamableHTTPClientTransportOptions,
   type Transport,
+  type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
 import { isRecord } from '../chat/json.ts'
 import { challengeIn } from './challenge.ts'
@@ -75,21 +76,26 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** Connects within `budgetMs`; `verdict` saves the probe. Rejects with McpError or what the SDK throws. */
+/** How long an attempt to connect may take in all, and how much of it the probe, where that may be all in vain. */
+export interface Patience {
+  ms: number
+  probeMs?: number
+}
+
+/** Connects within the patience; `verdict` saves the probe. Rejects with McpError or what the SDK throws. */
 export async function negotiate(
   spec: McpServerSpec,
   context: ConnectionContext,
   verdict: Verdict | null,
-  budgetMs: number,
+  { ms, probeMs }: Patience,
 ): Promise<Wire> {
-  const until = performance.now() + budgetMs
-  const attempt = (options: Negotiation): Promise<Wire> =>
-    openWire(spec, context, options, { ms: budgetMs, until })
+  const until = performance.now() + ms
+  const attempt = (options: Negotiation): Promise<Wire> => openWire(spec, context, options, { ms, until })
   if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
   if (spec.transport === 'streamable_http')
-    return attempt({ mode: 'auto' }).catch((error) => {
-      // Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page) instead of refusing it.
+    return attempt({ mode: 'auto', ...(probeMs && { probeMs }) }).catch((error) => {
+      // Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it.
       if (error instanceof ProbeFailedError) return attempt({ mode: 'legacy' })
       throw error
     })
@@ -101,7 +107,7 @@ export async function negotiate(
 }
 
 type Mode = 'auto' | 'legacy' | { pin: string }
-type Negotiation = { mode: Mode; prior?: Verdict }
+type Negotiation = { mode: Mode; prior?: Verdict; probeMs?: number }
 
 /** The server answered the probe with something that says nothing about its revision. */
 class ProbeFailedError extends Error {
@@ -111,11 +117,11 @@ class ProbeFailedError extends Error {
 async function openWire(
   spec: McpServerSpec,
   context: ConnectionContext,
-  { mode, prior }: Negotiation,
+  { mode, prior, probeMs }: Negotiation,
   budget: { ms: number; until: number },
 ): Promise<Wire> {
   const left = Math.max(0, budget.until - performance.now())
-  const wire = createWire(spec, context, mode)
+  const wire = createWire(spec, context, { mode, ...(probeMs && { probe: { timeoutMs: probeMs } }) })
   const exchange = createExchange()
   const { signal } = exchange
   const giveUp = (kind: 'timeout' | 'unavailable', words: string): void => {
@@ -139,7 +145,7 @@ async function openWire(
   } catch (error) {
     exchange.abort()
     context.closing(wire.transport.close().catch(() => {}))
-    if (isUnclearProbe(error, exchange))
+    if (isUnclearProbe(error, exchange, probeMs))
       throw new ProbeFailedError('The probe was not understood', { cause: error })
     throw explain(toMcpError(exchange.failure ?? error, spec, exchange), wire, spec)
   } finally {
@@ -148,8 +154,11 @@ async function openWire(
   }
 }
 
-function isUnclearProbe(error: unknown, exchange: Exchange): boolean {
-  const isProbeError = error instanceof SdkError && error.code === SdkErrorCode.EraNegotiationFailed
+function isUnclearProbe(error: unknown, exchange: Exchange, probeMs: number | undefined): boolean {
+  if (!(error instanceof SdkError)) return false
+  // Nothing else of an attempt has less time than all of it.
+  if (error.code === SdkErrorCode.RequestTimeout) return probeMs !== undefined && !exchange.failure
+  const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
 }
 
@@ -171,7 +180,11 @@ export function explain(
   })
 }
 
-function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode): Wire {
+function createWire(
+  spec: McpServerSpec,
+  context: ConnectionContext,
+  negotiation: VersionNegotiationOptions,
+): Wire {
   const { transport, stdio, http } = createTransport(
     spec,
     context,
@@ -193,7 +206,7 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
       tapped.fail(id, 'too_large', `The server's answer is larger than ${context.maxBytes} bytes.`)
     stdio.onunreadable = (id) => tapped.fail(id, 'protocol', "The server's answer is not valid JSON-RPC.")
   }
-  const client = createClient(context, mode)
+  const client = createClient(context, negotiation)
   client.onerror = (error) => {
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
     if (error instanceof SseError) void client.close().catch(() => {})
@@ -201,10 +214,10 @@ function createWire(spec: McpServerSpec, context: ConnectionContext, mode: Mode)
   return { client, transport, tap: tapped, stdio, http, listed: () => listed }
 }
 
-function createClient(context: ConnectionContext, mode: Mode): Client {
+function createClient(context: ConnectionContext, versionNegotiation: VersionNegotiationOptions): Client {
   const options: ClientOptions = {
     capabilities: context.elicit ? { elicitation: { form: { applyDefaults: true } } } : {},
-    versionNegotiation: { mode },
+    versionNegotiation,
     // Output schemas come from strangers: compiling one can block for seconds, and a mismatch would
     // throw away the result of a tool that has run. No schema is handed to the SDK either (mendPage).
     jsonSchemaValidator: {

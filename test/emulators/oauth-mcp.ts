@@ -27,6 +27,8 @@ export interface McpLogins {
   secrets: string[]
   /** Access tokens handed out so far are refused from now on, and, with `refresh`, cannot be renewed. */
   revoke(options?: { refresh: boolean }): void
+  /** Clients that registered themselves are unknown from now on, and their tokens cannot be renewed. */
+  forget(): void
   /** The next token requests are answered with this status. */
   outage(status: number | null): void
   /** Stands in for the protected resource's metadata. */
@@ -56,6 +58,12 @@ export interface McpLoginsOptions {
   tenant?: string
   /** It gives no refresh tokens */
   refreshless?: boolean
+  /** What it calls itself, if not its address */
+  named?(address: string): string
+  /** Changes the answers to registrations */
+  registered?(answer: Record<string, unknown>): Record<string, unknown>
+  /** The server's metadata stand at this path, which only the refusal of a POST tells */
+  hidden?: string
 }
 
 export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLogins> {
@@ -82,7 +90,10 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const { tenant = '' } = options
-  const issuer = `${origin}${tenant}`
+  const address = `${origin}${tenant}`
+  const issuer = options.named?.(address) ?? address
+  const { hidden, registered = (answer) => answer } = options
+  const resource = hidden ?? '/.well-known/oauth-protected-resource/mcp'
 
   const made: McpLogins = {
     url: `${origin}/mcp`,
@@ -94,6 +105,10 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     revoke({ refresh: isAll } = { refresh: false }) {
       access.clear()
       if (isAll) refresh.clear()
+    },
+    forget() {
+      known.clear()
+      refresh.clear()
     },
     outage(status) {
       outage = status
@@ -121,11 +136,11 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
 
   const PAGES: Record<string, (incoming: IncomingMessage, url: URL, response: ServerResponse) => unknown> = {
     '/mcp': guarded,
-    '/.well-known/oauth-protected-resource/mcp': (_, __, response) =>
+    [resource]: (_, __, response) =>
       json(
         response,
         200,
-        metadata ?? { resource: made.url, authorization_servers: [issuer], scopes_supported: ['tools'] },
+        metadata ?? { resource: made.url, authorization_servers: [address], scopes_supported: ['tools'] },
       ),
     [`/.well-known/oauth-authorization-server${tenant}`]: (_, __, response) =>
       json(response, 200, {
@@ -156,7 +171,8 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
   function guarded(incoming: IncomingMessage, _: URL, response: ServerResponse): void {
     const grant = access.get(/^Bearer (.+)$/.exec(incoming.headers.authorization ?? '')?.[1] ?? '')
     if (!grant) {
-      const where = `${origin}/.well-known/oauth-protected-resource/mcp`
+      if (hidden !== undefined && incoming.method === 'GET') return void response.writeHead(405).end()
+      const where = `${origin}${resource}`
       response.setHeader('www-authenticate', `Bearer resource_metadata="${where}", scope="tools"`)
       return void response.writeHead(401).end()
     }
@@ -181,7 +197,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     const client_secret = secret('client-secret')
     made.clients.push({ ...asked, client_id })
     known.set(client_id, { redirect_uris: asked.redirect_uris, secret: client_secret })
-    json(response, 201, { ...asked, client_id, client_secret, client_secret_expires_at: 0 })
+    json(response, 201, registered({ ...asked, client_id, client_secret, client_secret_expires_at: 0 }))
   }
 
   /** Everybody agrees at once, and is a new user. */
@@ -234,11 +250,13 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     const proof = createHash('sha256')
       .update(form.get('code_verifier') ?? '')
       .digest('base64url')
+    // Without metadata of the resource there is none to name.
+    const named = instead.get(resource)?.status === 404 ? null : made.url
     const fits =
       found?.challenge === proof &&
       found.redirect_uri === form.get('redirect_uri') &&
-      found.resource === made.url &&
-      form.get('resource') === made.url
+      found.resource === named &&
+      form.get('resource') === named
     return fits ? { user: found.user, client_id: found.client_id } : null
   }
 

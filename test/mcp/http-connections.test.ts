@@ -21,6 +21,7 @@ const LOSSES: Record<string, (exchange: Exchange) => void> = {
   'the official one': ({ fail }) => fail(-32000, 'Bad Request: Server not initialized', 400),
   '422': ({ status }) => status(422, {}, 'Unexpected message, expect initialize request'),
   'an answer': ({ fail }) => fail(-32001, 'Session not found'),
+  'an answer of a proxy': ({ fail }) => fail(-32600, 'Session not found'),
 }
 
 t.test('a lost session is opened anew and each call is run once', async (t) => {
@@ -301,6 +302,19 @@ t.test(
   },
 )
 
+t.test('announcements are heard where the address leads to another of the same server', async (t) => {
+  const rig = await startRig(t)
+  rig.on('GET', ({ status, request, stream }) => {
+    if (request.url === '/mcp') return status(307, { location: '/mcp/' })
+    stream().send({ method: 'notifications/tools/list_changed' })
+  })
+  const mcp = door(t)
+  const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
+  await list(mcp, specOf(rig))
+  mcp.interest(specOf(rig), 60_000)
+  t.equal(await heard, 'server:1')
+})
+
 t.test('an unused connection is closed though the clock was set back', async (t) => {
   const rig = await startRig(t, 'legacy', 's')
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
@@ -317,7 +331,7 @@ t.test('a server that takes too long is given longer with each attempt', async (
   rig.on('tools/list', ({ reply }) => void setTimeout(() => reply({ tools: [TOOL] }), 600))
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
   t.match(await list(mcp, specOf(rig)), { tools: [TOOL] })
-  rig.on('server/discover', () => {})
+  for (const method of ['server/discover', 'initialize']) rig.on(method, () => {})
   const other = specOf(rig, { key: 'server:2' })
   for (const ms of [400, 800, 1_000])
     await fails(t, list(mcp, other), { kind: 'timeout', message: new RegExp(` ${ms} ms`) })

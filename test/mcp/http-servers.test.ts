@@ -305,3 +305,12 @@ t.test('a server that chokes on the probe is asked the old way', async (t) => {
   await fails(t, list(door(t), specOf(rig)), { kind: 'unavailable' })
   t.equal(rig.count('initialize'), 0, 'an outage says nothing of the revision')
 })
+
+t.test('a server that is silent to the probe is asked the old way at the next attempt', async (t) => {
+  const rig = await startRig(t)
+  rig.on('server/discover', () => {})
+  const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  t.equal(rig.count('initialize'), 0, 'the first time it may just be slow')
+  t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
+})

@@ -1,0 +1,62 @@
+/**
+ * What login services answer, as the SDK's client takes it: it throws an answer away for one member, and with that
+ * of a token endpoint the only tokens there are.
+ */
+import { parseRecord } from '../chat/json.ts'
+import type { McpLogin, McpTokens, StepContext } from './oauth.ts'
+
+/**
+ * Some services write null or an empty text for what they leave out, and some answer a registration with no more
+ * than they made of it (RFC 7591 3.2.1 wants all of it). The SDK refuses either.
+ */
+export const leniently =
+  (context: StepContext): StepContext['fetch'] =>
+  async (url, init) => {
+    const response = await context.fetch(url, init)
+    if (!response.ok) return response
+    const text = await response.text()
+    const answer = parseRecord(text)
+    if (answer === null) return new Response(text, { status: response.status })
+    const said = Object.entries(answer).filter(([, value]) => value !== null && value !== '')
+    const asked = typeof init?.body === 'string' ? parseRecord(init.body) : null
+    return Response.json({ ...asked, ...Object.fromEntries(said) }, { status: response.status })
+  }
+
+/** An answer without an access token. */
+export class TokenlessError extends Error {
+  override name = 'TokenlessError'
+  readonly #refresh_token: unknown
+  constructor({ refresh_token }: Record<string, unknown>) {
+    super('the answer holds no access token')
+    this.#refresh_token = refresh_token
+  }
+
+  refreshed(login: McpLogin, tokens: McpTokens): McpLogin | null {
+    const refresh_token = this.#refresh_token
+    return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
+  }
+}
+
+const TEXTS = new Set(['access_token', 'refresh_token', 'token_type', 'scope', 'id_token'])
+const isMember = (name: string): boolean => TEXTS.has(name) || name === 'expires_in'
+
+/** Some token endpoints send null for what they leave out, or no token_type. */
+export const tokenFetch =
+  (context: StepContext): StepContext['fetch'] =>
+  async (url, init) => {
+    const response = await context.fetch(url, init)
+    if (init?.method !== 'POST' || !response.ok) return response
+    const text = await response.text()
+    const answer = parseRecord(text)
+    // What stands in the way, or a refusal with status 200: the SDK's to read.
+    const isOfTokens =
+      answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
+    if (!isOfTokens) return new Response(text, { status: response.status })
+    const known = Object.entries(answer).filter(([name, value]) => {
+      if (TEXTS.has(name)) return typeof value === 'string' && value !== ''
+      return name === 'expires_in' ? Number(value ?? Number.NaN) >= 0 : value !== null
+    })
+    const tokens = Object.fromEntries(known)
+    if (tokens.access_token === undefined) throw new TokenlessError(tokens)
+    return Response.json({ token_type: 'Bearer', ...tokens })
+  }

@@ -1,0 +1,151 @@
+/** Logins at services that forget clients, say little, write nulls, or call themselves something else. */
+import t from 'tap'
+import { sealConnector } from '../../src/credentials/connector-secret.ts'
+import type { McpLogins } from '../emulators/oauth-mcp.ts'
+import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
+
+const { store, vault, bench } = await connectorWorld(t)
+
+const SERVICE = '/.well-known/oauth-authorization-server'
+const RESOURCE = '/.well-known/oauth-protected-resource/mcp'
+
+/** A document, with some of it changed. */
+async function retell(guarded: McpLogins, path: string, change: object): Promise<void> {
+  const document = (await (await fetch(`${guarded.origin}${path}`)).json()) as object
+  guarded.instead(path, { status: 200, body: JSON.stringify({ ...document, ...change }) })
+}
+
+t.test('a service that forgot the client is told of a new one at the next login', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  await logIn()
+  guarded.forget()
+  await logIn()
+  guarded.forget()
+  const logins = replica()
+  time.ahead = 601_000
+  await t.rejects(logins.authFor(await read()).token(), { message: /needs a login/ })
+  await logIn(logins)
+  t.ok(await logins.authFor(await read()).token())
+})
+
+t.test('whoever may not register is told to do so by hand, and an outage is none', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, read } = await bench(t, guarded)
+  const begin = async () => replica().begin(ANN, await read())
+  guarded.instead('/register', { status: 403, body: 'Forbidden' })
+  await t.rejects(begin(), {
+    code: 'not_available',
+    message: /register itself \(HTTP 403\).*auth\.client_id/,
+  })
+  guarded.instead('/register', { status: 400, body: '{"error":"invalid_redirect_uri"}' })
+  await t.rejects(begin(), { message: /\(HTTP 400, invalid_redirect_uri\)/ })
+  guarded.instead('/register', { status: 503 })
+  await t.rejects(begin(), { code: 'upstream_overloaded' })
+})
+
+t.test(
+  'nulls and empty texts say nothing, and a registration may answer with its client alone',
+  async (t) => {
+    const registered = ({ client_id, client_secret }: Record<string, unknown>) => ({
+      client_id,
+      client_secret,
+      grant_types: null,
+      client_uri: '',
+    })
+    const guarded = await guardedServer(t, { expires_in: 600, registered })
+    const { replica, logIn, time, read } = await bench(t, guarded)
+    await retell(guarded, RESOURCE, { resource_name: null, jwks_uri: '' })
+    await retell(guarded, SERVICE, { scopes_supported: null, service_documentation: '' })
+    await logIn()
+    time.ahead = 590_000
+    t.ok(
+      await replica()
+        .authFor(await read())
+        .token(),
+    )
+    t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
+  },
+)
+
+t.test('a slash at the end makes no other issuer', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, named: (address) => `${address}/` })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  await logIn()
+  time.ahead = 590_000
+  t.ok(
+    await replica()
+      .authFor(await read())
+      .token(),
+  )
+  t.equal(guarded.grants.refresh_token, 1)
+})
+
+t.test('a service is called what its metadata’s address says, or its owner', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, named: () => 'https://cf.mcp.test' })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const tell = async (issuer: string) => {
+    const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
+    await store.connectors.update(ANN, await read(), { secret })
+  }
+  const begin = async () => replica().begin(ANN, await read())
+  const another = /another issuer \(https:\/\/cf\.mcp\.test\/\); if that is right, give it as auth\.issuer/
+  await t.rejects(begin(), { code: 'upstream_rejected', message: another })
+  await tell('https://other.test')
+  await t.rejects(begin(), { code: 'upstream_rejected', message: another })
+  t.same(guarded.clients, [], 'nobody registers there')
+
+  await tell('https://cf.mcp.test')
+  for (const metadata of ['', 'none of the resource']) {
+    // Then the service is looked for at the server itself.
+    if (metadata !== '') guarded.instead(RESOURCE, { status: 404 })
+    await logIn()
+    time.ahead += 590_000
+    t.ok(
+      await replica()
+        .authFor(await read())
+        .token(),
+      metadata,
+    )
+  }
+  t.same(guarded.grants, { authorization_code: 2, refresh_token: 2 })
+})
+
+t.test('a challenge is heard where the server knows no GET', async (t) => {
+  const guarded = await guardedServer(t, { hidden: '/metadata' })
+  const { replica, logIn, read } = await bench(t, guarded)
+  await logIn()
+  t.ok(
+    await replica()
+      .authFor(await read())
+      .token(),
+  )
+})
+
+t.test('Google is asked for a refresh token in its own words', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, read } = await bench(t, guarded)
+  const asked = async () => {
+    const { authorization_url } = await replica().begin(ANN, await read())
+    return new URL(authorization_url).searchParams
+  }
+  t.equal((await asked()).get('access_type'), null)
+  await retell(guarded, SERVICE, { authorization_endpoint: 'https://accounts.google.com/o/oauth2/v2/auth' })
+  t.match(Object.fromEntries(await asked()), { access_type: 'offline', prompt: 'consent', scope: 'tools' })
+})
+
+t.test('what the owner wants asked for stands in place of the server’s words', async (t) => {
+  const guarded = await guardedServer(t)
+  const { replica, logIn, read } = await bench(t, guarded)
+  const oauth = { scope: 'tools:read profile' }
+  await store.connectors.update(ANN, await read(), {
+    secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth }),
+  })
+  const asked = async () => {
+    const { authorization_url } = await replica().begin(ANN, await read())
+    return new URL(authorization_url).searchParams.get('scope')
+  }
+  t.equal(await asked(), oauth.scope)
+  await logIn()
+  t.equal(await asked(), oauth.scope, 'at each login')
+})
