@@ -101,7 +101,14 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))
     const deployments = createDeployments(DEPLOYMENTS, config)
     const llm = owned(
-      createLlm({ baseUrl: deployments.baseUrl, limits: config.limits, version: VERSION, metrics, log }),
+      createLlm({
+        baseUrl: deployments.baseUrl,
+        limits: config.limits,
+        forwardProxy: config.forwardProxy,
+        version: VERSION,
+        metrics,
+        log,
+      }),
     )
     const mcp = owned(
       createMcp({
@@ -123,7 +130,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     const specFor = (connector: Connector) =>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
     const table = createLoginTable(LOGINS, config)
-    const oauth = owned(createOAuthHttp({ version: VERSION }))
+    const oauth = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
     const refresher = owned(createRefresher({ store, vault, table, http: oauth, log }))
     const credentials = createCredentials({
       store,

@@ -5,11 +5,12 @@
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup as dnsLookup } from 'node:dns/promises'
-import { isIP, type LookupFunction } from 'node:net'
+import { isIP, type LookupFunction, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
 import { BatonError, invalid } from './errors.ts'
+import { PATIENT } from './outbound.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
@@ -211,7 +212,46 @@ function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.
       (error: NodeJS.ErrnoException) => callback(error, ''),
     )
   }
-  return buildConnector({ timeout: CONNECT_TIMEOUT_MS, lookup })
+  const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
+  return (options, callback) =>
+    connect(options, (...[error, socket]) => {
+      if (error) return callback(error, null)
+      // Before undici's own listeners, which it adds next.
+      for (const end of ['end', 'error', 'close']) socket.on(end, letGoOn)
+      callback(null, socket)
+    })
+}
+
+/** Of undici's parser, which its socket carries. */
+interface Parser {
+  /** The answer's reader has fallen behind */
+  paused: boolean
+  /** Null once it is freed */
+  ptr: number | null
+  llhttp: { llhttp_resume(ptr: number): void }
+  execute(chunk: Uint8Array): void
+}
+
+/**
+ * An answer's connection that ends, or is reset, while its reader is behind fails an assertion of undici 7 that nobody can
+ * catch: any server could end the process so (nodejs/undici#5360; mended in undici 8, which needs Node 22). So the
+ * parser takes what is left, as it does there; the caps on bodies hold what it gives.
+ */
+function letGoOn(this: Socket): void {
+  const key = Object.getOwnPropertySymbols(this).find(({ description }) => description === 'parser')
+  const parser = key && (this as unknown as Record<symbol, Parser | null>)[key]
+  if (!parser?.paused || parser.ptr === null) return
+  const resume = (ptr: number) => {
+    parser.llhttp.llhttp_resume(ptr)
+    parser.paused = false
+  }
+  let rest: Uint8Array
+  do {
+    resume(parser.ptr)
+    rest = this.read() ?? new Uint8Array()
+    parser.execute(rest)
+  } while (parser.paused && rest.length > 0)
+  if (parser.paused) resume(parser.ptr)
 }
 
 /** Follows redirects that keep origin and method; one that leads elsewhere is refused, not handed out. */

@@ -158,7 +158,8 @@ interface Paced {
 function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Paced {
   const { raw } = reply
   reply
-    .header('cache-control', 'no-store')
+    // Proxies that compress (Next.js, Express, webpack's) hold small frames back until they have a block full.
+    .header('cache-control', 'no-store, no-transform')
     .header('x-accel-buffering', 'no')
     .type('text/event-stream; charset=utf-8')
     .hijack()

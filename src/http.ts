@@ -69,6 +69,9 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     exposeHeadRoutes: false,
     schemaController: { compilersFactory: NO_COMPILERS },
     requestTimeout: 300_000,
+    // Longer than any balancer keeps an idle connection (Google's 600 s, 620 s as docs/operations.md has it): one that
+    // closes first, as a request sets out, is answered with a 502 of the balancer's.
+    keepAliveTimeout: 650_000,
     // While it closes, what still comes is answered as usual, in the usual shape.
     return503OnClosing: false,
     genReqId: ({ headers }) => requestId(headers),

@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import { Agent, type Dispatcher } from 'undici'
+import type { Dispatcher } from 'undici'
 import type { ModelEvent } from './chat/event.ts'
 import type { Usage } from './chat/message.ts'
 import type { Config } from './config/config.ts'
@@ -17,6 +17,7 @@ import { createModels, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
 import { scrubber } from './llm/scrub.ts'
 import { logEnd } from './log.ts'
+import { type ForwardProxy, upstreamAgent } from './outbound.ts'
 import type {
   CredentialFacts,
   CredentialSecret,
@@ -81,6 +82,7 @@ export interface LlmDeps {
     Config['limits'],
     'upstreamConnections' | 'connectTimeoutMs' | 'firstByteTimeoutMs' | 'idleTimeoutMs'
   >
+  forwardProxy?: ForwardProxy | null
   version: string
   metrics: Pick<Metrics, 'modelCallEnded' | 'modelRetried'>
   log: Logger
@@ -138,7 +140,7 @@ export function createLlm(deps: LlmDeps): Llm {
   const now = deps.now ?? (() => performance.now())
   const random = deps.random ?? Math.random
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
-  const dispatcher = deps.dispatcher ?? newAgent(limits)
+  const dispatcher = deps.dispatcher ?? newAgent(deps)
   const userAgent = `baton/${deps.version}`
 
   const headersFor = (
@@ -339,8 +341,8 @@ const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'applicati
 const MASKED: CredentialSecret = { api_key: '***', access_token: '***' }
 
 /** TCP_NODELAY is undici's own default; no pipelining, since every answer is a long stream. */
-const newAgent = (limits: LlmDeps['limits']) =>
-  new Agent({
+const newAgent = ({ limits, forwardProxy = null }: LlmDeps) =>
+  upstreamAgent(forwardProxy, {
     connections: limits.upstreamConnections,
     connectTimeout: limits.connectTimeoutMs,
     keepAliveTimeout: KEEP_ALIVE_MS,

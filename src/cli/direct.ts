@@ -36,7 +36,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
     await store.close()
     throw failure
   }
-  const http = createOAuthHttp({ version: VERSION })
+  const http = createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy })
   const logins = loginsOf(config, store, vault, http)
   const caller = { owner: owner ?? (config.auth === 'off' ? 'local' : 'admin'), admin: true }
   const scope = owner === null ? EVERYONE : { owner, admin: false }

@@ -96,14 +96,19 @@ function judge({ id, provider, state, reason }: CredentialView, report: Report):
 }
 
 /** Any answer at all means that it can be reached. */
-async function checkProviders({ baseUrls }: Config, report: Report): Promise<void> {
+async function checkProviders({ baseUrls, forwardProxy }: Config, report: Report): Promise<void> {
+  const { request } = await import('undici')
+  const { upstreamAgent } = await import('../outbound.ts')
+  const dispatcher = upstreamAgent(forwardProxy, {})
   for (const [name, url] of Object.entries(baseUrls)) {
     try {
-      const { status } = await fetch(url, { redirect: 'manual', signal: AbortSignal.timeout(ONLINE_MS) })
-      report.ok(`${name} at ${url} answers (HTTP ${status})`)
+      const { statusCode, body } = await request(url, { dispatcher, signal: AbortSignal.timeout(ONLINE_MS) })
+      await body.dump()
+      report.ok(`${name} at ${url} answers (HTTP ${statusCode})`)
     } catch (failure) {
       const why = whyNot(failure)
       report.bad(`${name} at ${url} cannot be reached (${why}). Check the network and its base URL setting.`)
     }
   }
+  await dispatcher.destroy()
 }

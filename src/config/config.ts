@@ -36,6 +36,8 @@ export interface Config {
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null
+  /** What requests to providers go through; `except`: hosts and domains, separated by commas */
+  forwardProxy: { url: string; except: string } | null
   /** Upstream roots by deployment base, without a trailing slash */
   baseUrls: {
     openai: string

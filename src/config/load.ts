@@ -146,8 +146,8 @@ function providerProblems(content: FileContent): Problem[] {
 
 /** Variable before file before default. An unfit value is left out. */
 function readSettings(env: Env, file: Record<string, unknown>, problems: Problem[]): Partial<SettingValues> {
-  const values = Object.entries(SETTINGS).flatMap(([key, setting]) => {
-    const fromEnv = env[setting.name]?.trim() || null
+  const values = Object.entries<Setting<unknown>>(SETTINGS).flatMap(([key, setting]) => {
+    const fromEnv = env[setting.name]?.trim() || env[setting.also ?? '']?.trim() || null
     const fromFile = fileText(file[key])
     const path = fromEnv === null && fromFile !== null ? key : setting.name
     const before = problems.length
@@ -248,6 +248,7 @@ function assemble(
     stdioIsolation: values.stdio_isolation,
     enableOauth: values.enable_oauth,
     encryptionKeys: values.encryption_keys,
+    forwardProxy: values.https_proxy === null ? null : { url: values.https_proxy, except: values.no_proxy },
     baseUrls: {
       openai: values.openai_base_url,
       chatgpt: values.chatgpt_base_url,

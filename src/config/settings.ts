@@ -14,6 +14,8 @@ export type ProviderId = (typeof PROVIDER_IDS)[number]
 export interface Setting<T> {
   /** The environment variable */
   name: string
+  /** … as many programs write it, too */
+  also?: string
   /** As one would write it; null: not set */
   fallback: string | null
   meaning: string
@@ -118,6 +120,13 @@ const connection = (...protocols: string[]) => {
     if (protocols.includes(parsed(value, remedy).protocol)) return value
     throw new UnfitValue(`must begin with ${words}`)
   }
+}
+
+/** As other programs take it: the scheme may be left out. */
+const forwardProxy = (value: string): string => {
+  const url = parsed(value.includes('://') ? value : `http://${value}`)
+  if (/^https?:$/.test(url.protocol)) return url.href
+  throw new UnfitValue('must begin with http:// or https://')
 }
 
 const origins = (value: string): string[] =>
@@ -282,6 +291,23 @@ export const SETTINGS = {
     '`id:base64[,id:base64…]`, 32 bytes each; the first encrypts, all decrypt. Required with DATABASE_URL; ' +
       'embedded, a key file in the data folder is made when it is not set.',
   ),
+  https_proxy: {
+    ...optional(
+      'HTTPS_PROXY',
+      forwardProxy,
+      'Forward proxy for requests to providers and their logins. Connectors are reached without it.',
+    ),
+    also: 'https_proxy',
+  },
+  no_proxy: {
+    ...required(
+      'NO_PROXY',
+      '',
+      text,
+      'Hosts and domains that HTTPS_PROXY is not for, separated by commas; loopback hosts never need it.',
+    ),
+    also: 'no_proxy',
+  },
   openai_base_url: required(
     'BATON_OPENAI_BASE_URL',
     'https://api.openai.com/v1',

@@ -3,10 +3,11 @@
  * small answer, no redirects, a time limit for the whole. No retries: a refresh token may be spent by the
  * first try, whatever came of it.
  */
-import { Agent, type Dispatcher, request } from 'undici'
+import { type Dispatcher, request } from 'undici'
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
+import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
 import type { LoginRow } from './login-table.ts'
 
 export interface OAuthHttp {
@@ -20,6 +21,7 @@ export interface OAuthHttp {
 
 export interface OAuthHttpDeps {
   version: string
+  forwardProxy?: ForwardProxy | null
   /** Absent: its own pool of connections */
   dispatcher?: Dispatcher
   timeoutMs?: number
@@ -28,8 +30,9 @@ export interface OAuthHttpDeps {
 /** Token answers are a few KiB. */
 const MAX_BODY = 1 << 20
 
-export function createOAuthHttp({ version, dispatcher, timeoutMs = 15_000 }: OAuthHttpDeps): OAuthHttp {
-  const pool = dispatcher ?? new Agent({ connections: 8, keepAliveTimeout: 30_000 })
+export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
+  const { version, forwardProxy = null, dispatcher, timeoutMs = 15_000 } = deps
+  const pool = dispatcher ?? upstreamAgent(forwardProxy, { connections: 8, keepAliveTimeout: 30_000 })
   return {
     async send(call) {
       try {

@@ -5,7 +5,7 @@ import { createPresence } from '../log.ts'
 import { createAudit } from './audit.ts'
 import { createConnectors } from './connectors.ts'
 import { createCredentials } from './credentials.ts'
-import { type Db, QueryFailure } from './db.ts'
+import type { Db } from './db.ts'
 import { openEmbedded } from './embedded.ts'
 import { createExecutions } from './executions.ts'
 import { createKeys } from './keys.ts'
@@ -83,9 +83,7 @@ function watched(db: Db, log: Logger): Db {
 
 /** For whoever starts Baton: where it looked and what to do, without the URL's password. */
 function atServer(url: string, thrown: unknown): unknown {
-  // No such user or password, no such database.
-  const isRefused = thrown instanceof QueryFailure && /^(28|3D)/.test(thrown.code)
-  if (!isRefused && !isUnavailable(thrown)) return thrown
+  if (!isUnavailable(thrown)) return thrown
   const { hostname, port, pathname, searchParams } = new URL(url)
   const host = hostname || searchParams.get('host') || 'localhost'
   return new BatonError(

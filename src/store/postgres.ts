@@ -22,7 +22,9 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
     // A new connection has to compile the schema's functions again: keep them.
     idleTimeoutMillis: 600_000,
     query_timeout: patience.answerMs,
+    // Asked this often, connections stay open through balancers and firewalls that forget what was silent for minutes.
     keepAlive: true,
+    keepAliveInitialDelayMillis: 60_000,
     application_name: 'baton',
     onConnect: (client) => client.query(ISOLATION),
   })
@@ -31,8 +33,9 @@ export function openPostgres(url: string, size: number, patience = PATIENCE): Db
   pool.on('connect', (client) => void client.on('error', () => {}))
 
   async function withClient<T>(work: (queries: Queries) => Promise<T>): Promise<T> {
-    const client = await pool.connect().catch((err: unknown) => {
-      throw failure(err)
+    // Whatever the words: a password that was changed, a pooler that is full (XX000), a database that is being restored.
+    const client = await pool.connect().catch((err: Error) => {
+      throw unavailable(err.message, err)
     })
     // pool.query() would throw the connection away for any error, a violated constraint included.
     let isBroken = false

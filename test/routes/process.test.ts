@@ -22,6 +22,7 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   })
   t.equal(draining.headers['retry-after'], '1')
   t.match(await call('HEAD', '/healthz'), { status: 200, text: '' })
+  t.ok(g.app.server.keepAliveTimeout > 620_000, 'a balancer is to close an idle connection first')
   const metrics = await call('GET', '/metrics')
   t.match(metrics.text, /baton_http_requests_total\{method="GET",route="\/healthz",status="200"\} 1/)
   const document = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })

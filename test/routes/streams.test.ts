@@ -16,7 +16,7 @@ t.test('the head leaves before there is any event', async (t) => {
   t.equal(stream.statusCode, 200)
   t.match(stream.headers, {
     'content-type': 'text/event-stream; charset=utf-8',
-    'cache-control': 'no-store',
+    'cache-control': 'no-store, no-transform',
     'x-accel-buffering': 'no',
     'x-request-id': /^req_/,
   })

@@ -1,7 +1,7 @@
 /** The store on a PostgreSQL server: its connections, and what only several of them show. */
 
 import { once } from 'node:events'
-import { type AddressInfo, createServer } from 'node:net'
+import { type AddressInfo, createServer, Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
@@ -62,6 +62,27 @@ t.test('a server that cannot be used is named, with what to do and without the p
     `PostgreSQL at 127.0.0.1:${port} (database chats) cannot be used. Start it, or correct DATABASE_URL. password authentication failed for user "me"`,
   )
 })
+
+t.test(
+  'whoever refuses a connection is away, whatever the words, and connections are kept alive',
+  async (t) => {
+    const kept = t.capture(Socket.prototype, 'setKeepAlive', Socket.prototype.setKeepAlive)
+    for (const [code, words] of [
+      ['XX000', 'MaxClientsInSessionMode: max clients reached'],
+      ['28P01', 'password authentication failed for user "me"'],
+      ['3D000', 'database "chats" does not exist'],
+    ] as const) {
+      const port = await refusingServer(t, code, words)
+      const db = openPostgres(`postgres://me:hunter2@127.0.0.1:${port}/chats`, 1)
+      t.teardown(() => db.close())
+      const thrown = await rejection(db.query('select 1'))
+      t.match(thrown, { code: 'unavailable' }, code)
+      t.match(inFull(thrown), words)
+    }
+    // A balancer forgets a connection after some minutes of silence (Azure 4, AWS 6); the kernel would ask after two hours.
+    t.match(kept()[0]?.args, [true, 60_000])
+  },
+)
 
 const url = process.env.TEST_DATABASE_URL
 const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
