@@ -100,7 +100,9 @@ export function createExecutions(db: Db, parts: Parts): Executions {
           `with gone as (
              delete from execution where id in (
                select id from execution e where state = 'settled' and ended_at < now() - make_interval(secs => $1)
-                  and not exists (select from turn where id = e.turn_id and ended_at is null)
+                  and not exists (
+                    select from turn where id = e.turn_id and state in ('queued', 'running', 'awaiting_input')
+                  )
                 order by ended_at limit ${PRUNED_AT_ONCE}
              ) returning 1
            )
@@ -124,8 +126,8 @@ const GROUPS = {
   session: 'session_id::text',
 } as const
 
-/** As it is shown; of a call that has not started, when it was asked for. */
-const START = `date_trunc('milliseconds', coalesce(started_at, created_at))`
+/** Of a call that has not started, when it was asked for: as the index `execution_start` has it. */
+const START = 'coalesce(started_at, created_at)'
 
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
   if (!(await value<boolean>(db, text, params))) throw new StaleOwner()
@@ -143,7 +145,10 @@ function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): str
   add((param) => `turn_id = ${param}`, filter.turn_id)
   add((param) => `tool = ${param}`, filter.tool)
   add((param) => `outcome = ${param}`, filter.outcome)
-  add((param) => `${START} >= ${param}::timestamptz`, filter.since)
-  add((param) => `${START} <= ${param}::timestamptz`, filter.until)
+  // It is shown in milliseconds, and is found by what is shown.
+  const since = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz + interval '0.999 ms')`
+  const until = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz) + interval '1 ms'`
+  add((param) => `${START} >= ${since(param)}`, filter.since)
+  add((param) => `${START} < ${until(param)}`, filter.until)
   return all.join(' and ')
 }

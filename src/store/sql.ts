@@ -6,6 +6,10 @@ import type { AuditEntry, Scope } from './store.ts'
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
 export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : scope.owner)
 
+/** The same in a list, where it must name the index: `$n` is what `visibleTo` gives. */
+export const seenBy = (scope: Scope, n: number): string =>
+  scope.admin ? `$${n}::text is null` : `owner = $${n}`
+
 /** A statement that returns the row that it changes, with the audit's entry of that. */
 export function noted(text: string, params: readonly Param[], entry?: AuditEntry): [string, Param[]] {
   if (!entry) return [text, [...params]]
