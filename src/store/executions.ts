@@ -57,7 +57,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
                 percentile_cont(0.95) within group (order by duration_ms) as p95_ms,
                 max(duration_ms) as max_ms
            from execution where state = 'settled' and ${conditions(scope, filter, params)}
-          group by 1 order by 2 desc, 1`,
+          group by 1 order by 2 desc, 1 limit ${MOST_GROUPS}`,
         params,
       )
     },
@@ -118,6 +118,9 @@ export function createExecutions(db: Db, parts: Parts): Executions {
 
 /** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */
 const PRUNED_AT_ONCE = 5000
+
+/** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */
+const MOST_GROUPS = 1000
 
 /** A built-in tool has no connector: their group has the name `builtin`. */
 const GROUPS = {

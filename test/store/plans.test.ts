@@ -182,6 +182,9 @@ async function plansTest(t: Test, plain: Db) {
   await store.executions.prune(60)
   for (const statement of asked.filter(({ text }) => !/^(begin|commit|rollback)/.test(text)))
     t.strictSame(await widthOf(plain, statement), [], statement.text.replace(/\s+/g, ' '))
+  await plain.query(`update execution set state = 'settled', duration_ms = 1`)
+  const groups = await store.executions.stats(EVERYONE, 'session', {})
+  t.equal(groups.length, STRANGERS, 'no more are told, though there are')
   await store.close()
 }
 
