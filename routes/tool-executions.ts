@@ -118,7 +118,15 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   )
   app.get(
     '/tool-executions/stats',
-    { schema: { tags, summary: 'Counts and durations', querystring: Grouping, response: { 200: Stats } } },
+    {
+      schema: {
+        tags,
+        summary: 'Counts and durations',
+        description: 'Of the 1,000 tools, connectors or sessions with the most calls.',
+        querystring: Grouping,
+        response: { 200: Stats },
+      },
+    },
     async ({ caller, query }) => ({
       data: await store.executions.stats(caller, query.group_by ?? 'tool', query),
     }),

@@ -47,7 +47,8 @@ export class Link {
   #connecting: Promise<Held> | null = null
   #channel: Channel | null = null
   #verdict: { value: Verdict; until: number } | null = null
-  #lastError: McpError | null = null
+  /** In words: the error itself holds its stack, and with it the client and the transport of its attempt */
+  #lastError: Pick<McpError, 'kind' | 'message'> | null = null
   #timeouts = 0
   /** Attempts that took too long since one was quick */
   #late = 0
@@ -209,7 +210,7 @@ export class Link {
   /** Books a failure. Calls do not count for the back-off: many of them share one cause. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
     if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
-    this.#lastError = error
+    this.#lastError = { kind: error.kind, message: error.message }
     if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
     if (what === 'attempt' && error.kind === 'timeout') this.#late++
     if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()

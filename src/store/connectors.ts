@@ -4,7 +4,7 @@ import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
-import { setList, visibleTo } from './sql.ts'
+import { seenBy, setList, visibleTo } from './sql.ts'
 import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** As SQL gives it: connector_json in the schema. */
@@ -101,21 +101,33 @@ function rows(db: Db) {
     },
     get: (scope, id) =>
       one(db, `select connector_json(c) from connector c where id = $1 and ${SEEN}`, [id, visibleTo(scope)]),
-    find: (scope, idOrName) =>
+    find: ({ owner }, idOrName) =>
       one(
         db,
-        `select connector_json(c) from connector c where (id = $1 or name = $1) and ${SEEN}
-          order by id <> $1, origin = 'api' and owner <> $3, origin = 'config', id limit 1`,
-        [idOrName, visibleTo(scope), scope.owner],
+        `select found from (
+           select 1 as place, connector_json(c) as found from connector c
+            where id = $1 and (owner = $2 or origin = 'config')
+           union all
+           select 2, connector_json(c) from connector c where origin = 'api' and owner = $2 and name = $1
+           union all
+           select 3, connector_json(c) from connector c where origin = 'config' and name = $1
+         ) all_ways order by place limit 1`,
+        [idOrName, owner],
       ),
     /** The configuration's are the oldest, whatever their ids: they were there before any caller. */
     async list(scope, page) {
       const [, origin = null, after = null] = PLACE.exec(readCursor('connectors', page, PLACE) ?? '') ?? []
       const found = await values<StoredConnector>(
         db,
-        `select connector_json(c) from connector c
-          where ($1::text is null or (origin = 'api', id) < ($4::text = 'api', $1)) and ${SEEN}
-          order by origin = 'api' desc, id desc limit $3`,
+        `select found from (
+           (select connector_json(c) as found, 1 as place, id from connector c
+             where origin = 'api' and ${seenBy(scope, 2)} and ($1::text is null or $4::text = 'api' and id < $1)
+             order by id desc limit $3)
+           union all
+           (select connector_json(c), 0, id from connector c
+             where origin = 'config' and ($1::text is null or $4::text = 'api' or id < $1)
+             order by id desc limit $3)
+         ) seen order by place desc, id desc limit $3`,
         [after, visibleTo(scope), page.limit + 1, origin],
       )
       return toPage('connectors', page, found.map(toConnector), ({ origin, id }) => `${origin}-${id}`)
@@ -253,7 +265,9 @@ async function bind(
   // One of the configuration keeps its name, and `syncConfig` writes those in an order of its own.
   await queries.query(
     `select 1 from connector
-      where origin = 'api' and (id = $2 or id in (select connector_id from binding where session_id = $1))
+      where origin <> 'config' and id in (
+        select $2::identifier union all select connector_id from binding where session_id = $1
+      )
       order by id for share`,
     [session, connector],
   )

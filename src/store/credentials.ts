@@ -3,7 +3,7 @@ import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { setList, visibleTo } from './sql.ts'
+import { seenBy, setList, visibleTo } from './sql.ts'
 import type { Credential, Credentials } from './store.ts'
 
 /** As SQL gives it: credential_json in the schema. */
@@ -56,7 +56,7 @@ function rows(db: Db) {
       const found = await values<StoredCredential>(
         db,
         `select credential_json(c) from credential c
-          where ($1::text is null or owner = $1) and ($2::text is null or id < $2)
+          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
           order by id desc limit $3`,
         [visibleTo(scope), readCursor('credentials', page), page.limit + 1],
       )
@@ -112,7 +112,7 @@ function refreshing(db: Db) {
         db,
         `select json_build_object('id', id, 'owner', owner) from credential
           where kind = 'oauth' and state = 'active' and provider = any($1)
-            and expires_at < seconds_from_now($2)
+            and expires_at < (select seconds_from_now($2))
             and (claimed_until is null or claimed_until <= clock_timestamp())
           order by expires_at limit $3`,
         [providers, seconds, limit],

@@ -57,7 +57,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
                 percentile_cont(0.95) within group (order by duration_ms) as p95_ms,
                 max(duration_ms) as max_ms
            from execution where state = 'settled' and ${conditions(scope, filter, params)}
-          group by 1 order by 2 desc, 1`,
+          group by 1 order by 2 desc, 1 limit ${MOST_GROUPS}`,
         params,
       )
     },
@@ -100,7 +100,9 @@ export function createExecutions(db: Db, parts: Parts): Executions {
           `with gone as (
              delete from execution where id in (
                select id from execution e where state = 'settled' and ended_at < now() - make_interval(secs => $1)
-                  and not exists (select from turn where id = e.turn_id and ended_at is null)
+                  and not exists (
+                    select from turn where id = e.turn_id and state in ('queued', 'running', 'awaiting_input')
+                  )
                 order by ended_at limit ${PRUNED_AT_ONCE}
              ) returning 1
            )
@@ -117,6 +119,9 @@ export function createExecutions(db: Db, parts: Parts): Executions {
 /** A statement that deletes a year at once would hold its locks, and the embedded store's thread, for minutes. */
 const PRUNED_AT_ONCE = 5000
 
+/** Sessions may be hundreds of thousands: writing them all out would hold up every stream. */
+const MOST_GROUPS = 1000
+
 /** A built-in tool has no connector: their group has the name `builtin`. */
 const GROUPS = {
   tool: 'tool',
@@ -124,8 +129,8 @@ const GROUPS = {
   session: 'session_id::text',
 } as const
 
-/** As it is shown; of a call that has not started, when it was asked for. */
-const START = `date_trunc('milliseconds', coalesce(started_at, created_at))`
+/** Of a call that has not started, when it was asked for: as the index `execution_start` has it. */
+const START = 'coalesce(started_at, created_at)'
 
 async function fenced(db: Db, text: string, params: Param[]): Promise<void> {
   if (!(await value<boolean>(db, text, params))) throw new StaleOwner()
@@ -143,7 +148,10 @@ function conditions(scope: Scope, filter: ExecutionFilter, params: Param[]): str
   add((param) => `turn_id = ${param}`, filter.turn_id)
   add((param) => `tool = ${param}`, filter.tool)
   add((param) => `outcome = ${param}`, filter.outcome)
-  add((param) => `${START} >= ${param}::timestamptz`, filter.since)
-  add((param) => `${START} <= ${param}::timestamptz`, filter.until)
+  // It is shown in milliseconds, and is found by what is shown.
+  const since = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz + interval '0.999 ms')`
+  const until = (param: string) => `date_trunc('milliseconds', ${param}::timestamptz) + interval '1 ms'`
+  add((param) => `${START} >= ${since(param)}`, filter.since)
+  add((param) => `${START} < ${until(param)}`, filter.until)
   return all.join(' and ')
 }

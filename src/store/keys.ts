@@ -3,7 +3,7 @@ import { noted } from './audit.ts'
 import { type Db, value, values } from './db.ts'
 import { document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { visibleTo } from './sql.ts'
+import { seenBy, visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
 
 export function createKeys(db: Db): Keys {
@@ -28,7 +28,7 @@ export function createKeys(db: Db): Keys {
       const found = await values<ApiKey>(
         db,
         `select api_key_json(k) from api_key k
-          where ($1::text is null or owner = $1) and ($2::text is null or id < $2)
+          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
           order by id desc limit $3`,
         [visibleTo(scope), readCursor('keys', page), page.limit + 1],
       )

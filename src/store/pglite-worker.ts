@@ -37,6 +37,9 @@ const SETTINGS = [
   'max_parallel_maintenance_workers=0',
   'io_method=sync',
   'shared_buffers=16MB',
+  // What is older than the last checkpoint is deleted, not kept to be written over (createLogKeeper).
+  'max_wal_size=64MB',
+  'min_wal_size=32MB',
   // A statement's plan is made once, as a rule while the tables are still empty, and nothing gathers statistics
   // here: whatever an index can answer is to be read by it, in its order.
   'plan_cache_mode=force_generic_plan',
@@ -175,15 +178,42 @@ async function answer(
   }
 }
 
+/** Statements between two looks at the log, which cost less than one statement */
+const LOOK_EVERY = 100
+const MOST_LOG = 32 << 20
+
+/**
+ * Standing alone, PostgreSQL makes no checkpoint by itself: its write-ahead log would grow for as long as the process
+ * lives, and after a kill the next start would go through all of it.
+ */
+function createLogKeeper(db: PGlite): () => Promise<void> {
+  let count = 0
+  return async () => {
+    if (++count % LOOK_EVERY !== 0) return
+    try {
+      const { rows } = await db.query<{ bytes: number }>(
+        'select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes from pg_control_checkpoint()',
+      )
+      if ((rows[0]?.bytes ?? 0) > MOST_LOG) await db.exec('checkpoint')
+    } catch {
+      // Within a transaction that has failed, or closed meanwhile: the next look is soon.
+    }
+  }
+}
+
 async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   const report = (message: Report) => port.postMessage(message)
   try {
     const db = await open(data)
     const asking = createAsking(db)
+    const keepLogShort = createLogKeeper(db)
     // One after the other: a statement is prepared and executed in two messages.
     let last = Promise.resolve()
     port.on('message', (question: Question) => {
-      last = last.then(() => answer(db, asking, question)).then(report)
+      last = last
+        .then(() => answer(db, asking, question))
+        .then(report)
+        .then(keepLogShort)
     })
     report({ ready: true })
   } catch (err) {

@@ -2,7 +2,7 @@
 import { type Db, type Param, value, values } from './db.ts'
 import { document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
-import { setList, visibleTo } from './sql.ts'
+import { seenBy, setList, visibleTo } from './sql.ts'
 import type { Session, Sessions } from './store.ts'
 
 export function createSessions(db: Db): Sessions {
@@ -33,7 +33,7 @@ export function createSessions(db: Db): Sessions {
       const rows = await values<Session>(
         db,
         `select session_json(s) from session s
-          where ($1::text is null or owner = $1) and ($2::text is null or id < $2)
+          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
           order by id desc limit $3`,
         [visibleTo(scope), readCursor('sessions', page), page.limit + 1],
       )

@@ -6,6 +6,10 @@ import type { Scope } from './store.ts'
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
 export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : scope.owner)
 
+/** The same in a list, where it must name the index: `$n` is what `visibleTo` gives. */
+export const seenBy = (scope: Scope, n: number): string =>
+  scope.admin ? `$${n}::text is null` : `owner = $${n}`
+
 /**
  * A patch's assignments, their values added to the params; `updated_at` moves with them. Only the columns
  * named here can ever be written, and only the patch's own fields are.

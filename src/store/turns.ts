@@ -300,7 +300,7 @@ function takeovers(db: Db, parts: Parts) {
     lapsedApprovals: (limit) =>
       db.query(
         `select e.turn_id, e.call_id from execution e join turn t on t.id = e.turn_id
-          where e.state = 'awaiting_approval' and e.decision is null and e.expires_at < clock_timestamp()
+          where e.state = 'awaiting_approval' and e.decision is null and e.expires_at < (select clock_timestamp())
             and t.state = 'awaiting_input'
           order by e.expires_at limit $1`,
         [limit],

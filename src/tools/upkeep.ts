@@ -50,14 +50,15 @@ interface Wish {
   done(failure?: unknown): void
 }
 
-/** Sessions whose last look is known. */
-const MOST_LOOKS = 50_000
+/** Servers of all sessions whose last look is known, each session one more: some 40 MB. */
+const MOST_LOOKED_AT = 100_000
 /** Of one lot: more would keep the store, and the event loop, from everybody else. */
 const TOGETHER = { sessions: 50, tools: 1_000 }
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const looks = new Map<string, Look>()
+  let held = 0
   const urgent = new Map<string, Wish>()
   const later = new Map<string, Wish>()
   /** First uses that are being written, by list: sessions share lists */
@@ -98,10 +99,19 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 
   function note(session: string, made: Look): void {
-    looks.delete(session)
+    drop(session)
     looks.set(session, made)
-    const [oldest = ''] = looks.size > MOST_LOOKS ? looks.keys() : []
-    looks.delete(oldest)
+    held += 1 + made.bound.length
+    for (const oldest of looks.keys()) {
+      if (held <= MOST_LOOKED_AT) break
+      drop(oldest)
+    }
+  }
+
+  function drop(session: string): void {
+    const look = looks.get(session)
+    if (look) held -= 1 + look.bound.length
+    looks.delete(session)
   }
 
   /** Trust on first use: what a model is to get for the first time is kept before it can. */

@@ -1,5 +1,7 @@
 /** Servers over HTTP, well-behaved and hostile (the cases were seen in the wild; raw servers in servers/rig.ts). */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import t from 'tap'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
 import { startRig, TOOL } from './servers/rig.ts'
@@ -313,4 +315,21 @@ t.test('a server that is silent to the probe is asked the old way at the next at
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
   t.equal(rig.count('initialize'), 0, 'the first time it may just be slow')
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
+})
+
+t.test('a server that is down leaves words behind, not the attempt that failed', async (t) => {
+  const mcp = door(t)
+  const spec = specOf({ url: 'http://127.0.0.1:1/mcp' })
+  const failure = await list(mcp, spec).then(
+    () => new WeakRef({}),
+    (thrown: object) => new WeakRef(thrown),
+  )
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  for (let tries = 0; failure.deref() && tries < 20; tries++) {
+    await sleep(10)
+    collect()
+  }
+  t.equal(failure.deref(), undefined, 'its stack holds the client and the transport')
+  t.match(mcp.status(spec.key), { state: 'down', error: /rig/ })
 })

@@ -2,7 +2,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -94,6 +94,20 @@ t.test('a first start that was killed half way leaves no half database', async (
   t.notOk(existsSync(join(dataDir, 'pg.unfinished')))
   t.match(await rejection(openEmbedded(dataDir)), { message: /in use/ })
   await db.close()
+})
+
+t.test('the write-ahead log stays short, however much is written', async (t) => {
+  const db = await openEmbedded(join(folder, 'log'), () => readTemplate(readMigrations()))
+  t.teardown(() => db.close())
+  await db.query('create table filler (words text)')
+  await db.query('alter table filler alter words set storage external')
+  const megabyte = 'x'.repeat(1 << 20)
+  for (let i = 0; i < 250; i++) await db.query('insert into filler values ($1)', [megabyte])
+  const since = 'select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 from pg_control_checkpoint()'
+  const bytes = (await value<number>(db, since)) ?? 0
+  t.ok(bytes < 150 << 20, `${bytes} bytes since the last checkpoint`)
+  const sizes = readdirSync(join(folder, 'log/pg/pg_wal')).filter((name) => /^[0-9A-F]{24}$/.test(name))
+  t.ok(sizes.length < 16, `${sizes.length} files of 16 MB`)
 })
 
 t.test('a data folder that is no database is refused in words', async (t) => {

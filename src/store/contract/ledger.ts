@@ -68,6 +68,7 @@ export interface ExecutionFilter {
 export interface Executions {
   get(scope: Scope, id: string): Promise<Execution | null>
   list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<Execution>>
+  /** Of settled calls: the groups with the most of them, up to 1,000. */
   stats(
     scope: Scope,
     groupBy: 'tool' | 'connector' | 'session',

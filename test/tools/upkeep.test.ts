@@ -1,0 +1,38 @@
+/** What is remembered of the servers that sessions' registries were made of. */
+import { pino } from 'pino'
+import t from 'tap'
+import type { Ground, Make, Next } from '../../src/tools/registries.ts'
+import { createUpkeep, type UpkeepDeps } from '../../src/tools/upkeep.ts'
+import { connector, NOW } from './session-tools-doubles.ts'
+
+const away = { tools: null, seen_at: null, left_out: [], state: 'away' as const, reason: null, mark: null }
+
+t.test('what is remembered is bounded by servers, not by sessions alone', async (t) => {
+  const bound = Array.from({ length: 50 }, (_, i) => connector(`s${i}`))
+  const bindings = bound.map((one) => ({ connector: one, alias: null, off: [] }))
+  const change = async (session_id: string, make: Make) => {
+    const row = { session_id, revision: 0, updated_at: NOW, tools: [] }
+    const ground: Ground = { row, bindings, pins: new Map() }
+    const next: Next = await make(ground)
+    next.onStored?.()
+    return { row, before: row, delta: { tools_revision: 0, added: [], removed: [], changed: [] } }
+  }
+  const deps: Partial<UpkeepDeps> = {
+    discovery: {
+      lookUp: async (asked) => asked.map(({ connector }) => ({ connector, server: connector.name, ...away })),
+      marks: () => [],
+      isOutdated: () => false,
+    },
+    registries: { change, changeTogether: async () => [], weightOf: () => 1 },
+    builtins: [],
+    log: pino({ level: 'silent' }),
+  }
+  const upkeep = createUpkeep(deps as UpkeepDeps)
+  const sessions = Array.from({ length: 2_100 }, (_, i) => `ses_${i}`)
+  for (const session of sessions) await upkeep.update(session)
+  t.equal(upkeep.servers('ses_2099')?.bound.length, 50)
+  t.ok(upkeep.servers('ses_300'))
+  t.equal(upkeep.servers('ses_0'), null, 'those of the least used sessions are asked for again')
+  for (let i = 0; i < 3; i++) await upkeep.update('ses_300')
+  t.ok(upkeep.servers('ses_400'), 'one that is made anew takes no more room')
+})
