@@ -247,7 +247,7 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
   const { stop_reason, stop_details } = object(event.delta)
   const { explanation, category } = object(stop_details)
   state.stopReason = string(stop_reason) ?? state.stopReason
-  state.refusal = string(explanation) ?? string(category) ?? state.refusal
+  state.refusal = string(explanation) || string(category) || state.refusal
   if (isCut(state)) state.bare = null
   return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
 }

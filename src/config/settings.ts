@@ -125,8 +125,10 @@ const connection = (...protocols: string[]) => {
 /** As other programs take it: the scheme may be left out. */
 const forwardProxy = (value: string): string => {
   const url = parsed(value.includes('://') ? value : `http://${value}`)
-  if (/^https?:$/.test(url.protocol)) return url.href
-  throw new UnfitValue('must begin with http:// or https://')
+  if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
+  if (/%(?![0-9a-f]{2})/i.test(url.username + url.password))
+    throw new UnfitValue('holds a % that encodes nothing', 'A percent sign of its password is written %25')
+  return url.href
 }
 
 const origins = (value: string): string[] =>

@@ -134,7 +134,8 @@ export async function renew(
   const { refresh_token } = tokens
   return step(target, context, async () => {
     const found = await discovered(target, login, context)
-    const issuer = found.authorizationServerMetadata?.issuer ?? String(found.authorizationServerUrl)
+    const { authorizationServerMetadata: metadata, authorizationServerUrl } = found
+    const issuer = metadata?.issuer ?? login.issuer ?? String(authorizationServerUrl)
     // A refresh token is for the server that made it, and nobody else (MCP 2026-07-28 "Authorization").
     if (!isSame(tokens.issuer, issuer) || !isSame(client.issuer ?? issuer, issuer)) return null
     if (isLess(found, login))
@@ -142,8 +143,8 @@ export async function renew(
     const provider = providerOver(deskOf(login), context)
     const resource = await selectResourceURL(target.url, provider, found.resourceMetadata)
     try {
-      const next = await refreshAuthorization(found.authorizationServerUrl, {
-        ...(found.authorizationServerMetadata && { metadata: found.authorizationServerMetadata }),
+      const next = await refreshAuthorization(authorizationServerUrl, {
+        ...(metadata && { metadata }),
         clientInformation: client,
         refreshToken: refresh_token,
         ...(resource && { resource: found.resourceMetadata?.resource ?? resource }),
@@ -244,6 +245,11 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     },
     redirectToAuthorization(url) {
       desk.authorization_url = url
+      // The SDK adds `offline_access`, and with it a prompt, wherever the service lists it.
+      if (desk.login.scope !== undefined && url.searchParams.get('scope') !== desk.login.scope) {
+        url.searchParams.set('scope', desk.login.scope)
+        url.searchParams.delete('prompt')
+      }
       if (url.hostname !== 'accounts.google.com') return
       // It knows no `offline_access`: a refresh token comes of this alone, and a second one of consent alone.
       url.searchParams.set('access_type', 'offline')

@@ -94,10 +94,16 @@ export async function negotiate(
   if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
   if (spec.transport === 'streamable_http')
-    return attempt({ mode: 'auto', ...(probeMs && { probeMs }) }).catch((error) => {
+    return attempt({ mode: 'auto', ...(probeMs && { probeMs }) }).catch((probed) => {
       // Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it.
-      if (error instanceof ProbeFailedError) return attempt({ mode: 'legacy' })
-      throw error
+      if (!(probed instanceof ProbeFailedError)) throw probed
+      return attempt({ mode: 'legacy' }).catch((error) => {
+        const refused = toMcpError(error, spec)
+        // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
+        throw isSilence(probed.cause) && refused.kind === 'protocol'
+          ? refused.but({ kind: 'timeout' })
+          : error
+      })
     })
   // On stdio a probe would cost a second process (534 → 1385 ms), and most servers speak 2025-11-25.
   return attempt({ mode: 'legacy' }).catch((error) => {
@@ -154,10 +160,13 @@ async function openWire(
   }
 }
 
+const isSilence = (error: unknown): boolean =>
+  error instanceof SdkError && error.code === SdkErrorCode.RequestTimeout
+
 function isUnclearProbe(error: unknown, exchange: Exchange, probeMs: number | undefined): boolean {
   if (!(error instanceof SdkError)) return false
   // Nothing else of an attempt has less time than all of it.
-  if (error.code === SdkErrorCode.RequestTimeout) return probeMs !== undefined && !exchange.failure
+  if (isSilence(error)) return probeMs !== undefined && !exchange.failure
   const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)
 }

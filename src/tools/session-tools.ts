@@ -216,7 +216,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function connector(session: Session, idOrName: string): Promise<Connector> {
-    const found = await store.connectors.find({ owner: session.owner, admin: false }, idOrName)
+    const found = await store.connectors.find(session, idOrName)
     if (found) return found
     throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
   }

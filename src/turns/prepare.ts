@@ -4,6 +4,7 @@
  */
 import { newId } from '../chat/ids.ts'
 import { type MessageInput, toolCalls } from '../chat/message.ts'
+import { exposedName } from '../chat/names.ts'
 import { repair } from '../chat/repair.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
@@ -106,20 +107,23 @@ function parseContext(
       return fresh
     },
     toolName(exposed) {
-      const found = overlay.byExposed.get(exposed) ?? overlay.byExposed.get(withoutNamespace(exposed))
-      return found?.tool.canonical_name ?? invented(exposed)
+      const found = readings(exposed).map((name) => overlay.byExposed.get(exposedName(name)))
+      return found.find(Boolean)?.tool.canonical_name ?? invented(exposed)
     },
     provenance,
   }
 }
 
 /**
- * Models of every vendor put a namespace that nobody declared before a name now and then: `functions.`
- * (tontinton/maki#505), `default_api:`, a word of the instructions (google-gemini/cookbook#1374). No exposed name has
- * either mark.
+ * What a name may mean, the likeliest first. Models write a canonical name for the exposed one, and models of every
+ * vendor put a namespace that nobody declared before it now and then: `functions.` (tontinton/maki#505),
+ * `default_api:`, a word of the instructions (google-gemini/cookbook#1374).
  */
-const withoutNamespace = (name: string): string =>
-  name.slice(Math.max(name.lastIndexOf('.'), name.lastIndexOf(':')) + 1)
+const readings = (name: string): string[] => [
+  name,
+  name.replace(/^[^.:]*[.:]/, ''),
+  name.replace(/^.*[.:]/, ''),
+]
 
 /** The name of no tool, as the model made it up, within what a message may hold (routes/schemas.ts). */
 const invented = (name: string): string => name.replaceAll('\0', '_').slice(0, 512)

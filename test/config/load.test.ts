@@ -239,6 +239,8 @@ t.test('values that a setting does not take', async (t) => {
     ['BATON_CORS_ORIGINS', 'https://*.a.test', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
+    ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],
+    ['HTTPS_PROXY', 'http://me:100%x@proxy.test', /a % that encodes nothing/],
     ['BATON_LOG_LEVEL', 'loud', /fatal, error/],
   ]
   for (const [name, value, problem] of cases) {

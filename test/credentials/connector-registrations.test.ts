@@ -137,6 +137,7 @@ t.test('Google is asked for a refresh token in its own words', async (t) => {
 t.test('what the owner wants asked for stands in place of the server’s words', async (t) => {
   const guarded = await guardedServer(t)
   const { replica, logIn, read } = await bench(t, guarded)
+  await retell(guarded, SERVICE, { scopes_supported: ['tools:read', 'profile', 'offline_access'] })
   const oauth = { scope: 'tools:read profile' }
   await store.connectors.update(ANN, await read(), {
     secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth }),

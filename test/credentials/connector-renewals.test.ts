@@ -6,19 +6,15 @@ import { BatonError } from '../../src/errors.ts'
 import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import { gate } from '../emulators/http.ts'
+import type { McpLogins } from '../emulators/oauth-mcp.ts'
 import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
 
 const { store, vault, bench } = await connectorWorld(t)
 
 const NEEDED = { kind: 'auth_required', message: /docs needs a login/ }
 
-t.test('metadata that is unwell for a moment costs no login, and no refresh token is sent', async (t) => {
-  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
-  const { replica, logIn, time, read } = await bench(t, guarded)
-  const connector = await logIn()
-  const ask = () => replica().authFor(connector).token()
-  const first = await ask()
-  time.ahead = 601_000
+/** Answers the paths of its metadata badly, each in many ways, and asks for a token beside. */
+async function whileUnwell(guarded: McpLogins, ask: (words: string) => Promise<unknown>): Promise<void> {
   const resource = '/.well-known/oauth-protected-resource/mcp'
   const issuer = '/.well-known/oauth-authorization-server/as'
   for (const [path, status, body] of [
@@ -33,9 +29,19 @@ t.test('metadata that is unwell for a moment costs no login, and no refresh toke
     [issuer, 200, '<html>One moment, please</html>'],
   ] as const) {
     guarded.instead(path, { status, ...(body && { body }) })
-    await t.rejects(ask(), { code: 'upstream_overloaded' }, `${path} ${status}`)
+    await ask(`${path} ${status}`)
     guarded.instead(path, null)
   }
+}
+
+t.test('metadata that is unwell for a moment costs no login, and no refresh token is sent', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as' })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  const first = await ask()
+  time.ahead = 601_000
+  await whileUnwell(guarded, (words) => t.rejects(ask(), { code: 'upstream_overloaded' }, words))
   t.same(guarded.grants, { authorization_code: 1 })
   t.not(await ask(), first)
 
@@ -44,6 +50,20 @@ t.test('metadata that is unwell for a moment costs no login, and no refresh toke
   await t.rejects(ask(), NEEDED, 'the server itself names another')
   t.equal(openConnector(vault, await read()).oauth?.tokens, undefined)
   t.equal(guarded.grants.refresh_token, 1)
+})
+
+t.test('nor where the owner said what the service calls itself', async (t) => {
+  const issuer = 'https://as.mcp.test'
+  const guarded = await guardedServer(t, { expires_in: 600, tenant: '/as', named: () => issuer })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
+  await store.connectors.update(ANN, await read(), { secret })
+  const connector = await logIn()
+  const ask = () => replica().authFor(connector).token()
+  time.ahead = 601_000
+  await whileUnwell(guarded, (words) => t.rejects(ask(), { code: 'upstream_overloaded' }, words))
+  t.ok(await ask())
+  t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
 })
 
 t.test('a renewal looks for the login service within a bound, and asks it nothing then', async (t) => {

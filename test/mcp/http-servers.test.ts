@@ -4,7 +4,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
-import { startRig, TOOL } from './servers/rig.ts'
+import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
 
@@ -315,6 +315,17 @@ t.test('a server that is silent to the probe is asked the old way at the next at
   await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
   t.equal(rig.count('initialize'), 0, 'the first time it may just be slow')
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
+})
+
+t.test('a slow server of the new revision alone is waited for longer each time', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const { 'server/discover': discover } = modernAnswers(rig)
+  rig.on('server/discover', (asked) => void setTimeout(() => discover?.(asked), 600))
+  rig.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
+  const mcp = door(t, { connectMs: { http: 400, stdio: 400 }, attemptMs: 60_000 })
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+  t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2026-07-28' } })
 })
 
 t.test('a server that is down leaves words behind, not the attempt that failed', async (t) => {

@@ -201,7 +201,7 @@ export const NO_CHANGE: ToolsChange = {
 function fakeTools(store: Store) {
   const calls: { verb: string; args: unknown[] }[] = []
   const found = async (session: Session, idOrName: string) => {
-    const connector = await store.connectors.find({ owner: session.owner, admin: false }, idOrName)
+    const connector = await store.connectors.find(session, idOrName)
     if (connector) return connector
     throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
   }

@@ -113,7 +113,7 @@ export interface Connectors {
   create(connector: NewConnector, entry?: AuditEntry): Promise<Connector | 'name_taken'>
   get(scope: Scope, id: string): Promise<Connector | null>
   /** By id or name, the owner's own before the configuration's. */
-  find(scope: Scope, idOrName: string): Promise<Connector | null>
+  find(of: Pick<Scope, 'owner'>, idOrName: string): Promise<Connector | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Connector>>
   /**
    * Changes it as it was read: null where it is gone, or it or its secret was written since. Never one of the

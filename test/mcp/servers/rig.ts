@@ -72,7 +72,7 @@ const legacyAnswers = (rig: Rig, session: string | undefined): Record<string, An
   'tools/call': ({ reply }) => reply({ content: [{ type: 'text', text: 'ran' }] }),
 })
 
-const modernAnswers = (rig: Rig): Record<string, Answer> => ({
+export const modernAnswers = (rig: Rig): Record<string, Answer> => ({
   'server/discover': ({ reply }) =>
     reply({
       resultType: 'complete',
