@@ -10,6 +10,7 @@ import type { Config } from './config.ts'
 import { isHeader } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
+import { UnfitValue } from './readers.ts'
 import {
   CONFIG_FILE,
   ENV_KEYS,
@@ -17,7 +18,6 @@ import {
   SETTINGS,
   type Setting,
   type SettingValues,
-  UnfitValue,
 } from './settings.ts'
 import { textValues, toolboxOf, toolboxProblems } from './toolbox.ts'
 

@@ -3,8 +3,23 @@
  * by this table, the documentation is checked against it. A setting may also stand in the YAML file under
  * its variable's name in lower case without the prefix (`BATON_BODY_LIMIT` → `body_limit`).
  */
-import { isLoopback, isOpening } from '../addresses.ts'
-import { parseDuration } from '../duration.ts'
+import {
+  address,
+  bytes,
+  connection,
+  encryptionKeys,
+  flag,
+  forwardProxy,
+  headerText,
+  list,
+  oneOf,
+  openNetworks,
+  origins,
+  retention,
+  text,
+  upstream,
+  whole,
+} from './readers.ts'
 
 /** The ids that sessions, credentials and settings name; each has its adapter in providers/. */
 export const PROVIDER_IDS = ['openai', 'anthropic', 'gemini'] as const
@@ -22,15 +37,6 @@ export interface Setting<T> {
   read(text: string): T
 }
 
-/** A value that a setting does not take. The message says what it must be and never repeats it. */
-export class UnfitValue extends Error {
-  readonly remedy: string
-  constructor(problem: string, remedy = '') {
-    super(problem)
-    this.remedy = remedy
-  }
-}
-
 const required = <T>(name: string, fallback: string, read: (text: string) => T, meaning: string) => ({
   name,
   fallback,
@@ -44,145 +50,7 @@ const optional = <T>(name: string, read: (text: string) => T, meaning: string) =
   read: (text: string): T | null => read(text),
 })
 
-const text = (value: string): string => value
-
-/** An IPv6 address may come in the brackets that it has in a URL. */
-const address = (value: string): string => value.replace(/^\[(.*)\]$/, '$1')
-
-const whole = (min: number, max: number) => (value: string) => {
-  const number = /^-?\d+$/.test(value) ? Number(value) : Number.NaN
-  if (number >= min && number <= max) return number
-  throw new UnfitValue(`must be a whole number from ${min} to ${max}`)
-}
-
-const oneOf =
-  <const T extends string>(...values: T[]) =>
-  (value: string): T => {
-    const found = values.find((known) => known === value)
-    if (found !== undefined) return found
-    throw new UnfitValue(`must be one of: ${values.join(', ')}`)
-  }
-
-const FLAGS = new Map([
-  ...['true', '1', 'yes', 'on'].map((word) => [word, true] as const),
-  ...['false', '0', 'no', 'off'].map((word) => [word, false] as const),
-])
-const flag = (value: string): boolean => {
-  const read = FLAGS.get(value.toLowerCase())
-  if (read !== undefined) return read
-  throw new UnfitValue('must be true or false')
-}
-
-const list = (value: string): string[] =>
-  value
-    .split(',')
-    .map((item) => item.trim())
-    .filter((item) => item !== '')
-
-const bytes = (value: string): number => {
-  const match = /^(\d{1,12})\s*(B|[KMG]i?B?)?$/i.exec(value)
-  const unit = { K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[match?.[2]?.[0]?.toUpperCase() ?? ''] ?? 1
-  const size = match ? Number(match[1]) * unit : 0
-  // Strings of the engine end near 512 MiB; a body must stay well below.
-  if (size >= 1 && size <= 256 * 2 ** 20) return size
-  throw new UnfitValue('must be a size from 1 B to 256 MiB, such as 33554432 or 32MiB')
-}
-
-/** Milliseconds; null for ever. No timer runs so long, so it may be longer than one. */
-const retention = (value: string): number | null => {
-  if (value === 'forever') return null
-  const read = parseDuration(value, LONGEST_RETENTION_MS)
-  if ('ms' in read) return read.ms
-  throw new UnfitValue(read.problem, 'Write it like P90D or PT12H, or set it to forever')
-}
-const LONGEST_RETENTION_MS = 36_500 * 86_400_000
-
-function parsed(value: string, remedy = ''): URL {
-  if (URL.canParse(value)) return new URL(value)
-  throw new UnfitValue('must be an absolute URL', remedy)
-}
-
-/** A root of an upstream: plain http only where it cannot leave this machine. */
-const upstream = (value: string): string => {
-  const url = parsed(value)
-  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isLoopback(url.hostname))) {
-    throw new UnfitValue('must use https', 'Plain http is accepted only for loopback hosts')
-  }
-  if (url.username || url.password) throw new UnfitValue('must not hold a user name or password')
-  if (url.search || url.hash) throw new UnfitValue('must not have a query or fragment')
-  return value.replace(/\/+$/, '')
-}
-
-const connection = (...protocols: string[]) => {
-  return (value: string): string => {
-    const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
-    const remedy = `It begins with ${words}, and odd characters of its password are percent-encoded`
-    if (protocols.includes(parsed(value, remedy).protocol)) return value
-    throw new UnfitValue(`must begin with ${words}`)
-  }
-}
-
-/** As other programs take it: the scheme may be left out. */
-const forwardProxy = (value: string): string => {
-  const url = parsed(value.includes('://') ? value : `http://${value}`)
-  if (!/^https?:$/.test(url.protocol)) throw new UnfitValue('must begin with http:// or https://')
-  if (/%(?![0-9a-f]{2})/i.test(url.username + url.password))
-    throw new UnfitValue('holds a % that encodes nothing', 'A percent sign of its password is written %25')
-  return url.href
-}
-
-const origins = (value: string): string[] =>
-  list(value).map((item) => {
-    if (item === '*') return item
-    const url = URL.canParse(item) ? new URL(item) : null
-    const isOrigin = url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()
-    if (isOrigin && !url.host.includes('*')) return url.origin
-    const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
-    throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
-  })
-
-/** A flag, or what the guard of addresses reads. */
-const openNetworks = (value: string): boolean | string[] => {
-  const isOpen = FLAGS.get(value.toLowerCase())
-  if (isOpen !== undefined) return isOpen
-  const entries = list(value)
-  const unfit = entries.find((entry) => !isOpening(entry))
-  if (unfit === undefined) return entries
-  throw new UnfitValue(
-    `holds '${unfit}', which is not a CIDR, address, host name or *.suffix`,
-    'Or set it to true',
-  )
-}
-
 const providers = (value: string): ProviderId[] => [...new Set(list(value).map(oneOf(...PROVIDER_IDS)))]
-
-/** The id of an encryption key; it stands in all that is sealed under it. */
-export const KEY_ID = /^[\w.-]{1,64}$/
-
-const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
-  const remedy = 'Write id:base64[,id:base64…], 32 random bytes each; make one with: openssl rand -base64 32'
-  const keys = list(value).map((item, i) => {
-    const [, id = '', base64 = ''] = /^([^:]*):(.*)$/.exec(item) ?? []
-    if (!KEY_ID.test(id)) {
-      throw new UnfitValue(`key ${i + 1} has no id of 1 to 64 letters, digits, ., - or _`, remedy)
-    }
-    const key = Buffer.from(base64, 'base64')
-    const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
-    // By its place: whoever writes the two the wrong way round has the key for an id.
-    if (!whole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
-    return { id, key: new Uint8Array(key) }
-  })
-  const twice = keys.find(({ id }, i) => keys.findIndex((key) => key.id === id) !== i)
-  if (twice) throw new UnfitValue(`the id '${twice.id}' is used twice`, 'Give every key its own id')
-  if (keys.length === 0) throw new UnfitValue('holds no key', remedy)
-  return keys
-}
-
-/** What can stand in an HTTP header. */
-const headerText = (value: string): string => {
-  if (/^[\x21-\x7e]+$/.test(value)) return value
-  throw new UnfitValue('must be printable ASCII without spaces')
-}
 
 /** All settings, by their key in the YAML file. */
 export const SETTINGS = {

@@ -7,7 +7,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { makeDataDir } from '../config/data-dir.ts'
-import { KEY_ID } from '../config/settings.ts'
+import { KEY_ID } from '../config/readers.ts'
 import { BatonError } from '../errors.ts'
 import type { Store } from '../store/store.ts'
 

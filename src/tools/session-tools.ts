@@ -79,6 +79,8 @@ type Effect = ReturnType<SessionToolsDeps['takeEffect']>
 
 /** Longest that anybody waits for callers' changes of a session that are being written. */
 const LINE_WAIT_MS = 1_000
+/** Longest that what is to hold at once waits for the servers of other such changes: several are one restart. */
+const GATHER_MS = 400
 
 /**
  * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
@@ -93,6 +95,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   /** The last change of a session that a caller makes here: they go one after the other */
   const lines = new Map<string, Promise<unknown>>()
+  /** The servers that changes of a session wait for which are to hold at once */
+  const awaited = new Map<string, Promise<unknown>>()
   /** What is to take effect now, and has not been told */
   const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
 
@@ -140,7 +144,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
   }
 
-  /** Changes that come together are told together, once the line is empty: each telling may be a restart. */
+  /** Changes that come together are told together, once nothing more is under way: each telling may be a restart. */
   function takeEffect(session: Session, delta: ToolsDelta, apply: Apply): Effect {
     if (apply === 'next') return deps.takeEffect(session, delta, apply)
     const known = untold.get(session.id)
@@ -149,12 +153,24 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
       return known.effect
     }
-    const effect = lineEmpty(session.id).then(() => {
+    const effect = quiet(session.id).then(() => {
       untold.delete(session.id)
       return deps.takeEffect(session, delta, apply)
     })
     untold.set(session.id, { delta, effect })
     return effect
+  }
+
+  async function quiet(session: string): Promise<void> {
+    const until = performance.now() + GATHER_MS
+    await lineEmpty(session)
+    // A server that is late keeps nobody else's change back for long.
+    for (let left = GATHER_MS; left > 0; left = until - performance.now()) {
+      const servers = awaited.get(session)
+      if (!servers) return
+      await within(left, servers)
+      await lineEmpty(session)
+    }
   }
 
   async function lineEmpty(session: string): Promise<void> {
@@ -164,6 +180,15 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       if (!line) return
       await within(left, line)
     }
+  }
+
+  /** Whoever is told of a change that is to hold at once waits for this, too. */
+  function gatherWith(session: string, servers: Promise<unknown>): void {
+    const all = Promise.allSettled([awaited.get(session), servers])
+    awaited.set(session, all)
+    void all.then(() => {
+      if (awaited.get(session) === all) awaited.delete(session)
+    })
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
@@ -188,7 +213,11 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
       return [await work(ground.bindings), ground.row.tools] as const
     })
-    if (wait) await discovery.lookUp(about, { ...wait, seen: datesOf(first) })
+    if (wait) {
+      const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
+      if (apply === 'now') gatherWith(session.id, servers)
+      await servers
+    }
     const { before, row } = await inLine(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
     // Of these servers all that became of their tools: a server's arrival may have written a part of it first.

@@ -1,4 +1,5 @@
 /** A session's tools as their servers have it: away, slow, changed, announcing; on doubles of store and door. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
@@ -120,6 +121,19 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
     const answer = await hung.shift()
     t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
   }
+})
+
+t.test('changes at once take effect together, though their servers come one after the other', async (t) => {
+  const { create, add, told } = setUp(t)
+  const tools = create()
+  const session = sessionOf('ses_1')
+  await tools.open(session, [])
+  const changes = [0, 30, 60].map((ms) => {
+    const { name } = add(`s${ms}`, { tools: [tool('a')], when: sleep(ms) })
+    return tools.bind(session, name, 'now', null)
+  })
+  for (const { added } of await Promise.all(changes)) t.equal(added.length, 1)
+  t.equal(told.length, 1)
 })
 
 t.test('what servers have announced is taken over by the next turn, however slow the store is', async (t) => {
