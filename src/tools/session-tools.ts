@@ -1,13 +1,12 @@
 /**
  * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
  * announce. Below it: discovery.ts (what servers list), registry.ts (what that makes of a registry), registries.ts
- * (keeping and writing them), upkeep.ts (bringing them up to date, many at a time).
+ * (keeping and writing them), upkeep.ts (bringing them up to date, many at a time), line.ts (callers' changes in turn).
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
-import { within } from '../mcp/deadline.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -21,6 +20,7 @@ import {
   type LookUp,
   lastList,
 } from './discovery.ts'
+import { createLine } from './line.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
   type Change,
@@ -77,11 +77,6 @@ export interface EngineTools
 
 type Effect = ReturnType<SessionToolsDeps['takeEffect']>
 
-/** Longest that anybody waits for callers' changes of a session that are being written. */
-const LINE_WAIT_MS = 1_000
-/** Longest that what is to hold at once waits for the servers of other such changes: several are one restart. */
-const GATHER_MS = 400
-
 /**
  * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
  * it at their next turn.
@@ -93,27 +88,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const discovery = createDiscovery(deps)
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  /** The last change of a session that a caller makes here: they go one after the other */
-  const lines = new Map<string, Promise<unknown>>()
-  /** The servers that changes of a session wait for which are to hold at once */
-  const awaited = new Map<string, Promise<unknown>>()
+  const line = createLine()
   /** What is to take effect now, and has not been told */
   const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
-
-  /**
-   * One change of a session at a time in this process; the compare-and-swap guards against the others. Nobody
-   * waits for a server here: all that come after would wait along.
-   */
-  function inLine<T>(session: string, work: () => Promise<T>): Promise<T> {
-    const before = lines.get(session) ?? Promise.resolve()
-    const mine = before.then(work, work)
-    const settled = mine.catch(() => {})
-    lines.set(session, settled)
-    void settled.then(() => {
-      if (lines.get(session) === settled) lines.delete(session)
-    })
-    return mine
-  }
 
   discovery.onArrival((connector) => {
     const behind = (id: string) => !upkeep.isCurrent(id, upkeep.servers(id)?.bound ?? [])
@@ -153,42 +130,12 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
       return known.effect
     }
-    const effect = quiet(session.id).then(() => {
+    const effect = line.quiet(session.id).then(() => {
       untold.delete(session.id)
       return deps.takeEffect(session, delta, apply)
     })
     untold.set(session.id, { delta, effect })
     return effect
-  }
-
-  async function quiet(session: string): Promise<void> {
-    const until = performance.now() + GATHER_MS
-    await lineEmpty(session)
-    // A server that is late keeps nobody else's change back for long.
-    for (let left = GATHER_MS; left > 0; left = until - performance.now()) {
-      const servers = awaited.get(session)
-      if (!servers) return
-      await within(left, servers)
-      await lineEmpty(session)
-    }
-  }
-
-  async function lineEmpty(session: string): Promise<void> {
-    const until = performance.now() + LINE_WAIT_MS
-    for (let left = LINE_WAIT_MS; left > 0; left = until - performance.now()) {
-      const line = lines.get(session)
-      if (!line) return
-      await within(left, line)
-    }
-  }
-
-  /** Whoever is told of a change that is to hold at once waits for this, too. */
-  function gatherWith(session: string, servers: Promise<unknown>): void {
-    const all = Promise.allSettled([awaited.get(session), servers])
-    awaited.set(session, all)
-    void all.then(() => {
-      if (awaited.get(session) === all) awaited.delete(session)
-    })
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
@@ -208,17 +155,17 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     wait: LookUp | null,
     work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
-    const [about, first] = await inLine(session.id, async () => {
+    const [about, first] = await line.take(session.id, async () => {
       const ground = await registries.ground(session.id)
       if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
       return [await work(ground.bindings), ground.row.tools] as const
     })
     if (wait) {
       const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
-      if (apply === 'now') gatherWith(session.id, servers)
+      if (apply === 'now') line.awaits(session.id, servers)
       await servers
     }
-    const { before, row } = await inLine(session.id, () => upkeep.update(session.id))
+    const { before, row } = await line.take(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
     // Of these servers all that became of their tools: a server's arrival may have written a part of it first.
     const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
@@ -266,10 +213,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     latestRevision,
     overlay: overlayOf,
     async bringUpToDate(session, deadlineMs, known) {
-      const line = lines.get(session)
       // Read a moment ago, and nothing has moved since.
-      if (known && !line && upkeep.isCurrent(session, known)) return 0
-      if (line) await lineEmpty(session)
+      if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
+      await line.empty(session)
       const from = performance.now()
       const servers = upkeep.servers(session)
       // Nothing was announced since its registry was made, and every server was there then.
@@ -282,12 +228,12 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       })
       return waited
     },
-    isBehind: (session) => lines.has(session) || upkeep.hasMoved(session),
+    isBehind: (session) => line.isTaken(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
       for (const one of connectors) await bind(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))
       await discovery.lookUp(bindings, { deadlineMs: 'budget' })
-      await inLine(session.id, () => upkeep.update(session.id))
+      await line.take(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
       const row = await registries.newest(session.id)
@@ -330,7 +276,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
           : tools.map((one) => (one === tool ? { ...one, enabled } : one))
         return { tools: next, added: [], removed: [], changed: tool.enabled === enabled ? [] : [name] }
       }
-      const switched = await inLine(session.id, () => registries.change(session.id, make))
+      const switched = await line.take(session.id, () => registries.change(session.id, make))
       return finish(session, switched, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>

@@ -1,0 +1,73 @@
+/** Callers' changes of a session's tools: made one after the other, and told together. */
+import { within } from '../mcp/deadline.ts'
+
+/** Longest that anybody waits for changes that are being written. */
+const WRITE_MS = 1_000
+/** Longest that what is to hold at once waits for the servers of other such changes: several are one restart. */
+const GATHER_MS = 400
+
+/** Each session has its own, in this process. */
+interface Line {
+  /**
+   * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
+   * server here: all that come after would wait along.
+   */
+  take<T>(session: string, work: () => Promise<T>): Promise<T>
+  isTaken(session: string): boolean
+  /** Nothing is being written any more, or that takes too long. */
+  empty(session: string): Promise<void>
+  /** A change that is to hold at once waits for its servers. */
+  awaits(session: string, servers: Promise<unknown>): void
+  /** Empty, and no server is waited for by a change that is to hold at once, or that takes too long. */
+  quiet(session: string): Promise<void>
+}
+
+export function createLine(): Line {
+  const last = new Map<string, Promise<unknown>>()
+  const servers = new Map<string, Promise<unknown>>()
+
+  async function empty(session: string): Promise<void> {
+    await gone(last, session, WRITE_MS)
+  }
+
+  return {
+    take(session, work) {
+      const mine = (last.get(session) ?? Promise.resolve()).then(work, work)
+      const settled = mine.catch(() => {})
+      put(last, session, settled)
+      return mine
+    },
+    isTaken: (session) => last.has(session),
+    empty,
+    awaits: (session, more) => put(servers, session, Promise.allSettled([servers.get(session), more])),
+    async quiet(session) {
+      await empty(session)
+      // Whoever has heard from its servers goes on in the line.
+      await gone(servers, session, GATHER_MS, empty)
+    },
+  }
+}
+
+/** Until it has settled; it never rejects. */
+function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<unknown>): void {
+  map.set(session, work)
+  void work.then(() => {
+    if (map.get(session) === work) map.delete(session)
+  })
+}
+
+/** Waits until the session has nothing there, and no longer than told; `then` follows what it waited for. */
+async function gone(
+  map: ReadonlyMap<string, Promise<unknown>>,
+  session: string,
+  ms: number,
+  then: (session: string) => Promise<void> = async () => {},
+): Promise<void> {
+  const until = performance.now() + ms
+  for (let left = ms; left > 0; left = until - performance.now()) {
+    const work = map.get(session)
+    if (!work) return
+    await within(left, work)
+    await then(session)
+  }
+}
