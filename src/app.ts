@@ -23,7 +23,7 @@ import { createCredentials } from './credentials/credentials.ts'
 import { createLoginTable } from './credentials/login-table.ts'
 import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
-import { createRefresher } from './credentials/refresh.ts'
+import { createRenewals } from './credentials/renewals.ts'
 import { rotateEncryption } from './credentials/rotation.ts'
 import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
@@ -131,7 +131,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
     const table = createLoginTable(LOGINS, config)
     const oauth = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
-    const refresher = owned(createRefresher({ store, vault, table, http: oauth, log }))
+    const renewals = owned(createRenewals({ store, vault, table, http: oauth, log }))
     const credentials = createCredentials({
       store,
       vault,
@@ -139,7 +139,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       deployments: DEPLOYMENTS,
       table,
     })
-    const choice = createChoice({ store, vault, config, refresher })
+    const choice = createChoice({ store, vault, config, renewals })
     const logins = owned(
       createLogins({
         store,

@@ -121,7 +121,7 @@ const LASTING: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Not by the SDK's `auth`: that begins a new login wherever a refresh fails, and what failed for a moment
+ * Not by the SDK's `auth`: that begins a new login wherever a renewal fails, and what failed for a moment
  * must not cost the login. The server is discovered anew: it may have changed whom it trusts.
  */
 export async function renew(
@@ -153,7 +153,7 @@ export async function renew(
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
       // Whatever else it said, the one that was sent is spent.
-      if (failure instanceof TokenlessError) return failure.refreshed(login, tokens)
+      if (failure instanceof TokenlessError) return failure.renewed(login, tokens)
       if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
       throw failure
     }
