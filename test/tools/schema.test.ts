@@ -4,7 +4,7 @@ import t from 'tap'
 import type { JsonSchema } from '../../src/provider.ts'
 import { normalise } from '../../src/tools/schema.ts'
 import { adapt, renameBack } from '../../src/tools/schema-adapt.ts'
-import { KEYWORD_ORDER } from '../../src/tools/schema-dialect.ts'
+import { KEYWORD_ORDER } from '../../src/tools/schema-keywords.ts'
 import { CHECKERS, clean, fitted, narrowFaults, PROFILES, profile, sentForm } from './schema-targets.ts'
 
 t.test('older drafts and odd shapes mean what they meant', async (t) => {
