@@ -195,7 +195,8 @@ class Cleaner {
       if (clean) schema = intersect(schema, clean, this.#spend)
     }
     // A member's description belongs to its part only; the node's own wins.
-    const complete = completed({ ...schema, ...annotationsOf(node) })
+    const said = Object.entries(own).filter(([keyword]) => isAnnotation(keyword))
+    const complete = completed({ ...schema, ...Object.fromEntries(said) })
     if (this.#unknown.has(own)) this.#unknown.add(complete)
     return complete
   }
