@@ -6,7 +6,7 @@
 import type { ToolsDelta } from '../chat/event.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
+import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -14,7 +14,6 @@ import type { Builtin } from './builtin.ts'
 import { type ChangedDefinition, changesIn } from './definition-diff.ts'
 import {
   type Asked,
-  connectBudgetMs,
   createDiscovery,
   type Discovery,
   type LookUp,
