@@ -3,18 +3,17 @@
  * TLS, or that their owner gave, and only to show and to plan by.
  */
 import { parseRecord } from '../src/chat/json.ts'
-
-export type Claims = Readonly<Record<string, unknown>>
+import type { Json } from './json.ts'
 
 /** The claims of a JWT; empty for a token that is none. Its middle is base64url of UTF-8. */
-export function claimsOf(token: string | undefined): Claims {
+export function claimsOf(token: string | undefined): Json {
   const [, middle, signature] = token?.split('.') ?? []
   if (middle === undefined || signature === undefined) return {}
   return parseRecord(Buffer.from(middle, 'base64url').toString('utf8')) ?? {}
 }
 
 /** When it ends, RFC 3339; undefined where it does not say. */
-export const expiryOf = ({ exp }: Claims): string | undefined =>
+export const expiryOf = ({ exp }: Json): string | undefined =>
   typeof exp === 'number' ? instantOf(exp * 1000) : undefined
 
 /** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */

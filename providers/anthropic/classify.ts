@@ -7,7 +7,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Json, object, string } from './json.ts'
+import { type Json, object, string } from '../json.ts'
 
 interface Report {
   /** null: the error came inside a stream */

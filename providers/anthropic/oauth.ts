@@ -16,8 +16,8 @@ import {
   type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
+import { type Json, number, object, string } from '../json.ts'
 import { instantOf } from '../jwt.ts'
-import { type Json, number, object, string } from './json.ts'
 import { OAUTH_BETA } from './render.ts'
 
 const FEDERATION_BETA = 'oidc-federation-2026-04-01'
@@ -156,7 +156,7 @@ function readClaudeFile(file: Json): ImportedLogin {
     facts: {},
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
-      'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never refreshed; Claude Code keeps its login.',
+      'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never renewed; Claude Code keeps its login.',
   }
 }
 
@@ -182,7 +182,7 @@ function readProfile(file: Json): ImportedLogin {
     facts: workspace_id ? { workspace_id } : {},
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
-      'Refresh tokens are used once: from its first refresh on, this login belongs to Baton, and the profile must log in again.',
+      'Refresh tokens are used once: from its first renewal on, this login belongs to Baton, and the profile must log in again.',
   }
 }
 
