@@ -6,6 +6,7 @@
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
+import { within } from './deadline.ts'
 import { createHealth, type Health, type HealthOptions } from './health.ts'
 import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
 
@@ -269,20 +270,13 @@ export class Link {
   async close(): Promise<void> {
     this.#isClosed = true
     this.#ending.abort()
-    if (this.#users > 0) await this.#drained()
+    const isDrained = new Promise<void>((resolve) => {
+      this.#onDrained = resolve
+    })
+    if (this.#users > 0) await within(this.#options.drainMs, isDrained)
     this.#letGo()
     for (const held of this.#open) this.#close(held)
     await this.#connecting?.catch(() => {})
     await Promise.all(this.#closings)
-  }
-
-  #drained(): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, this.#options.drainMs)
-      this.#onDrained = () => {
-        clearTimeout(timer)
-        resolve()
-      }
-    })
   }
 }
