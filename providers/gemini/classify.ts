@@ -6,6 +6,7 @@ import { asJson, isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { type Json, list, number, object, objects, string } from '../json.ts'
+import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
@@ -249,10 +250,9 @@ function waitFor(
   const told =
     seconds(retryDelay) ??
     seconds(string(metadata.quotaResetDelay)) ??
-    secondsUntil(string(metadata.quotaResetTimeStamp), headers.date) ??
+    secondsUntil(string(metadata.quotaResetTimeStamp), headers) ??
     seconds(/(?:resets? (?:after|in)|retry in) ([\dhms.]+)/i.exec(message)?.[1]) ??
-    seconds(`${headers['retry-after'] ?? ''}s`) ??
-    secondsUntil(headers['retry-after'], headers.date)
+    retryAfterIn(headers)
   const given = told === undefined ? undefined : Math.ceil(told)
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
@@ -270,12 +270,6 @@ function seconds(duration: string | undefined): number | undefined {
   const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
   const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
   return Number.isFinite(total) ? total : undefined
-}
-
-/** Until an instant, read against the response's own Date, so no clock is needed. */
-function secondsUntil(instant: string | undefined, date: string | undefined): number | undefined {
-  const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
-  return left >= 0 ? left : undefined
 }
 
 const BAD_SIGNATURE =

@@ -6,6 +6,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { type Json, number, object, string } from '../json.ts'
+import { decimal, retryAfterIn } from '../retry-after.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
 interface Facts {
@@ -264,7 +265,7 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
     (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
       ? usageLimitReset(facts)
       : undefined) ??
-    retryHeader(facts) ??
+    retryAfterIn(facts.headers) ??
     waitInWords(facts.message)
   if (told === undefined || !(told >= 0)) return code === 'upstream_rate_limited' ? SHORT_WAIT : undefined
   return Math.max(1, Math.ceil(told))
@@ -281,16 +282,8 @@ function usageLimitReset({ error, headers }: Facts): number | undefined {
   const made = Date.parse(headers.date ?? '')
   if (absolute !== undefined && Number.isFinite(made)) return absolute - made / 1000
   const window = Number(headers['x-codex-secondary-used-percent']) >= 100 ? 'secondary' : 'primary'
-  const at = seconds(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
-  return seconds(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
-}
-
-function retryHeader({ headers }: Facts): number | undefined {
-  const ms = seconds(headers['retry-after-ms'])
-  if (ms !== undefined) return ms / 1000
-  const value = headers['retry-after']
-  const at = Date.parse(value ?? '') - Date.parse(headers.date ?? '')
-  return seconds(value) ?? (Number.isFinite(at) ? at / 1000 : undefined)
+  const at = decimal(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
+  return decimal(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
 }
 
 /** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes". */
@@ -308,6 +301,3 @@ function waitInWords(message: string): number | undefined {
 
 /** Seconds, by the unit's beginning. */
 const UNITS: Readonly<Record<string, number>> = { ms: 0.001, milli: 0.001, s: 1, m: 60, h: 3600, d: 86_400 }
-
-const seconds = (value: string | undefined): number | undefined =>
-  value !== undefined && /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined

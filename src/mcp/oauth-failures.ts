@@ -19,6 +19,7 @@ const PASSING: ReadonlySet<string> = new Set([
   OAuthErrorCode.ServerError,
   OAuthErrorCode.TemporarilyUnavailable,
 ])
+
 /** Runs one step, and turns what is thrown into ours. */
 export async function step<T>(
   target: McpLoginTarget,
