@@ -12,13 +12,11 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
-  secondsIn,
   shortened,
-  type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
 import { type Json, object, string } from '../json.ts'
-import { claimsOf, expiryOf } from '../jwt.ts'
+import { claimsOf, expiryOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { ORIGINATOR } from './render.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
@@ -73,7 +71,7 @@ export const openaiLogins: OAuthVendor = {
             refresh_token,
           },
         },
-  readTokens,
+  readTokens: (body) => tokenAnswer(parseRecord(body)),
   readFailure,
   identify,
   renewAheadSeconds: 300,
@@ -81,24 +79,6 @@ export const openaiLogins: OAuthVendor = {
   keepAlive: true,
   device: deviceFlow(),
   imports: { codex: readCodexFile },
-}
-
-function readTokens(body: string): TokenAnswer | null {
-  const answer = parseRecord(body)
-  if (!answer) return null
-  const tokens = tokensOf(answer)
-  if (Object.keys(tokens).length === 0) return null
-  const expires_in = secondsIn(answer.expires_in)
-  return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
-}
-
-function tokensOf(answer: Json): Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'> {
-  const tokens: LoginSecret = {}
-  for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
-    const token = string(answer[name])
-    if (token !== undefined) tokens[name] = token
-  }
-  return tokens
 }
 
 const AUTH_CLAIM = 'https://api.openai.com/auth'
@@ -215,7 +195,7 @@ function deviceRefused(answer: OAuthAnswer): BatonError {
 /** Codex CLI's `auth.json` (1.8). */
 function readCodexFile(file: Json): ImportedLogin {
   const tokens = object(file.tokens)
-  const secret = tokensOf(tokens)
+  const secret = tokensIn(tokens)
   if (secret.access_token === undefined) {
     const held =
       string(file.OPENAI_API_KEY) === undefined

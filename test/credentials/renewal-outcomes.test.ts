@@ -1,7 +1,7 @@
 /** What a renewal comes to: by the vendor's answer, by what the login is, and by whether it is used at all. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
-import { claimsOf } from '../../providers/jwt.ts'
+import { claimsOf } from '../../providers/tokens.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
