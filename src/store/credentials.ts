@@ -1,4 +1,4 @@
-/** Credentials: rows for their owners, renewals under a claim, secrets re-sealed by version. */
+/** Credentials: rows for their owners, refreshes under a claim, secrets re-sealed by version. */
 import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
@@ -25,7 +25,7 @@ async function one(
 }
 
 export function createCredentials(db: Db): Credentials {
-  return { ...rows(db), ...renewing(db), ...resealing(db) }
+  return { ...rows(db), ...refreshing(db), ...resealing(db) }
 }
 
 function rows(db: Db) {
@@ -105,7 +105,7 @@ async function clearDefault(queries: Queries, { owner, provider }: Place): Promi
   )
 }
 
-function renewing(db: Db) {
+function refreshing(db: Db) {
   return {
     due: (providers, seconds, limit) =>
       values<{ id: string; owner: string }>(
@@ -175,7 +175,7 @@ function resealing(db: Db) {
       )
       return found.map((row) => ({ ...row, secret: bytesOf(row.secret) ?? new Uint8Array() }))
     },
-    // The version stays: what is sealed is the same, and a renewal under way must still find its own.
+    // The version stays: what is sealed is the same, and a refresh under way must still find its own.
     reseal: async (table, id, version, secret) =>
       (await value(db, RESEAL[table], [id, version, secret])) !== null,
   } satisfies Partial<Credentials>
