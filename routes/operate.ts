@@ -1,6 +1,7 @@
 /** Health, readiness and metrics. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
+import { within } from '../src/mcp/deadline.ts'
 import type { App, RouteDeps } from './app.ts'
 import { ErrorShape } from './schemas.ts'
 
@@ -55,14 +56,12 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
 const notReady = (code: 'draining' | 'unavailable', reason: string) =>
   new BatonError(code, `Not ready: ${reason.replace(/\.$/, '')}.`, { retryAfter: 1, details: { reason } })
 
+/** Why it is not ready; null: it is. */
 async function failure(name: string, ready: Promise<void>): Promise<string | null> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<string>((resolve) => {
-    timer = setTimeout(() => resolve(`${name}: no answer`), READY_MS)
-  })
   const answer = ready.then(
-    () => null,
-    (error: unknown) => `${name}: ${error instanceof Error ? error.message : 'failed'}`,
+    () => ({ problem: null }),
+    (error: unknown) => ({ problem: error instanceof Error ? error.message : 'failed' }),
   )
-  return Promise.race([answer, late]).finally(() => clearTimeout(timer))
+  const { problem } = (await within(READY_MS, answer)) ?? { problem: 'no answer' }
+  return problem === null ? null : `${name}: ${problem}`
 }

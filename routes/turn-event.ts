@@ -94,3 +94,27 @@ export const Event = taggedBy(
     ),
   ),
 )
+
+const EXAMPLE: Extract<TurnEvent, { type: 'content.delta' }> = {
+  type: 'content.delta',
+  session_id: 'ses_01j9z',
+  turn_id: 'turn_01j9z',
+  step: 0,
+  at: '2026-11-23T12:00:00.000Z',
+  text: 'Hello',
+}
+
+/** Documents an event stream: `contentSchema` is what each frame's data holds. */
+export const EventStream = {
+  description: 'Server-sent events: `id` is a cursor, `event` a type, `data` an Event as JSON',
+  content: {
+    'text/event-stream': {
+      schema: {
+        type: 'string',
+        contentMediaType: 'text/event-stream',
+        contentSchema: Event,
+        examples: [`id: 7-1.ab\nevent: ${EXAMPLE.type}\ndata: ${JSON.stringify(EXAMPLE)}\n\n`],
+      },
+    },
+  },
+}

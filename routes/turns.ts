@@ -6,7 +6,7 @@ import { BatonError, invalid, noSession } from '../src/errors.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
-import { EventStream, hasBegun, turnEvents } from './events.ts'
+import { hasBegun, turnEvents } from './event-source.ts'
 import { givenEdits, givenInput } from './given.ts'
 import {
   ContextEdits,
@@ -24,6 +24,7 @@ import {
   pageOf,
   text,
 } from './schemas.ts'
+import { EventStream } from './turn-event.ts'
 import { TurnView, turnView } from './turn-view.ts'
 
 const NewTurn = Type.Object(

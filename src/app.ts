@@ -23,7 +23,7 @@ import { createCredentials } from './credentials/credentials.ts'
 import { createLoginTable } from './credentials/login-table.ts'
 import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
-import { createRefresher } from './credentials/refresh.ts'
+import { createRenewals } from './credentials/renewals.ts'
 import { rotateEncryption } from './credentials/rotation.ts'
 import { sealParts } from './credentials/sealed-parts.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
@@ -43,7 +43,8 @@ import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
-import { createSessionTools, type EngineTools, type View } from './tools/session-tools.ts'
+import { createSessionTools, type EngineTools } from './tools/session-tools.ts'
+import type { View } from './tools/shown-registry.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
@@ -131,7 +132,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
     const table = createLoginTable(LOGINS, config)
     const oauth = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
-    const refresher = owned(createRefresher({ store, vault, table, http: oauth, log }))
+    const renewals = owned(createRenewals({ store, vault, table, http: oauth, log }))
     const credentials = createCredentials({
       store,
       vault,
@@ -139,7 +140,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       deployments: DEPLOYMENTS,
       table,
     })
-    const choice = createChoice({ store, vault, config, refresher })
+    const choice = createChoice({ store, vault, config, renewals })
     const logins = owned(
       createLogins({
         store,

@@ -20,7 +20,14 @@ import { errorPageOf, type LoginPage, pageOf } from './credentials/login-page.ts
 import type { LoginStatus } from './credentials/logins.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable } from './errors.ts'
-import { type Mcp, McpError, type McpServerSpec, type McpState, type McpTool } from './mcp/contract.ts'
+import {
+  connectBudgetMs,
+  type Mcp,
+  McpError,
+  type McpServerSpec,
+  type McpState,
+  type McpTool,
+} from './mcp/contract.ts'
 import type { Caller, SessionTool, SessionTools } from './ports.ts'
 import type {
   AuditEntry,
@@ -32,7 +39,6 @@ import type {
   Session,
   Store,
 } from './store/store.ts'
-import { connectBudgetMs } from './tools/discovery.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
 
 /**
@@ -154,7 +160,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const after = rowOf(vault, before, input, login)
     const entry = entryOf(caller, 'connector.update', after)
     const connector = await store.connectors.update(caller, before, after, entry)
-    // Another change or a refreshed login came between: this patch goes on top of it.
+    // Another change or a renewed login came between: this patch goes on top of it.
     if (!connector) return update(caller, id, patch)
     if (connector === 'name_taken') throw taken(input.name)
     if (connector === 'name_beside') throw beside(input.name)

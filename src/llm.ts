@@ -36,13 +36,13 @@ export interface ModelCall {
   turn_id: string
   deployment: Deployment
   request: ModelRequest
-  /** Opened for every attempt, so that a refreshed token is used */
+  /** Opened for every attempt, so that a renewed token is used */
   secret(): Promise<CredentialSecret>
   context: ParseContext
   signal: AbortSignal
   /** Right before the bytes leave, once an attempt; false: not sent, LlmStale is thrown */
   beforeSend?(): boolean
-  /** After a refusal that `renewOn` names, once: true when the credential was refreshed and the call may be made again */
+  /** After a refusal that `renewOn` names, once: true when the credential was renewed and the call may be made again */
   onUnauthorized?(): Promise<boolean>
   /**
    * What the deployment's `amend` has amended for calls of the same turn: done to this request before it is sent,
@@ -127,7 +127,7 @@ interface Progress {
   attempts: number
   /** A stream has answered the last attempt */
   isStreaming: boolean
-  isRefreshed: boolean
+  isRenewed: boolean
   amended: UpstreamFailure[]
   amendments: number
   started: number
@@ -195,8 +195,8 @@ export function createLlm(deps: LlmDeps): Llm {
       const { failure } = thrown
       const { renewOn = [401] } = call.deployment
       const mayRenew = thrown.error.code === 'upstream_auth' && renewOn.includes(failure.status)
-      if (mayRenew && call.onUnauthorized && !progress.isRefreshed) {
-        progress.isRefreshed = true
+      if (mayRenew && call.onUnauthorized && !progress.isRenewed) {
+        progress.isRenewed = true
         if (await call.onUnauthorized()) return progress.request
       }
       if (failure.status >= 400 && failure.status < 500 && progress.amendments < MOST_AMENDMENTS) {
@@ -257,7 +257,7 @@ export function createLlm(deps: LlmDeps): Llm {
       retry: createRetry(random),
       attempts: 0,
       isStreaming: false,
-      isRefreshed: false,
+      isRenewed: false,
       amended,
       amendments: 0,
       started: now(),

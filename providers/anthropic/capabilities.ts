@@ -4,7 +4,7 @@
  * messages of the 5.5 generation by langchain-ai/langchainjs release @langchain/anthropic 1.5.13.
  */
 import type { Capabilities, ReportedModel } from '../../src/provider.ts'
-import { type Json, list, number, object, string } from './json.ts'
+import { type Json, list, number, object, string } from '../json.ts'
 import { mediaBlocks } from './messages.ts'
 import type { WireEffort } from './wire.ts'
 

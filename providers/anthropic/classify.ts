@@ -7,7 +7,8 @@ import { parseRecord } from '../../src/chat/json.ts'
 import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Json, object, string } from './json.ts'
+import { type Json, object, string } from '../json.ts'
+import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 interface Report {
   /** null: the error came inside a stream */
@@ -96,7 +97,7 @@ const unpaid = always('upstream_rejected', "Anthropic refused the request becaus
 const passing =
   (code: ErrorCode, says: string) =>
   ({ headers }: Report): Verdict => {
-    const retryAfter = secondsToWait(headers)
+    const retryAfter = retryAfterIn(headers)
     return [code, says, retryAfter === undefined ? {} : { retryAfter }]
   }
 const busy = passing(
@@ -173,12 +174,12 @@ function invalidRequest({ message }: Report): Verdict {
  * words say so. Any other is a rate limit to the caller, and not tried again from here (src/llm/retry.ts).
  */
 function rateLimited({ headers, code, message }: Report): Verdict {
-  const retryAfter = secondsToWait(headers)
+  const retryAfter = retryAfterIn(headers)
   if (retryAfter === undefined && /spend|extra usage/i.test(`${code} ${message}`)) {
     return ['upstream_rejected', "The account's spending limit at Anthropic is reached; raise it to go on."]
   }
   const reset = resetOf(headers)
-  const wait = retryAfter ?? waitOf(secondsUntil(reset, headers))
+  const wait = retryAfter ?? secondsUntil(reset, headers)
   return [
     'upstream_rate_limited',
     "The account's rate limit at Anthropic is reached. Try again later.",
@@ -188,21 +189,6 @@ function rateLimited({ headers, code, message }: Report): Verdict {
     },
   ]
 }
-
-/** Retry-After in seconds. */
-function secondsToWait(headers: Report['headers']): number | undefined {
-  const ms = Number(headers['retry-after-ms'] ?? Number.NaN)
-  if (ms > 0) return Math.ceil(ms / 1000)
-  const value = headers['retry-after']
-  if (value === undefined) return undefined
-  return waitOf(/^\d+(\.\d+)?$/.test(value) ? Number(value) : secondsUntil(value, headers))
-}
-
-/** Read against the response's own Date, so no clock is needed; NaN where either is missing. */
-const secondsUntil = (moment: string | undefined, headers: Report['headers']): number =>
-  (Date.parse(moment ?? '') - Date.parse(headers.date ?? '')) / 1000
-
-const waitOf = (seconds: number): number | undefined => (seconds >= 0 ? Math.ceil(seconds) : undefined)
 
 /**
  * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix

@@ -11,13 +11,12 @@ import {
   type OAuthCall,
   type OAuthSettings,
   type OAuthVendor,
-  secondsIn,
   shortened,
   type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { instantOf } from '../jwt.ts'
-import { type Json, number, object, string } from './json.ts'
+import { type Json, number, object, string } from '../json.ts'
+import { instantOf, tokenAnswer } from '../tokens.ts'
 import { OAUTH_BETA } from './render.ts'
 
 const FEDERATION_BETA = 'oidc-federation-2026-04-01'
@@ -111,19 +110,10 @@ const unfit = (name: string, problem: string) =>
   new BatonError('invalid_request', `federation.${name} ${problem}.`, { param: `federation.${name}` })
 
 function readTokens(body: string): TokenAnswer | null {
-  const answer = parseRecord(body)
-  const access_token = string(answer?.access_token)
-  const refresh_token = string(answer?.refresh_token)
-  // A refresh token that was rotated is the only one left, whatever else is missing.
-  if (!answer || !(access_token || refresh_token)) return null
-  const expires_in = secondsIn(answer.expires_in)
+  const answer = object(parseRecord(body))
+  const tokens = tokenAnswer(answer)
   const name = string(object(answer.account).email_address) ?? string(object(answer.organization).name)
-  return {
-    ...(access_token ? { access_token } : {}),
-    ...(refresh_token ? { refresh_token } : {}),
-    ...(expires_in === undefined ? {} : { expires_in }),
-    ...(name ? { name } : {}),
-  }
+  return tokens && { ...tokens, ...(name ? { name } : {}) }
 }
 
 /**
@@ -156,7 +146,7 @@ function readClaudeFile(file: Json): ImportedLogin {
     facts: {},
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
-      'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never refreshed; Claude Code keeps its login.',
+      'Anthropic does not permit other software to store Claude subscription logins or to route requests through them (docs/provider-logins.md). The token is used until it expires and is never renewed; Claude Code keeps its login.',
   }
 }
 
@@ -182,7 +172,7 @@ function readProfile(file: Json): ImportedLogin {
     facts: workspace_id ? { workspace_id } : {},
     ...(expires_at === undefined ? {} : { expires_at }),
     warning:
-      'Refresh tokens are used once: from its first refresh on, this login belongs to Baton, and the profile must log in again.',
+      'Refresh tokens are used once: from its first renewal on, this login belongs to Baton, and the profile must log in again.',
   }
 }
 

@@ -11,8 +11,8 @@ import type { AssistantPart, Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
+import { type Json, number, object, string } from '../json.ts'
 import { streamError } from './classify.ts'
-import { type Json, number, object, string } from './json.ts'
 import { redacted, signed } from './opaque.ts'
 
 /** A content block while it is open. */

@@ -5,7 +5,8 @@
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { count, type Fields, list, record, text } from './json.ts'
+import { type Json, list, number, object, objects, string } from '../json.ts'
+import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
 export const classify = (failure: UpstreamFailure): BatonError =>
@@ -23,7 +24,7 @@ interface Failure {
   /** ErrorInfo.reason, or the older `errors[0].reason` */
   reason: string | undefined
   message: string
-  metadata: Fields
+  metadata: Json
   links: { text: string; url: string }[]
   retryDelay: string | undefined
   quotas: string[]
@@ -31,20 +32,20 @@ interface Failure {
 
 function readFailure(body: string, status: number): Failure {
   const error = unwrap(parse(body))
-  const details = list(error.details).map(record)
+  const details = objects(error.details)
   const info = details.find((detail) => typeOf(detail).endsWith('ErrorInfo')) ?? {}
-  const metadata = record(info.metadata)
+  const metadata = object(info.metadata)
   const retry = details.find((detail) => typeOf(detail).endsWith('RetryInfo')) ?? {}
-  const violations = details.flatMap((detail) => list(detail.violations).map(record))
+  const violations = details.flatMap((detail) => objects(detail.violations))
   return {
     status: status < 400 ? (statedStatus(error) ?? status) : status,
-    code: text(error.status),
-    reason: text(info.reason) ?? text(record(list(error.errors)[0]).reason),
-    message: text(error.message) ?? plainText(body),
+    code: string(error.status),
+    reason: string(info.reason) ?? string(object(list(error.errors)[0]).reason),
+    message: string(error.message) ?? plainText(body),
     metadata,
     links: links(details, metadata),
-    retryDelay: text(retry.retryDelay),
-    quotas: violations.flatMap(({ quotaId }) => text(quotaId) ?? []),
+    retryDelay: string(retry.retryDelay),
+    quotas: violations.flatMap(({ quotaId }) => string(quotaId) ?? []),
   }
 }
 
@@ -70,8 +71,8 @@ const CODES: readonly (readonly [string, number])[] = [
 ]
 
 /** An error has the HTTP status as its code, in an operation its number; or nothing but the code's name. */
-function statedStatus({ code, status }: Fields): number | undefined {
-  const stated = count(code)
+function statedStatus({ code, status }: Json): number | undefined {
+  const stated = number(code)
   if (stated !== undefined) return CODES[stated]?.[1] ?? stated
   return CODES.find(([name]) => name === status)?.[1]
 }
@@ -90,19 +91,19 @@ function parse(body: string): unknown {
 }
 
 /** `{error}`, `[{error}]`, and the whole of it once more as a string in `message`, several levels deep. */
-function unwrap(value: unknown, depth = 0): Fields {
-  const outer = record(Array.isArray(value) ? value[0] : value)
+function unwrap(value: unknown, depth = 0): Json {
+  const outer = object(Array.isArray(value) ? value[0] : value)
   const error = isRecord(outer.error) ? outer.error : outer
-  const message = text(error.message)?.trim()
+  const message = string(error.message)?.trim()
   if (depth >= 10 || !message || !/^[[{]/.test(message)) return error
   const inner = parse(message)
   return inner === undefined ? error : unwrap(inner, depth + 1)
 }
 
 /** Keys with blanks around `@type` are seen in the field too. */
-function typeOf(detail: Fields): string {
+function typeOf(detail: Json): string {
   const key = Object.keys(detail).find((name) => name.trim() === '@type')
-  return key === undefined ? '' : (text(detail[key]) ?? '')
+  return key === undefined ? '' : (string(detail[key]) ?? '')
 }
 
 /** The front end answers in HTML (502, 413): its words without the markup. */
@@ -114,18 +115,18 @@ const plainText = (body: string): string =>
     .trim()
 
 /** Where the user can help himself: verification, appeal, documentation. */
-function links(details: readonly Fields[], metadata: Fields): { text: string; url: string }[] {
-  const help = details.flatMap((detail) => list(detail.links).map(record))
+function links(details: readonly Json[], metadata: Json): { text: string; url: string }[] {
+  const help = details.flatMap((detail) => objects(detail.links))
   const found = [
-    { text: text(metadata.validation_url_link_text) ?? 'Verify the account', url: metadata.validation_url },
+    { text: string(metadata.validation_url_link_text) ?? 'Verify the account', url: metadata.validation_url },
     { text: 'Verify the account', url: metadata.validation_link },
-    { text: text(metadata.appeal_url_link_text) ?? 'Appeal', url: metadata.appeal_url },
-    ...help.map((link) => ({ text: text(link.description) ?? 'Help', url: link.url })),
+    { text: string(metadata.appeal_url_link_text) ?? 'Appeal', url: metadata.appeal_url },
+    ...help.map((link) => ({ text: string(link.description) ?? 'Help', url: link.url })),
     { text: 'Learn more', url: metadata.validation_learn_more_url },
   ]
   const unique = new Map<string, { text: string; url: string }>()
   for (const { text: label, url } of found) {
-    const address = text(url)
+    const address = string(url)
     if (address !== undefined && !unique.has(address)) unique.set(address, { text: label, url: address })
   }
   return [...unique.values()]
@@ -248,11 +249,10 @@ function waitFor(
   const { reason, retryDelay, metadata, message, quotas } = failure
   const told =
     seconds(retryDelay) ??
-    seconds(text(metadata.quotaResetDelay)) ??
-    secondsUntil(text(metadata.quotaResetTimeStamp), headers.date) ??
+    seconds(string(metadata.quotaResetDelay)) ??
+    secondsUntil(string(metadata.quotaResetTimeStamp), headers) ??
     seconds(/(?:resets? (?:after|in)|retry in) ([\dhms.]+)/i.exec(message)?.[1]) ??
-    seconds(`${headers['retry-after'] ?? ''}s`) ??
-    secondsUntil(headers['retry-after'], headers.date)
+    retryAfterIn(headers)
   const given = told === undefined ? undefined : Math.ceil(told)
   // A day's quota comes with the same short delay as a minute's, which does not help (7.3).
   if (quotas.some((id) => /PerDay|Daily/i.test(id))) return Math.max(given ?? 0, HOUR)
@@ -270,12 +270,6 @@ function seconds(duration: string | undefined): number | undefined {
   const [hours, minutes, whole, milliseconds] = match.slice(1).map((digits) => Number(digits ?? 0))
   const total = (hours ?? 0) * HOUR + (minutes ?? 0) * 60 + (whole ?? 0) + (milliseconds ?? 0) / 1000
   return Number.isFinite(total) ? total : undefined
-}
-
-/** Until an instant, read against the response's own Date, so no clock is needed. */
-function secondsUntil(instant: string | undefined, date: string | undefined): number | undefined {
-  const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
-  return left >= 0 ? left : undefined
 }
 
 const BAD_SIGNATURE =

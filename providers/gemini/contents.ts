@@ -2,6 +2,7 @@
  * Repaired messages as Gemini `contents` (wire/gemini.md 4). Two roles, neighbours of one role merged,
  * every functionResponse directly after its call. Knows nothing of envelopes, tools and settings.
  */
+import { isDeepStrictEqual } from 'node:util'
 import { isRecord } from '../../src/chat/json.ts'
 import { isPlainText } from '../../src/chat/media.ts'
 import type {
@@ -12,7 +13,6 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
-import { isJsonOf } from './json.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 type WirePart =
@@ -179,6 +179,15 @@ function responseObject(part: ToolResultPart): Record<string, unknown> {
   }
   const isWhole = isRecord(structured) && !('output' in structured) && !('error' in structured)
   return isWhole && Object.keys(structured).length > 0 ? structured : { output: structured }
+}
+
+/** The text is this value as JSON, however it is laid out. */
+function isJsonOf(value: unknown, json: string): boolean {
+  try {
+    return isDeepStrictEqual(JSON.parse(json), value)
+  } catch {
+    return false
+  }
 }
 
 const textOfResult = (content: readonly ContentPart[]): string =>

@@ -12,13 +12,11 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
-  secondsIn,
   shortened,
-  type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { claimsOf, instantOf } from '../jwt.ts'
-import { count, type Fields, record, text } from './json.ts'
+import { type Json, number, object, string } from '../json.ts'
+import { claimsOf, instantOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { isSetupNeeded, setUpCodeAssist } from './setup.ts'
 
 const USER_SCOPES = [
@@ -88,7 +86,7 @@ export const googleLogins: OAuthVendor = {
       form: { grant_type: 'refresh_token', refresh_token, ...own },
     }
   },
-  readTokens,
+  readTokens: (body) => tokenAnswer(parseRecord(body)),
   readFailure,
   identify,
   renewAheadSeconds: 300,
@@ -102,26 +100,11 @@ export const googleLogins: OAuthVendor = {
 const scopeOf = ({ path }: LoginWish): string =>
   (path === 'public' ? [...USER_SCOPES, PUBLIC_SCOPE] : USER_SCOPES).join(' ')
 
-function readTokens(body: string): TokenAnswer | null {
-  const answer = record(parseRecord(body))
-  const access_token = text(answer.access_token)
-  if (access_token === undefined) return null
-  const refresh_token = text(answer.refresh_token)
-  const id_token = text(answer.id_token)
-  const expires_in = secondsIn(answer.expires_in)
-  return {
-    access_token,
-    ...(refresh_token === undefined ? {} : { refresh_token }),
-    ...(id_token === undefined ? {} : { id_token }),
-    ...(expires_in === undefined ? {} : { expires_in }),
-  }
-}
-
 /** Dead grants by code; a client that is refused is the operator's setting and no login's end (1.3). */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
-  const answer = record(parseRecord(body))
-  const code = text(answer.error) ?? `http_${status}`
-  const words = text(answer.error_description) ?? ''
+  const answer = object(parseRecord(body))
+  const code = string(answer.error) ?? `http_${status}`
+  const words = string(answer.error_description) ?? ''
   const isRapt = answer.error_subtype === 'invalid_rapt'
   return shortened({
     isLasting: code === 'invalid_grant',
@@ -132,26 +115,19 @@ function readFailure({ status, body }: OAuthAnswer): TokenFailure {
 
 /** Access tokens are opaque; the id token names the account and ends with the access token's own hour. */
 function identify({ id_token }: LoginSecret): LoginIdentity {
-  const email = text(claimsOf(id_token).email)
+  const email = string(claimsOf(id_token).email)
   return { facts: {}, ...(email === undefined ? {} : { name: email }) }
 }
 
 /** `oauth_creds.json` (1.4). It names no client: the configured one must be the one that made it. */
-function readCliFile(file: Fields): ImportedLogin {
-  const access_token = text(file.access_token)
-  const refresh_token = text(file.refresh_token)
-  if (access_token === undefined && refresh_token === undefined) {
+function readCliFile(file: Json): ImportedLogin {
+  const secret = tokensIn(file)
+  if (secret.access_token === undefined && secret.refresh_token === undefined) {
     const why =
       'It has neither access_token nor refresh_token; gemini-cli may keep its login in the keychain instead.'
     throw new BatonError('invalid_request', `content is no gemini-cli login. ${why}`, { param: 'content' })
   }
-  const id_token = text(file.id_token)
-  const secret: LoginSecret = {
-    ...(access_token === undefined ? {} : { access_token }),
-    ...(refresh_token === undefined ? {} : { refresh_token }),
-    ...(id_token === undefined ? {} : { id_token }),
-  }
-  const expires_at = instantOf(count(file.expiry_date))
+  const expires_at = instantOf(number(file.expiry_date))
   const { facts, name } = identify(secret)
   return {
     secret,

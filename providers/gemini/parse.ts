@@ -10,8 +10,8 @@ import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../..
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
+import { type Json, list, number, object, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
-import { count, type Fields, list, record, text } from './json.ts'
 
 /** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
 export const createParser = (context: ParseContext): ModelParser => new Answer(context)
@@ -39,7 +39,7 @@ class Answer implements ModelParser {
   readonly #calls: Call[] = []
   /** What is wrong with a call that can be none */
   #misfit: string | null = null
-  readonly #usage: Fields = {}
+  readonly #usage: Json = {}
   #hasOutput = false
   #finish: { reason: string; message: string | undefined } | null = null
   /** Why the prompt was not even read */
@@ -52,7 +52,7 @@ class Answer implements ModelParser {
   push(frame: SseFrame): ModelEvent[] {
     // Without `alt=sse` the method streams one array; some proxies hand that on (6.1).
     const value = parseFrame(frame.data)
-    for (const chunk of Array.isArray(value) ? value : [value]) this.#chunk(record(chunk))
+    for (const chunk of Array.isArray(value) ? value : [value]) this.#chunk(object(chunk))
     return this.#taken()
   }
 
@@ -78,25 +78,25 @@ class Answer implements ModelParser {
     return events
   }
 
-  #chunk(outer: Fields): void {
+  #chunk(outer: Json): void {
     const chunk = isRecord(outer.response) ? outer.response : outer
     const error = chunk.error ?? outer.error
     if (error !== undefined) throw errorFromStream({ error })
-    this.#measure(record(chunk.usageMetadata))
-    const { blockReason, blockReasonMessage } = record(chunk.promptFeedback)
-    const blocked = text(blockReason)
-    if (blocked) this.#blocked = text(blockReasonMessage) ?? blocked
+    this.#measure(object(chunk.usageMetadata))
+    const { blockReason, blockReasonMessage } = object(chunk.promptFeedback)
+    const blocked = string(blockReason)
+    if (blocked) this.#blocked = string(blockReasonMessage) ?? blocked
     // More than one candidate is never asked for.
-    const candidate = record(list(chunk.candidates)[0])
-    for (const part of list(record(candidate.content).parts)) this.#part(record(part))
-    const reason = text(candidate.finishReason)
+    const candidate = object(list(chunk.candidates)[0])
+    for (const part of list(object(candidate.content).parts)) this.#part(object(part))
+    const reason = string(candidate.finishReason)
     // Some gateways put STOP on every chunk (6.2): it never overwrites a reason that says more.
     if (reason && (!this.#finish || reason !== 'STOP')) {
-      this.#finish = { reason, message: text(candidate.finishMessage) }
+      this.#finish = { reason, message: string(candidate.finishMessage) }
     }
   }
 
-  #part(part: Fields): void {
+  #part(part: Json): void {
     if (typeof part.text === 'string') return this.#text(part, part.text)
     if (isRecord(part.functionCall)) return this.#call(part, part.functionCall)
     if (isRecord(part.inlineData) && part.thought !== true) return this.#media(part.inlineData)
@@ -104,8 +104,8 @@ class Answer implements ModelParser {
   }
 
   /** Deltas of one kind make one part; a signature closes it, and an empty signed one is its own part (4.4). */
-  #text(part: Fields, delta: string): void {
-    const opaque = text(part.thoughtSignature)
+  #text(part: Json, delta: string): void {
+    const opaque = string(part.thoughtSignature)
     if (delta === '' && opaque === undefined) return
     const kind = part.thought === true ? 'reasoning' : 'text'
     if (this.#growing?.kind !== kind || delta === '') this.#close()
@@ -130,15 +130,15 @@ class Answer implements ModelParser {
    * A part without a name holds the arguments of the call before it, which came without any; a call that nobody
    * named would stay in the history, and be refused with it for ever (smallmain/vscode-unify-chat-provider#48).
    */
-  #call(part: Fields, call: Fields): void {
+  #call(part: Json, call: Json): void {
     this.#close()
-    const name = text(call.name) ?? ''
+    const name = string(call.name) ?? ''
     const args = asJson(call.args ?? {})
-    const opaque = text(part.thoughtSignature)
+    const opaque = string(part.thoughtSignature)
     const before = this.#calls.at(-1)
     if (args === null) this.#misfit = 'Its arguments nest too deep.'
     else if (name !== '') {
-      const call_id = this.#context.callId(text(call.id))
+      const call_id = this.#context.callId(string(call.id))
       this.#calls.push({ index: this.#nextIndex++, call_id, name, args, opaque })
     } else if (before?.args === '{}') {
       before.args = args
@@ -157,12 +157,12 @@ class Answer implements ModelParser {
     ]
   }
 
-  #media(blob: Fields): void {
-    const data = standardBase64(text(blob.data) ?? '')
+  #media(blob: Json): void {
+    const data = standardBase64(string(blob.data) ?? '')
     if (data === null) return
     this.#close()
     this.#hasOutput = true
-    const media_type = text(blob.mimeType) ?? 'application/octet-stream'
+    const media_type = string(blob.mimeType) ?? 'application/octet-stream'
     const part: MediaPart = { type: mediaKind(media_type), media_type, data }
     this.#events.push({ type: 'part', index: this.#nextIndex++, part })
   }
@@ -172,8 +172,8 @@ class Answer implements ModelParser {
   }
 
   /** Counts are cumulative and may be partial in early chunks (6.3): each field's last value holds. */
-  #measure(metadata: Fields): void {
-    const counts = Object.entries(metadata).filter(([, value]) => count(value) !== undefined)
+  #measure(metadata: Json): void {
+    const counts = Object.entries(metadata).filter(([, value]) => number(value) !== undefined)
     if (counts.length === 0) return
     Object.assign(this.#usage, Object.fromEntries(counts))
     this.#events.push({ type: 'usage', usage: toUsage(this.#usage) })
@@ -243,8 +243,8 @@ function mediaKind(mediaType: string): MediaKind {
 }
 
 /** Input counts what the server's own tools read; thoughts are output, and not in the candidates (6.3). */
-function toUsage(metadata: Fields): Usage {
-  const tokens = (name: string) => count(metadata[name]) ?? 0
+function toUsage(metadata: Json): Usage {
+  const tokens = (name: string) => number(metadata[name]) ?? 0
   return {
     input_tokens: tokens('promptTokenCount') + tokens('toolUsePromptTokenCount'),
     output_tokens: tokens('candidatesTokenCount') + tokens('thoughtsTokenCount'),

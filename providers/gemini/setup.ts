@@ -5,8 +5,8 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
+import { type Json, list, object, objects, string } from '../json.ts'
 import { classify } from './classify.ts'
-import { type Fields, list, record, text } from './json.ts'
 
 type Facts = Readonly<Record<string, string>>
 
@@ -38,7 +38,7 @@ export function* setUpCodeAssist(
     })
   }
   const headers = { authorization: `Bearer ${token}` }
-  const post = (method: string, json: Fields): SetupStep => ({
+  const post = (method: string, json: Json): SetupStep => ({
     call: { method: 'POST', url: `${baseUrl}:${method}`, headers, json },
     afterMs: 0,
   })
@@ -60,7 +60,7 @@ export function* setUpCodeAssist(
   return { project_id: operation.project ?? wanted ?? refuse(account.ineligible) }
 }
 
-const about = (project: string | undefined): Fields => ({
+const about = (project: string | undefined): Json => ({
   ...(project === undefined ? {} : { cloudaicompanionProject: project }),
   metadata: { ...CLIENT, ...(project === undefined ? {} : { duetProject: project }) },
 })
@@ -71,7 +71,7 @@ interface Account {
   project: string | undefined
   /** To onboard with */
   tier: string
-  ineligible: Fields[]
+  ineligible: Json[]
 }
 
 /** Throws for an account that cannot go on: refused by the vendor, or to be verified first (2.2). */
@@ -82,57 +82,57 @@ function readAccount(answer: OAuthAnswer): Account {
     if (!JSON.stringify(failed.details ?? {}).includes('SECURITY_POLICY_VIOLATED')) throw failed
     return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
   }
-  const body = record(parseRecord(answer.body))
-  const ineligible = list(body.ineligibleTiers).slice(0, 10).map(record)
-  const isMember = text(record(body.currentTier).id) !== undefined
+  const body = object(parseRecord(answer.body))
+  const ineligible = list(body.ineligibleTiers).slice(0, 10).map(object)
+  const isMember = string(object(body.currentTier).id) !== undefined
   if (!isMember) {
     for (const tier of ineligible) {
       if (tier.reasonCode === 'UNSUPPORTED_CLIENT') throw retired(tier)
-      if (tier.reasonCode === 'VALIDATION_REQUIRED' && text(tier.validationUrl)) throw unverified(tier)
+      if (tier.reasonCode === 'VALIDATION_REQUIRED' && string(tier.validationUrl)) throw unverified(tier)
     }
   }
-  const tiers = list(body.allowedTiers).map(record)
+  const tiers = objects(body.allowedTiers)
   return {
     isMember,
     project: projectOf(body.cloudaicompanionProject),
-    tier: text(tiers.find(({ isDefault }) => isDefault === true)?.id) ?? 'legacy-tier',
+    tier: string(tiers.find(({ isDefault }) => isDefault === true)?.id) ?? 'legacy-tier',
     ineligible,
   }
 }
 
-const projectOf = (value: unknown): string | undefined => text(value) ?? text(record(value).id)
+const projectOf = (value: unknown): string | undefined => string(value) ?? string(object(value).id)
 
 function readOperation(answer: OAuthAnswer): {
   isDone: boolean
   name: string | undefined
   project: string | undefined
 } {
-  const { done, name, response, error } = record(parseRecord(answer.body))
+  const { done, name, response, error } = object(parseRecord(answer.body))
   if (answer.status >= 400 || error !== undefined) throw classify(answer)
   return {
     isDone: done === true,
-    name: text(name),
-    project: projectOf(record(response).cloudaicompanionProject),
+    name: string(name),
+    project: projectOf(object(response).cloudaicompanionProject),
   }
 }
 
 /** Its words, which have no end of their own. */
-const said = (tier: Fields): string => (text(tier.reasonMessage) ?? '').slice(0, 1000)
+const said = (tier: Json): string => (string(tier.reasonMessage) ?? '').slice(0, 1000)
 
-const upstream = (tier: Fields): Record<string, unknown> => ({
+const upstream = (tier: Json): Record<string, unknown> => ({
   reason: tier.reasonCode,
   message: said(tier),
 })
 
 /** Terminal: no retry, no other client, no disguise (0.4). */
-const retired = (tier: Fields) =>
+const retired = (tier: Json) =>
   new BatonError(
     'upstream_auth',
     `Google does not serve this account through Code Assist with this client. Use a Gemini API key instead. It said: ${said(tier) || 'UNSUPPORTED_CLIENT'}`,
     { details: { upstream: upstream(tier) } },
   )
 
-const unverified = (tier: Fields) =>
+const unverified = (tier: Json) =>
   new BatonError(
     'upstream_auth',
     `Google wants the account to be verified first: open ${tier.validationUrl} and log in again.`,
@@ -141,14 +141,14 @@ const unverified = (tier: Fields) =>
         upstream: {
           ...upstream(tier),
           links: [
-            { text: text(tier.validationUrlLinkText) ?? 'Verify the account', url: tier.validationUrl },
+            { text: string(tier.validationUrlLinkText) ?? 'Verify the account', url: tier.validationUrl },
           ],
         },
       },
     },
   )
 
-function refuse(ineligible: readonly Fields[]): never {
+function refuse(ineligible: readonly Json[]): never {
   const reasons = ineligible.map(said).filter((words) => words !== '')
   if (ineligible.length > 0) {
     throw new BatonError(

@@ -3,8 +3,8 @@
  * model is taken for one of the newest family.
  */
 import type { Capabilities, Effort, ReportedModel, SchemaProfile } from '../../src/provider.ts'
+import { object, objects, string } from '../json.ts'
 import { formOf } from './input.ts'
-import { wireList, wireObject, wireText } from './wire.ts'
 
 interface Family {
   pattern: RegExp
@@ -121,14 +121,17 @@ export const schemaProfile: SchemaProfile = {
 
 /** `GET /v1/models`: ids only. */
 export const parsePublicModels = (body: unknown): ReportedModel[] =>
-  wireList(wireObject(body).data).flatMap(({ id }) => (wireText(id) ? [{ id: wireText(id) }] : []))
+  objects(object(body).data).flatMap((model) => {
+    const id = string(model.id)
+    return id === undefined ? [] : [{ id }]
+  })
 
 /** `GET …/codex/models`: windows and efforts too, already filtered by plan (wire/openai.md 9). */
 export function parseChatgptModels(body: unknown): ReportedModel[] {
-  return wireList(wireObject(body).models).flatMap((model) => {
-    const id = wireText(model.slug)
-    if (id === '' || (model.visibility !== undefined && model.visibility !== 'list')) return []
-    const efforts = wireList(model.supported_reasoning_levels).map(({ effort }) => wireText(effort))
+  return objects(object(body).models).flatMap((model) => {
+    const id = string(model.slug)
+    if (id === undefined || (model.visibility !== undefined && model.visibility !== 'list')) return []
+    const efforts = objects(model.supported_reasoning_levels).flatMap(({ effort }) => string(effort) ?? [])
     return [
       {
         id,

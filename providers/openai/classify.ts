@@ -5,7 +5,8 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { type Wire, wireNumber, wireObject, wireText } from './wire.ts'
+import { type Json, number, object, string } from '../json.ts'
+import { decimal, retryAfterIn } from '../retry-after.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
 interface Facts {
@@ -14,7 +15,7 @@ interface Facts {
   type: string
   message: string
   /** The body's error object, for its extra fields. */
-  error: Wire
+  error: Json
   headers: Readonly<Record<string, string>>
   html: boolean
   /** The API wrote it, in one of its two shapes. */
@@ -148,12 +149,12 @@ export function classifyFailure(failure: UpstreamFailure, vendor: string): Baton
 }
 
 /** An event that ends a stream, with its `error` inside; relays may add `status` and `headers` to the response's. */
-export function classifyEvent(event: Wire, vendor: string, answered: Facts['headers']): BatonError {
-  const own = Object.entries(wireObject(event.headers)).flatMap(([name, value]) =>
+export function classifyEvent(event: Json, vendor: string, answered: Facts['headers']): BatonError {
+  const own = Object.entries(object(event.headers)).flatMap(([name, value]) =>
     typeof value === 'object' ? [] : [[name, String(value)]],
   )
-  const status = wireNumber(event.status) ?? null
-  const words = wordsOf(wireObject(event.error))
+  const status = number(event.status) ?? null
+  const words = wordsOf(object(event.error))
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
 }
@@ -227,7 +228,7 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   }
   const { error = json.detail ?? json } = json
   const plain = Array.isArray(error) ? listed(error) : error
-  const words = wordsOf(typeof plain === 'string' ? { message: plain } : wireObject(plain))
+  const words = wordsOf(typeof plain === 'string' ? { message: plain } : object(plain))
   return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
 
@@ -235,21 +236,21 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
 const listed = (errors: readonly unknown[]): string =>
   errors
     .map((one) => {
-      const { loc, msg, message } = wireObject(one)
-      const words = typeof one === 'string' ? one : wireText(msg) || wireText(message)
+      const { loc, msg, message } = object(one)
+      const words = typeof one === 'string' ? one : (string(msg) ?? string(message) ?? '')
       return Array.isArray(loc) ? `${loc.join('.')}: ${words}` : words
     })
     .join('; ')
 
-const wordsOf = (error: Wire) => ({
+const wordsOf = (error: Json) => ({
   error,
-  code: presentable(wireText(error.code)),
-  type: presentable(wireText(error.type)),
-  message: presentable(wireText(error.message)),
+  code: presentable(string(error.code)),
+  type: presentable(string(error.type)),
+  message: presentable(string(error.message)),
 })
 
 /** The vendor's words without anything that looks like a credential or an encrypted item, and not endless. */
-const presentable = (text: string): string =>
+const presentable = (text = ''): string =>
   text
     .replace(/\b(?:sk-|rt_|eyJ|gAAAA|Bearer\s+)[\w.*~+/=-]+/g, '***')
     .slice(0, 1000)
@@ -264,7 +265,7 @@ function retryAfterOf(facts: Facts, code: ErrorCode): number | undefined {
     (facts.type === 'usage_limit_reached' || facts.code === 'usage_limit_reached'
       ? usageLimitReset(facts)
       : undefined) ??
-    retryHeader(facts) ??
+    retryAfterIn(facts.headers) ??
     waitInWords(facts.message)
   if (told === undefined || !(told >= 0)) return code === 'upstream_rate_limited' ? SHORT_WAIT : undefined
   return Math.max(1, Math.ceil(told))
@@ -275,22 +276,14 @@ const SHORT_WAIT = 5
 
 /** In the body relative or absolute; else of the window that is used up (wire/openai.md 7.1, 7.3). */
 function usageLimitReset({ error, headers }: Facts): number | undefined {
-  const relative = wireNumber(error.resets_in_seconds)
+  const relative = number(error.resets_in_seconds)
   if (relative !== undefined) return relative
-  const absolute = wireNumber(error.resets_at)
+  const absolute = number(error.resets_at)
   const made = Date.parse(headers.date ?? '')
   if (absolute !== undefined && Number.isFinite(made)) return absolute - made / 1000
   const window = Number(headers['x-codex-secondary-used-percent']) >= 100 ? 'secondary' : 'primary'
-  const at = seconds(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
-  return seconds(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
-}
-
-function retryHeader({ headers }: Facts): number | undefined {
-  const ms = seconds(headers['retry-after-ms'])
-  if (ms !== undefined) return ms / 1000
-  const value = headers['retry-after']
-  const at = Date.parse(value ?? '') - Date.parse(headers.date ?? '')
-  return seconds(value) ?? (Number.isFinite(at) ? at / 1000 : undefined)
+  const at = decimal(headers[`x-codex-${window}-reset-at`]) ?? Number.NaN
+  return decimal(headers[`x-codex-${window}-reset-after-seconds`]) ?? (at - made / 1000 || undefined)
 }
 
 /** "Please try again in 1h12m3.5s", "… in 250ms", "… in 2 minutes". */
@@ -308,6 +301,3 @@ function waitInWords(message: string): number | undefined {
 
 /** Seconds, by the unit's beginning. */
 const UNITS: Readonly<Record<string, number>> = { ms: 0.001, milli: 0.001, s: 1, m: 60, h: 3600, d: 86_400 }
-
-const seconds = (value: string | undefined): number | undefined =>
-  value !== undefined && /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined

@@ -1,5 +1,5 @@
 /**
- * ChatGPT logins: browser, paste and device code, refresh, and Codex CLI's login file. Pure; wire/openai.md
+ * ChatGPT logins: browser, paste and device code, renewal, and Codex CLI's login file. Pure; wire/openai.md
  * section 1 is the source of every fact here.
  */
 import { parseRecord } from '../../src/chat/json.ts'
@@ -12,14 +12,12 @@ import {
   type OAuthAnswer,
   type OAuthSettings,
   type OAuthVendor,
-  secondsIn,
   shortened,
-  type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { claimsOf, expiryOf } from '../jwt.ts'
+import { type Json, object, string } from '../json.ts'
+import { claimsOf, expiryOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { ORIGINATOR } from './render.ts'
-import { type Wire, wireObject, wireText } from './wire.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -73,7 +71,7 @@ export const openaiLogins: OAuthVendor = {
             refresh_token,
           },
         },
-  readTokens,
+  readTokens: (body) => tokenAnswer(parseRecord(body)),
   readFailure,
   identify,
   renewAheadSeconds: 300,
@@ -83,38 +81,20 @@ export const openaiLogins: OAuthVendor = {
   imports: { codex: readCodexFile },
 }
 
-function readTokens(body: string): TokenAnswer | null {
-  const answer = parseRecord(body)
-  if (!answer) return null
-  const tokens = tokensOf(answer)
-  if (Object.keys(tokens).length === 0) return null
-  const expires_in = secondsIn(answer.expires_in)
-  return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
-}
-
-function tokensOf(wire: Wire): Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'> {
-  const tokens: LoginSecret = {}
-  for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
-    const token = wireText(wire[name])
-    if (token !== '') tokens[name] = token
-  }
-  return tokens
-}
-
 const AUTH_CLAIM = 'https://api.openai.com/auth'
 
 /** Both tokens carry the claims; the id token is the vendor's own source (1.5). */
 function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
   const claims = claimsOf(access_token)
   const identity = claimsOf(id_token)
-  const accounts = [identity, claims].map((held) => wireText(wireObject(held[AUTH_CLAIM]).chatgpt_account_id))
+  const accounts = [identity, claims].map((held) => string(object(held[AUTH_CLAIM]).chatgpt_account_id))
   // An organisation is no workspace, and some valid tokens name neither.
-  const account_id = accounts.find((id) => id !== '' && !id.startsWith('org-'))
-  const name = wireText(identity.email) || wireText(claims.email)
+  const account_id = accounts.find((id) => id !== undefined && !id.startsWith('org-'))
+  const name = string(identity.email) ?? string(claims.email)
   const expires_at = expiryOf(claims)
   return {
     facts: account_id === undefined ? {} : { account_id },
-    ...(name === '' ? {} : { name }),
+    ...(name === undefined ? {} : { name }),
     ...(expires_at === undefined ? {} : { expires_at }),
   }
 }
@@ -133,14 +113,14 @@ const LASTING = new Set([
 /** By code, not by status: the same failure comes as 400 and as 401 (1.6). */
 function readFailure({ status, body }: OAuthAnswer): TokenFailure {
   const answer = parseRecord(body) ?? {}
-  const error = wireObject(answer.error)
-  const code = wireText(error.code) || wireText(answer.error) || wireText(answer.code)
-  const words = wireText(error.message) || wireText(answer.error_description) || wireText(answer.message)
+  const error = object(answer.error)
+  const code = string(error.code) ?? string(answer.error) ?? string(answer.code)
+  const words = string(error.message) ?? string(answer.error_description) ?? string(answer.message)
   return shortened({
-    isLasting: LASTING.has(code) || status === 401,
+    isLasting: LASTING.has(code ?? '') || status === 401,
     ...(code === 'refresh_token_reused' ? { wasSpent: true } : {}),
-    code: code || `http_${status}`,
-    message: words,
+    code: code ?? `http_${status}`,
+    message: words ?? '',
   })
 }
 
@@ -162,9 +142,9 @@ function deviceFlow(): DeviceFlow {
     }),
     readStart(answer) {
       const { device_auth_id, user_code, usercode, interval } = parseRecord(answer.body) ?? {}
-      const device = wireText(device_auth_id)
-      const code = wireText(user_code) || wireText(usercode)
-      if (answer.status === 200 && device !== '' && code !== '') {
+      const device = string(device_auth_id)
+      const code = string(user_code) ?? string(usercode)
+      if (answer.status === 200 && device && code) {
         return { device, user_code: code, intervalSeconds: secondsOf(interval) }
       }
       throw deviceRefused(answer)
@@ -176,9 +156,9 @@ function deviceFlow(): DeviceFlow {
     }),
     readPoll(answer) {
       const { authorization_code, code_verifier } = parseRecord(answer.body) ?? {}
-      const code = wireText(authorization_code)
-      if (answer.status === 200 && code !== '') {
-        return { state: 'granted', code, verifier: wireText(code_verifier) }
+      const code = string(authorization_code)
+      if (answer.status === 200 && code) {
+        return { state: 'granted', code, verifier: string(code_verifier) ?? '' }
       }
       const failure = readFailure(answer)
       if (ENDED.has(failure.code)) throw deviceRefused(answer)
@@ -213,23 +193,23 @@ function deviceRefused(answer: OAuthAnswer): BatonError {
 }
 
 /** Codex CLI's `auth.json` (1.8). */
-function readCodexFile(file: Wire): ImportedLogin {
-  const tokens = wireObject(file.tokens)
-  const secret = tokensOf(tokens)
+function readCodexFile(file: Json): ImportedLogin {
+  const tokens = object(file.tokens)
+  const secret = tokensIn(tokens)
   if (secret.access_token === undefined) {
     const held =
-      wireText(file.OPENAI_API_KEY) === ''
+      string(file.OPENAI_API_KEY) === undefined
         ? 'It has no tokens.access_token. Log in with Codex CLI first, with its credentials stored in a file.'
         : 'It holds an API key and no login. Store that with POST /v1/credentials, kind api_key.'
     throw new BatonError('invalid_request', `content is no Codex login. ${held}`, { param: 'content' })
   }
   const { facts, ...identity } = identify(secret)
-  const account = wireText(tokens.account_id)
+  const account = string(tokens.account_id)
   return {
     secret,
-    facts: account === '' || account.startsWith('org-') ? facts : { ...facts, account_id: account },
+    facts: account === undefined || account.startsWith('org-') ? facts : { ...facts, account_id: account },
     ...identity,
     warning:
-      'Refresh tokens are used once: from its first refresh on, this login belongs to Baton, and Codex CLI must log in again. Do not use the file in both.',
+      'Refresh tokens are used once: from its first renewal on, this login belongs to Baton, and Codex CLI must log in again. Do not use the file in both.',
   }
 }

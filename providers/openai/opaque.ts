@@ -4,8 +4,8 @@
  */
 import { parseRecord } from '../../src/chat/json.ts'
 import type { ReasoningPart, TextPart } from '../../src/chat/message.ts'
+import { object, objects, string } from '../json.ts'
 import type { InputItem, Phase } from './wire.ts'
-import { wireList, wireObject, wireText } from './wire.ts'
 
 /** Between the segments of a summary where they are shown as one text. */
 export const SEGMENT_BREAK = '\n\n'
@@ -18,8 +18,8 @@ export function packReasoning(encrypted: string, segments: readonly string[]): s
 /** The reasoning item as it came, or null where the part holds no token to send back. */
 export function reasoningItem(part: ReasoningPart): Extract<InputItem, { type: 'reasoning' }> | null {
   const packed = parseRecord(part.provenance.opaque ?? '')
-  const encrypted = wireText(packed?.encrypted_content)
-  if (encrypted === '') return null
+  const encrypted = string(packed?.encrypted_content)
+  if (encrypted === undefined) return null
   const lengths = Array.isArray(packed?.segments) ? packed.segments.map(Number) : []
   const summary = segmented(part.text, lengths)
   return {
@@ -44,9 +44,10 @@ function segmented(text: string, lengths: readonly number[]): string[] {
 
 /** The readable segments of a reasoning item: its summary, or the raw text of an open-weight model. */
 export function segmentsOf(item: unknown): string[] {
-  const { summary, content } = wireObject(item)
-  const segments = wireList(summary).map(({ text }) => wireText(text))
-  return segments.length > 0 ? segments : wireList(content).map(({ text }) => wireText(text))
+  const { summary, content } = object(item)
+  const textsOf = (pieces: unknown) => objects(pieces).map(({ text }) => string(text) ?? '')
+  const segments = textsOf(summary)
+  return segments.length > 0 ? segments : textsOf(content)
 }
 
 /** A text's phase as the token that it is kept in. */

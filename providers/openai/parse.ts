@@ -11,9 +11,9 @@ import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
+import { type Json, number, object, objects, string } from '../json.ts'
 import { classifyEvent } from './classify.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
-import { type Wire, wireList, wireNumber, wireObject, wireText } from './wire.ts'
 
 /**
  * An output item while it streams. `pieces` holds its texts by content, or its summary by segment; the numbers are the
@@ -49,7 +49,7 @@ interface State {
   finished: boolean
 }
 
-type Handler = (state: State, event: Wire) => ModelEvent[]
+type Handler = (state: State, event: Json) => ModelEvent[]
 
 /** `vendor` is who serves the API, as errors call it; `headers` are the response's. */
 export function createParser(
@@ -75,7 +75,7 @@ export function createParser(
       if (state.finished) return []
       const event = decoded(frame, vendor)
       // An error that a relay puts into the stream has no more than itself.
-      const type = wireText(event.type) || (frame.event ?? (event.error ? 'error' : ''))
+      const type = string(event.type) ?? frame.event ?? (event.error ? 'error' : '')
       return (HANDLERS.get(type) ?? passOver)(state, event)
     },
     end() {
@@ -88,7 +88,7 @@ export function createParser(
   }
 }
 
-function decoded({ data }: SseFrame, vendor: string): Wire {
+function decoded({ data }: SseFrame, vendor: string): Json {
   const event = parseRecord(data)
   if (event) return event
   throw new BatonError('upstream_disconnected', `${vendor} sent a frame that is no JSON object.`)
@@ -98,13 +98,13 @@ const passOver: Handler = () => []
 
 const textDelta: Handler = (state, event) => {
   const item = itemOf(state, event, 'message')
-  return grow(item, wireNumber(event.content_index) ?? 0, wireText(event.delta), 'text.delta')
+  return grow(item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
 }
 
 const summaryDelta: Handler = (state, event) => {
   const item = itemOf(state, event, 'reasoning')
-  const segment = wireNumber(event.summary_index) ?? wireNumber(event.content_index) ?? 0
-  return grow(item, segment, wireText(event.delta), 'reasoning.delta')
+  const segment = number(event.summary_index) ?? number(event.content_index) ?? 0
+  return grow(item, segment, string(event.delta) ?? '', 'reasoning.delta')
 }
 
 /** `field`: where this event holds the whole text that its deltas built. */
@@ -112,9 +112,9 @@ const textDone =
   (kind: 'message' | 'reasoning', field: 'text' | 'refusal'): Handler =>
   (state, event) => {
     const item = itemOf(state, event, kind)
-    const place = wireNumber(event.content_index) ?? wireNumber(event.summary_index) ?? 0
-    const text = wireText(event[field])
-    if (!item.done && text !== '') item.pieces.set(place, text)
+    const place = number(event.content_index) ?? number(event.summary_index) ?? 0
+    const text = string(event[field])
+    if (!item.done && text !== undefined) item.pieces.set(place, text)
     return []
   }
 
@@ -127,7 +127,7 @@ const refusal =
 
 const argumentsDelta: Handler = (state, event) => {
   const item = itemOf(state, event, 'call')
-  const delta = wireText(event.delta)
+  const delta = string(event.delta) ?? ''
   if (item.done || item.kind !== 'call') return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
   // Nameless before its item was announced: the whole call comes with `output_item.done`.
@@ -138,13 +138,13 @@ const argumentsDelta: Handler = (state, event) => {
 
 const argumentsDone: Handler = (state, event) => {
   const item = itemOf(state, event, 'call')
-  const text = wireText(event.arguments)
-  if (!item.done && item.kind === 'call' && text !== '') item.pieces.set(0, text)
+  const text = string(event.arguments)
+  if (!item.done && item.kind === 'call' && text !== undefined) item.pieces.set(0, text)
   return []
 }
 
 const itemAdded: Handler = (state, event) => {
-  const wire = wireObject(event.item)
+  const wire = object(event.item)
   const item = ownItem(state, event, wire, true)
   if (item.kind === 'message') item.phase = wire.phase
   if (item.kind === 'call') nameCall(state, item, wire)
@@ -152,7 +152,7 @@ const itemAdded: Handler = (state, event) => {
 }
 
 const itemDone: Handler = (state, event) => {
-  const wire = wireObject(event.item)
+  const wire = object(event.item)
   const item = ownItem(state, event, wire, false)
   if (item.done) return []
   item.done = true
@@ -163,8 +163,8 @@ const itemDone: Handler = (state, event) => {
 const ended =
   (status: string): Handler =>
   (state, event) => {
-    const response = wireObject(event.response)
-    const end = ENDS.get(wireText(response.status)) ?? ENDS.get(status) ?? completed
+    const response = object(event.response)
+    const end = ENDS.get(string(response.status) ?? '') ?? ENDS.get(status) ?? completed
     return end(state, response)
   }
 
@@ -176,7 +176,7 @@ const completed: Handler = (state, response) => {
 
 const incomplete: Handler = (state, response) => {
   const rest = settleRest(state, response, 'incomplete')
-  const why = wireText(wireObject(response.incomplete_details).reason)
+  const why = string(object(response.incomplete_details).reason)
   if (why !== 'content_filter') return finish(state, rest, response, 'length')
   return finish(state, rest, response, 'refusal').map((event) =>
     event.type === 'finish' ? { ...event, refusal: why } : event,
@@ -228,17 +228,17 @@ const KINDS: ReadonlyMap<string, Item['kind']> = new Map([
   ['reasoning', 'reasoning'],
   ['function_call', 'call'],
 ])
-const kindOf = (wire: Wire): Item['kind'] => KINDS.get(wireText(wire.type)) ?? 'passed over'
+const kindOf = (wire: Json): Item['kind'] => KINDS.get(string(wire.type) ?? '') ?? 'passed over'
 
 /** The item that an event is about; one that was never announced begins with its first event. */
-function itemOf(state: State, event: Wire, kind: Item['kind']): Item {
-  const id = wireText(event.item_id)
+function itemOf(state: State, event: Json, kind: Item['kind']): Item {
+  const id = string(event.item_id) ?? ''
   return itemAt(state, placeOf(state, event, id), id, kind)
 }
 
 /** The item that an event announces (`begins`) or finishes. */
-function ownItem(state: State, event: Wire, wire: Wire, begins: boolean): Item {
-  const id = wireText(wire.id)
+function ownItem(state: State, event: Json, wire: Json, begins: boolean): Item {
+  const id = string(wire.id) ?? ''
   const place = placeOf(state, event, id)
   const { id: before = null, done = false } = state.items.get(place) ?? {}
   const isOther = before !== null && (id === '' ? begins && done : id !== before && (begins || done))
@@ -248,9 +248,9 @@ function ownItem(state: State, event: Wire, wire: Wire, begins: boolean): Item {
 }
 
 /** Without a place of its own and a known id an event is about the item that began last. */
-function placeOf(state: State, event: Wire, id: string): number {
+function placeOf(state: State, event: Json, id: string): number {
   if (state.isPlaceless) return state.places.get(id) ?? state.top
-  return wireNumber(event.output_index) ?? state.places.get(id) ?? state.items.size
+  return number(event.output_index) ?? state.places.get(id) ?? state.items.size
 }
 
 /** For another item under an index that is taken (BerriAI/litellm#36375): from now on ids tell them apart. */
@@ -289,22 +289,22 @@ function grow(
 const piecesOf = ({ pieces }: Item): string[] => [...pieces].sort(([a], [b]) => a - b).map(([, text]) => text)
 
 /** A call gets its canonical id once, so that its deltas and its part agree. */
-function nameCall(state: State, item: Item, wire: Wire): void {
-  item.callId ??= state.context.callId(wireText(wire.call_id) || undefined)
-  item.name ||= state.context.toolName(wireText(wire.name))
+function nameCall(state: State, item: Item, wire: Json): void {
+  item.callId ??= state.context.callId(string(wire.call_id))
+  item.name ||= state.context.toolName(string(wire.name) ?? '')
 }
 
-function settle(state: State, item: Item, wire: Wire): ModelEvent[] {
+function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   const part = SETTLERS[item.kind](state, item, wire)
   return part ? [{ type: 'part', index: item.index, part }] : []
 }
 
-type Settler = (state: State, item: Item, wire: Wire) => AssistantPart | null
+type Settler = (state: State, item: Item, wire: Json) => AssistantPart | null
 
 const settleMessage: Settler = (state, item, wire) => {
-  const contents = wireList(wire.content)
+  const contents = objects(wire.content)
   if (contents.some(({ type }) => type === 'refusal')) state.refused = true
-  const whole = contents.map(({ text, refusal }) => wireText(text) || wireText(refusal)).join('')
+  const whole = contents.map(({ text, refusal }) => string(text) ?? string(refusal) ?? '').join('')
   const text = whole || piecesOf(item).join('')
   if (text === '') return null
   const known = phase(wire.phase) ?? phase(item.phase)
@@ -314,14 +314,14 @@ const settleMessage: Settler = (state, item, wire) => {
 const settleReasoning: Settler = (state, item, wire) => {
   const whole = segmentsOf(wire)
   const segments = whole.length > 0 ? whole : piecesOf(item)
-  const encrypted = wireText(wire.encrypted_content)
-  if (segments.length === 0 && encrypted === '') return null
-  const opaque = encrypted === '' ? undefined : packReasoning(encrypted, segments)
+  const encrypted = string(wire.encrypted_content)
+  if (segments.length === 0 && encrypted === undefined) return null
+  const opaque = encrypted === undefined ? undefined : packReasoning(encrypted, segments)
   return { type: 'reasoning', text: segments.join(SEGMENT_BREAK), provenance: provenance(state, opaque) }
 }
 
 const settleCall: Settler = (state, item, wire) => {
-  const text = wireText(wire.arguments) || (item.pieces.get(0) ?? '')
+  const text = string(wire.arguments) ?? item.pieces.get(0) ?? ''
   const cut = wire.status !== undefined && wire.status !== 'completed'
   // Cut off before its first argument: nothing to show, and `{}` would be run.
   if (cut && text === '') return null
@@ -342,9 +342,9 @@ const settleCall: Settler = (state, item, wire) => {
 
 /** Hosted tools ran at the vendor's and leave their traces in the answer; only an image is content. */
 const settlePassedOver: Settler = (_state, _item, wire) => {
-  const data = standardBase64(wireText(wire.result))
+  const data = standardBase64(string(wire.result) ?? '')
   if (wire.type !== 'image_generation_call' || data === null) return null
-  return { type: 'image', media_type: `image/${wireText(wire.output_format) || 'png'}`, data }
+  return { type: 'image', media_type: `image/${string(wire.output_format) ?? 'png'}`, data }
 }
 
 const SETTLERS: Record<Item['kind'], Settler> = {
@@ -359,10 +359,10 @@ function provenance(state: State, opaque?: string) {
 }
 
 /** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
-function settleRest(state: State, response: Wire, status: 'completed' | 'incomplete'): ModelEvent[] {
+function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
   const told = new Map(
-    wireList(response.output).map((wire, output_index) => {
-      const id = wireText(wire.id)
+    objects(response.output).map((wire, output_index) => {
+      const id = string(wire.id) ?? ''
       const place = placeOf(state, { output_index }, id)
       const there = state.items.get(place)
       // One of another kind there: the list lacks items that were streamed, and is not believed about places.
@@ -376,9 +376,9 @@ function settleRest(state: State, response: Wire, status: 'completed' | 'incompl
   })
 }
 
-function finish(state: State, rest: ModelEvent[], response: Wire, reason: StepFinish): ModelEvent[] {
+function finish(state: State, rest: ModelEvent[], response: Json, reason: StepFinish): ModelEvent[] {
   state.finished = true
-  const usage = wireObject(response.usage)
+  const usage = object(response.usage)
   const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
   if (state.nameless && reason !== 'refusal')
     return [
@@ -390,11 +390,11 @@ function finish(state: State, rest: ModelEvent[], response: Wire, reason: StepFi
 }
 
 /** The details may be missing; both are parts of their totals (wire/openai.md 6.4). */
-function usageOf(usage: Wire): Usage {
+function usageOf(usage: Json): Usage {
   return {
-    input_tokens: wireNumber(usage.input_tokens) ?? NO_USAGE.input_tokens,
-    output_tokens: wireNumber(usage.output_tokens) ?? NO_USAGE.output_tokens,
-    reasoning_tokens: wireNumber(wireObject(usage.output_tokens_details).reasoning_tokens) ?? 0,
-    cached_tokens: wireNumber(wireObject(usage.input_tokens_details).cached_tokens) ?? 0,
+    input_tokens: number(usage.input_tokens) ?? NO_USAGE.input_tokens,
+    output_tokens: number(usage.output_tokens) ?? NO_USAGE.output_tokens,
+    reasoning_tokens: number(object(usage.output_tokens_details).reasoning_tokens) ?? 0,
+    cached_tokens: number(object(usage.input_tokens_details).cached_tokens) ?? 0,
   }
 }

@@ -1,8 +1,4 @@
-/**
- * The Responses API as this adapter writes it (types) and reads it (tolerant readers: a vendor's frame is
- * unknown until a field has been looked at). Source: wire/openai.md 3–6.
- */
-import { isRecord } from '../../src/chat/json.ts'
+/** The Responses API's request, as far as Baton uses it (wire/openai.md 3 to 5). Only shapes. */
 
 export type TextInput = { type: 'input_text'; text: string }
 export type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
@@ -53,13 +49,3 @@ export type PublicBody = ResponsesBody & {
   temperature?: number
   top_p?: number
 }
-
-/** A JSON object that came from outside; every field is unknown. */
-export type Wire = Readonly<Record<string, unknown>>
-
-/** The value as an object; an empty one where it is none. */
-export const wireObject = (value: unknown): Wire => (isRecord(value) ? value : {})
-export const wireList = (value: unknown): Wire[] => (Array.isArray(value) ? value.map(wireObject) : [])
-export const wireText = (value: unknown): string => (typeof value === 'string' ? value : '')
-export const wireNumber = (value: unknown): number | undefined =>
-  typeof value === 'number' && Number.isFinite(value) ? value : undefined

@@ -13,11 +13,10 @@ import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
 import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
-import { McpError } from '../mcp/contract.ts'
+import { connectBudgetMs, McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import { all, EVERYONE, type Store } from '../store/store.ts'
-import { connectBudgetMs } from '../tools/discovery.ts'
 import type { Access } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })

@@ -6,7 +6,7 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import { all, type Credential, type CredentialCandidates, type Session, type Store } from '../store/store.ts'
-import { needsReauth, type Refresher } from './refresh.ts'
+import { needsReauth, type Renewals } from './renewals.ts'
 import { openSecret, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. */
@@ -39,10 +39,10 @@ interface ChooseDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'open'>
   config: Pick<Config, 'envCredentials'>
-  refresher: Pick<Refresher, 'open'>
+  renewals: Pick<Renewals, 'open'>
 }
 
-export function createChoice({ store, vault, config, refresher }: ChooseDeps): ChooseCredential {
+export function createChoice({ store, vault, config, renewals }: ChooseDeps): ChooseCredential {
   const keys = new Map(config.envCredentials.map(({ provider, apiKey }) => [provider, apiKey]))
 
   async function resolve(
@@ -87,7 +87,7 @@ export function createChoice({ store, vault, config, refresher }: ChooseDeps): C
       kind: row.kind,
       ...(path === 'code_assist' || path === 'public' ? { path } : {}),
       ...(row.kind === 'oauth'
-        ? refresher.open(row)
+        ? renewals.open(row)
         : { secret: async () => openSecret<{ api_key: string }>(vault, row) }),
     }
   }

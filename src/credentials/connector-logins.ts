@@ -117,7 +117,7 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     const secret = sealConnector(vault, read, { ...openConnector(vault, read), oauth: login })
     // A new revision: what was refused before is tried anew, and no connection outlives its login.
     const written = await store.connectors.update({ owner, admin: false }, read, { secret })
-    // Null: it was changed meanwhile, or its former login was refreshed.
+    // Null: it was changed meanwhile, or its former login was renewed.
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 

@@ -1,9 +1,10 @@
 /**
- * Keeps logins at MCP servers alive: a token is refreshed ahead of its end and after a refusal, by one replica at a
+ * Keeps logins at MCP servers alive: a token is renewed ahead of its end and after a refusal, by one replica at a
  * time. A connector belongs to one owner, so its tokens never serve another.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
+import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
 import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth.ts'
@@ -30,7 +31,7 @@ export interface ConnectorRenewalDeps {
   sleep?(ms: number, signal?: AbortSignal): Promise<unknown>
 }
 
-/** A refresh takes 40 s at most: a discovery (oauth.ts) and a token request. */
+/** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */
 const CLAIM_SECONDS = 60
 const POLL_MS = 200
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
@@ -49,7 +50,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   const { store, vault, oauth, allowPrivate } = deps
   const now = deps.now ?? Date.now
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
-  const known = new Map<string, Known>()
+  const known = new BoundedMap<Known>(MOST_KNOWN)
   const ending = new AbortController()
   const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending.signal)
 
@@ -59,9 +60,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     if (found) return found
     const { oauth: login = null } = openConnector(vault, connector)
     const fresh: Known = { login, challenge: null, renewing: null }
-    known.set(key, fresh)
-    const [oldest] = known.keys()
-    if (known.size > MOST_KNOWN && oldest !== undefined) known.delete(oldest)
+    known.put(key, fresh)
     return fresh
   }
 
@@ -145,7 +144,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }
 
-  /** Waits for whoever refreshes it now; what that one stored is looked at then. */
+  /** Waits for whoever renews it now; what that one stored is looked at then. */
   async function claimed(connector: Connector, by: string, refused: string | null): Promise<Connector> {
     const until = now() + CLAIM_SECONDS * 1000
     for (;;) {

@@ -45,7 +45,7 @@ export function createImport({ table, http, add, sleep, now }: ImportDeps): Impo
     if (!call) return { secret, expires_at }
     const answer = await http.send(call)
     const tokens = readTokens(row, answer)
-    if (!tokens) throw codeRefused(row, answer, 'content')
+    if (!tokens?.access_token) throw codeRefused(row, answer, 'content')
     const next = merged(secret, tokens)
     return { secret: next, expires_at: endOf(row, next, tokens, now()) }
   }

@@ -11,6 +11,7 @@ import {
   type McpServerSpec,
   type McpTool,
 } from './contract.ts'
+import { within } from './deadline.ts'
 import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
@@ -131,10 +132,10 @@ function createConnection(
     async close() {
       // Whoever holds a legacy session ends it (2025-11-25, "Session Management"); not all servers answer.
       if (wire.http?.sessionId)
-        await Promise.race([
+        await within(
+          END_SESSION_MS,
           wire.http.terminateSession().catch(() => {}),
-          new Promise((resolve) => setTimeout(resolve, END_SESSION_MS).unref()),
-        ])
+        )
       await client.close()
     },
   }

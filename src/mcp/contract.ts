@@ -10,6 +10,9 @@ export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
 /** How long a call waits for a connection, and a first attempt to connect or to list may take. */
 export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
+/** Longest that a caller waits for a server to be reached and to list. */
+export const connectBudgetMs = ({ transport }: { transport: McpTransport }): number =>
+  transport === 'stdio' ? CONNECT_MS.stdio : CONNECT_MS.http
 /** Each attempt that takes too long gives the next one twice the time, up to this. */
 export const ATTEMPT_MS = 60_000
 

@@ -1,23 +1,21 @@
 /**
  * The way to one server over time: connects when needed, once for all who ask, remembers the protocol
- * revision, backs off from a server that is down, lets go of what nobody uses. How a connection works is
+ * revision, leaves a server that is down alone (health.ts), lets go of what nobody uses. How a connection works is
  * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
  */
-import { createBackoff } from './backoff.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
+import { within } from './deadline.ts'
+import { createHealth, type Health, type HealthOptions } from './health.ts'
 import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
 
 /** The same for all who use a key. */
-export interface LinkOptions {
+export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptMs'> {
   settings: ConnectionSettings
   isStdio: boolean
   /** Throws an McpError where no further connection of this kind may be made now */
   admit(): void
-  /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */
-  connectMs: number
-  attemptMs: number
   idleMs: number
   drainMs: number
   /** The server announced a changed tool list */
@@ -32,14 +30,12 @@ interface Held {
 }
 
 const VERDICT_MS = 24 * 3_600_000
-/** After so many calls without an answer, none answered in between, the server is taken for stuck. */
-const MAX_TIMEOUTS = 3
 
 /** One connection at a time for all who use a key, with those that its former users still run on. */
 export class Link {
   lastUsed = performance.now()
+  readonly health: Health
   readonly #options: LinkOptions
-  readonly #backoff = createBackoff()
   readonly #open = new Set<Held>()
   readonly #closings = new Set<Promise<void>>()
   readonly #ending = new AbortController()
@@ -47,11 +43,6 @@ export class Link {
   #connecting: Promise<Held> | null = null
   #channel: Channel | null = null
   #verdict: { value: Verdict; until: number } | null = null
-  /** In words: the error itself holds its stack, and with it the client and the transport of its attempt */
-  #lastError: Pick<McpError, 'kind' | 'message'> | null = null
-  #timeouts = 0
-  /** Attempts that took too long since one was quick */
-  #late = 0
   #users = 0
   #interestUntil = 0
   /** Nobody will need it again: a connection ends with its last user */
@@ -62,6 +53,7 @@ export class Link {
 
   constructor(options: LinkOptions) {
     this.#options = options
+    this.health = createHealth(options)
   }
 
   /**
@@ -117,9 +109,10 @@ export class Link {
   }
 
   async #connect(spec: McpServerSpec): Promise<Held> {
-    const waitMs = this.#backoff.waitMs()
+    const waitMs = this.health.waitMs()
     if (waitMs > 0) {
-      const why = this.#lastError ? `: ${this.#lastError.message}` : '.'
+      const last = this.health.last()
+      const why = last ? `: ${last.message}` : '.'
       throw new McpError('unavailable', `${spec.name} is down${why}`, { sent: false, retryAfterMs: waitMs })
     }
     this.#options.admit()
@@ -127,7 +120,7 @@ export class Link {
       const held = await this.#establish(spec)
       this.#held = held
       this.#verdict = { value: held.connection.verdict, until: performance.now() + VERDICT_MS }
-      this.succeeded()
+      this.health.succeeded()
       this.#watch()
       // Whoever asked for it may have left meanwhile.
       this.#armIdle()
@@ -152,9 +145,9 @@ export class Link {
       closing: (work) => this.#track(work),
       ending: this.ending,
     }
-    const ms = this.patienceMs
+    const ms = this.health.patienceMs()
     // Who was late may have been silent to the probe alone, as servers of 2025 are: time is kept to do without.
-    const patience = this.#late === 0 ? { ms } : { ms, probeMs: ms / 2 }
+    const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
     held = { connection, users: 0, isLetGo: false }
     this.#open.add(held)
@@ -169,7 +162,7 @@ export class Link {
     this.#held = null
     this.#channel?.stop()
     this.#channel = null
-    this.#timeouts = 0
+    this.health.reconnects()
     clearTimeout(this.#idleTimer)
     if (!held) return
     held.isLetGo = true
@@ -185,35 +178,10 @@ export class Link {
     this.#closings.add(done)
   }
 
-  succeeded(): void {
-    this.#backoff.succeeded()
-    this.#timeouts = 0
-    this.#lastError = null
-  }
-
-  /** How long an attempt may take now: one that always needs longer than the first is let in some time. */
-  get patienceMs(): number {
-    const { connectMs, attemptMs } = this.#options
-    return Math.min(connectMs * 2 ** this.#late, attemptMs)
-  }
-
-  /** An attempt took this long. */
-  took(ms: number): void {
-    if (ms < this.#options.connectMs) this.#late = 0
-  }
-
-  /** The next attempt is made whatever failed before. */
-  retryNow(): void {
-    this.#backoff.skip()
-  }
-
-  /** Books a failure. Calls do not count for the back-off: many of them share one cause. */
+  /** What a failure means for this connection beside what is remembered of it. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
-    if (error.kind === 'cancelled' || (what === 'call' && error.kind === 'protocol')) return
-    this.#lastError = { kind: error.kind, message: error.message }
-    if (what === 'attempt' && error.kind !== 'auth_required') this.#backoff.failed()
-    if (what === 'attempt' && error.kind === 'timeout') this.#late++
-    if (error.kind === 'timeout' && ++this.#timeouts >= MAX_TIMEOUTS) this.#letGo()
+    this.health.failed(error, what)
+    if (this.health.isStuck()) this.#letGo()
     // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
     // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'
@@ -224,15 +192,16 @@ export class Link {
   }
 
   status(): McpStatus {
-    const error = this.#lastError
-    return { state: this.#state(), ...(error && { error: error.message }) }
+    const last = this.health.last()
+    return { state: this.#state(), ...(last && { error: last.message }) }
   }
 
   #state(): McpStatus['state'] {
     if (this.#connecting) return 'connecting'
-    if (this.#lastError?.kind === 'auth_required') return 'auth_required'
+    const last = this.health.last()
+    if (last?.kind === 'auth_required') return 'auth_required'
     if (this.#held) return 'ready'
-    return this.#lastError ? 'down' : 'idle'
+    return last ? 'down' : 'idle'
   }
 
   /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
@@ -268,7 +237,7 @@ export class Link {
   /** Lets the connection go until it is needed again. */
   rest(): void {
     this.#letGo()
-    this.#lastError = null
+    this.health.rests()
   }
 
   /** The same where nobody will need it again, whatever interest there was. */
@@ -301,20 +270,13 @@ export class Link {
   async close(): Promise<void> {
     this.#isClosed = true
     this.#ending.abort()
-    if (this.#users > 0) await this.#drained()
+    const isDrained = new Promise<void>((resolve) => {
+      this.#onDrained = resolve
+    })
+    if (this.#users > 0) await within(this.#options.drainMs, isDrained)
     this.#letGo()
     for (const held of this.#open) this.#close(held)
     await this.#connecting?.catch(() => {})
     await Promise.all(this.#closings)
-  }
-
-  #drained(): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, this.#options.drainMs)
-      this.#onDrained = () => {
-        clearTimeout(timer)
-        resolve()
-      }
-    })
   }
 }

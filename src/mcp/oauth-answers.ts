@@ -31,7 +31,8 @@ export class TokenlessError extends Error {
     this.#refresh_token = refresh_token
   }
 
-  refreshed(login: McpLogin, tokens: McpTokens): McpLogin | null {
+  /** The login with the refresh token that came alone; null: none did. */
+  renewed(login: McpLogin, tokens: McpTokens): McpLogin | null {
     const refresh_token = this.#refresh_token
     return typeof refresh_token === 'string' ? { ...login, tokens: { ...tokens, refresh_token } } : null
   }

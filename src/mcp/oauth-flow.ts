@@ -4,17 +4,14 @@ import {
   computeScopeUnion,
   discoverOAuthServerInfo,
   IssuerMismatchError,
-  OAuthClientFlowError,
   type OAuthClientProvider,
   type OAuthDiscoveryState,
   OAuthError,
   OAuthErrorCode,
   type OAuthServerInfo,
-  RegistrationRejectedError,
   refreshAuthorization,
   selectResourceURL,
 } from '@modelcontextprotocol/client'
-import { parseRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
@@ -29,6 +26,7 @@ import type {
   StepContext,
 } from './oauth.ts'
 import { leniently, TokenlessError, tokenFetch } from './oauth-answers.ts'
+import { away, codeIn, rejected, step } from './oauth-failures.ts'
 
 /** What one step reads and writes. */
 interface Desk {
@@ -108,11 +106,6 @@ export async function finish(
   return { ...desk.login, metadata }
 }
 
-/** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
-const PASSING: ReadonlySet<string> = new Set([
-  OAuthErrorCode.ServerError,
-  OAuthErrorCode.TemporarilyUnavailable,
-])
 /** Codes after which only a person can help (RFC 6749 5.2). */
 const LASTING: ReadonlySet<string> = new Set([
   OAuthErrorCode.InvalidGrant,
@@ -121,7 +114,7 @@ const LASTING: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Not by the SDK's `auth`: that begins a new login wherever a refresh fails, and what failed for a moment
+ * Not by the SDK's `auth`: that begins a new login wherever a renewal fails, and what failed for a moment
  * must not cost the login. The server is discovered anew: it may have changed whom it trusts.
  */
 export async function renew(
@@ -153,7 +146,7 @@ export async function renew(
       return withTokens(login, { ...next, issuer, scope: next.scope ?? tokens.scope }, context)
     } catch (failure) {
       // Whatever else it said, the one that was sent is spent.
-      if (failure instanceof TokenlessError) return failure.refreshed(login, tokens)
+      if (failure instanceof TokenlessError) return failure.renewed(login, tokens)
       if (failure instanceof OAuthError && LASTING.has(failure.code)) return null
       throw failure
     }
@@ -322,60 +315,3 @@ const LIST = {
   headers: { 'content-type': 'application/json' },
   body: JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'tools/list' }),
 }
-
-/** Runs one step, and turns what is thrown into ours. Nothing of what was sent is in the words. */
-async function step<T>(target: McpLoginTarget, context: StepContext, work: () => Promise<T>): Promise<T> {
-  try {
-    const result = await work()
-    if (context.refused) throw context.refused
-    return result
-  } catch (failure) {
-    throw context.refused ?? inWords(target, failure)
-  }
-}
-
-function inWords(target: McpLoginTarget, failure: unknown): BatonError {
-  if (failure instanceof BatonError) return failure
-  if (failure instanceof IssuerMismatchError) return rejected(target, mismatch(failure))
-  if (failure instanceof OAuthError) {
-    const code = codeIn(failure.code) ?? 'an unknown error'
-    return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
-  }
-  if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
-  // Figma's and Cal.com's register those alone whom they know.
-  if (failure instanceof RegistrationRejectedError && failure.status < 500 && failure.status !== 429)
-    return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
-  if (failure instanceof RegistrationRejectedError) return away(target, failure)
-  if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
-  if (failure instanceof Error && /dynamic client registration/.test(failure.message))
-    return byHand(target, 'lets no client register itself')
-  if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
-    return rejected(target, 'its metadata is for another server')
-  }
-  return away(target, failure)
-}
-
-/** A code of an error, and no other words of a stranger. */
-const codeIn = (text: unknown): string | undefined =>
-  typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
-
-const refusal = ({ status, body }: RegistrationRejectedError): string =>
-  [`HTTP ${status}`, codeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
-
-const byHand = (target: McpLoginTarget, why: string) =>
-  new BatonError(
-    'not_available',
-    `${target.name} ${why}. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
-  )
-
-function mismatch({ kind, expected, received }: IssuerMismatchError): string {
-  if (kind !== 'metadata') return 'its issuer is not the one expected'
-  const told = URL.canParse(received ?? '') ? ` (${new URL(received ?? '').href.slice(0, 300)})` : ''
-  return `the metadata of ${expected} is that of another issuer${told}; if that is right, give it as auth.issuer`
-}
-
-const away = (target: McpLoginTarget, cause: unknown) =>
-  new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
-
-const rejected = (target: McpLoginTarget, why: string) =>
-  new BatonError('upstream_rejected', `The login at ${target.name} failed: ${why}.`)

@@ -1,5 +1,5 @@
 /**
- * Logins at MCP servers (MCP 2026-07-28 "Authorization"): discovery, registration, PKCE, refresh. Every
+ * Logins at MCP servers (MCP 2026-07-28 "Authorization"): discovery, registration, PKCE, renewal. Every
  * address comes from a server that a caller named, so all of them go through the guarded fetch. Keeps
  * nothing: what must be kept is handed out as JSON, secrets in it. The flow itself is oauth-flow.ts, which
  * is loaded with the first login, as the SDK costs half a second.

@@ -37,13 +37,13 @@ export function createServer(options: LinkOptions): Server {
         spec,
         (connecting) => connecting,
         async (connection) => ({
-          ...(await connection.list({ timeoutMs: link.patienceMs, signal: link.ending })),
+          ...(await connection.list({ timeoutMs: link.health.patienceMs(), signal: link.ending })),
           server: connection.server,
         }),
       )
-      link.succeeded()
+      link.health.succeeded()
       // A list over a connection that stands says nothing of how long the next one takes to be made.
-      if (!wasConnected) link.took(performance.now() - from)
+      if (!wasConnected) link.health.took(performance.now() - from)
       return listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
@@ -54,7 +54,7 @@ export function createServer(options: LinkOptions): Server {
   return {
     link,
     async list(spec, { timeoutMs, refresh = false, insists = false }) {
-      if (insists) link.retryNow()
+      if (insists) link.health.skipPause()
       const deadline = createDeadline(spec.name, timeoutMs)
       return deadline.race(listing.get(spec, refresh)).finally(deadline.clear)
     },
@@ -80,7 +80,7 @@ export function createServer(options: LinkOptions): Server {
           await deadline.race(listing.get(spec, true))
           return link.use(spec, wait, send)
         })
-        link.succeeded()
+        link.health.succeeded()
         // An owner may read their own; the configuration's are the operator's.
         const result = readResult(raw)
         return spec.isConfigured ? unquoted(result, spec) : result

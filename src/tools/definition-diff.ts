@@ -3,11 +3,8 @@
  * that a reader would not see are written out, since they may be the whole change.
  */
 import { canonicalJson, isRecord, stepOf } from '../chat/json.ts'
-import { connectorKey } from '../credentials/connector-secret.ts'
-import type { Mcp, McpTool } from '../mcp/contract.ts'
-import type { RegistryRow, Store } from '../store/store.ts'
-import { lastList } from './discovery.ts'
-import { comparedOf, hashOf } from './registry.ts'
+import type { McpTool } from '../mcp/contract.ts'
+import { comparedOf } from './registry.ts'
 import { cutUtf8, spelledOut } from './text.ts'
 
 /** One place that differs. A side that has nothing there is left out. */
@@ -56,33 +53,4 @@ function shown(value: unknown): unknown {
   const text = spelledOut(plain)
   if (Buffer.byteLength(text) > MOST_BYTES) return `${cutUtf8(text, MOST_BYTES)}…`
   return text === plain ? value : text
-}
-
-/** A changed definition: how it differs from the accepted one, and its own hash, by which it is accepted. */
-export interface ChangedDefinition {
-  diff: DefinitionChange[]
-  hash: string
-}
-
-/** Those of a registry's changed tools, by canonical name. */
-export async function changesIn(
-  { store, mcp }: { store: Pick<Store, 'connectors'>; mcp: Pick<Mcp, 'cached'> },
-  row: RegistryRow,
-): Promise<ReadonlyMap<string, ChangedDefinition>> {
-  const changed = row.tools.filter(({ status }) => status === 'changed')
-  const found = new Map<string, ChangedDefinition>()
-  if (changed.length === 0) return found
-  for (const { connector } of await store.connectors.bindings(row.session_id)) {
-    const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
-    if (mine.length === 0) continue
-    const list = await lastList({ store, mcp }, connectorKey(connector))
-    const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
-    for (const { canonical_name, mcp_tool_name } of mine) {
-      const after = list?.tools.find(({ name }) => name === mcp_tool_name)
-      const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
-      if (before && after)
-        found.set(canonical_name, { diff: definitionDiff(before, after), hash: hashOf(after) })
-    }
-  }
-  return found
 }

@@ -3,6 +3,7 @@
  * to write the next. What a registry holds is registry.ts; when one changes is session-tools.ts.
  */
 import type { Logger } from 'pino'
+import { BoundedMap } from '../bounded-map.ts'
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
@@ -74,37 +75,19 @@ const MOST_TRIES = 10
 export class Overtaken extends BatonError {}
 
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
-  const rows = new Map<string, RegistryRow>()
-  const newest = new Map<string, number>()
-  let held = 0
+  const rows = new BoundedMap<RegistryRow>(MOST_CACHED, weightOf)
+  const newest = new BoundedMap<number>(MOST_NOTED)
 
   function keep(row: RegistryRow): RegistryRow {
     const cached = rows.get(row.session_id)
     if (cached && cached.revision >= row.revision) return cached
-    drop(row.session_id)
-    rows.set(row.session_id, row)
-    held += weightOf(row)
-    for (const oldest of rows.keys()) {
-      if (held <= MOST_CACHED || oldest === row.session_id) break
-      drop(oldest)
-    }
+    rows.put(row.session_id, row)
     noteRevision(row.session_id, row.revision)
     return row
   }
 
-  function drop(session: string): void {
-    const row = rows.get(session)
-    if (!row) return
-    rows.delete(session)
-    held -= weightOf(row)
-  }
-
   function noteRevision(session: string, revision: number): void {
-    if (revision <= (newest.get(session) ?? 0)) return
-    newest.delete(session)
-    newest.set(session, revision)
-    const [oldest = ''] = newest.size > MOST_NOTED ? newest.keys() : []
-    newest.delete(oldest)
+    if (revision > (newest.get(session) ?? 0)) newest.put(session, revision)
   }
 
   async function grounds(sessions: readonly string[]): Promise<Ground[]> {

@@ -8,12 +8,14 @@ import type { JsonSchema, SchemaProfile } from '../provider.ts'
 import {
   definitionIn,
   definitionsOf,
+  distinct,
   KEYWORD_ORDER,
+  MAX_SCHEMA_BYTES,
   mapSubschemas,
   withDefinitions,
-} from './schema-dialect.ts'
-import { distinct, intersect, unite } from './schema-merge.ts'
-import { bytesOf, MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
+} from './schema-keywords.ts'
+import { intersect, unite } from './schema-merge.ts'
+import { bytesOf, shrink } from './schema-size.ts'
 import { kindOf } from './schema-types.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */

@@ -1,90 +1,10 @@
 /**
- * JSON Schema of any draft, one node at a time: which keywords there are, where subschemas stand, what an
- * older draft's form means in 2020-12, and where a local reference leads. A property may be named like a
- * keyword, so every walk goes by position, never by key name.
+ * JSON Schema of any draft, one node at a time: what an older draft's form means in 2020-12, and where a local
+ * reference leads.
  */
 import { isRecord, stepOf, stepsOf } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
-
-/** A keyword that holds subschemas holds one, a list, or a map of them. */
-type Place = 'schema' | 'list' | 'map'
-type Check = (value: unknown) => boolean
-
-const isText: Check = (value) => typeof value === 'string'
-const isFlag: Check = (value) => typeof value === 'boolean'
-const isNumber: Check = (value) => typeof value === 'number' && Math.abs(value) <= Number.MAX_SAFE_INTEGER
-const isCount: Check = (value) => Number.isSafeInteger(value) && Number(value) >= 0
-const isTexts: Check = (value) => Array.isArray(value) && value.every(isText)
-const isSchema: Check = (value) => isFlag(value) || isRecord(value)
-const isList: Check = (value) => Array.isArray(value) && value.length > 0
-const isAnything: Check = () => true
-
-/** Every keyword that is kept, in the order in which a clean schema has them. */
-const KEYWORDS: readonly (readonly [string, Check, Place?])[] = [
-  ['$ref', isText],
-  ['type', (value) => isText(value) || isTexts(value)],
-  ['title', isText],
-  ['description', isText],
-  ['enum', isList],
-  ['const', isAnything],
-  ['default', isAnything],
-  ['examples', isList],
-  ['format', isText],
-  ['pattern', isText],
-  ['minLength', isCount],
-  ['maxLength', isCount],
-  ['contentEncoding', isText],
-  ['contentMediaType', isText],
-  ['minimum', isNumber],
-  ['maximum', isNumber],
-  ['exclusiveMinimum', isNumber],
-  ['exclusiveMaximum', isNumber],
-  ['multipleOf', (value) => isNumber(value) && Number(value) > 0],
-  ['properties', isRecord, 'map'],
-  ['required', isTexts],
-  ['minProperties', isCount],
-  ['maxProperties', isCount],
-  ['additionalProperties', isSchema, 'schema'],
-  ['patternProperties', isRecord, 'map'],
-  ['propertyNames', isSchema, 'schema'],
-  ['dependentRequired', isRecord],
-  ['dependentSchemas', isRecord, 'map'],
-  ['prefixItems', isList, 'list'],
-  ['items', isSchema, 'schema'],
-  ['minItems', isCount],
-  ['maxItems', isCount],
-  ['uniqueItems', isFlag],
-  ['contains', isSchema, 'schema'],
-  ['allOf', isList, 'list'],
-  ['anyOf', isList, 'list'],
-  ['oneOf', isList, 'list'],
-  ['not', isSchema, 'schema'],
-  ['if', isSchema, 'schema'],
-  ['then', isSchema, 'schema'],
-  ['else', isSchema, 'schema'],
-  ['$defs', isRecord, 'map'],
-]
-/** All keywords of a clean schema, in the order in which it has them. */
-export const KEYWORD_ORDER: readonly string[] = KEYWORDS.map(([keyword]) => keyword)
-const CHECKS: ReadonlyMap<string, Check> = new Map(KEYWORDS.map(([keyword, check]) => [keyword, check]))
-const PLACES: ReadonlyMap<string, Place> = new Map(
-  KEYWORDS.flatMap(([keyword, , place]) => (place ? [[keyword, place]] : [])),
-)
-
-/** What says nothing about validity, and may therefore stand beside a `$ref` in any draft. */
-export const ANNOTATIONS: ReadonlySet<string> = new Set(['title', 'description', 'default', 'examples'])
-
-// ---------------------------------------------------------------- older drafts
-
-export const TYPES: ReadonlySet<string> = new Set([
-  'string',
-  'number',
-  'integer',
-  'boolean',
-  'object',
-  'array',
-  'null',
-])
+import { isFit, isSchema, isTexts, mapSubschemas, placeOf, TYPES } from './schema-keywords.ts'
 
 type Entries = [string, unknown][]
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
@@ -128,7 +48,12 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   ],
   // PHP writes an empty map as an empty list (mcp.md 4).
   ['properties', (value) => [['properties', Array.isArray(value) && value.length === 0 ? {} : value]]],
-  ['required', (value) => [['required', Array.isArray(value) ? value.filter(isText) : value]]],
+  [
+    'required',
+    (value) => [
+      ['required', Array.isArray(value) ? value.filter((name) => typeof name === 'string') : value],
+    ],
+  ],
   // Asked for not even once, `contains` says nothing.
   ['contains', (value, { minContains }) => (minContains === 0 ? [] : [['contains', value]])],
   ['dependencies', (value) => (isRecord(value) ? splitDependencies(value) : [])],
@@ -152,7 +77,7 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
   for (const [key, value] of Object.entries(raw)) {
     const rewritten = REWRITES.get(key)?.(value, raw) ?? [[key, value]]
     for (const [keyword, modern] of rewritten) {
-      if (!CHECKS.get(keyword)?.(modern)) continue
+      if (!isFit(keyword, modern)) continue
       const known = node.get(keyword)
       // `definitions` beside `$defs`: both are places to refer to.
       node.set(keyword, isRecord(known) && isRecord(modern) ? { ...known, ...modern } : modern)
@@ -160,8 +85,6 @@ export function modernNode(raw: JsonSchema): Map<string, unknown> {
   }
   return node
 }
-
-// ---------------------------------------------------------------- positions
 
 /**
  * A whole schema of any draft as 2020-12, with its meaning kept: for a validator, not for a provider. A
@@ -185,63 +108,6 @@ export function modernised(raw: unknown, maxNodes: number): JsonSchema | boolean
   }
   return visit(raw)
 }
-
-/** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
-export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): JsonSchema {
-  const mapped = (keyword: string, value: unknown): unknown => {
-    switch (PLACES.get(keyword)) {
-      case undefined:
-        return value
-      case 'list':
-        return (value as unknown[]).map((sub) => fn(sub))
-      case 'map':
-        return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
-      default:
-        return fn(value)
-    }
-  }
-  return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
-}
-
-/** Names of the definitions that a clean schema refers to. */
-function refsIn(schema: JsonSchema): Set<string> {
-  const names = new Set<string>()
-  const visit = (sub: unknown): unknown => {
-    if (!isRecord(sub)) return sub
-    if (sub.$ref !== undefined) names.add(definitionIn(sub.$ref))
-    return mapSubschemas(sub, visit)
-  }
-  visit(schema)
-  return names
-}
-
-/** What every reference of a clean schema begins with. */
-export const DEFINITION = '#/$defs/'
-
-/** The name of the definition that a clean schema's reference leads to. */
-export const definitionIn = ($ref: unknown): string => String($ref).slice(DEFINITION.length)
-
-/** The schema with those of the definitions, sorted by name, that something in it still refers to. */
-export function withDefinitions(
-  schema: JsonSchema,
-  definitions: ReadonlyMap<string, JsonSchema>,
-): JsonSchema {
-  const { $defs: _, ...own } = schema
-  const reached = new Map<string, JsonSchema>()
-  const open = [...refsIn(own)]
-  for (let name = open.pop(); name !== undefined; name = open.pop()) {
-    const definition = definitions.get(name)
-    if (!definition || reached.has(name)) continue
-    reached.set(name, definition)
-    open.push(...refsIn(definition))
-  }
-  if (reached.size === 0) return own
-  return { ...own, $defs: Object.fromEntries([...reached].sort(([a], [b]) => (a < b ? -1 : 1))) }
-}
-
-/** A clean schema's definitions by name. */
-export const definitionsOf = (schema: JsonSchema): Map<string, JsonSchema> =>
-  new Map(Object.entries((schema.$defs ?? {}) as Record<string, JsonSchema>))
 
 // ---------------------------------------------------------------- references
 
@@ -299,7 +165,7 @@ function modernKeyword(key: string, value: unknown): string {
 }
 
 function standingOf(keyword: string): Standing {
-  const place = PLACES.get(keyword)
+  const place = placeOf(keyword)
   if (place === undefined) return 'data'
   return place === 'schema' ? 'schema' : 'container'
 }
@@ -328,7 +194,7 @@ function findNamed(root: unknown, maxNodes: number): Map<string, Resolved> {
 }
 
 function children(keyword: string, value: unknown): [string, unknown][] {
-  const place = PLACES.get(keyword)
+  const place = placeOf(keyword)
   if (place === 'schema') return [[`/${keyword}`, value]]
   if (place === 'list') return (value as unknown[]).map((sub, i) => [`/${keyword}/${i}`, sub])
   if (place !== 'map') return []

@@ -1,7 +1,7 @@
 /** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
 import { canonicalJson, isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { KEYWORD_ORDER } from './schema-dialect.ts'
+import { distinct, KEYWORD_ORDER } from './schema-keywords.ts'
 import { asType, typesOf } from './schema-types.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
@@ -109,11 +109,6 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
     ...(isClosed ? { additionalProperties: false } : {}),
   }
 }
-
-/** Each value once; equal ones may be written differently. */
-export const distinct = <T>(values: readonly T[]): T[] => [
-  ...new Map(values.map((value) => [canonicalJson(value), value])).values(),
-]
 
 /** A value of any of these; one list of values where all of them are such lists. */
 function either(subs: readonly JsonSchema[]): JsonSchema {

@@ -1,7 +1,7 @@
 /** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
 import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
-import { definitionsOf, mapSubschemas, withDefinitions } from './schema-dialect.ts'
+import { definitionsOf, MAX_SCHEMA_BYTES, mapSubschemas, withDefinitions } from './schema-keywords.ts'
 import { kindOf, typesOf } from './schema-types.ts'
 
 type Step = (node: JsonSchema, depth: number) => JsonSchema
@@ -32,9 +32,6 @@ const STEPS: readonly Step[] = [
 ]
 
 export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
-
-/** Of one clean schema (mcp.md 7.5). */
-export const MAX_SCHEMA_BYTES = 32_768
 
 /** The schema within so many bytes of JSON, as little changed as needed; null where nothing helps. */
 export function shrink(schema: JsonSchema): JsonSchema | null {

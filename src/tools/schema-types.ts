@@ -1,6 +1,6 @@
 /** Which types a schema node has: as written, misspelt, left out, or known only from its values. */
 import type { JsonSchema } from '../provider.ts'
-import { TYPES } from './schema-dialect.ts'
+import { TYPES } from './schema-keywords.ts'
 
 /** Its types as a list; null: any. */
 export const typesOf = (schema: JsonSchema): string[] | null =>

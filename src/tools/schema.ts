@@ -7,25 +7,27 @@
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
- * schema-dialect.ts knows the drafts, schema-types.ts types, schema-merge.ts and schema-size.ts make one of two and
- * a small one of a large one; schema-adapt.ts fits the clean schema to a provider.
+ * schema-keywords.ts is the clean schema's language, schema-dialect.ts knows the drafts, schema-types.ts types,
+ * schema-merge.ts and schema-size.ts make one of two and a small one of a large one; schema-adapt.ts fits the clean
+ * schema to a provider.
  */
-import { isRecord, isWithin } from '../chat/json.ts'
+import { isRecord } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
+import { createResolver, modernNode, type Resolved } from './schema-dialect.ts'
 import {
-  ANNOTATIONS,
-  createResolver,
+  annotationsOf,
   DEFINITION,
   definitionIn,
-  KEYWORD_ORDER,
-  modernNode,
-  type Resolved,
+  isAnnotation,
+  isPattern,
+  keptOf,
+  MAX_SCHEMA_BYTES,
+  ordered,
   withDefinitions,
-} from './schema-dialect.ts'
-import { distinct, intersect } from './schema-merge.ts'
-import { MAX_SCHEMA_BYTES, shrink } from './schema-size.ts'
+} from './schema-keywords.ts'
+import { intersect } from './schema-merge.ts'
+import { shrink } from './schema-size.ts'
 import { asType, knownTypes, tidyValues, typesOf } from './schema-types.ts'
-import { visibleText } from './text.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
@@ -43,11 +45,6 @@ const MAX_WORK = 100_000
 const [TEXT_SHARE, MOST_COUNTED] = [64, 1_000]
 /** References that lead from one to the next, each with more beside it: the stack holds only so many. */
 const MAX_CHAIN = 100
-/** Values in one enum; a longer list is left out. */
-const MAX_ENUM = 1_000
-const MAX_DESCRIPTION = 4_096
-const MAX_PATTERN = 1_000
-const VALUE_LIMITS = { depth: 8, bytes: 4_096 }
 
 class Undeclarable extends Error {}
 
@@ -124,14 +121,14 @@ class Cleaner {
     const target = this.#referred(node)
     node.delete('$ref')
     if (target === undefined) return this.#plain(node, depth)
-    const constraints = [...node.keys()].filter((key) => !ANNOTATIONS.has(key) && key !== '$defs')
+    const constraints = [...node.keys()].filter((key) => !isAnnotation(key) && key !== '$defs')
     const expanded = constraints.length > 0 ? this.#flat(target.raw, depth) : null
     if (expanded === false) return false
     if (expanded) {
       const own = this.#plain(node, depth)
       return own && intersect(expanded, own, this.#spend)
     }
-    return { $ref: DEFINITION + this.#definition(target.raw, target.ref).name, ...annotations(node) }
+    return { $ref: DEFINITION + this.#definition(target.raw, target.ref).name, ...annotationsOf(node) }
   }
 
   /** The record that a node's reference leads to; undefined where it has none, or it leads nowhere. */
@@ -198,19 +195,17 @@ class Cleaner {
       if (clean) schema = intersect(schema, clean, this.#spend)
     }
     // A member's description belongs to its part only; the node's own wins.
-    const complete = completed({ ...schema, ...annotations(node) })
+    const said = Object.entries(own).filter(([keyword]) => isAnnotation(keyword))
+    const complete = completed({ ...schema, ...Object.fromEntries(said) })
     if (this.#unknown.has(own)) this.#unknown.add(complete)
     return complete
   }
 
   #own(node: Map<string, unknown>, depth: number): JsonSchema {
     const { types, isUnknown } = knownTypes(node)
-    const schema: JsonSchema = annotations(node)
-    if (types) schema.type = asType(types)
+    const schema: JsonSchema = types ? { type: asType(types) } : {}
     for (const [keyword, value] of node) {
-      const group = GROUPS.get(keyword)
-      if (types && group && !group.some((type) => types.includes(type))) continue
-      const kept = CLEAN[keyword]?.(value)
+      const kept = keptOf(keyword, value, types)
       if (kept !== undefined) schema[keyword] = kept
     }
     this.#objects(node, schema, depth + 1)
@@ -328,66 +323,6 @@ function membersIn(value: unknown): number {
   return count + open.length
 }
 
-// ---------------------------------------------------------------- keywords
-
-const isPattern = (pattern: string): boolean => {
-  if (pattern.length > MAX_PATTERN) return false
-  try {
-    return new RegExp(pattern, 'u') instanceof RegExp
-  } catch {
-    return false
-  }
-}
-const same = (value: unknown): unknown => value
-const prose = (value: unknown): unknown => visibleText(String(value), MAX_DESCRIPTION) || undefined
-const bounded = (value: unknown): unknown => (isWithin(value, VALUE_LIMITS) ? value : undefined)
-
-/** What is kept of a keyword's value; subschemas have their own methods. */
-const CLEAN: Readonly<Record<string, (value: unknown) => unknown>> = {
-  enum: (value) => {
-    const list = value as unknown[]
-    if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined
-    return distinct(list)
-  },
-  const: bounded,
-  pattern: (value) => (isPattern(String(value)) ? value : undefined),
-  dependentRequired: (value) => {
-    const lists = Object.entries(value as JsonSchema).filter(
-      ([, names]) =>
-        Array.isArray(names) && names.length > 0 && names.every((name) => typeof name === 'string'),
-    )
-    return lists.length > 0 ? Object.fromEntries(lists) : undefined
-  },
-  ...Object.fromEntries(
-    'format minLength maxLength contentEncoding contentMediaType minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minProperties maxProperties minItems maxItems uniqueItems'
-      .split(' ')
-      .map((keyword) => [keyword, same]),
-  ),
-}
-
-function annotations(node: Map<string, unknown>): JsonSchema {
-  const kept: JsonSchema = {}
-  for (const keyword of ANNOTATIONS) {
-    if (!node.has(keyword)) continue
-    const value = node.get(keyword)
-    const clean = keyword === 'title' || keyword === 'description' ? prose(value) : bounded(value)
-    if (clean !== undefined) kept[keyword] = clean
-  }
-  return kept
-}
-
-const group = (types: string[], keywords: string) =>
-  keywords.split(' ').map((keyword): [string, string[]] => [keyword, types])
-/** Keywords that say something about these types only. */
-const GROUPS: ReadonlyMap<string, readonly string[]> = new Map([
-  ...group(['string'], 'format pattern minLength maxLength contentEncoding contentMediaType'),
-  ...group(['number', 'integer'], 'minimum maximum exclusiveMinimum exclusiveMaximum multipleOf'),
-  // OpenAPI gives numbers a format too.
-  ['format', ['string', 'number', 'integer']],
-  ...group(['object'], 'minProperties maxProperties dependentRequired'),
-  ...group(['array'], 'minItems maxItems uniqueItems'),
-])
-
 /** Objects have `properties`, arrays `items`: their absence is refused by OpenAI (wire/openai.md 5). */
 function completed(schema: JsonSchema): JsonSchema {
   const types = typesOf(schema)
@@ -396,6 +331,3 @@ function completed(schema: JsonSchema): JsonSchema {
   if (types?.includes('array') && !filled.prefixItems) filled.items ??= {}
   return ordered(filled)
 }
-
-const ordered = (schema: JsonSchema): JsonSchema =>
-  Object.fromEntries(KEYWORD_ORDER.filter((keyword) => keyword in schema).map((key) => [key, schema[key]]))

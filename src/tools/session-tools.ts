@@ -1,25 +1,18 @@
 /**
  * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
- * announce. Below it: discovery.ts (what servers list), registry.ts (what that makes of a registry), registries.ts
- * (keeping and writing them), upkeep.ts (bringing them up to date, many at a time), line.ts (callers' changes in turn).
+ * announce. Below it: discovery.ts (what servers list; watch.ts is one of them), registry.ts (what that makes of a
+ * registry), registries.ts (keeping and writing them), upkeep.ts (bringing them up to date, many at a time), line.ts
+ * (callers' changes in turn), shown-registry.ts (what callers see).
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
-import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
-import type { Apply, Caller, SessionTool, SessionToolList, SessionTools, ToolsChange } from '../ports.ts'
-import type { Deployment, DeploymentOptions } from '../provider.ts'
+import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
+import type { Apply, Caller, SessionTools, ToolsChange } from '../ports.ts'
+import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { type ChangedDefinition, changesIn } from './definition-diff.ts'
-import {
-  type Asked,
-  connectBudgetMs,
-  createDiscovery,
-  type Discovery,
-  type LookUp,
-  lastList,
-} from './discovery.ts'
+import { type Asked, createDiscovery, type LookUp, lastList } from './discovery.ts'
 import { createLine } from './line.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
 import {
@@ -31,6 +24,7 @@ import {
   type RegistriesDeps,
 } from './registries.ts'
 import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
+import { declared, shownRegistry, type View } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 import { createUpkeep, datesOf } from './upkeep.ts'
 
@@ -42,6 +36,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   policy: Pick<ToolboxPolicy, 'admit'>
   /** What the session's provider has with its present credential */
   viewOf(session: Session, provider: string | null): Promise<View>
+  /** All that there are */
   providers: readonly string[]
   /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
   takeEffect(
@@ -51,11 +46,6 @@ export interface SessionToolsDeps extends RegistriesDeps {
   ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
   /** A server's list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
-}
-/** For whom tools are declared: a deployment, with the operator's options for it. */
-export interface View {
-  deployment: Deployment
-  options: DeploymentOptions
 }
 
 /** What the engine needs beside what routes call. */
@@ -139,10 +129,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
-    const { deployment, options } = await deps.viewOf(session, null)
-    const bytes = (row: RegistryRow) =>
-      JSON.stringify(deployment.declare(overlayOf(row, deployment).tools, options))
-    return bytes(before) === bytes(after)
+    const view = await deps.viewOf(session, null)
+    return JSON.stringify(declared(before, view)) === JSON.stringify(declared(after, view))
   }
 
   /**
@@ -238,14 +226,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     async list(session, provider) {
       const row = await registries.newest(session.id)
       const view = await deps.viewOf(session, provider)
-      return listing(
-        row,
-        view,
-        deps.providers,
-        provider !== null,
-        await changesIn(deps, row),
-        discovery.lastSeen,
-      )
+      const shown = await shownRegistry(row, view, { ...deps, lastSeen: discovery.lastSeen })
+      // As the provider gets them, where one was asked for.
+      return provider === null ? shown : { ...shown, declarations: declared(row, view) }
     },
     async bind(session, idOrName, apply, alias) {
       const found = await connector(session, idOrName)
@@ -306,47 +289,3 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
   }
 }
-
-/** The registry as api.md shows it. What the session's provider cannot declare carries the reason. */
-function listing(
-  row: RegistryRow,
-  view: View,
-  providers: readonly string[],
-  withDeclarations: boolean,
-  changes: ReadonlyMap<string, ChangedDefinition>,
-  lastSeen: Discovery['lastSeen'],
-): SessionToolList {
-  const overlay = overlayOf(row, view.deployment)
-  const undeclared = new Map(overlay.undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
-  const tools = [...row.tools]
-    .sort((a, b) => a.order - b.order)
-    .map((tool): SessionTool => {
-      const reason = tool.reason ?? undeclared.get(tool.canonical_name)
-      const isLeftOut = tool.status === 'available' && undeclared.has(tool.canonical_name)
-      return {
-        canonical_name: tool.canonical_name,
-        provider_exposed_name: Object.fromEntries(providers.map((id) => [id, tool.exposed_name])),
-        connector_id: tool.connector_id,
-        mcp_tool_name: tool.mcp_tool_name,
-        server: tool.server,
-        description: tool.description,
-        parameters: tool.parameters,
-        enabled: tool.enabled,
-        source: tool.source,
-        last_seen_at: later(tool.last_seen_at, lastSeen(tool.connector_id ?? '', tool.mcp_tool_name ?? '')),
-        status: isLeftOut ? 'undeclarable' : tool.status,
-        ...(reason ? { reason } : {}),
-        ...changes.get(tool.canonical_name),
-      }
-    })
-  return {
-    revision: row.revision,
-    updated_at: row.updated_at,
-    tools,
-    ...(withDeclarations ? { declarations: view.deployment.declare(overlay.tools, view.options) } : {}),
-  }
-}
-
-/** A registry is not written only because its tools were seen again. */
-const later = (kept: string | null, seen: string | null): string | null =>
-  (seen ?? '') > (kept ?? '') ? seen : kept

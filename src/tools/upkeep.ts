@@ -3,6 +3,7 @@
  * read and written together: while one lot is under way the next gathers, sessions whose turn waits first.
  */
 import type { Logger } from 'pino'
+import { BoundedMap } from '../bounded-map.ts'
 import type { McpTool } from '../mcp/contract.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
@@ -57,8 +58,7 @@ const TOGETHER = { sessions: 50, tools: 1_000 }
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
-  const looks = new Map<string, Look>()
-  let held = 0
+  const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
   const urgent = new Map<string, Wish>()
   const later = new Map<string, Wish>()
   /** First uses that are being written, by list: sessions share lists */
@@ -81,7 +81,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     }
     const next = nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
-    return { ...next, onStored: () => note(row.session_id, made) }
+    return { ...next, onStored: () => looks.put(row.session_id, made) }
   }
 
   /** Former versions noted with the tool alone that it is off: before it leaves, its binding is told. */
@@ -96,22 +96,6 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (removed.includes(canonical_name))
         await store.connectors.switchTool(session_id, from.connector.id, name, false)
     }
-  }
-
-  function note(session: string, made: Look): void {
-    drop(session)
-    looks.set(session, made)
-    held += 1 + made.bound.length
-    for (const oldest of looks.keys()) {
-      if (held <= MOST_LOOKED_AT) break
-      drop(oldest)
-    }
-  }
-
-  function drop(session: string): void {
-    const look = looks.get(session)
-    if (look) held -= 1 + look.bound.length
-    looks.delete(session)
   }
 
   /** Trust on first use: what a model is to get for the first time is kept before it can. */

@@ -3,6 +3,7 @@
  * that is unusable or too slow is not held against the call: the server validates too.
  */
 import { Worker } from 'node:worker_threads'
+import { BoundedMap } from '../bounded-map.ts'
 import { canonicalJson, isWithin, sha256 } from '../chat/json.ts'
 import type { Job, Judgement, Misfit } from './validate-worker.ts'
 
@@ -46,7 +47,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let count = 0
   const queue: Waiting[] = []
   /** Schemas that cost a thread its life, or that it cannot use */
-  const refused = new Set<string>()
+  const refused = new BoundedMap<true>(MOST_REFUSED)
   const keys = new WeakMap<object, string>()
 
   function start(): void {
@@ -73,7 +74,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     }
     if (current?.job.id !== judgement.id) return
     if ('unknown' in judgement) return send(current.schema)
-    if ('unusable' in judgement) refuse(current.job.key)
+    if ('unusable' in judgement) refused.put(current.job.key, true)
     done('problems' in judgement ? judgement.problems : [])
   }
 
@@ -100,15 +101,9 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     next()
   }
 
-  function refuse(key: string): void {
-    refused.add(key)
-    const [oldest = ''] = refused.size > MOST_REFUSED ? refused : []
-    refused.delete(oldest)
-  }
-
   /** The schema took too long, or killed the thread: it is not used again. */
   function abandon(): void {
-    if (current && isReady) refuse(current.job.key)
+    if (current && isReady) refused.put(current.job.key, true)
     const late = worker
     worker = null
     void late?.terminate()
@@ -143,7 +138,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   return {
     problems(schema, value) {
       const key = keyOf(schema)
-      const isReadable = key !== '' && !refused.has(key) && isWithin(value, LIMITS)
+      const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
       if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
         queue.push({ job: { id: ++count, key, value }, schema, settle })

@@ -156,7 +156,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
   })
 
   vault = createVault([NEW, OLD])
-  // A refresh comes between the read and the write of one credential, once.
+  // A renewal comes between the read and the write of one credential, once.
   let isDisturbed = false
   const busy = {
     ...store,
@@ -165,7 +165,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
       async reseal(...args: Parameters<Store['credentials']['reseal']>) {
         if (!isDisturbed) {
           isDisturbed = true
-          const secret = createVault([OLD]).seal('refreshed', secretContext('me', 'cred_1'))
+          const secret = createVault([OLD]).seal('renewed', secretContext('me', 'cred_1'))
           await store.credentials.rotate('cred_1', 1, { secret, hint: '', expires_at: null, facts: {} })
         }
         return store.credentials.reseal(...args)
@@ -175,7 +175,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
   t.same(await rotateKeys(busy, vault), { resealed: 10, left: 0 })
   vault = createVault([NEW])
   await verifyKeys(store.settings, vault)
-  t.same(await everything(), { ...before, credentials: ['refreshed', 'secret of cred_2'] })
+  t.same(await everything(), { ...before, credentials: ['renewed', 'secret of cred_2'] })
   t.same(
     await rotateKeys(store, createVault([NEW, OLD])),
     { resealed: 0, left: 0 },

@@ -73,13 +73,13 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.connectors.update(scope, made, { pin: 'block' }), null, 'it was changed since')
     t.ok(await store.connectors.claim(given.id, 'a replica', 60))
     t.equal(await store.connectors.keep(changed, new Uint8Array([10])), true)
-    t.equal(await store.connectors.keep(changed, new Uint8Array([11])), false, 'it was refreshed since')
+    t.equal(await store.connectors.keep(changed, new Uint8Array([11])), false, 'it was renewed since')
     t.equal(
       await store.connectors.keep({ ...made, secret: new Uint8Array([10]) }, secret),
       false,
       'it was changed',
     )
-    t.equal(await store.connectors.update(scope, changed, { pin: 'block' }), null, 'its login was refreshed')
+    t.equal(await store.connectors.update(scope, changed, { pin: 'block' }), null, 'its login was renewed')
     t.match(await store.connectors.get(scope, given.id), { pin: 'warn', secret: { 0: 10 } })
     t.equal(await store.connectors.delete(STRANGER, given.id), false)
     t.equal(await store.connectors.delete(scope, given.id), true)

@@ -16,7 +16,7 @@ import {
 export async function credentialContract(t: Test, store: Store): Promise<void> {
   await t.test('a turn opens at once where a credential is surely there', (t) => sureContract(t, store))
   await t.test('rows', (t) => rowContract(t, store))
-  await t.test('refreshing and re-encrypting', (t) => secretContract(t, store))
+  await t.test('renewing and re-encrypting', (t) => secretContract(t, store))
 }
 
 export const credential = (scope: Scope, rest: Partial<NewCredential> = {}): NewCredential => ({
@@ -215,7 +215,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
 
   const next = { secret: new Uint8Array([4]), hint: 'next', expires_at: null, facts: { b: '1' } }
 
-  await t.test('a refresh is claimed by one and stored by version', async (t) => {
+  await t.test('a renewal is claimed by one and stored by version', async (t) => {
     const scope = owner()
     const { id: login } = await store.credentials.create(credential(scope))
     const claims = await Promise.all(
@@ -236,7 +236,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
   })
 
   await t.test(
-    'a failed refresh asks for a new login, a rotation ends that, a person’s will stands',
+    'a failed renewal asks for a new login, a rotation ends that, a person’s will stands',
     async (t) => {
       const scope = owner()
       const { id: login } = await store.credentials.create(credential(scope))
@@ -297,7 +297,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.equal(
       await store.credentials.rotate(login.id, 1, next),
       true,
-      'a refresh under way still finds its version',
+      'a renewal under way still finds its version',
     )
   })
 }

@@ -1,7 +1,7 @@
 /** What is done while a vendor or the store is away. */
 import t from 'tap'
-import { createBreaker } from '../../src/credentials/breaker.ts'
 import { insist } from '../../src/credentials/insist.ts'
+import { createBreaker } from '../../src/credentials/token-endpoints.ts'
 import { BatonError } from '../../src/errors.ts'
 
 t.test('after five failures in a row one asks at a time, and no sooner than the vendor wants', async (t) => {

@@ -10,7 +10,7 @@ import { visit } from './world.ts'
 const { store, vault, bench } = await connectorWorld(t)
 const target = ({ url }: McpLogins): McpLoginTarget => ({ name: 'docs', url, allowPrivate: true })
 
-t.test('a token is refreshed once, however many calls and replicas need it at once', async (t) => {
+t.test('a token is renewed once, however many calls and replicas need it at once', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -107,7 +107,7 @@ t.test('tokens that were rotated are stored through the store’s bad moments', 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
-t.test('a refresh and a change of the connector leave each other’s work in place', async (t) => {
+t.test('a renewal and a change of the connector leave each other’s work in place', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time, read } = await bench(t, guarded)
   const connector = await logIn()
@@ -148,8 +148,8 @@ t.test('a refresh and a change of the connector leave each other’s work in pla
 
   const again = await logIn()
   time.ahead += 590_000
-  const refreshed = () => replica().authFor(again).token()
-  await logIn(replica(undefined, over('update', refreshed)))
+  const renewed = () => replica().authFor(again).token()
+  await logIn(replica(undefined, over('update', renewed)))
   t.equal(guarded.grants.refresh_token, 3)
   const shared = await replica()
     .authFor(await read())

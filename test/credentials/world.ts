@@ -11,7 +11,7 @@ import { type Credentials, createCredentials } from '../../src/credentials/crede
 import { createLoginTable, type LoginTable } from '../../src/credentials/login-table.ts'
 import { createLogins, type Logins } from '../../src/credentials/logins.ts'
 import { createOAuthHttp } from '../../src/credentials/oauth-http.ts'
-import { createRefresher, type Refresher } from '../../src/credentials/refresh.ts'
+import { createRenewals, type Renewals } from '../../src/credentials/renewals.ts'
 import { createVault, openSecret, type Vault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { LoginSecret } from '../../src/oauth-vendor.ts'
@@ -34,7 +34,7 @@ export interface Replica {
   credentials: Credentials
   choice: ChooseCredential
   logins: Logins
-  refresher: Refresher
+  renewals: Renewals
   close(): Promise<void>
 }
 export interface ReplicaOptions {
@@ -77,7 +77,7 @@ export function assemble(
   const table = tableOf(config, options.ports)
   const http = createOAuthHttp({ version: '0.0.0', ...pick(options, 'timeoutMs') })
   const common = { store, vault, table, http, log, ...pick(options, 'now') }
-  const refresher = createRefresher({
+  const renewals = createRenewals({
     ...common,
     tendMs: 0,
     ...pick(options, 'claimSeconds'),
@@ -93,12 +93,12 @@ export function assemble(
   const logins = createLogins({ ...common, credentials, ownUrl: () => ownUrl, ...pick(options, 'sleep') })
   return {
     credentials,
-    choice: createChoice({ store, vault, config, refresher }),
+    choice: createChoice({ store, vault, config, renewals }),
     logins,
-    refresher,
+    renewals,
     async close() {
       await logins.close()
-      await refresher.close()
+      await renewals.close()
       await http.close()
     },
   }

@@ -186,14 +186,14 @@ t.test(
   },
 )
 
-t.test('a 401 refreshes the credential once', async (t) => {
+t.test('a 401 renews the credential once', async (t) => {
   const accepting: Answer = (response, request) =>
     request.headers.authorization === 'Bearer second-token'
       ? whole(response, request)
       : status(401)(response, request)
   const server = await upstreamServer(t, accepting)
   let token = 'first-token'
-  const refreshed = await collect(
+  const renewed = await collect(
     bench(t, server.url).call({
       secret: async () => ({ api_key: token }),
       onUnauthorized: async () => {
@@ -202,7 +202,7 @@ t.test('a 401 refreshes the credential once', async (t) => {
       },
     }),
   )
-  t.equal(textOf(refreshed.batches), 'hello')
+  t.equal(textOf(renewed.batches), 'hello')
 
   let asked = 0
   const refusing = await upstreamServer(t, status(401))
@@ -211,7 +211,7 @@ t.test('a 401 refreshes the credential once', async (t) => {
   t.equal(asked, 1)
   t.equal(refusing.requests.length, 2)
   await failure(bench(t, refusing.url).call({ onUnauthorized: async () => false }))
-  t.equal(refusing.requests.length, 3, 'not again when the refresh did not help')
+  t.equal(refusing.requests.length, 3, 'not again when the renewal did not help')
 })
 
 t.test(

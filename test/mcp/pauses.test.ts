@@ -2,35 +2,36 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAnnouncer } from '../../src/mcp/announcer.ts'
-import { createBackoff } from '../../src/mcp/backoff.ts'
+import { McpError } from '../../src/mcp/contract.ts'
+import { createHealth } from '../../src/mcp/health.ts'
+
+const BUDGET = { connectMs: 5_000, attemptMs: 60_000, random: () => 1 }
+const down = new McpError('unavailable', 'it is away', { sent: false })
 
 t.test('after three failures in a row the pauses grow at random up to a minute', (t) => {
   let clock = 0
-  const backoff = createBackoff(
-    () => 1,
-    () => clock,
-  )
-  backoff.failed()
-  backoff.failed()
-  t.equal(backoff.waitMs(), 0, 'two failures cost nothing')
-  backoff.failed()
-  t.equal(backoff.waitMs(), 4_000)
+  const health = createHealth({ ...BUDGET, now: () => clock })
+  health.failed(down, 'attempt')
+  health.failed(down, 'attempt')
+  t.equal(health.waitMs(), 0, 'two failures cost nothing')
+  health.failed(down, 'attempt')
+  t.equal(health.waitMs(), 4_000)
   clock += 4_000
-  t.equal(backoff.waitMs(), 0, 'one attempt is allowed after the pause')
-  for (let i = 0; i < 30; i++) backoff.failed()
-  t.equal(backoff.waitMs(), 60_000)
-  backoff.succeeded()
-  t.equal(backoff.waitMs(), 0)
+  t.equal(health.waitMs(), 0, 'one attempt is allowed after the pause')
+  for (let i = 0; i < 30; i++) health.failed(down, 'attempt')
+  t.equal(health.waitMs(), 60_000)
+  health.succeeded()
+  t.equal(health.waitMs(), 0)
   t.end()
 })
 
 t.test('a pause is no longer where the clock is set back', (t) => {
-  const backoff = createBackoff(() => 1)
-  for (let i = 0; i < 3; i++) backoff.failed()
+  const health = createHealth(BUDGET)
+  for (let i = 0; i < 3; i++) health.failed(down, 'attempt')
   const before = Date.now() - 86_400_000
   mock.method(Date, 'now', () => before)
   t.teardown(() => mock.restoreAll())
-  t.ok(backoff.waitMs() <= 4_000)
+  t.ok(health.waitMs() <= 4_000)
   t.end()
 })
 

@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
-import { EventStream } from '../../routes/events.ts'
+import { EventStream } from '../../routes/turn-event.ts'
 import type { Document } from './document.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'

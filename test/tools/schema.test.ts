@@ -4,7 +4,7 @@ import t from 'tap'
 import type { JsonSchema } from '../../src/provider.ts'
 import { normalise } from '../../src/tools/schema.ts'
 import { adapt, renameBack } from '../../src/tools/schema-adapt.ts'
-import { KEYWORD_ORDER } from '../../src/tools/schema-dialect.ts'
+import { KEYWORD_ORDER } from '../../src/tools/schema-keywords.ts'
 import { CHECKERS, clean, fitted, narrowFaults, PROFILES, profile, sentForm } from './schema-targets.ts'
 
 t.test('older drafts and odd shapes mean what they meant', async (t) => {
@@ -39,6 +39,15 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   t.strictSame(property({ type: 'string', pattern: '(' }), { type: 'string' }, 'a broken pattern goes')
   t.strictSame(property({ type: 'string', enum: [1, 2] }), { type: 'integer', enum: [1, 2] })
   t.strictSame(property({ type: 'number', minimum: '0' }), { type: 'number' })
+  t.strictSame(
+    property({ type: 'string', default: null }),
+    { type: 'string' },
+    'a default that says "absent" goes',
+  )
+  t.strictSame(property({ type: ['string', 'null'], default: null }), {
+    type: ['string', 'null'],
+    default: null,
+  })
   t.strictSame(clean({ type: 'object', properties: [], required: [] }), { type: 'object', properties: {} })
   t.strictSame(
     clean({ type: 'object', properties: { f: { type: 'file' } }, required: ['f'] }),

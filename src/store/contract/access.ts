@@ -16,7 +16,7 @@ export interface Credential {
   facts: Record<string, string>
   expires_at: string | null
   secret: Uint8Array
-  /** Grows with each write of the secret: a refresh compares before it swaps */
+  /** Grows with each write of the secret: a renewal compares before it swaps */
   version: number
   created_at: string
   updated_at: string
@@ -49,7 +49,7 @@ export interface Credentials {
   preferred(owner: string, provider: string): Promise<Credential | null>
   /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
   due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
-  /** Claims the refresh until a time; null when anybody holds it, the same owner included. */
+  /** Claims the renewal until a time; null when anybody holds it, the same owner included. */
   claim(id: string, owner: string, seconds: number): Promise<Credential | null>
   /** Stores a rotated secret; false when the version moved. */
   rotate(

@@ -127,9 +127,9 @@ export interface Connectors {
     entry?: AuditEntry,
   ): Promise<Connector | null | 'name_taken' | 'name_beside'>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
-  /** Claims the refresh of its login until a time; null when anybody holds it, or the connector is gone. */
+  /** Claims the renewal of its login until a time; null when anybody holds it, or the connector is gone. */
   claim(id: string, by: string, seconds: number): Promise<Connector | null>
-  /** Stores a refreshed login, which is no change of the connector; false when it or its secret was written since it was read. */
+  /** Stores a renewed login, which is no change of the connector; false when it or its secret was written since it was read. */
   keep(read: Pick<Connector, 'id' | 'config_revision' | 'secret'>, secret: Uint8Array): Promise<boolean>
   release(id: string, by: string): Promise<void>
   /**

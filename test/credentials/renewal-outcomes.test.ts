@@ -1,7 +1,7 @@
 /** What a renewal comes to: by the vendor's answer, by what the login is, and by whether it is used at all. */
 import t from 'tap'
 import { LOGINS } from '../../providers/index.ts'
-import { claimsOf } from '../../providers/jwt.ts'
+import { claimsOf } from '../../providers/tokens.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { at, chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
@@ -284,8 +284,8 @@ t.test('idle logins are kept alive where that keeps them', async (t) => {
     access_token: 'sk-ant-oat01-acme-bare',
     expires_at: at(-1),
   })
-  t.equal(await one.refresher.tend(), 2)
-  t.equal(await two.refresher.tend(), 0, 'there is nothing left to do')
+  t.equal(await one.renewals.tend(), 2)
+  t.equal(await two.renewals.tend(), 0, 'there is nothing left to do')
   for (const { id, secret } of [chatgpt, claude]) {
     t.not((await sealedOf(world, id)).access_token, secret.access_token)
   }

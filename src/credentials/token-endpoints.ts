@@ -1,11 +1,11 @@
 /**
- * Asks a vendor to renew a login and says what came of it. It keeps a failing endpoint from being hammered:
- * a pause for the login that failed, a circuit breaker for the vendor. It stores nothing.
+ * Asks a vendor's token endpoint to renew a login and says what came of it. It keeps a failing endpoint from being
+ * hammered: a pause for the login that failed, a circuit breaker for the vendor. It stores nothing.
  */
+import { BoundedMap } from '../bounded-map.ts'
 import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
-import { type Breaker, createBreaker } from './breaker.ts'
 import { endOf, merged, readTokens } from './login-answer.ts'
 import type { LoginRow } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
@@ -28,9 +28,9 @@ export interface Renewed {
   /** The answer held other tokens, but no access token: what to say if the old one is spent */
   problem?: BatonError
 }
-export interface Renewals {
+export interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
-  ask(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
+  renew(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
   /** Its last renewal failed a moment ago. */
   isPaused(id: string): boolean
 }
@@ -40,15 +40,15 @@ const [SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS] = [5_000, 300_000]
 /** Logins come and go in a long-lived process. */
 const MOST_PAUSES = 1000
 
-interface RenewalsDeps {
+interface TokenEndpointsDeps {
   http: OAuthHttp
   now(): number
   /** Of pauses: a clock that is set back must not make them longer */
   uptime(): number
 }
 
-export function createRenewals({ http, now, uptime }: RenewalsDeps): Renewals {
-  const pauses = new Map<string, { until: number; error: BatonError }>()
+export function createTokenEndpoints({ http, now, uptime }: TokenEndpointsDeps): TokenEndpoints {
+  const pauses = new BoundedMap<{ until: number; error: BatonError }>(MOST_PAUSES)
   const breakers = new Map<string, Breaker>()
 
   function breakerOf(provider: string): Breaker {
@@ -58,10 +58,7 @@ export function createRenewals({ http, now, uptime }: RenewalsDeps): Renewals {
   }
 
   function pause(id: string, error: BatonError, ms: number): void {
-    pauses.delete(id)
-    pauses.set(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
-    const [oldest] = pauses.keys()
-    if (pauses.size > MOST_PAUSES && oldest !== undefined) pauses.delete(oldest)
+    pauses.put(id, { until: uptime() + Math.max(ms, SHORTEST_PAUSE_MS), error })
   }
 
   function assertFree(id: string, breaker: Breaker): void {
@@ -94,7 +91,7 @@ export function createRenewals({ http, now, uptime }: RenewalsDeps): Renewals {
 
   return {
     isPaused: (id) => (pauses.get(id)?.until ?? 0) > uptime(),
-    async ask(login, id, secret, call) {
+    async renew(login, id, secret, call) {
       const breaker = breakerOf(login.vendor.provider)
       assertFree(id, breaker)
       let answer: OAuthAnswer
@@ -140,4 +137,45 @@ const passing = (status: number, { code, message }: TokenFailure, retryMs: numbe
 function wantedPauseMs({ headers }: OAuthAnswer, now: number): number {
   const told = retryAfterMs(headers['retry-after'], now)
   return told === undefined ? 0 : Math.min(Math.max(told, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+}
+
+// ---------------------------------------------------------------- the breaker
+
+/**
+ * In front of one endpoint: after several failures in a row nobody asks for a while, then one asks first. Time is the
+ * caller's, so that tests drive it.
+ */
+interface Breaker {
+  /** Milliseconds until it is worth asking again; 0: ask now, and report what came of it. */
+  waitMs(): number
+  succeeded(): void
+  /** `retryMs`: how long the endpoint itself asked to be left alone */
+  failed(retryMs: number): void
+}
+
+/** Failures in a row that open it. */
+const MOST_FAILURES = 5
+/** Nobody asks for so long then, or for longer where the endpoint wants it. */
+const COOL_MS = 30_000
+
+export function createBreaker({ now }: { now(): number }): Breaker {
+  let inARow = 0
+  let openUntil = 0
+  return {
+    waitMs() {
+      if (inARow < MOST_FAILURES) return 0
+      const left = openUntil - now()
+      if (left > 0) return left
+      // This caller is the one that tries; whoever comes while it does, waits.
+      openUntil = now() + COOL_MS
+      return 0
+    },
+    succeeded() {
+      inARow = 0
+    },
+    failed(retryMs) {
+      inARow++
+      openUntil = now() + Math.max(COOL_MS, retryMs)
+    },
+  }
 }

@@ -170,7 +170,7 @@ t.test('closing tries once more to store what the store did not take yet', async
   const token = tokenOf(await chosen(leaving, id, 'openai'))
   await tried.opened
   isAway = false
-  await leaving.refresher.close()
+  await leaving.renewals.close()
   t.match(await sealedOf(world, id), { access_token: await token })
 })
 
@@ -212,7 +212,7 @@ t.test('closing waits for a renewal under way', async (t) => {
   openai.hold(answered.opened)
   const token = tokenOf(await chosen(leaving, id, 'openai'))
   await asked
-  const closed = leaving.refresher.close()
+  const closed = leaving.renewals.close()
   answered.open()
   await closed
   t.equal((await sealedOf(world, id)).access_token, await token)

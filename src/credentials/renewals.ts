@@ -14,7 +14,7 @@ import type { Credential, Store } from '../store/store.ts'
 import { insist } from './insist.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
 import { type OAuthHttp, setUp } from './oauth-http.ts'
-import { createRenewals, LoginRefused, type Renewed } from './renewal.ts'
+import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */
@@ -27,7 +27,7 @@ export interface OpenLogin {
   onUnauthorized(): Promise<boolean>
 }
 /** Renews logins: for turns that use them, and on its own for those that nobody uses. */
-export interface Refresher {
+export interface Renewals {
   /** Throws oauth_not_enabled. */
   open(row: Credential): OpenLogin
   /** Renews what ends soon although nobody uses it; how many. The timer's work. */
@@ -36,7 +36,7 @@ export interface Refresher {
   close(): Promise<void>
 }
 
-export interface RefresherDeps {
+export interface RenewalsDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
   table: LoginTable
@@ -58,13 +58,13 @@ const FORCED_MS = 300_000
 const SETUP_PAUSE_MS = 30_000
 const MOST_PER_ROUND = 200
 
-export function createRefresher(deps: RefresherDeps): Refresher {
+export function createRenewals(deps: RenewalsDeps): Renewals {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
   const uptime = deps.now ?? (() => performance.now())
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const claimSeconds = deps.claimSeconds ?? 30
-  const renewals = createRenewals({ http, now, uptime })
+  const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const setups = new Map<string, Promise<Credential>>()
   const forced = new Map<string, { version: number; at: number }>()
@@ -139,7 +139,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
       if (isSpent(row, 0)) throw new LoginRefused(SPENT)
       return row
     }
-    const renewed = await renewals.ask(login, row.id, secret, call)
+    const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
     if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
@@ -229,7 +229,7 @@ export function createRefresher(deps: RefresherDeps): Refresher {
     let count = 0
     for (const { id, owner } of await store.credentials.due(providers, aheadSeconds, MOST_PER_ROUND)) {
       const row = await store.credentials.get({ owner, admin: false }, id)
-      if (row?.state !== 'active' || renewals.isPaused(id)) continue
+      if (row?.state !== 'active' || endpoints.isPaused(id)) continue
       // A failure is logged where it happens, and tried again once its pause is over.
       const next = await renew(row, false).catch(() => row)
       if (next.version !== row.version) count++

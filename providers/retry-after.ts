@@ -1,0 +1,22 @@
+/** How long a vendor asks to be left alone, in whole seconds. Read against the answer's own Date, so no clock is needed. */
+
+type Headers = Readonly<Record<string, string>>
+
+/** Undefined where the headers say nothing, or a time that has passed. */
+export function retryAfterIn(headers: Headers): number | undefined {
+  const ms = decimal(headers['retry-after-ms'])
+  if (ms !== undefined) return Math.ceil(ms / 1000)
+  const { 'retry-after': told } = headers
+  const seconds = decimal(told)
+  return seconds === undefined ? secondsUntil(told, headers) : Math.ceil(seconds)
+}
+
+/** Until an instant; undefined where it has passed, or where it or the Date is missing. */
+export function secondsUntil(instant: string | undefined, { date }: Headers): number | undefined {
+  const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
+  return left >= 0 ? Math.ceil(left) : undefined
+}
+
+/** A header's number. */
+export const decimal = (value: string | undefined): number | undefined =>
+  value !== undefined && /^\d+(\.\d+)?$/.test(value) ? Number(value) : undefined

@@ -1,0 +1,45 @@
+/** What holds a login's tokens, and what a token says of itself. */
+import { parseRecord } from '../src/chat/json.ts'
+import { type LoginSecret, secondsIn, type TokenAnswer } from '../src/oauth-vendor.ts'
+import { type Json, string } from './json.ts'
+
+type Tokens = Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'>
+
+/** Those that an answer or a login file has, by their names in OAuth. */
+export function tokensIn(from: Json): Tokens {
+  const tokens: Tokens = {}
+  for (const name of ['access_token', 'refresh_token', 'id_token'] as const) {
+    const token = string(from[name])
+    if (token !== undefined) tokens[name] = token
+  }
+  return tokens
+}
+
+/** A token endpoint's answer; null where it holds none. A refresh token that was rotated is the only one left, whatever else is missing. */
+export function tokenAnswer(answer: Json | null): TokenAnswer | null {
+  const tokens = tokensIn(answer ?? {})
+  if (Object.keys(tokens).length === 0) return null
+  const expires_in = secondsIn(answer?.expires_in)
+  return { ...tokens, ...(expires_in === undefined ? {} : { expires_in }) }
+}
+
+/**
+ * The claims of a JWT; empty for a token that is none. Its middle is base64url of UTF-8. Never a proof: tokens are read
+ * here that came straight from a vendor over TLS, or that their owner gave, and only to show and to plan by.
+ */
+export function claimsOf(token: string | undefined): Json {
+  const [, middle, signature] = token?.split('.') ?? []
+  if (middle === undefined || signature === undefined) return {}
+  return parseRecord(Buffer.from(middle, 'base64url').toString('utf8')) ?? {}
+}
+
+/** When it ends, RFC 3339; undefined where it does not say. */
+export const expiryOf = ({ exp }: Json): string | undefined =>
+  typeof exp === 'number' ? instantOf(exp * 1000) : undefined
+
+/** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
+const END_OF_TIME = Date.UTC(9999, 11, 31)
+
+/** Milliseconds that a token or a login file names, as RFC 3339; undefined for what is no such time. */
+export const instantOf = (ms: number | undefined): string | undefined =>
+  ms !== undefined && ms > 0 && ms < END_OF_TIME ? new Date(ms).toISOString() : undefined

@@ -1,0 +1,113 @@
+/**
+ * What a turn's and a session's event streams hold: events of the bus from a cursor on, and the snapshot that stands in
+ * for those that are no longer kept.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { endedAt, parseCursor } from '../src/bus/cursor.ts'
+import type { StreamSource } from '../src/http-sse.ts'
+import type { Scope, Turn } from '../src/store/store.ts'
+import type { RouteDeps } from './app.ts'
+import { turnView } from './turn-view.ts'
+
+/** One that was cancelled in the queue has ended without having started. */
+export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
+
+/** Its owner says its first event a moment after the store knows that it began. By no clock: each replica has its own. */
+const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null && steps.length === 0
+
+type Deps = Pick<RouteDeps, 'store' | 'bus'>
+
+/**
+ * A turn's events from a cursor, or from its first one (null). `begun`: it may have had events before this
+ * request. Throws invalid_cursor when it is read.
+ */
+export function turnEvents(
+  { store, bus }: Deps,
+  scope: Scope,
+  turn: Turn,
+  after: string | null,
+  begun: boolean,
+): StreamSource {
+  return {
+    endsWithTurn: true,
+    read: (signal) =>
+      bus.read(turn.session_id, {
+        turn: turn.id,
+        after: after ?? 'start',
+        signal,
+        begun,
+        isYoung: isYoung(turn),
+      }),
+    async gap(cursor) {
+      const found = await store.turns.get(scope, turn.id)
+      const now = found ?? turn
+      const messages = await store.messages.ofTurn(turn.id, 'told')
+      // Deleted with its session, it says nothing more.
+      const last = found === null || now.ended_at !== null
+      return {
+        id: last ? endedAt(cursor, turn.id) : cursor,
+        data: gapData(turn.session_id, now, messages),
+        turn: now,
+        last,
+      }
+    },
+  }
+}
+
+/** All events of a session from a cursor, or from now on (null). Throws as `turnEvents`. */
+export function sessionEvents(
+  { store, bus }: Deps,
+  scope: Scope,
+  session: string,
+  after: string | null,
+): StreamSource {
+  return {
+    endsWithTurn: false,
+    read: (signal) => bus.read(session, { after: after ?? 'now', signal }),
+    async gap(cursor) {
+      // Others may wait behind the one that runs, or waits for a person: the newest is not what goes on.
+      const found = await store.sessions.get(scope, session)
+      const active = found?.active_turn_id ?? null
+      const newest = async () => (await store.turns.list(scope, session, { limit: 1 }))?.data[0] ?? null
+      const turn = active === null ? await newest() : await store.turns.get(scope, active)
+      const messages = await store.messages.after(session, 0, 'told')
+      // That it was deleted may have been said while this reader could not hear.
+      return { id: cursor, data: gapData(session, turn, messages), turn, last: found === null }
+    },
+  }
+}
+
+const gapData = (session: string, turn: Turn | null, messages: unknown[]): string =>
+  JSON.stringify({
+    type: 'gap',
+    session_id: session,
+    turn_id: turn?.id ?? null,
+    step: null,
+    at: new Date().toISOString(),
+    snapshot: { turn: turn && turnView(turn), messages },
+  })
+
+/** How long the events of a commit may take into the log. */
+const SOON_MS = 250
+
+/** Nothing of the turn follows this cursor; `ended`: which turn's end it is. Throws invalid_cursor. */
+export async function isOver(
+  { bus }: Pick<Deps, 'bus'>,
+  turn: Turn,
+  after: string | null,
+  ended: string | undefined,
+): Promise<boolean> {
+  if (after === null || after === 'start' || after === 'now') return false
+  const hasEnded = turn.ended_at !== null
+  if (hasEnded && ended === turn.id) {
+    // The cursor itself says it: the log need not be there.
+    parseCursor(after, turn.session_id)
+    return true
+  }
+  const isPast = (hasEnded: boolean) => bus.pastEnd(turn.session_id, turn.id, after, hasEnded)
+  if (!hasEnded || !isYoung(turn)) return isPast(hasEnded)
+  // Of one that ended as soon as it began the log may know nothing yet.
+  if (await isPast(false)) return true
+  await sleep(SOON_MS)
+  return isPast(true)
+}

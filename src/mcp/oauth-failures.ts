@@ -1,0 +1,82 @@
+/**
+ * What a step of a login throws, as a BatonError in words: nothing of what was sent is in them, and of what a stranger
+ * said only codes.
+ */
+import {
+  IssuerMismatchError,
+  OAuthClientFlowError,
+  OAuthError,
+  OAuthErrorCode,
+  RegistrationRejectedError,
+} from '@modelcontextprotocol/client'
+import { parseRecord } from '../chat/json.ts'
+import { BatonError } from '../errors.ts'
+import type { McpLoginTarget, StepContext } from './oauth.ts'
+import { TokenlessError } from './oauth-answers.ts'
+
+/** Of the login service's own trouble; the SDK says so of a status 5xx, too. */
+const PASSING: ReadonlySet<string> = new Set([
+  OAuthErrorCode.ServerError,
+  OAuthErrorCode.TemporarilyUnavailable,
+])
+
+/** Runs one step, and turns what is thrown into ours. */
+export async function step<T>(
+  target: McpLoginTarget,
+  context: StepContext,
+  work: () => Promise<T>,
+): Promise<T> {
+  try {
+    const result = await work()
+    if (context.refused) throw context.refused
+    return result
+  } catch (failure) {
+    throw context.refused ?? inWords(target, failure)
+  }
+}
+
+function inWords(target: McpLoginTarget, failure: unknown): BatonError {
+  if (failure instanceof BatonError) return failure
+  if (failure instanceof IssuerMismatchError) return rejected(target, mismatch(failure))
+  if (failure instanceof OAuthError) {
+    const code = codeIn(failure.code) ?? 'an unknown error'
+    return PASSING.has(failure.code) ? away(target, failure) : rejected(target, `it answered ${code}`)
+  }
+  if (failure instanceof TokenlessError) return rejected(target, 'it gave no token')
+  // Figma's and Cal.com's register those alone whom they know.
+  if (failure instanceof RegistrationRejectedError && failure.status < 500 && failure.status !== 429)
+    return byHand(target, `does not let Baton register itself (${refusal(failure)})`)
+  if (failure instanceof RegistrationRejectedError) return away(target, failure)
+  if (failure instanceof OAuthClientFlowError) return rejected(target, `${failure.name}`)
+  if (failure instanceof Error && /dynamic client registration/.test(failure.message))
+    return byHand(target, 'lets no client register itself')
+  if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
+    return rejected(target, 'its metadata is for another server')
+  }
+  return away(target, failure)
+}
+
+/** A code of an error, and no other words of a stranger. */
+export const codeIn = (text: unknown): string | undefined =>
+  typeof text === 'string' ? /^[\w.-]{1,64}$/.exec(text)?.[0] : undefined
+
+const refusal = ({ status, body }: RegistrationRejectedError): string =>
+  [`HTTP ${status}`, codeIn(parseRecord(body)?.error)].filter(Boolean).join(', ')
+
+const byHand = (target: McpLoginTarget, why: string) =>
+  new BatonError(
+    'not_available',
+    `${target.name} ${why}. Register Baton there and give auth.client_id (and auth.client_secret) to the connector.`,
+  )
+
+function mismatch({ kind, expected, received }: IssuerMismatchError): string {
+  if (kind !== 'metadata') return 'its issuer is not the one expected'
+  const told = URL.canParse(received ?? '') ? ` (${new URL(received ?? '').href.slice(0, 300)})` : ''
+  return `the metadata of ${expected} is that of another issuer${told}; if that is right, give it as auth.issuer`
+}
+
+export const away = (target: McpLoginTarget, cause: unknown) =>
+  new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
+
+export const rejected = (target: McpLoginTarget, why: string) =>
+  new BatonError('upstream_rejected', `The login at ${target.name} failed: ${why}.`)

@@ -1,0 +1,226 @@
+/**
+ * The language of a clean schema: which keywords there are, what each holds and what is kept of it, where subschemas
+ * stand, and the definitions that references lead to. A property may be named like a keyword, so every walk goes by
+ * position, never by key name.
+ */
+import { canonicalJson, isRecord, isWithin } from '../chat/json.ts'
+import type { JsonSchema } from '../provider.ts'
+import { visibleText } from './text.ts'
+
+/** Of one clean schema (mcp.md 7.5). */
+export const MAX_SCHEMA_BYTES = 32_768
+/** Values in one enum; a longer list is left out. */
+const MAX_ENUM = 1_000
+const MAX_DESCRIPTION = 4_096
+const MAX_PATTERN = 1_000
+const VALUE_LIMITS = { depth: 8, bytes: 4_096 }
+
+/** A keyword that holds subschemas holds one, a list, or a map of them. */
+export type Place = 'schema' | 'list' | 'map'
+type Check = (value: unknown) => boolean
+type Keep = (value: unknown) => unknown
+
+interface Keyword {
+  fits: Check
+  place?: Place
+  /** It says something about these types only; absent: about any */
+  types?: readonly string[]
+  /** What is kept of its value, undefined: nothing. Absent where it takes more to know than the value (schema.ts) */
+  keep?: Keep
+  /** It says nothing about validity, and may therefore stand beside a `$ref` in any draft */
+  isAnnotation?: true
+}
+
+const isText: Check = (value) => typeof value === 'string'
+const isFlag: Check = (value) => typeof value === 'boolean'
+const isNumber: Check = (value) => typeof value === 'number' && Math.abs(value) <= Number.MAX_SAFE_INTEGER
+const isCount: Check = (value) => Number.isSafeInteger(value) && Number(value) >= 0
+export const isTexts: Check = (value) => Array.isArray(value) && value.every(isText)
+export const isSchema: Check = (value) => isFlag(value) || isRecord(value)
+const isList: Check = (value) => Array.isArray(value) && value.length > 0
+const isAnything: Check = () => true
+
+const same: Keep = (value) => value
+const prose: Keep = (value) => visibleText(String(value), MAX_DESCRIPTION) || undefined
+const bounded: Keep = (value) => (isWithin(value, VALUE_LIMITS) ? value : undefined)
+
+export const isPattern = (pattern: string): boolean => {
+  if (pattern.length > MAX_PATTERN) return false
+  try {
+    return new RegExp(pattern, 'u') instanceof RegExp
+  } catch {
+    return false
+  }
+}
+
+function keptValues(value: unknown): unknown {
+  const list = value as unknown[]
+  if (list.length > MAX_ENUM || !isWithin(list, { depth: 4, bytes: MAX_SCHEMA_BYTES })) return undefined
+  return distinct(list)
+}
+
+function keptNames(value: unknown): unknown {
+  const lists = Object.entries(value as JsonSchema).filter(([, names]) => isList(names) && isTexts(names))
+  return lists.length > 0 ? Object.fromEntries(lists) : undefined
+}
+
+const annotation = (fits: Check, keep: Keep): Keyword => ({ fits, keep, isAnnotation: true })
+const of =
+  (...types: string[]) =>
+  (fits: Check, keep: Keep = same): Keyword => ({ fits, types, keep })
+const ofText = of('string')
+const ofNumber = of('number', 'integer')
+const ofObject = of('object')
+const ofArray = of('array')
+const subschemas = (fits: Check, place: Place): Keyword => ({ fits, place })
+
+/** Every keyword that is kept, in the order in which a clean schema has them. */
+const KEYWORDS: ReadonlyMap<string, Keyword> = new Map<string, Keyword>([
+  ['$ref', { fits: isText }],
+  ['type', { fits: (value) => isText(value) || isTexts(value) }],
+  ['title', annotation(isText, prose)],
+  ['description', annotation(isText, prose)],
+  ['enum', { fits: isList, keep: keptValues }],
+  ['const', { fits: isAnything, keep: bounded }],
+  ['default', annotation(isAnything, bounded)],
+  ['examples', annotation(isList, bounded)],
+  // OpenAPI gives numbers a format too.
+  ['format', of('string', 'number', 'integer')(isText)],
+  ['pattern', ofText(isText, (value) => (isPattern(String(value)) ? value : undefined))],
+  ['minLength', ofText(isCount)],
+  ['maxLength', ofText(isCount)],
+  ['contentEncoding', ofText(isText)],
+  ['contentMediaType', ofText(isText)],
+  ['minimum', ofNumber(isNumber)],
+  ['maximum', ofNumber(isNumber)],
+  ['exclusiveMinimum', ofNumber(isNumber)],
+  ['exclusiveMaximum', ofNumber(isNumber)],
+  ['multipleOf', ofNumber((value) => isNumber(value) && Number(value) > 0)],
+  ['properties', subschemas(isRecord, 'map')],
+  ['required', { fits: isTexts }],
+  ['minProperties', ofObject(isCount)],
+  ['maxProperties', ofObject(isCount)],
+  ['additionalProperties', subschemas(isSchema, 'schema')],
+  ['patternProperties', subschemas(isRecord, 'map')],
+  ['propertyNames', subschemas(isSchema, 'schema')],
+  ['dependentRequired', ofObject(isRecord, keptNames)],
+  ['dependentSchemas', subschemas(isRecord, 'map')],
+  ['prefixItems', subschemas(isList, 'list')],
+  ['items', subschemas(isSchema, 'schema')],
+  ['minItems', ofArray(isCount)],
+  ['maxItems', ofArray(isCount)],
+  ['uniqueItems', ofArray(isFlag)],
+  ['contains', subschemas(isSchema, 'schema')],
+  ['allOf', subschemas(isList, 'list')],
+  ['anyOf', subschemas(isList, 'list')],
+  ['oneOf', subschemas(isList, 'list')],
+  ['not', subschemas(isSchema, 'schema')],
+  ['if', subschemas(isSchema, 'schema')],
+  ['then', subschemas(isSchema, 'schema')],
+  ['else', subschemas(isSchema, 'schema')],
+  ['$defs', subschemas(isRecord, 'map')],
+])
+/** All keywords of a clean schema, in the order in which it has them. */
+export const KEYWORD_ORDER: readonly string[] = [...KEYWORDS.keys()]
+export const isAnnotation = (keyword: string): boolean => KEYWORDS.get(keyword)?.isAnnotation === true
+const ANNOTATIONS = KEYWORD_ORDER.filter(isAnnotation)
+
+export const TYPES: ReadonlySet<string> = new Set([
+  'string',
+  'number',
+  'integer',
+  'boolean',
+  'object',
+  'array',
+  'null',
+])
+
+/** It is a keyword, and may have this value. */
+export const isFit = (keyword: string, value: unknown): boolean => KEYWORDS.get(keyword)?.fits(value) ?? false
+
+/** What is kept of a value that fits, in a node of these types (null: any); undefined: nothing. */
+export function keptOf(keyword: string, value: unknown, types: readonly string[] | null): unknown {
+  const { types: own, keep } = KEYWORDS.get(keyword) ?? {}
+  if (types && own && !own.some((type) => types.includes(type))) return undefined
+  return keep?.(value)
+}
+
+/** What a node says beside what is valid. */
+export function annotationsOf(node: ReadonlyMap<string, unknown>): JsonSchema {
+  const there = ANNOTATIONS.filter((keyword) => node.has(keyword))
+  const kept = there.map((keyword) => [keyword, keptOf(keyword, node.get(keyword), null)])
+  return Object.fromEntries(kept.filter(([, value]) => value !== undefined))
+}
+
+/** The schema with its keywords in their order. */
+export const ordered = (schema: JsonSchema): JsonSchema =>
+  Object.fromEntries(KEYWORD_ORDER.filter((keyword) => keyword in schema).map((key) => [key, schema[key]]))
+
+/** Each value once; equal ones may be written differently. */
+export const distinct = <T>(values: readonly T[]): T[] => [
+  ...new Map(values.map((value) => [canonicalJson(value), value])).values(),
+]
+
+// ---------------------------------------------------------------- positions
+
+/** What a keyword holds of subschemas; undefined: none. */
+export const placeOf = (keyword: string): Place | undefined => KEYWORDS.get(keyword)?.place
+
+/** A copy of a 2020-12 node whose direct subschemas went through `fn`. */
+export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): JsonSchema {
+  const mapped = (keyword: string, value: unknown): unknown => {
+    switch (placeOf(keyword)) {
+      case undefined:
+        return value
+      case 'list':
+        return (value as unknown[]).map((sub) => fn(sub))
+      case 'map':
+        return Object.fromEntries(Object.entries(value as JsonSchema).map(([key, sub]) => [key, fn(sub)]))
+      default:
+        return fn(value)
+    }
+  }
+  return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
+}
+
+// ---------------------------------------------------------------- definitions
+
+/** What every reference of a clean schema begins with. */
+export const DEFINITION = '#/$defs/'
+
+/** The name of the definition that a clean schema's reference leads to. */
+export const definitionIn = ($ref: unknown): string => String($ref).slice(DEFINITION.length)
+
+/** A clean schema's definitions by name. */
+export const definitionsOf = (schema: JsonSchema): Map<string, JsonSchema> =>
+  new Map(Object.entries((schema.$defs ?? {}) as Record<string, JsonSchema>))
+
+/** The schema with those of the definitions, sorted by name, that something in it still refers to. */
+export function withDefinitions(
+  schema: JsonSchema,
+  definitions: ReadonlyMap<string, JsonSchema>,
+): JsonSchema {
+  const { $defs: _, ...own } = schema
+  const reached = new Map<string, JsonSchema>()
+  const open = [...refsIn(own)]
+  for (let name = open.pop(); name !== undefined; name = open.pop()) {
+    const definition = definitions.get(name)
+    if (!definition || reached.has(name)) continue
+    reached.set(name, definition)
+    open.push(...refsIn(definition))
+  }
+  if (reached.size === 0) return own
+  return { ...own, $defs: Object.fromEntries([...reached].sort(([a], [b]) => (a < b ? -1 : 1))) }
+}
+
+/** Names of the definitions that a clean schema refers to. */
+function refsIn(schema: JsonSchema): Set<string> {
+  const names = new Set<string>()
+  const visit = (sub: unknown): unknown => {
+    if (!isRecord(sub)) return sub
+    if (sub.$ref !== undefined) names.add(definitionIn(sub.$ref))
+    return mapSubschemas(sub, visit)
+  }
+  visit(schema)
+  return names
+}

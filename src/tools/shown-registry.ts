@@ -1,0 +1,84 @@
+/** A session's registry as callers see it (api.md "Session tools"), and as a provider gets it. */
+import { connectorKey } from '../credentials/connector-secret.ts'
+import type { Mcp, McpTool } from '../mcp/contract.ts'
+import type { SessionTool, SessionToolList } from '../ports.ts'
+import type { Deployment, DeploymentOptions } from '../provider.ts'
+import type { RegistryRow, Store } from '../store/store.ts'
+import { definitionDiff } from './definition-diff.ts'
+import { type Discovery, lastList } from './discovery.ts'
+import { overlayOf } from './overlay.ts'
+import { hashOf } from './registry.ts'
+
+/** For whom tools are declared: a deployment, with the operator's options for it. */
+export interface View {
+  deployment: Deployment
+  options: DeploymentOptions
+}
+
+/** The registry's tools in the provider's own shape. */
+export const declared = (row: RegistryRow, { deployment, options }: View): unknown[] =>
+  deployment.declare(overlayOf(row, deployment).tools, options)
+
+interface Known extends Pick<Discovery, 'lastSeen'> {
+  store: Pick<Store, 'connectors'>
+  mcp: Pick<Mcp, 'cached'>
+  providers: readonly string[]
+}
+
+/** What the view's provider cannot declare carries the reason, a changed definition how it differs. */
+export async function shownRegistry(row: RegistryRow, view: View, known: Known): Promise<SessionToolList> {
+  const { providers, lastSeen } = known
+  const changes = await changesIn(row, known)
+  const { undeclared } = overlayOf(row, view.deployment)
+  const reasons = new Map(undeclared.map(({ canonical_name, reason }) => [canonical_name, reason]))
+  const tools = [...row.tools]
+    .sort((a, b) => a.order - b.order)
+    .map((tool): SessionTool => {
+      const { canonical_name: name, connector_id, mcp_tool_name } = tool
+      const reason = tool.reason ?? reasons.get(name)
+      const isLeftOut = tool.status === 'available' && reasons.has(name)
+      return {
+        canonical_name: name,
+        provider_exposed_name: Object.fromEntries(providers.map((id) => [id, tool.exposed_name])),
+        connector_id,
+        mcp_tool_name,
+        server: tool.server,
+        description: tool.description,
+        parameters: tool.parameters,
+        enabled: tool.enabled,
+        source: tool.source,
+        last_seen_at: later(tool.last_seen_at, lastSeen(connector_id ?? '', mcp_tool_name ?? '')),
+        status: isLeftOut ? 'undeclarable' : tool.status,
+        ...(reason ? { reason } : {}),
+        ...changes.get(name),
+      }
+    })
+  return { revision: row.revision, updated_at: row.updated_at, tools }
+}
+
+/** A registry is not written only because its tools were seen again. */
+const later = (kept: string | null, seen: string | null): string | null =>
+  (seen ?? '') > (kept ?? '') ? seen : kept
+
+/** Of the changed tools, by canonical name: how each differs from the accepted one, and its own hash, to accept it by. */
+async function changesIn(
+  row: RegistryRow,
+  { store, mcp }: Pick<Known, 'store' | 'mcp'>,
+): Promise<ReadonlyMap<string, Pick<SessionTool, 'diff' | 'hash'>>> {
+  const changed = row.tools.filter(({ status }) => status === 'changed')
+  const found = new Map<string, Pick<SessionTool, 'diff' | 'hash'>>()
+  if (changed.length === 0) return found
+  for (const { connector } of await store.connectors.bindings(row.session_id)) {
+    const mine = changed.filter(({ connector_id }) => connector_id === connector.id)
+    if (mine.length === 0) continue
+    const list = await lastList({ store, mcp }, connectorKey(connector))
+    const pins = new Map((await store.connectors.pins(connector.id)).map((pin) => [pin.tool, pin.definition]))
+    for (const { canonical_name, mcp_tool_name } of mine) {
+      const after = list?.tools.find(({ name }) => name === mcp_tool_name)
+      const before = pins.get(mcp_tool_name ?? '') as McpTool | undefined
+      if (before && after)
+        found.set(canonical_name, { diff: definitionDiff(before, after), hash: hashOf(after) })
+    }
+  }
+  return found
+}

@@ -1,0 +1,235 @@
+/**
+ * One server as its sessions see it: asked for its list, by one attempt at a time, and again behind its users while it
+ * is away. Whether the server may be asked now, and how patiently, is remembered at the MCP door (src/mcp/health.ts);
+ * here is what callers are told meanwhile.
+ */
+import type { Logger } from 'pino'
+import {
+  ATTEMPT_MS,
+  connectBudgetMs,
+  type Mcp,
+  McpError,
+  type McpServerSpec,
+  type ToolList,
+} from '../mcp/contract.ts'
+import type { Connector, Store } from '../store/store.ts'
+
+export interface WatchDeps {
+  store: Pick<Store, 'connectors'>
+  mcp: Pick<Mcp, 'list' | 'cached' | 'status' | 'isOutdated'>
+  /** The list came for the first time (`before` is null), or moved */
+  onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
+  /** It came in or went away, or its list changed */
+  onNews(connector: Connector): void
+  log: Logger
+}
+
+/** What a caller wants of a server's list. */
+export interface Wanted {
+  /** Asks even where a list is fresh */
+  refresh?: boolean
+  /** A person wants it: where there is no list, one is asked for even in a back-off */
+  insists?: boolean
+  /** By connector, when the tools in the session's registry were listed, by any replica: an earlier list is an old one */
+  seen?: ReadonlyMap<string, string>
+}
+export type Answer = { list: ToolList } | { failure: string }
+
+/** In these states the last list is a memory, not the present. */
+const DOWN: ReadonlySet<string> = new Set(['down', 'auth_required', 'quarantined'])
+/** How long after its last use a server is followed: its notifications, and attempts to reach it again. */
+export const INTEREST_MS = 10 * 60_000
+/** Between attempts to reach a server again: doubled from the first to the last. */
+const RETRY_MS = { first: 1_000, last: 60_000 }
+
+/** One connection key, until it is stopped: its connector was changed or deleted, or nobody has used it for long. */
+export class Watch {
+  connector: Connector
+  spec: McpServerSpec
+  /** Of the last attempt in words, or of one that takes longer than callers wait; null after a success */
+  failure: string | null = null
+  readonly #deps: WatchDeps
+  /** The last list that came from the server */
+  #list: ToolList | null = null
+  #failures = 0
+  /** The newest date of its tools in a registry (`seen`) after which a list was asked for: clocks of replicas differ */
+  #caughtUp = ''
+  #retry: NodeJS.Timeout | null = null
+  #asking: Promise<Answer> | null = null
+  #wantedUntil = performance.now() + INTEREST_MS
+  #isStopped = false
+
+  constructor(connector: Connector, spec: McpServerSpec, deps: WatchDeps) {
+    this.connector = connector
+    this.spec = spec
+    this.#deps = deps
+  }
+
+  /** A session has use for it, which gave these. */
+  use(connector: Connector, spec: McpServerSpec): void {
+    this.connector = connector
+    this.spec = spec
+    this.#wantedUntil = performance.now() + INTEREST_MS
+  }
+
+  isWanted(): boolean {
+    return performance.now() < this.#wantedUntil
+  }
+
+  /** A list that is there, at once, unless the last attempt to get it failed; else what comes of an attempt. */
+  answer(wanted: Wanted, deadlineMs: number): Promise<Answer> {
+    return this.#reuse(wanted) ?? this.attempt(wanted, deadlineMs)
+  }
+
+  /** Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way. */
+  attempt(wanted: Wanted, deadlineMs: number): Promise<Answer> {
+    const failure = this.failure
+    if (failure !== null && (this.#retry || this.#asking) && deadlineMs < connectBudgetMs(this.connector)) {
+      return Promise.resolve({ failure })
+    }
+    return this.ask(wanted)
+  }
+
+  /** One attempt at a time; who comes meanwhile shares it, unless they want it newer. */
+  ask(wanted: Wanted): Promise<Answer> {
+    const { refresh = false, insists = false, seen } = wanted
+    if (this.#asking && !refresh) return this.#asking
+    // After a failure the door's own list is only a memory, however fresh.
+    const isNewer = refresh || insists || this.failure !== null || this.#isOutdated(seen)
+    this.#dropRetry()
+    // The attempt itself may take longer than callers wait: a server that always does joins later.
+    const options = { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }
+    const asking = this.#deps.mcp.list(this.spec, options).then(
+      (list) => {
+        if (isNewer) this.#catchUp(seen)
+        return this.#noteList(list)
+      },
+      (thrown: unknown) => this.#noteFailure(thrown),
+    )
+    this.#asking = asking
+    const budgetMs = connectBudgetMs(this.connector)
+    // One that is there and takes its time over a new list is not away.
+    const tell = () => void (this.#list ?? this.#noteAway(new Error(`not ready within ${budgetMs} ms`)))
+    const late = setTimeout(tell, budgetMs)
+    late.unref()
+    void asking.finally(() => {
+      clearTimeout(late)
+      if (this.#asking === asking) this.#asking = null
+    })
+    return asking
+  }
+
+  /** The last list of a server that is not known to be away. */
+  present(): ToolList | null {
+    const { mcp } = this.#deps
+    return DOWN.has(mcp.status(this.spec.key).state) ? null : mcp.cached(this.spec.key)
+  }
+
+  /** The same where nothing speaks for asking again. */
+  current(): ToolList | null {
+    const list = this.failure === null && !this.#deps.mcp.isOutdated(this.spec.key) ? this.present() : null
+    return list && isRecent(list) ? list : null
+  }
+
+  stop(): void {
+    this.#isStopped = true
+    this.#dropRetry()
+  }
+
+  /** An old list is asked for again behind the caller. */
+  #reuse({ refresh = false, seen }: Wanted): Promise<Answer> | null {
+    const isOld = refresh || this.failure !== null || this.#isOutdated(seen)
+    const list = isOld ? null : this.present()
+    if (!list) return null
+    if (!isRecent(list)) void this.ask({ refresh: true })
+    // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
+    if (this.#list?.hash !== list.hash) void this.#noteList(list)
+    return Promise.resolve({ list })
+  }
+
+  /** A change was announced, or another replica has listed newer tools, which this list would take away again. */
+  #isOutdated(seen: Wanted['seen']): boolean {
+    const { mcp } = this.#deps
+    const list = mcp.cached(this.spec.key)
+    const shown = seen?.get(this.connector.id) ?? ''
+    return (list !== null && dateOf(list) < shown && this.#caughtUp < shown) || mcp.isOutdated(this.spec.key)
+  }
+
+  #catchUp(seen: Wanted['seen']): void {
+    const shown = seen?.get(this.connector.id) ?? ''
+    if (this.#caughtUp < shown) this.#caughtUp = shown
+  }
+
+  async #noteList(list: ToolList): Promise<Answer> {
+    const { onMoved, onNews } = this.#deps
+    const [before, connector, failure] = [this.#list, this.connector, this.failure]
+    this.failure = null
+    this.#failures = 0
+    this.#list = list
+    const isNew = before?.hash !== list.hash && (await this.#keep(before, list))
+    if (isNew) onMoved?.(connector, before && namesOf(before), namesOf(list))
+    if (isNew || failure !== null) onNews(connector)
+    return { list }
+  }
+
+  #noteFailure(thrown: unknown): Answer {
+    const wait = Math.min(RETRY_MS.first * 2 ** this.#failures++, RETRY_MS.last)
+    const asked = thrown instanceof McpError ? (thrown.retryAfterMs ?? 0) : 0
+    if (!this.#isStopped && !this.#retry) {
+      this.#retry = setTimeout(() => this.#askAgain(), Math.max(wait, Math.min(asked, RETRY_MS.last)))
+      this.#retry.unref()
+    }
+    return this.#noteAway(thrown)
+  }
+
+  #noteAway(thrown: unknown): Answer {
+    const isNews = this.failure === null && this.#list !== null
+    const failure = inWords(this.connector, thrown)
+    this.failure = failure
+    if (isNews) this.#deps.onNews(this.connector)
+    return { failure }
+  }
+
+  /** Only while a session has use for it: a server that nobody wants is left alone. */
+  #askAgain(): void {
+    this.#retry = null
+    if (this.isWanted()) void this.ask({})
+  }
+
+  #dropRetry(): void {
+    if (this.#retry) clearTimeout(this.#retry)
+    this.#retry = null
+  }
+
+  /**
+   * Keeps the list for a cold start. False when the store had this very list: another replica, or this one
+   * before its start, told the sessions.
+   */
+  async #keep(before: ToolList | null, list: ToolList): Promise<boolean> {
+    const { store, log } = this.#deps
+    const { id, name } = this.connector
+    const { key } = this.spec
+    try {
+      const stored = before ?? ((await store.connectors.loadList(key)) as ToolList | null)
+      if (stored?.hash === list.hash) return false
+      // For how long it is fresh is this process's own time.
+      const { fresh_until: _, ...kept } = list
+      await store.connectors.saveList(key, id, kept)
+    } catch (err) {
+      log.warn({ err, connector: name }, 'tool list was not kept')
+    }
+    return true
+  }
+}
+
+const isRecent = (list: ToolList): boolean => performance.now() < list.fresh_until
+
+/** When the server listed it, RFC 3339. */
+export const dateOf = ({ fetched_at }: ToolList): string => new Date(fetched_at).toISOString()
+
+const namesOf = (list: ToolList): string[] => list.tools.map(({ name }) => name)
+
+function inWords(connector: Connector, thrown: unknown): string {
+  const why = thrown instanceof Error ? thrown.message : String(thrown)
+  return `${connector.name} is not available: ${why}`.slice(0, 500)
+}
