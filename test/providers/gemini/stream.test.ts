@@ -173,9 +173,14 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
   }
   const deep = nested(300)
   t.match(fold(deep.events), [{ arguments: {}, arguments_text: deep.args }])
-  t.strictSame(nested(7000).events, [
-    { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
-  ])
+  const deepest = nested(7000)
+  // What JSON.stringify can write depends on Node.
+  if (deepest.events.length > 1) t.match(fold(deepest.events), [{ arguments: {}, arguments_text: deepest.args }])
+  else {
+    t.strictSame(deepest.events, [
+      { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
+    ])
+  }
 })
 
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
