@@ -155,7 +155,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     async (request) => {
       const { id } = request.params
       const stored = await store.executions.output(request.caller, id)
-      if (!stored) throw notFound(id)
+      if (!stored) throw noOutput(id)
       const { path = '', offset = 0, limit = 65_536 } = request.query
       return { exec_id: id, ...outputSlice(stored, { path, offset, limit }) }
     },
@@ -187,3 +187,8 @@ function executionView(row: Execution) {
 }
 
 const notFound = (id: string) => new BatonError('tool_execution_not_found', `No tool execution ${id} exists.`)
+const noOutput = (id: string) =>
+  new BatonError(
+    'tool_execution_not_found',
+    `No tool execution ${id} exists that has ended and left an output.`,
+  )

@@ -59,6 +59,8 @@ export interface EngineTools
    * servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
+  /** What a turn that begins now would start with, and as soon. Throws session_not_found. */
+  present(session: string): Promise<RegistryRow>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
@@ -72,6 +74,9 @@ type Effect = ReturnType<SessionToolsDeps['takeEffect']>
  * it at their next turn.
  */
 export const FOLLOWERS = 1_000
+
+/** Longest that a turn waits for servers of its session, all steps together (api.md "Session tools"). */
+export const SERVER_WAIT_MS = 400
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
@@ -191,6 +196,28 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     throw new BatonError('name_taken', words, { param: 'alias' })
   }
 
+  async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
+    // Read a moment ago, and nothing has moved since.
+    if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
+    await line.empty(session)
+    const from = performance.now()
+    const servers = upkeep.servers(session)
+    // Nothing was announced since its registry was made, and every server was there then.
+    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
+    await arrived(session, known, deadlineMs - (performance.now() - from))
+    const waited = performance.now() - from
+    await upkeep.bringUp(session).catch((err: unknown) => {
+      if (isUnavailable(err) && !(err instanceof Overtaken)) throw err
+      log.warn({ err, session_id: session }, 'tools could not be brought up to date')
+    })
+    return waited
+  }
+
+  async function present(session: string): Promise<RegistryRow> {
+    await bringUpToDate(session, SERVER_WAIT_MS, await store.connectors.bindings(session))
+    return registries.newest(session)
+  }
+
   const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {
     current,
@@ -200,22 +227,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     noteRevision,
     latestRevision,
     overlay: overlayOf,
-    async bringUpToDate(session, deadlineMs, known) {
-      // Read a moment ago, and nothing has moved since.
-      if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
-      await line.empty(session)
-      const from = performance.now()
-      const servers = upkeep.servers(session)
-      // Nothing was announced since its registry was made, and every server was there then.
-      if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
-      await arrived(session, known, deadlineMs - (performance.now() - from))
-      const waited = performance.now() - from
-      await upkeep.bringUp(session).catch((err: unknown) => {
-        if (isUnavailable(err) && !(err instanceof Overtaken)) throw err
-        log.warn({ err, session_id: session }, 'tools could not be brought up to date')
-      })
-      return waited
-    },
+    bringUpToDate,
+    present,
     isBehind: (session) => line.isTaken(session) || upkeep.hasMoved(session),
     async open(session, connectors) {
       for (const one of connectors) await bind(session, one, null)
@@ -224,7 +237,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       await line.take(session.id, () => upkeep.update(session.id))
     },
     async list(session, provider) {
-      const row = await registries.newest(session.id)
+      const row = await present(session.id)
       const view = await deps.viewOf(session, provider)
       const shown = await shownRegistry(row, view, { ...deps, lastSeen: discovery.lastSeen })
       // As the provider gets them, where one was asked for.

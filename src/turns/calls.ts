@@ -10,7 +10,7 @@ import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store
 import type { Overlay } from '../tools/overlay.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event, say } from './events.ts'
-import { completion, isSame, type Job, runJob, sayCompleted } from './job.ts'
+import { completion, isSame, type Job, runJob, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
 
 /** Of one step: a model that repeats itself writes thousands, and each is a row, a result and its events. */
@@ -35,7 +35,7 @@ export async function planCalls(
       turn_id: active.turn.id,
       step: run.index,
       call_id: call.call_id,
-      tool: call.name,
+      tool: await toolOf(job),
       connector: connector?.name ?? null,
       tools_revision: overlay.revision,
       arguments: await deps.executor.redactArguments(call.arguments),

@@ -7,6 +7,7 @@ import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
 import { logEnd } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
+import { redactText } from '../tools/redact.ts'
 import { isDeclarable } from '../tools/registry.ts'
 import { INSPECT } from '../tools/results.ts'
 import { CANCELLED, DRAINING, OWNER_LOST, TOOL_REMOVED } from './active.ts'
@@ -32,6 +33,10 @@ export interface Job {
   isSaid?: boolean
 }
 
+/** Its tool as the ledger and the log have it: a name that a model made up may hold a secret. */
+export const toolOf = async ({ call, declared }: Job): Promise<string> =>
+  declared ? call.name : redactText(call.name)
+
 /** How long a call may take to come home after it was told to stop. */
 const STOP_GRACE_MS = 3_000
 
@@ -45,13 +50,14 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
   const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
   active.calls.delete(call.call_id)
-  deps.metrics.toolEnded(call.name, settlement.outcome, settlement.duration_ms)
+  // Names that models make up would leave no room for those of tools.
+  deps.metrics.toolEnded(job.declared ? call.name : 'unknown', settlement.outcome, settlement.duration_ms)
   logEnd(deps.log, 'tool call ended', {
     session_id: active.session.id,
     turn_id: active.turn.id,
     call_id: call.call_id,
     exec_id,
-    tool: call.name,
+    tool: await toolOf(job),
     outcome: settlement.outcome,
     ms: settlement.duration_ms,
   })

@@ -21,7 +21,7 @@ export async function renderPreview(
   const [credential, messages, registry] = await Promise.all([
     deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
-    deps.tools.newest(id),
+    deps.tools.present(id),
   ])
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
   const prepared = prepare(deps, {

@@ -48,9 +48,6 @@ export interface Attempt {
   readonly folding: Fold
 }
 
-/** Longest that a turn waits for servers of its session, all steps together (api.md "Session tools"). */
-export const SERVER_WAIT_MS = 400
-
 /**
  * Takes over what a server has announced and what callers are changing right now, so that the very next
  * request has it, and changes that come together are one restart.

@@ -3,7 +3,7 @@
  * that are down, hung or hostile.
  */
 import t, { type Test } from 'tap'
-import { SERVER_WAIT_MS } from '../../src/turns/run.ts'
+import { SERVER_WAIT_MS } from '../../src/tools/session-tools.ts'
 import { calls } from '../emulators/scene.ts'
 import { type Json, ofType, typesOf } from './client.ts'
 import { declaredIn, eventually, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'

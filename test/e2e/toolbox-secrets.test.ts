@@ -2,6 +2,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { calls } from '../emulators/scene.ts'
 import type { Json } from './client.ts'
 import { openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -34,8 +35,8 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const world = await openWorld(t, 'embedded', { yaml, log })
   const session = await world.session('anthropic key')
   const args = { id: aws, token: github, nested: { pem: PEM(key) }, note: PLAIN }
-  const calls = [`login with ${JSON.stringify(args)}`, 'fails with {}', 'denied with {}', 'edited with {}']
-  const input = `think\n${calls.map((call) => `call vault__${call}`).join('\n')}`
+  const asked = [`login with ${JSON.stringify(args)}`, 'fails with {}', 'denied with {}', 'edited with {}']
+  const input = `think\n${asked.map((call) => `call vault__${call}`).join('\n')}`
   const turn = await world.run(session, input)
   t.equal(turn.state, 'awaiting_input')
   await world.restart()
@@ -60,6 +61,8 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   t.match(await world.run(session, `and again ${github}`), { state: 'completed' })
   const told = JSON.stringify(world.sent('anthropic key').at(-1)?.body)
   for (const secret of SECRETS) t.ok(told.includes(secret), 'the model still has what was said')
+  world.script((_, { step }) => (step === 0 ? calls([`made-up-${github}`, {}]) : null))
+  t.match(await world.run(session, 'hello'), { state: 'completed' })
 
   const { data } = await world.api.get(`/v1/tool-executions?session_id=${session}`)
   const outputs = await Promise.all(
@@ -68,7 +71,9 @@ t.test('secrets reach the tool and the model, and stand nowhere else in the clea
   const metrics = await (await fetch(`${world.api.url}/metrics`)).text()
   const shown = JSON.stringify([data, outputs])
   t.match(shown, PLAIN)
-  t.equal(data.length, 4)
+  t.equal(data.length, 5)
+  t.equal(data[0].tool, 'made-up-[redacted]', 'a name that the model made up')
+  t.match(metrics, 'baton_tool_calls_total{tool="unknown",outcome="error"} 1')
   await world.stop()
   const files = everything(join(world.folder, 'data'))
   t.ok(files.includes(Buffer.from(PLAIN)), 'the search finds what is there')

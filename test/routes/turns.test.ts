@@ -332,5 +332,8 @@ t.test('the ledger of tool executions', async (t) => {
     status: 404,
     body: { error: { code: 'tool_execution_not_found' } },
   })
-  t.match(await call('GET', '/v1/tool-executions/exec_0/output'), { status: 404 })
+  t.match(await call('GET', '/v1/tool-executions/exec_0/output'), {
+    status: 404,
+    body: { error: { message: 'No tool execution exec_0 exists that has ended and left an output.' } },
+  })
 })

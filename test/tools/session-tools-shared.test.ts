@@ -136,6 +136,21 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.equal(written.length, 2)
 })
 
+t.test('a list and a preview show what a turn would begin with now, not what was written last', async (t) => {
+  const { create, add, store } = setUp(t)
+  const session = sessionOf('ses_1')
+  await create().open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  const door = createDoor()
+  door.servers.set('con_s@1', { tools: [tool('a'), tool('c')] })
+  const names = ({ tools }: { tools: readonly { canonical_name: string }[] }) =>
+    tools.map(({ canonical_name }) => canonical_name).filter((name) => name.startsWith('s.'))
+  const restarted = create(door.mcp)
+  t.strictSame(names(await restarted.list(session, null)), ['s.a', 's.c'])
+  t.strictSame(names(await create(door.mcp).present('ses_1')), ['s.a', 's.c'])
+  await store.connectors.unbind('ses_1', 'con_s')
+  t.strictSame(names(await restarted.present('ses_1')), [])
+})
+
 t.test('an older list takes nothing away that another replica saw since', async (t) => {
   const { create, add, servers, said, asked, store } = setUp(t)
   const here = create()
