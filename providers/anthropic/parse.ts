@@ -4,10 +4,9 @@
  * give each block the same index, or none. What is not known is passed over: the vendor adds events, blocks and deltas
  * at will.
  */
-import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { asJson, parseRecord } from '../../src/chat/json.ts'
-import type { AssistantPart, Usage } from '../../src/chat/message.ts'
+import { type AssistantPart, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'

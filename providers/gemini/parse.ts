@@ -2,11 +2,17 @@
  * Gemini's event stream as ModelEvents (wire/gemini.md 6). One parser for the public API and for Code
  * Assist, which wraps every event in `response`.
  */
-import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
-import type { MediaKind, MediaPart, ReasoningPart, TextPart, Usage } from '../../src/chat/message.ts'
+import {
+  type MediaKind,
+  type MediaPart,
+  parseArguments,
+  type ReasoningPart,
+  type TextPart,
+  type Usage,
+} from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'

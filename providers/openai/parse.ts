@@ -3,11 +3,10 @@
  * its `output_index`. Truth: `output_item.done`, then the `*.done` events, then the deltas; the terminal
  * event's own `output` is often empty and only fills gaps.
  */
-import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { parseRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
-import { type AssistantPart, NO_USAGE, type Usage } from '../../src/chat/message.ts'
+import { type AssistantPart, NO_USAGE, parseArguments, type Usage } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'

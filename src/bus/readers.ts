@@ -8,12 +8,10 @@ import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { LoggedEvent, ReadItem, ReadOptions } from './bus.ts'
 import { compareIds, formatCursor, idOf, type Position, sessionTag } from './cursor.ts'
-import { MAX_BUFFER, PAGE } from './limits.ts'
+import { MAX_BUFFER } from './limits.ts'
 import type { Link } from './link.ts'
-import { type Page, readSaid, type Said, type Scripts } from './scripts.ts'
+import { type Page, type ReadFrom, readSaid, type Said, type Scripts } from './scripts.ts'
 
-/** Bytes of one page of a replay. */
-const PAGE_BYTES = 512 << 10
 const LINGER_MS = 30_000
 /** Between the tries of a reader that has begun already: it waits for Redis as long as its client does. */
 const AWAY_MS = 500
@@ -91,34 +89,26 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
     else drop()
   }
 
-  const ask = (session: string, tag: string, from: Position | 'start' | 'now', options: ReadOptions) => {
-    const { turn, begun = false } = options
-    const bounds = { turn, begun, events: PAGE, bytes: PAGE_BYTES }
-    return link.persist(() => scripts.read(session, tag, from, bounds))
-  }
+  const ask = (session: string, from: ReadFrom, options: ReadOptions) =>
+    link.persist(() => scripts.read(session, from, options))
 
   /** The first page. What is lost stays lost, but a turn's first event may be on its way into the log. */
-  async function askFirst(
-    session: string,
-    tag: string,
-    from: Position | 'start' | 'now',
-    options: ReadOptions,
-  ) {
+  async function askFirst(session: string, from: ReadFrom, options: ReadOptions) {
     const { isYoung = false, signal } = options
-    let page = await ask(session, tag, from, options)
+    let page = await ask(session, from, options)
     for (const ms of isYoung && from === 'start' ? SOON_MS : []) {
       if (!page.isGap || signal.aborted) break
       await sleep(ms, undefined, { signal }).catch(() => {})
-      page = await ask(session, tag, from, options)
+      page = await ask(session, from, options)
     }
     return page
   }
 
   /** A page for a reader that has begun: null when it was aborted before Redis was back. */
-  async function askAgain(session: string, tag: string, from: Position, options: ReadOptions) {
+  async function askAgain(session: string, from: Position, options: ReadOptions) {
     while (!options.signal.aborted && !isClosed) {
       try {
-        return await ask(session, tag, from, options)
+        return await ask(session, from, options)
       } catch (thrown) {
         if (!(thrown instanceof BatonError)) throw thrown
         await sleep(AWAY_MS, undefined, { signal: options.signal }).catch(() => {})
@@ -145,8 +135,8 @@ export function createReaders(link: Link, scripts: Scripts, lingerMs = LINGER_MS
         clear(ear)
         const page: Page | null =
           hasBegun && position
-            ? await askAgain(session, hub.tag, position, options)
-            : await askFirst(session, hub.tag, position ?? (after === 'now' ? 'now' : 'start'), options)
+            ? await askAgain(session, position, options)
+            : await askFirst(session, position ?? (after === 'now' ? 'now' : 'start'), options)
         if (!page || signal.aborted) return
         hasBegun = true
         position = page.position

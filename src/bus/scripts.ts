@@ -9,9 +9,9 @@
  * newest owner that spoke.
  */
 import { FIRST_EVENT, TERMINAL } from '../chat/event.ts'
-import type { BusEvent, LoggedEvent } from './bus.ts'
+import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'
 import { compareIds, formatCursor, type Position, sessionTag } from './cursor.ts'
-import type { LogLimits } from './limits.ts'
+import { type LogLimits, PAGE } from './limits.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
 /** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
@@ -169,6 +169,9 @@ end
 return answers
 `)
 
+/** Of one page of a replay. */
+const PAGE_BYTES = 512 << 10
+
 /**
  * ARGV: idle ms, `at` | `start` | `now`, generation and id to go on after, turn, begun (1 or
  * 0), most events, most bytes. Answers generation, whether there is a gap, the id reached, whether that is
@@ -233,6 +236,7 @@ export interface Group {
   /** Events of this session were given up before: its log starts over */
   reset: boolean
 }
+export type ReadFrom = Position | 'start' | 'now'
 export interface Page {
   /** What was asked for is lost; `position` is the log's newest place */
   isGap: boolean
@@ -290,13 +294,11 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
     },
     async read(
       session: string,
-      tag: string,
-      from: Position | 'start' | 'now',
-      options: { turn: string | undefined; begun: boolean; events: number; bytes: number },
+      from: ReadFrom,
+      { turn = '', begun = false }: Pick<ReadOptions, 'turn' | 'begun'>,
     ): Promise<Page> {
-      const { turn = '', begun, events, bytes } = options
       const at = typeof from === 'string' ? [from, '', ''] : ['at', from.generation, from.id]
-      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, events, bytes]
+      const args = [limits.idleMs, ...at, turn, begun ? 1 : 0, PAGE, PAGE_BYTES]
       const answer = (await link.run(READ, keysOf(session), args)) as string[]
       const [generation = '', gap, id = '', complete, over] = answer
       return {
@@ -304,7 +306,7 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         isComplete: complete === '1',
         isOver: over === '1',
         position: { generation, id },
-        events: eventsIn(answer, 5, tag, generation),
+        events: eventsIn(answer, 5, sessionTag(session), generation),
       }
     },
     async pastEnd(

@@ -3,6 +3,7 @@
  * appears here; the one vendor-made thing kept is a part's `provenance.opaque`. Field names are those
  * of the public contract (api.md section 5), so a message is served as it is stored.
  */
+import { BEARABLE, isWithin, parseRecord } from './json.ts'
 
 /** What a part's opaque token is bound to; only the adapter of `provider` reads `opaque`. */
 export interface Provenance {
@@ -122,6 +123,15 @@ export function soundUsage(told: Usage): Usage {
     reasoning_tokens: sound(told.reasoning_tokens),
     cached_tokens: sound(told.cached_tokens),
   }
+}
+
+/** A model's argument text as the canonical pair: an object, or `{}` with the text kept (api.md section 5). */
+export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | 'arguments_text'> {
+  if (text.trim() === '') return { arguments: {} }
+  const value = parseRecord(text)
+  if (value && isWithin(value, BEARABLE)) return { arguments: value }
+  // Cut by the length limit, or simply wrong: kept as text, never run.
+  return { arguments: {}, arguments_text: text }
 }
 
 /** The tool calls of a message, in order. */

@@ -24,7 +24,7 @@ export async function rotateEncryption(
   return rotation
 }
 
-type RotationStore = Pick<Store, 'credentials' | 'sealed' | 'settings'>
+type RotationStore = Pick<Store, 'sealed' | 'settings'>
 
 /** Rows that are looked at together; few hold anything sealed. */
 const PAGE = 500
@@ -78,14 +78,13 @@ async function count(store: RotationStore, vault: Vault): Promise<number> {
 type Write = () => Promise<boolean>
 
 /** Everything under a former key, each with the way to write it anew. */
-async function* outdated({ credentials, sealed }: RotationStore, vault: Vault): AsyncGenerator<Write> {
+async function* outdated({ sealed }: RotationStore, vault: Vault): AsyncGenerator<Write> {
   const isOld = (bytes: Uint8Array) => vault.keyId(bytes) !== vault.current
   const anew = (bytes: Uint8Array, context: string) => vault.seal(vault.open(bytes, context), context)
 
-  for await (const row of pages((after) => credentials.sealed(after, PAGE))) {
-    const { table, id, owner, version, secret } = row
-    if (!isOld(secret)) continue
-    yield () => credentials.reseal(table, id, version, anew(secret, secretContext(owner, id)))
+  for await (const row of pages((after) => sealed.secrets(after, PAGE))) {
+    const { id, owner, secret } = row
+    if (isOld(secret)) yield () => sealed.putSecret(row, anew(secret, secretContext(owner, id)))
   }
   for await (const { id, sealed: bytes } of pages((after) => sealed.arguments(after, PAGE))) {
     if (bytes && isOld(bytes)) yield () => sealed.putArguments(id, bytes, anew(bytes, id))

@@ -1,4 +1,4 @@
-/** Credentials: rows for their owners, refreshes under a claim, secrets re-sealed by version. */
+/** Credentials: rows for their owners, refreshes under a claim. */
 import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
@@ -25,7 +25,7 @@ async function one(
 }
 
 export function createCredentials(db: Db): Credentials {
-  return { ...rows(db), ...refreshing(db), ...resealing(db) }
+  return { ...rows(db), ...refreshing(db) }
 }
 
 function rows(db: Db) {
@@ -153,37 +153,3 @@ function refreshing(db: Db) {
       )) !== null,
   } satisfies Partial<Credentials>
 }
-
-function resealing(db: Db) {
-  return {
-    async sealed(after, limit) {
-      const found = await db.query<{
-        table: 'credential' | 'connector'
-        id: string
-        owner: string
-        secret: string
-        version: number
-      }>(
-        `select "table", id, owner, encode(secret, 'base64') as secret, version from (
-           select 'credential' as "table", id, owner, secret, version::float8 from credential
-           union all
-           select 'connector', id, owner, secret, (config_revision + secret_version)::float8 from connector
-            where secret is not null
-         ) held
-         where id > $1 order by id limit $2`,
-        [after, limit],
-      )
-      return found.map((row) => ({ ...row, secret: bytesOf(row.secret) ?? new Uint8Array() }))
-    },
-    // The version stays: what is sealed is the same, and a refresh under way must still find its own.
-    reseal: async (table, id, version, secret) =>
-      (await value(db, RESEAL[table], [id, version, secret])) !== null,
-  } satisfies Partial<Credentials>
-}
-
-const RESEAL = {
-  credential: 'update credential set secret = $3 where id = $1 and version = $2 returning 1',
-  // Both grow only, so their sum says that neither moved.
-  connector:
-    'update connector set secret = $3 where id = $1 and config_revision + secret_version = $2 returning 1',
-} as const

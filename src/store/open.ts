@@ -21,14 +21,14 @@ import type { Store } from './store.ts'
 import { readTemplate } from './template.ts'
 import { createTurns } from './turns.ts'
 
-export interface DatabaseOptions {
+interface DatabaseOptions {
   databaseUrl: string | null
   /** The embedded database's folder; null: in memory, for tests */
   dataDir: string | null
   /** Most connections to a server */
   poolSize: number
 }
-export interface StoreOptions extends DatabaseOptions {
+interface StoreOptions extends DatabaseOptions {
   /** What becomes of parts at rest (parts.ts); left out: they are stored as they are */
   codec?: PartsCodec
   /** Is told when the database goes away, and when it is back */

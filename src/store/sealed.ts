@@ -1,7 +1,7 @@
-/** What conversations hold sealed, wherever it stands: for re-encryption alone. */
+/** All that is sealed, wherever it stands: for re-encryption alone. */
 import { type Db, value } from './db.ts'
 import { bytesOf } from './json.ts'
-import type { Sealed, SealedPlace } from './store.ts'
+import type { Sealed, SealedPlace, SealedSecret } from './store.ts'
 
 const PLACES: Readonly<Record<SealedPlace, { table: string; column: string }>> = {
   'message.body': { table: 'message', column: 'body' },
@@ -11,8 +11,31 @@ const PLACES: Readonly<Record<SealedPlace, { table: string; column: string }>> =
   'execution.result': { table: 'execution', column: 'result' },
 }
 
+// The version stays: what is sealed is the same, and a refresh under way must still find its own.
+const PUT_SECRET: Readonly<Record<SealedSecret['table'], string>> = {
+  credential: 'update credential set secret = $3 where id = $1 and version = $2 returning 1',
+  // Both grow only, so their sum says that neither moved.
+  connector:
+    'update connector set secret = $3 where id = $1 and config_revision + secret_version = $2 returning 1',
+}
+
 export function createSealed(db: Db): Sealed {
   return {
+    async secrets(after, limit) {
+      const found = await db.query<Omit<SealedSecret, 'secret'> & { secret: string }>(
+        `select "table", id, owner, encode(secret, 'base64') as secret, version from (
+           select 'credential' as "table", id, owner, secret, version::float8 from credential
+           union all
+           select 'connector', id, owner, secret, (config_revision + secret_version)::float8 from connector
+            where secret is not null
+         ) held
+         where id > $1 order by id limit $2`,
+        [after, limit],
+      )
+      return found.map((row) => ({ ...row, secret: bytesOf(row.secret) ?? new Uint8Array() }))
+    },
+    putSecret: async ({ table, id, version }, secret) =>
+      (await value(db, PUT_SECRET[table], [id, version, secret])) !== null,
     documents(place, after, limit) {
       const { table, column } = PLACES[place]
       // Inside a text the quotes would be escaped: only a part itself is found. No index finds it: a page is some rows

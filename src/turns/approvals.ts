@@ -5,8 +5,8 @@ import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
-import { TOOL_GONE } from './calls.ts'
 import type { EngineDeps } from './deps.ts'
+import { TOOL_GONE } from './fate.ts'
 
 /** Throws tool_call_not_found, not_awaiting, and invalid_request for edited arguments that do not fit. */
 export async function recordDecision(
@@ -51,7 +51,7 @@ export async function expireRemoved(
   for (const { call_id } of waiting) {
     const decision = {
       decision: 'expired',
-      reason: TOOL_GONE,
+      reason: TOOL_GONE.text,
       sealed_arguments: null,
       by: 'removal',
     } as const

@@ -1,7 +1,6 @@
 /** What the engine needs of the rest; src/app.ts hands the real parts in. */
 import type { Logger } from 'pino'
 import type { Bus } from '../bus/bus.ts'
-import type { Message } from '../chat/message.ts'
 import type { ChooseCredential, ChosenCredential } from '../credentials/choose.ts'
 import type { Llm } from '../llm.ts'
 import type { SessionTools } from '../ports.ts'
@@ -50,12 +49,4 @@ export interface EngineDeps {
     flushMs: number
     approvalSeconds: number
   }
-}
-
-/** What the engine gives its loops beside that. */
-export interface LoopDeps extends EngineDeps {
-  /** The end of this turn is in the stream. */
-  noteAnnounced(turn: string): void
-  /** For the session's next turn here. */
-  keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
 }

@@ -1,6 +1,6 @@
 /**
  * The engine as the rest of Baton sees it: starts turns, and carries wishes to whoever owns them (cancel.ts,
- * restart.ts). Those that this process owns are owned.ts, the loop of one is loop.ts; leases and recovery are leases.ts.
+ * restart.ts). Those that this process owns are owned.ts, the loop of one is loop.ts; leases.ts and rescue.ts take over others.
  */
 import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
@@ -16,7 +16,7 @@ import { createHistories } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
 import { type Accepted, createOpening } from './opening.ts'
 import { createOwned } from './owned.ts'
-import { patientDeps } from './patience.ts'
+import { createLoopDeps } from './patience.ts'
 import { renderPreview } from './preview.ts'
 import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, createSlots, watchLateness } from './room.ts'
@@ -58,7 +58,7 @@ export function createEngine(deps: EngineDeps): Engine {
   let leases: Leases | null = null
   const owned = createOwned({
     deps,
-    loopDeps: { ...patientDeps(deps), noteAnnounced: announced.add, keepHistory: histories.keep },
+    loopDeps: createLoopDeps(deps, { noteAnnounced: announced.add, keepHistory: histories.keep }),
     slots,
     onUnreadable: (turn, why) => leases?.leave(turn, why),
   })

@@ -40,7 +40,7 @@ export function now(): string {
   return `${lastText}${String(ms - second * 1000).padStart(3, '0')}Z`
 }
 
-/** Says something that is true at once and need not survive a crash; what has a key, once however often a turn is entered. */
+/** Says something that is true at once and need not survive a crash; under a key once, however often a turn is entered. */
 export function say(
   { deps, active: { turn }, writer, index }: Speaker,
   body: TurnEventBody,

@@ -14,9 +14,8 @@ import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
-import type { LoopDeps } from './deps.ts'
 import { say, sayAll } from './events.ts'
-import { patiently } from './patience.ts'
+import type { LoopDeps } from './patience.ts'
 import { commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
 import { discard, modelStep } from './step.ts'
 
@@ -123,9 +122,9 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
   const provider = turn.provider ?? session.provider
   const start = entry.kind === 'fresh' ? (entry.start ?? undefined) : undefined
   const [credential, { history, ...tools }] = await Promise.all([
-    patiently(deps.log, () => deps.credentials.resolve(session, provider, start?.credentials)).then(
-      (credential) => completed(credential, active.stop.signal),
-    ),
+    deps.credentials
+      .resolve(session, provider, start?.credentials)
+      .then((credential) => completed(credential, active.stop.signal)),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
   return {

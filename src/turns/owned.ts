@@ -11,9 +11,10 @@ import {
   requestStop,
 } from './active.ts'
 import { tell } from './control.ts'
-import type { EngineDeps, LoopDeps } from './deps.ts'
+import type { EngineDeps } from './deps.ts'
 import { sayCreated } from './events.ts'
 import { runTurn } from './loop.ts'
+import type { LoopDeps } from './patience.ts'
 import type { Slots } from './room.ts'
 import { createUnderWay, type UnderWay } from './under-way.ts'
 
@@ -74,7 +75,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     if (!session) return
     const mine = createActive(turn, fence, session)
     active.set(session.id, mine)
-    // It was being opened when the drain began, which waits for those that ran then: another replica has it at once.
+    // It was being opened when the drain began, and has no border to wait for: another replica takes it at once.
     if (isDraining) requestStop(mine, DRAINING)
     if (turn.cancel_requested) requestStop(mine, CANCELLED)
     await inItsSlot(mine, entry).catch(async (thrown: unknown) => {

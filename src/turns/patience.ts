@@ -1,12 +1,12 @@
 /**
- * A store that is away for some seconds costs a running turn nothing but time. Only the loop waits like
- * this: its reads and writes may be repeated (a commit knows itself by its messages' ids), and nobody but
- * the turn waits for them. New requests are refused at once instead.
+ * What a turn's loop works with. A store that is away for some seconds costs a running turn nothing but time: whatever
+ * the loop asks of it, through others too, is asked again until it answers. That may be repeated (a commit knows itself
+ * by its messages' ids), and nobody but the turn waits for it. New requests are refused at once instead.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import type { Message } from '../chat/message.ts'
 import { isUnavailable } from '../errors.ts'
-import type { Store } from '../store/store.ts'
 import type { EngineDeps } from './deps.ts'
 
 /** Longer than a failover; after it the turn is left to whoever recovers it. */
@@ -28,40 +28,55 @@ export async function patiently<T>(log: Logger, work: () => Promise<T>): Promise
   }
 }
 
-/** The loop's deps, their verbs that need the store each of them patient. */
-export function patientDeps(deps: EngineDeps): EngineDeps {
-  const patient: Patient =
-    (verb) =>
-    (...args) =>
+/** What the engine gives its loops beside its own deps. */
+interface FromEngine {
+  /** The end of this turn is in the stream. */
+  noteAnnounced(turn: string): void
+  /** For the session's next turn here. */
+  keepHistory(session: string, rewrites: number, messages: readonly Message[]): void
+}
+
+export type LoopDeps = ReturnType<typeof createLoopDeps>
+
+/** Of the store the loop has these verbs alone: one more is to be added here. */
+export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
+  const patient =
+    <A extends unknown[], R>(verb: (...args: A) => Promise<R>) =>
+    (...args: A): Promise<R> =>
       patiently(deps.log, () => verb(...args))
-  const { tools, store } = deps
+  const { tools } = deps
+  const { sessions, turns, messages, executions, connectors } = deps.store
+  const resolve = patient(deps.credentials.resolve)
   return {
     ...deps,
-    store: patientStore(store, patient),
+    ...given,
+    store: {
+      sessions: { ofTurn: patient(sessions.ofTurn) },
+      turns: {
+        commit: patient(turns.commit),
+        readStep: patient(turns.readStep),
+        // Now or never: later it would stand for what the turn has said since.
+        forgetAnnouncements: turns.forgetAnnouncements,
+      },
+      messages: { after: patient(messages.after) },
+      executions: {
+        begin: patient(executions.begin),
+        settle: patient(executions.settle),
+        ofTurn: patient(executions.ofTurn),
+      },
+      connectors: { bindings: patient(connectors.bindings) },
+    },
     tools: {
       ...tools,
       bringUpToDate: patient(tools.bringUpToDate),
       current: patient(tools.current),
       newest: patient(tools.newest),
     },
-  }
-}
-
-type Patient = <A extends unknown[], R>(verb: (...args: A) => Promise<R>) => (...args: A) => Promise<R>
-
-function patientStore(store: Store, patient: Patient): Store {
-  const { sessions, turns, messages, executions, connectors } = store
-  return {
-    ...store,
-    sessions: { ...sessions, ofTurn: patient(sessions.ofTurn) },
-    turns: { ...turns, commit: patient(turns.commit), readStep: patient(turns.readStep) },
-    messages: { ...messages, after: patient(messages.after) },
-    executions: {
-      ...executions,
-      begin: patient(executions.begin),
-      settle: patient(executions.settle),
-      ofTurn: patient(executions.ofTurn),
+    credentials: {
+      async resolve(...args: Parameters<typeof resolve>) {
+        const credential = await resolve(...args)
+        return { ...credential, secret: patient(credential.secret) }
+      },
     },
-    connectors: { ...connectors, bindings: patient(connectors.bindings) },
   }
 }

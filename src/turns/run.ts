@@ -6,10 +6,9 @@ import type { ChosenCredential } from '../credentials/choose.ts'
 import type { UpstreamFailure } from '../provider.ts'
 import type { AnnouncedEvent, Binding, Commit, Connector, RegistryRow, Step, Turn } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
-import type { LoopDeps } from './deps.ts'
 import { announcedEnd, announcedMessage, now, sayAll } from './events.ts'
+import type { LoopDeps } from './patience.ts'
 
-/** What one turn's loop carries from step to step. */
 export interface Run {
   readonly deps: LoopDeps
   readonly active: ActiveTurn

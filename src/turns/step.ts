@@ -21,7 +21,6 @@ import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
 import { event, now, say } from './events.ts'
 import type { Job } from './job.ts'
-import { patiently } from './patience.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
 import { type Attempt, catchUp, commit, endedStep, type Run } from './run.ts'
 
@@ -121,7 +120,7 @@ async function streamStep(
       turn_id: active.turn.id,
       deployment: prepared.deployment,
       request: prepared.request,
-      secret: () => patiently(deps.log, run.credential.secret),
+      secret: run.credential.secret,
       context: prepared.context,
       signal: abort.signal,
       beforeSend,

@@ -1,10 +1,9 @@
 /** Streams folded into parts, and the arguments of calls. */
 import fc from 'fast-check'
 import t from 'tap'
-import { parseArguments } from '../../src/chat/arguments.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { createFold } from '../../src/chat/fold.ts'
-import type { AssistantPart } from '../../src/chat/message.ts'
+import { type AssistantPart, parseArguments } from '../../src/chat/message.ts'
 import { fold } from '../providers/streams.ts'
 import { call, RUNS, reasoning, signedText, text } from './histories.ts'
 

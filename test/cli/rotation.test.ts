@@ -127,7 +127,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
 
   /** Everything that was sealed, opened with the keys of the moment. */
   async function everything() {
-    const rows = await store.credentials.sealed('', 100)
+    const rows = await store.sealed.secrets('', 100)
     const [turn, messages, executions, announced] = [
       await store.turns.get(ME, 'turn_1'),
       await store.messages.after('ses_1', 0),
@@ -160,15 +160,15 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
   let isDisturbed = false
   const busy = {
     ...store,
-    credentials: {
-      ...store.credentials,
-      async reseal(...args: Parameters<Store['credentials']['reseal']>) {
+    sealed: {
+      ...store.sealed,
+      async putSecret(...args: Parameters<Store['sealed']['putSecret']>) {
         if (!isDisturbed) {
           isDisturbed = true
           const secret = createVault([OLD]).seal('renewed', secretContext('me', 'cred_1'))
           await store.credentials.rotate('cred_1', 1, { secret, hint: '', expires_at: null, facts: {} })
         }
-        return store.credentials.reseal(...args)
+        return store.sealed.putSecret(...args)
       },
     },
   }
@@ -182,7 +182,7 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
     'and there is nothing left to do',
   )
 
-  const never = { ...store, credentials: { ...store.credentials, reseal: async () => false } }
+  const never = { ...store, sealed: { ...store.sealed, putSecret: async () => false } }
   t.same(await rotateKeys(never, createVault([OLD, NEW])), { resealed: 8, left: 2 })
   await t.rejects(
     verifyKeys(store.settings, createVault([OLD])),

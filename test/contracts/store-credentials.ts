@@ -277,7 +277,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     await store.connectors.create(connector(scope, 'open', { secret: null }))
     const mine = []
     for (let after = ''; ; ) {
-      const page = await store.credentials.sealed(after, 2)
+      const page = await store.sealed.secrets(after, 2)
       mine.push(...page.filter((row) => row.owner === scope.owner))
       const last = page.at(-1)
       if (!last) break
@@ -288,9 +288,9 @@ async function secretContract(t: Test, store: Store): Promise<void> {
       { table: 'credential', id: login.id, owner: scope.owner, secret: login.secret, version: 1 },
     ])
     const anew = new Uint8Array([8, 8])
-    for (const { table, id: row } of mine) {
-      t.equal(await store.credentials.reseal(table, row, 2, anew), false)
-      t.equal(await store.credentials.reseal(table, row, 1, anew), true)
+    for (const row of mine) {
+      t.equal(await store.sealed.putSecret({ ...row, version: 2 }, anew), false)
+      t.equal(await store.sealed.putSecret(row, anew), true)
     }
     t.strictSame((await store.credentials.get(scope, login.id))?.secret, anew)
     t.match(await store.connectors.get(scope, server.id), { secret: anew, config_revision: 1 })

@@ -36,12 +36,12 @@ t.test('a token is renewed once, however many calls and replicas need it at once
   t.equal(guarded.grants.refresh_token, 2)
 
   // Re-encryption reads the row, the refresh writes it: the old token must not come back.
-  const [row] = await store.credentials.sealed('', 10)
+  const [row] = await store.sealed.secrets('', 10)
   time.ahead += 590_000
   await ask()
   t.equal(guarded.grants.refresh_token, 3)
   if (!row) throw new Error('nothing is sealed')
-  t.equal(await store.credentials.reseal('connector', row.id, row.version, row.secret), false)
+  t.equal(await store.sealed.putSecret(row, row.secret), false)
 })
 
 t.test(

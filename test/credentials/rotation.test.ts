@@ -12,19 +12,20 @@ t.test('every page is sealed anew, and so is what was written while a pass went 
   const write = (id: string) => rows.set(id, former.seal('secret', secretContext('ann', id)))
   for (const id of ['b', 'c', 'd']) write(id)
   const store = {
-    credentials: {
-      async sealed(after: string) {
+    sealed: {
+      async secrets(after: string) {
         const id = [...rows.keys()].sort().find((one) => one > after)
-        return id ? [{ table: 'credentials', id, owner: 'ann', version: 1, secret: rows.get(id) }] : []
+        return id ? [{ table: 'credential', id, owner: 'ann', version: 1, secret: rows.get(id) }] : []
       },
-      async reseal(_: string, id: string, __: number, secret: Uint8Array) {
+      async putSecret({ id }: { id: string }, secret: Uint8Array) {
         rows.set(id, secret)
         // A replica that still seals under the former key, where this pass has been.
         if (id === 'd') write('a')
         return true
       },
+      arguments: async () => [],
+      documents: async () => [],
     },
-    sealed: { arguments: async () => [], documents: async () => [] },
     settings: { set: async () => {} },
   } as unknown as Parameters<typeof rotateKeys>[0]
   t.same(await rotateKeys(store, vault), { resealed: 4, left: 0 })

@@ -60,14 +60,6 @@ export interface Credentials {
   release(id: string, owner: string): Promise<void>
   /** `ended`: only where its access token has ended by the store's clock. Whether it was written. */
   fail(id: string, version: number, reason: string, ended?: 'ended'): Promise<boolean>
-  /** For re-encryption: every row's secret in pages by id (`''`: the first), written back by version. */
-  sealed(
-    after: string,
-    limit: number,
-  ): Promise<
-    { table: 'credential' | 'connector'; id: string; owner: string; secret: Uint8Array; version: number }[]
-  >
-  reseal(table: 'credential' | 'connector', id: string, version: number, secret: Uint8Array): Promise<boolean>
 }
 
 /** A login that a person was sent to the vendor for. */

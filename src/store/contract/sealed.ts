@@ -1,4 +1,4 @@
-/** Sealed parts at rest, and the installation’s own values. */
+/** What is sealed at rest, and the installation’s own values. */
 
 /** Where conversations hold sealed parts. */
 export type SealedPlace =
@@ -7,11 +7,25 @@ export type SealedPlace =
   | 'turn.context'
   | 'turn.announce'
   | 'execution.result'
+/** A row's secret, with the version that it was read at. */
+export interface SealedSecret {
+  table: 'credential' | 'connector'
+  id: string
+  owner: string
+  secret: Uint8Array
+  version: number
+}
 /**
- * For re-encryption, with Credentials.sealed: what conversations hold sealed, written back only over what was
- * read. A page is the next `limit` rows by id (`''`: the first), null in those that hold nothing sealed.
+ * For re-encryption: all that is sealed at rest, written back only over what was read. A page is the next `limit` rows
+ * by id (`''`: the first), null in those that hold nothing sealed.
  */
 export interface Sealed {
+  /** Of credentials and connectors. */
+  secrets(after: string, limit: number): Promise<SealedSecret[]>
+  putSecret(
+    read: Pick<SealedSecret, 'table' | 'id' | 'version'>,
+    secret: SealedSecret['secret'],
+  ): Promise<boolean>
   /** Documents with sealed parts (src/credentials/sealed-parts.ts) in them, as JSON text. */
   documents(
     place: SealedPlace,

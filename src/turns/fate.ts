@@ -1,0 +1,91 @@
+/**
+ * What becomes of a call that was committed with its step and has no result yet, by its row in the ledger: of a turn
+ * that goes on under another owner, or after it waited, and of one that is given up. The row was written before the
+ * call and is settled after it.
+ */
+import type { Outcome, ToolResultPart } from '../chat/message.ts'
+import type { Execution } from '../store/store.ts'
+import type { Job } from './job.ts'
+
+/** Calls of one step that are run: a model that repeats itself writes thousands, each with a row, a result and its events. */
+export const MOST_CALLS = 128
+
+export type Fate =
+  /** The ledger has its result */
+  | { kind: 'settled'; result: ToolResultPart; duration_ms: number }
+  /** It gets a result that no run of it gave */
+  | { kind: 'unrun'; outcome: Exclude<Outcome, 'ok'>; text: string }
+  /** A person is to say whether it may run */
+  | { kind: 'waits' }
+  | { kind: 'runs' }
+
+/** A turn that goes on: when its calls were asked for, and whether it is only to be cancelled. */
+interface GoesOn {
+  asked_at: string
+  isCancelled: boolean
+}
+
+/** `place`: among the calls of its step. `turn`: null for one that is given up. */
+export function fateOf(job: Job, row: Execution | undefined, place: number, turn: GoesOn | null): Fate {
+  switch (row?.state) {
+    case 'settled':
+      if (!row.result) return LOST
+      return { kind: 'settled', result: row.result, duration_ms: row.duration_ms ?? 0 }
+    case 'started':
+      if (place >= MOST_CALLS) return TOO_MANY
+      if (isNoCall(job, row)) return turn ? RUNS : NO_CALL
+      return turn && mayRepeat(job, row, turn) ? RUNS : LOST
+    case 'awaiting_approval':
+      if (!turn) return NOT_RUN
+      if (isOthers(job, row, turn)) return SERVER_CHANGED
+      return row.approval ? decided(row.approval) : { kind: 'waits' }
+    case undefined:
+      // Every call has a row. Were one missing, nobody could say whether its call ran.
+      return LOST
+  }
+}
+
+/** No owner could run it: no such tool, or no JSON. A row without a server that may be repeated is a built-in's. */
+const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
+  call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
+
+/** Without its tool, or in a turn that is being cancelled, it would be settled as never called. */
+const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
+  row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOthers(job, row, turn)
+
+/** It was asked of another server: this one took over its name since, or is younger than the call. */
+const isOthers = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boolean =>
+  connector !== null && (row.connector !== connector.name || connector.created_at > asked_at)
+
+function decided({ decision, reason }: NonNullable<Execution['approval']>): Fate {
+  if (decision === 'approve') return RUNS
+  if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
+  return reason === TOOL_GONE.text ? TOOL_GONE : LAPSED
+}
+
+const RUNS: Fate = { kind: 'runs' }
+
+const unrun = (outcome: Exclude<Outcome, 'ok'>, text: string) =>
+  ({ kind: 'unrun', outcome, text }) as const satisfies Fate
+
+export const TOO_MANY = unrun(
+  'error',
+  `The call was not run: it is beyond the ${MOST_CALLS} that one step may make. Ask again for what is still needed.`,
+)
+/** Its tool went while it waited for a person. */
+export const TOOL_GONE = unrun(
+  'cancelled',
+  'The call was not run: its tool was taken out of this conversation while it waited.',
+)
+export const TURN_CANCELLED = unrun('cancelled', 'The call was not run: the turn was cancelled.')
+const SERVER_CHANGED = unrun(
+  'cancelled',
+  "The call was not run: its tool's server was replaced or renamed while it waited.",
+)
+const NOT_RUN = unrun('cancelled', 'The call was not run: its turn ended while it waited.')
+const LAPSED = unrun('denied', 'The call was not run: nobody approved it in time.')
+const NO_CALL = unrun('error', 'The call was not run: there was no such tool, or its arguments were no JSON.')
+const LOST = unrun(
+  'outcome_unknown',
+  'The server that ran this call went away before its result was known. It may or may not have taken effect.',
+)

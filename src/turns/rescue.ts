@@ -1,0 +1,149 @@
+/**
+ * The scan for work that nobody owns: turns whose owner was lost, queues that stand, approvals that lapsed or were
+ * decided, and what was committed to be said and never was.
+ */
+import type { Logger } from 'pino'
+import { inFull, isUnavailable } from '../errors.ts'
+import { type AnnouncedEvent, EVERYONE, Unreadable } from '../store/store.ts'
+import { hydrate } from './events.ts'
+import type { Owned } from './owned.ts'
+
+/** Turns taken over in one scan: a replica that starts after a crash must not drown in them. */
+const SCAN_LIMIT = 20
+
+/**
+ * How long an announcement is its turn's owner's to make: longer than the bus tries an append. Another's
+ * would come before the owner's last events.
+ */
+const OWNERS_WORD_MS = 3_000
+
+export interface Rescue {
+  /** `mayTakeOver`: owners that fell silent have had their time. Throws what keeps all turns from their help. */
+  scan(mayTakeOver: boolean): Promise<void>
+  /** A turn turned out to be unreadable while it ran here: it is said once, and not taken again. */
+  leave(turn: string, why: Unreadable): void
+  /** It need not be read any more, for it is to be cancelled. Whether it was left. */
+  retry(turn: string): boolean
+}
+
+export function createRescue(owned: Owned): Rescue {
+  const { store, bus, settings, log, metrics } = owned.deps
+  const lease = { owner: settings.replica, seconds: settings.leaseSeconds }
+  /** Of turns that are to be run, and of those whose end, or wait, is to be announced */
+  const [running, announcing] = [createHelp(log), createHelp(log)]
+  /** Announcements that were found unsaid, and when first */
+  let unsaidSince = new Map<string, number>()
+
+  /** One by one: what cannot be read must not take others along. */
+  async function takeOver(): Promise<void> {
+    let isMore = true
+    const takeOne = async () => {
+      const [lost] = await store.turns.recover(lease, 1, [...running.unreadable])
+      isMore = lost !== undefined
+      if (!lost) return
+      const { turn, fence, announce, was_handed_over } = lost
+      const reason = was_handed_over ? 'handed_over' : 'lost'
+      const line = { turn_id: turn.id, recoveries: turn.recoveries, reason }
+      log[was_handed_over ? 'info' : 'warn'](line, 'turn taken over')
+      metrics.turnRecovered(reason)
+      owned.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
+    }
+    for (let count = 0; isMore && !owned.isDraining() && count < SCAN_LIMIT; count++) {
+      await running.help(null, () => owned.track(takeOne()))
+    }
+  }
+
+  async function expireApprovals(): Promise<void> {
+    const lapsed = { decision: 'expired', reason: null, sealed_arguments: null, by: 'expiry' } as const
+    for (const { turn_id, call_id } of await store.turns.lapsedApprovals(SCAN_LIMIT)) {
+      await running.help(turn_id, async () => {
+        await store.executions.decide(EVERYONE, turn_id, call_id, lapsed)
+        await owned.resume(turn_id)
+      })
+    }
+  }
+
+  /** What a turn that ended, or waits, committed and, because its owner died or the bus was away, never said. */
+  async function announceLeftovers(): Promise<void> {
+    const leftovers = await store.turns.unannounced(SCAN_LIMIT, [...announcing.unreadable])
+    // A bus that is away would count each try as events lost, and start their sessions' logs over.
+    if (leftovers.length > 0 && !(await isReady(bus))) return
+    const now = performance.now()
+    const before = unsaidSince
+    unsaidSince = new Map()
+    for (const { session_id, turn_id, events } of leftovers) {
+      await announcing.help(turn_id, async () => {
+        const opened = events()
+        const last = opened.at(-1)?.key ?? turn_id
+        const since = before.get(last) ?? now
+        unsaidSince.set(last, since)
+        if (now - since >= OWNERS_WORD_MS) await announce(session_id, turn_id, opened)
+      })
+    }
+  }
+
+  async function announce(
+    session: string,
+    turn_id: string,
+    events: readonly AnnouncedEvent[],
+  ): Promise<void> {
+    const messages = await store.messages.ofTurn(turn_id)
+    const said = events.flatMap(({ key, event }) => {
+      const whole = hydrate(event, messages)
+      return whole ? [{ type: whole.type, turn_id, data: JSON.stringify(whole), once: key, again: true }] : []
+    })
+    // The log of one session may refuse what the others take.
+    const isSaid = await bus.append(session, said).catch((err: unknown) => {
+      log.warn({ err, turn_id }, 'announcements of a turn could not be said')
+      return null
+    })
+    if (isSaid) await store.turns.forgetAnnouncements([turn_id])
+  }
+
+  return {
+    async scan(mayTakeOver) {
+      const { turns } = store
+      if (mayTakeOver) await takeOver()
+      for (const session of await turns.idleQueues(SCAN_LIMIT))
+        await running.help(session, () => owned.startNext(session))
+      await expireApprovals()
+      // Decided, and whoever took the decision died before it could resume the turn.
+      for (const turn of await turns.resumable(SCAN_LIMIT)) await running.help(turn, () => owned.resume(turn))
+      await announceLeftovers()
+    },
+    leave: running.leave,
+    retry: (turn) => running.unreadable.delete(turn),
+  }
+}
+
+/** One turn that cannot be helped keeps no other from its help; a store that is away keeps all of them. */
+function createHelp(log: Logger) {
+  /** Turns that could not be decrypted: only a later process, or another, has their keys */
+  const unreadable = new Set<string>()
+
+  function leave(turn: string, why: unknown): void {
+    if (!unreadable.has(turn)) log.error({ turn_id: turn, reason: inFull(why) }, UNREADABLE)
+    unreadable.add(turn)
+  }
+
+  /** `id`: of the turn or session; null where only what is thrown can tell. */
+  async function help(id: string | null, work: () => Promise<void>): Promise<void> {
+    await work().catch((err: unknown) => {
+      if (isUnavailable(err)) throw err
+      const turn = err instanceof Unreadable ? (err.turn ?? id) : null
+      if (turn === null) return log.error({ err, id }, 'a turn could not be helped')
+      leave(turn, err)
+    })
+  }
+
+  return { unreadable, leave, help }
+}
+
+const UNREADABLE =
+  'a turn waits for its encryption key: put the key back into BATON_ENCRYPTION_KEYS and start again'
+
+const isReady = (bus: Owned['deps']['bus']): Promise<boolean> =>
+  bus.ready().then(
+    () => true,
+    () => false,
+  )

@@ -1,0 +1,124 @@
+/** The rules of a session's log stand twice, in memory.ts and as scripts in Redis: here both are held to one answer. */
+import { deepStrictEqual } from 'node:assert'
+import fc from 'fast-check'
+import t from 'tap'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import { createMemoryBus } from '../../src/bus/memory.ts'
+import { isTerminal } from '../../src/chat/event.ts'
+import { event } from '../contracts/bus-bed.ts'
+import { ON_REDIS, redisBeds } from './redis-bed.ts'
+
+const TURNS = ['turn_a', 'turn_b', 'turn_c']
+const TYPES = ['turn.created', 'content.delta', 'content.delta', 'turn.completed']
+const turn = fc.constantFrom(...TURNS)
+/** One of those that were told before. */
+const place = fc.nat(1000)
+const said = fc.record(
+  {
+    type: fc.constantFrom(...TYPES),
+    turn,
+    once: fc.constantFrom('k', 'l', 'm'),
+    epoch: fc.integer({ min: 1, max: 3 }),
+  },
+  { requiredKeys: ['type', 'turn'] },
+)
+const action = fc.oneof(
+  {
+    weight: 6,
+    arbitrary: fc.record({ do: fc.constant('append' as const), events: fc.array(said, { maxLength: 4 }) }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant('read' as const),
+      turn: fc.option(turn, { nil: undefined }),
+      after: fc.option(place, { nil: undefined }),
+      begun: fc.boolean(),
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ do: fc.constant('pastEnd' as const), turn, place, hasEnded: fc.boolean() }),
+  },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('drop' as const) }) },
+)
+type Action = typeof action extends fc.Arbitrary<infer A> ? A : never
+
+/** All that a bus answers, its cursors by the order in which they were met. */
+async function answersOf(bus: Bus, session: string, actions: readonly Action[]): Promise<unknown[]> {
+  const cursors: string[] = []
+  const name = (cursor: string) => {
+    if (!cursors.includes(cursor)) cursors.push(cursor)
+    return cursors.indexOf(cursor)
+  }
+  const at = (n: number) => cursors[n % cursors.length]
+  const ended = new Set<string>()
+  const answers: unknown[] = []
+  for (const [i, one] of actions.entries()) {
+    if (one.do === 'append') {
+      // Of a turn that is over nobody speaks but in one breath with its end.
+      const events = one.events.filter(({ turn }) => !ended.has(turn))
+      const told = await bus.append(
+        session,
+        events.map(({ type, turn, ...rest }): BusEvent => ({ ...event(type, i, turn), ...rest })),
+      )
+      for (const [j, cursor] of told.entries()) {
+        const { type, turn } = events[j] ?? {}
+        if (turn && isTerminal(type ?? '') && !cursors.includes(cursor)) ended.add(turn)
+        answers.push(name(cursor))
+      }
+    } else if (one.do === 'read') {
+      const { turn, begun } = one
+      const isEnded = turn !== undefined && ended.has(turn)
+      const after = one.after === undefined ? 'start' : (at(one.after) ?? 'start')
+      answers.push(await readingOf(bus, session, { turn, after, begun: begun || isEnded, isEnded }, name))
+    } else if (one.do === 'pastEnd') {
+      const cursor = at(one.place)
+      if (cursor) answers.push(await bus.pastEnd(session, one.turn, cursor, one.hasEnded))
+    } else await bus.drop(session)
+  }
+  return answers
+}
+
+/**
+ * What a read holds of what is there by now: up to its turn's end, else up to an own event, which may be its turn's
+ * first. As at the door, nobody reads on after a turn's end.
+ */
+async function readingOf(
+  bus: Bus,
+  session: string,
+  asked: { turn: string | undefined; after: string; begun: boolean; isEnded: boolean },
+  name: (cursor: string) => number,
+): Promise<unknown[]> {
+  const { turn, after, begun, isEnded } = asked
+  if (turn && after !== 'start' && (await bus.pastEnd(session, turn, after, isEnded))) return ['past its end']
+  const mark = isEnded ? [] : await bus.append(session, [event('turn.created', 'mark', turn ?? null)])
+  const read: unknown[] = []
+  const signal = AbortSignal.timeout(30_000)
+  for await (const item of bus.read(session, { ...(turn ? { turn } : {}), after, begun, signal })) {
+    if ('lagged' in item) throw new Error('nothing here is slow')
+    if ('gap' in item) return [...read, 'gap', name(item.cursor)]
+    for (const { cursor, type, data } of item.events) {
+      read.push([name(cursor), type, data])
+      if (mark.includes(cursor) || (turn && isTerminal(type))) return read
+    }
+  }
+  if (signal.aborted) throw new Error(`nothing comes after ${JSON.stringify(read)}`)
+  return [...read, 'end']
+}
+
+t.test('both buses answer alike, whatever is said and asked', ON_REDIS, async (t) => {
+  const limits = { maxEvents: 5 }
+  const memory = createMemoryBus({ limits })
+  t.teardown(() => memory.close())
+  const redis = await redisBeds([11]).redis.open(t, limits)
+  let runs = 0
+  await fc.assert(
+    fc.asyncProperty(fc.array(action, { maxLength: 60, size: 'max' }), async (actions) => {
+      const session = `ses_${++runs}`
+      const [one, other] = await Promise.all([memory, redis].map((bus) => answersOf(bus, session, actions)))
+      deepStrictEqual(one, other)
+    }),
+    { numRuns: 200 },
+  )
+})
