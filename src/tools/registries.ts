@@ -4,6 +4,8 @@
  */
 import type { Logger } from 'pino'
 import type { ToolsDelta } from '../chat/event.ts'
+import { isRecord } from '../chat/json.ts'
+import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
 import type { NextRegistry } from './registry.ts'
@@ -63,8 +65,11 @@ export interface RegistriesDeps {
   log: Logger
 }
 
-/** Tools in all cached registries together: each holds its schemas. */
-const MOST_CACHED = 20_000
+/**
+ * Characters of JSON, all cached registries together, as if none shared its schemas with others: about as many bytes of
+ * memory, and half as many again for what was declared of them.
+ */
+const MOST_CACHED = 64 << 20
 /** Sessions whose newest revision is known by number. */
 const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
@@ -83,7 +88,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     if (cached && cached.revision >= row.revision) return cached
     drop(row.session_id)
     rows.set(row.session_id, row)
-    held += weightOf(row)
+    held += sizeOf(row)
     for (const oldest of rows.keys()) {
       if (held <= MOST_CACHED || oldest === row.session_id) break
       drop(oldest)
@@ -96,7 +101,7 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     const row = rows.get(session)
     if (!row) return
     rows.delete(session)
-    held -= weightOf(row)
+    held -= sizeOf(row)
   }
 
   function noteRevision(session: string, revision: number): void {
@@ -207,3 +212,15 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
 }
 
 const weightOf = (row: RegistryRow | undefined) => (row?.tools.length ?? 0) + 1
+
+const sizeOf = once(({ tools }: RegistryRow): number =>
+  tools
+    .flatMap(({ description, parameters, input_schema }) => [description, parameters, input_schema])
+    .reduce<number>((sum, one) => sum + lengthOf(one), OVERHEAD * (tools.length + 1)),
+)
+/** Sessions share the lists of their servers: mostly it is known. */
+const lengthOfSchema = once((schema: object) => JSON.stringify(schema).length)
+const lengthOf = (value: unknown): number =>
+  typeof value === 'string' ? value.length : isRecord(value) ? lengthOfSchema(value) : 0
+/** Of a tool beside its schemas and its description */
+const OVERHEAD = 500
