@@ -4,7 +4,13 @@
  */
 import { once } from '../chat/once.ts'
 
-const bytesOf = once((value: object) => Buffer.from(JSON.stringify(value)))
+/** In memory of their own: a piece of Node's pool keeps all of its 8 kB for as long as it is kept itself. */
+const bytesOf = once((value: object) => {
+  const text = JSON.stringify(value)
+  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text))
+  bytes.write(text)
+  return bytes
+})
 
 const isFrozen = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && Object.isFrozen(value)

@@ -60,8 +60,8 @@ export interface Wire {
   tap: Tap
   stdio: StdioTransport | null
   http: StreamableHTTPClientTransport | null
-  /** The tool list that was asked for last */
-  listed(): Pages
+  /** The tool list that was asked for last, once: what was left out of it may be larger than all the rest */
+  takeListed(): Pages
 }
 
 /** The pages of a tool list, as they came. */
@@ -69,6 +69,8 @@ export interface Pages {
   entries: unknown[]
   count: number
 }
+
+const noPages = (): Pages => ({ entries: [], count: 0 })
 
 /** Of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
@@ -200,13 +202,13 @@ function createWire(
     () => tapped.size() > 0,
     () => client.getProtocolEra() === 'modern',
   )
-  let listed: Pages = { entries: [], count: 0 }
+  let listed = noPages()
   const tapped = tap(transport, {
     answersInResponse: http !== null,
     onResult: (request, result) => {
       if (request.method === 'tools/call') return parcel(result)
       if (request.method !== 'tools/list') return result
-      if (request.params?.cursor === undefined) listed = { entries: [], count: 0 }
+      if (request.params?.cursor === undefined) listed = noPages()
       return mendPage(result, listed)
     },
   })
@@ -220,7 +222,12 @@ function createWire(
     // The stream of the old SSE transport is the session: a new one would be a stranger to the server.
     if (error instanceof SseError) void client.close().catch(() => {})
   }
-  return { client, transport, tap: tapped, stdio, http, listed: () => listed }
+  const takeListed = (): Pages => {
+    const taken = listed
+    listed = noPages()
+    return taken
+  }
+  return { client, transport, tap: tapped, stdio, http, takeListed }
 }
 
 function createClient(context: ConnectionContext, versionNegotiation: VersionNegotiationOptions): Client {

@@ -325,7 +325,11 @@ function caches(db: Db) {
   return {
     async saveList(key, connector, list) {
       await db.query(
-        `insert into tool_list (key, connector_id, list)
+        `with gone as (
+           delete from tool_list t using connector c
+            where c.id = $2 and t.connector_id = c.id and t.key not in ($1, c.id || '@' || c.config_revision)
+         )
+         insert into tool_list (key, connector_id, list)
          select $1, id, $3::json from connector where id = $2
          on conflict (key) do update
            set list = excluded.list, connector_id = excluded.connector_id, updated_at = clock_timestamp()`,

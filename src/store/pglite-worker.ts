@@ -37,7 +37,7 @@ const SETTINGS = [
   'max_parallel_maintenance_workers=0',
   'io_method=sync',
   'shared_buffers=16MB',
-  // What is older than the last checkpoint is deleted, not kept to be written over (createLogKeeper).
+  // What is older than the last checkpoint is deleted, not kept to be written over (createUpkeep).
   'max_wal_size=64MB',
   'min_wal_size=32MB',
   // A statement's plan is made once, as a rule while the tables are still empty, and nothing gathers statistics
@@ -98,8 +98,9 @@ const MOST_PREPARED = 500
  * Queries by the extended protocol, each text parsed once and each execution one message: the library's own
  * `query` goes five times into the WebAssembly module, which takes longer than most of our statements.
  */
-function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void> } {
+function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree(): boolean } {
   const prepared = new Map<string, Prepared>()
+  let status = 'I'
 
   async function prepare(text: string): Promise<Prepared> {
     if (prepared.size >= MOST_PREPARED) await forget()
@@ -127,6 +128,8 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void> } {
 
   return {
     forget,
+    /** No transaction is open */
+    isFree: () => status === 'I',
     async ask(text, params) {
       const { name, fields, json } = prepared.get(text) ?? (await prepare(text))
       const { messages: answers } = await db.execProtocol(
@@ -139,6 +142,7 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void> } {
       )
       const rows: Row[] = []
       for (const answer of answers) {
+        if (answer instanceof messages.ReadyForQueryMessage) status = answer.status
         if (!(answer instanceof messages.DataRowMessage)) continue
         const row: Row = {}
         for (const [i, field] of fields.entries()) {
@@ -178,27 +182,77 @@ async function answer(
   }
 }
 
-/** Statements between two looks at the log, which cost less than one statement */
+/** Statements between two looks, each of which costs less than one statement */
 const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
+/** Without a statement for so long: whoever asks next has most likely not begun yet */
+const QUIET_MS = 300
+/** Longest that such a moment is waited for */
+const PATIENCE_MS = 600_000
 
 /**
- * Standing alone, PostgreSQL makes no checkpoint by itself: its write-ahead log would grow for as long as the process
- * lives, and after a kill the next start would go through all of it.
+ * How long the log is, and the table that needs a vacuum most: for its dead rows, counted much as a server's autovacuum
+ * does, or for rows that are 200 million transactions old: at two billion PostgreSQL takes no more writes. What is counted
+ * is lost when a process ends, so that each vacuums all tables once.
  */
-function createLogKeeper(db: PGlite): () => Promise<void> {
+const LOOK = `
+  select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes, (
+    select oid::regclass::text from pg_class
+     where relkind in ('r', 't') and (
+       pg_stat_get_dead_tuples(oid) > 1000 + pg_stat_get_live_tuples(oid) / 10
+       or age(relfrozenxid) > 200000000
+       or relkind = 'r' and relnamespace = 'public'::regnamespace
+          and pg_stat_get_vacuum_count(oid) = 0 and pg_relation_size(oid) > 0
+     )
+     order by pg_stat_get_dead_tuples(oid) desc limit 1
+  ) as worn from pg_control_checkpoint()`
+/** What a vacuum notes of a table while it is small would be planned for ever: see SETTINGS. */
+const FORGET_SIZES = `
+  select pg_clear_relation_stats('public', relname::text) from pg_class
+   where relnamespace = 'public'::regnamespace
+     and (oid = $1::regclass or oid in (select indexrelid from pg_index where indrelid = $1::regclass))`
+
+/**
+ * What PostgreSQL does not do standing alone. Without checkpoints its write-ahead log would grow for as long as the
+ * process lives, and after a kill the next start would go through all of it. Without vacuums the room of deleted rows
+ * would never be used again.
+ */
+function createUpkeep(db: PGlite, isFree: () => boolean, inLine: (work: () => Promise<void>) => void) {
   let count = 0
-  return async () => {
-    if (++count % LOOK_EVERY !== 0) return
-    try {
-      const { rows } = await db.query<{ bytes: number }>(
-        'select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes from pg_control_checkpoint()',
-      )
-      if ((rows[0]?.bytes ?? 0) > MOST_LOG) await db.exec('checkpoint')
-    } catch {
-      // Within a transaction that has failed, or closed meanwhile: the next look is soon.
-    }
+  let worn: string | null = null
+  let wornAt = 0
+  let quiet: NodeJS.Timeout | undefined
+
+  async function look(): Promise<void> {
+    const { rows } = await db.query<{ bytes: number; worn: string | null }>(LOOK)
+    if ((rows[0]?.bytes ?? 0) > MOST_LOG) await db.exec('checkpoint')
+    if (worn === null) wornAt = performance.now()
+    worn = rows[0]?.worn ?? null
   }
+
+  async function vacuum(): Promise<void> {
+    // Inside a transaction it would fail, and the transaction with it.
+    if (worn === null || !isFree()) return
+    const table = worn
+    worn = null
+    await db.exec(`vacuum ${table}`)
+    await db.query(FORGET_SIZES, [table])
+    await look()
+  }
+
+  /** Once its caller has its answer: one that comes meanwhile waits. */
+  async function after(due: () => Promise<void>): Promise<void> {
+    clearTimeout(quiet)
+    // Within a transaction that has failed, on a full disk, or closed meanwhile: the next look is soon.
+    await due().catch(() => {})
+    if (worn !== null) quiet = setTimeout(() => inLine(() => after(vacuum)), QUIET_MS)
+  }
+
+  return () =>
+    after(async () => {
+      if (++count % LOOK_EVERY === 0) await look()
+      if (worn !== null && performance.now() - wornAt > PATIENCE_MS) await vacuum()
+    })
 }
 
 async function serve(port: MessagePort, data: WorkerData): Promise<void> {
@@ -206,14 +260,14 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   try {
     const db = await open(data)
     const asking = createAsking(db)
-    const keepLogShort = createLogKeeper(db)
     // One after the other: a statement is prepared and executed in two messages.
     let last = Promise.resolve()
+    const inLine = (work: () => Promise<void>) => {
+      last = last.then(work)
+    }
+    const keepUp = createUpkeep(db, asking.isFree, inLine)
     port.on('message', (question: Question) => {
-      last = last
-        .then(() => answer(db, asking, question))
-        .then(report)
-        .then(keepLogShort)
+      inLine(() => answer(db, asking, question).then(report).then(keepUp))
     })
     report({ ready: true })
   } catch (err) {

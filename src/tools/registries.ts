@@ -5,6 +5,8 @@
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
 import type { ToolsDelta } from '../chat/event.ts'
+import { isRecord } from '../chat/json.ts'
+import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
 import type { NextRegistry } from './registry.ts'
@@ -64,8 +66,11 @@ export interface RegistriesDeps {
   log: Logger
 }
 
-/** Tools in all cached registries together: each holds its schemas. */
-const MOST_CACHED = 20_000
+/**
+ * Characters of JSON, all cached registries together, as if none shared its schemas with others: about as many bytes of
+ * memory, and half as many again for what was declared of them.
+ */
+const MOST_CACHED = 64 << 20
 /** Sessions whose newest revision is known by number. */
 const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
@@ -75,7 +80,7 @@ const MOST_TRIES = 10
 export class Overtaken extends BatonError {}
 
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
-  const rows = new BoundedMap<RegistryRow>(MOST_CACHED, weightOf)
+  const rows = new BoundedMap<RegistryRow>(MOST_CACHED, sizeOf)
   const newest = new BoundedMap<number>(MOST_NOTED)
 
   function keep(row: RegistryRow): RegistryRow {
@@ -190,3 +195,15 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
 }
 
 const weightOf = (row: RegistryRow | undefined) => (row?.tools.length ?? 0) + 1
+
+const sizeOf = once(({ tools }: RegistryRow): number =>
+  tools
+    .flatMap(({ description, parameters, input_schema }) => [description, parameters, input_schema])
+    .reduce<number>((sum, one) => sum + lengthOf(one), OVERHEAD * (tools.length + 1)),
+)
+/** Sessions share the lists of their servers: mostly it is known. */
+const lengthOfSchema = once((schema: object) => JSON.stringify(schema).length)
+const lengthOf = (value: unknown): number =>
+  typeof value === 'string' ? value.length : isRecord(value) ? lengthOfSchema(value) : 0
+/** Of a tool beside its schemas and its description */
+const OVERHEAD = 500

@@ -256,11 +256,21 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       'key order of a schema stays',
     )
     const unpinned = await store.connectors.get(scope, one.id)
+    if (!unpinned) return t.fail('it is gone')
+    await store.connectors.update(scope, unpinned, { url: 'https://mcp.test/2' })
+    await store.connectors.saveList(`${one.id}@2`, one.id, list)
+    t.equal(await store.connectors.loadList(key), null, 'a revision that is no more leaves none')
+    await store.connectors.saveList(key, one.id, list)
+    t.strictSame(
+      await store.connectors.loadList(`${one.id}@2`),
+      list,
+      'nor does a late word of it cost the present one',
+    )
     await new Promise((resolve) => setTimeout(resolve, 2))
     await store.connectors.pin(one.id, 'x', 'h1', { v: 1 }, 'first seen')
     const pinned = await store.connectors.get(scope, one.id)
-    t.ok((pinned?.updated_at ?? '') > (unpinned?.updated_at ?? ''), 'whoever binds it hears of an acceptance')
-    t.equal(pinned?.config_revision, unpinned?.config_revision, 'and keeps the connection')
+    t.ok((pinned?.updated_at ?? '') > unpinned.updated_at, 'whoever binds it hears of an acceptance')
+    t.equal(pinned?.config_revision, 2, 'and keeps the connection')
     await store.connectors.pin(one.id, 'a', 'h2', { v: 2 }, 'first seen')
     await store.connectors.pin(one.id, 'x', 'h3', { v: 3 }, 'ann')
     const news = await store.connectors.pinFirst(one.id, [

@@ -344,3 +344,28 @@ t.test('a server that is down leaves words behind, not the attempt that failed',
   t.equal(failure.deref(), undefined, 'its stack holds the client and the transport')
   t.match(mcp.status(spec.key), { state: 'down', error: /rig/ })
 })
+
+t.test('what is left out of a list goes, while its connection stays', async (t) => {
+  const rig = await startRig(t)
+  let page = 0
+  rig.on('tools/list', ({ reply }) => {
+    const inputSchema = { type: 'object', description: 'x'.repeat(1 << 20) }
+    reply({ tools: [1, 2, 3].map((n) => ({ name: `t${page}-${n}`, inputSchema })), nextCursor: `c${page++}` })
+  })
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  const held = async () => {
+    for (let i = 0; i < 3; i++) {
+      collect()
+      await sleep(10)
+    }
+    return process.memoryUsage().heapUsed
+  }
+  const mcp = door(t)
+  const before = await held()
+  const { left_out } = await list(mcp, specOf(rig))
+  t.equal(left_out.length, 96, 'each of a megabyte')
+  const grown = (await held()) - before
+  t.ok(grown < 40 << 20, `${grown} bytes`)
+  t.match(mcp.status(specOf(rig).key), { state: 'ready' })
+})

@@ -12,7 +12,7 @@ import type { Worker } from 'node:worker_threads'
 import t from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
-import { value, values } from '../../src/store/db.ts'
+import { type Queries, value, values } from '../../src/store/db.ts'
 import { openEmbedded } from '../../src/store/embedded.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
@@ -108,6 +108,50 @@ t.test('the write-ahead log stays short, however much is written', async (t) => 
   t.ok(bytes < 150 << 20, `${bytes} bytes since the last checkpoint`)
   const sizes = readdirSync(join(folder, 'log/pg/pg_wal')).filter((name) => /^[0-9A-F]{24}$/.test(name))
   t.ok(sizes.length < 16, `${sizes.length} files of 16 MB`)
+})
+
+t.test('the room of deleted rows is used again, and no transaction is cut for it', async (t) => {
+  const open = () => openEmbedded(join(folder, 'vacuum'), () => readTemplate(readMigrations()))
+  let db = await open()
+  t.teardown(() => db.close())
+  const fill = () =>
+    db.query(`insert into setting select 'name ' || n, repeat('x', 100) from generate_series(1, 10000) n`)
+  const empty = () => db.query(`delete from setting where name like 'name %'`)
+  const size = async () => (await value<number>(db, `select pg_relation_size('setting')::float8`)) ?? 0
+  // It is asked once in a hundred statements what there is to do.
+  const much = async (queries: Pick<Queries, 'query'>) => {
+    for (let i = 0; i < 100; i++) await queries.query('select 1')
+    await sleep(400)
+  }
+  const vacuums = async (count: number) => {
+    const text = `select pg_stat_get_vacuum_count('setting'::regclass)::int`
+    for (let tries = 0; ((await value<number>(db, text)) ?? 0) < count && tries < 20; tries++) await much(db)
+  }
+  await fill()
+  const full = await size()
+  await empty()
+  await db.close()
+
+  db = await open()
+  await db.transaction(async (queries) => {
+    await queries.query(`insert into setting values ('kept', '')`)
+    await much(queries)
+  })
+  await vacuums(1)
+  await fill()
+  t.ok((await size()) < full * 1.1, `${await size()} bytes after ${full}: what another process has left`)
+  await empty()
+  // PostgreSQL writes down once a second what was deleted.
+  await sleep(1_100)
+  await vacuums(2)
+  await fill()
+  t.ok((await size()) < full * 1.1, `${await size()} bytes after ${full}: its own`)
+  t.equal(await value(db, `select count(*)::int from setting where name = 'kept'`), 1)
+  const known = await value(
+    db,
+    `select max(reltuples) from pg_class where relname in ('setting', 'setting_pkey')`,
+  )
+  t.equal(known, -1, 'plans are made as if nothing was known')
 })
 
 t.test('a data folder that is no database is refused in words', async (t) => {

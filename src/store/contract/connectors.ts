@@ -148,7 +148,7 @@ export interface Connectors {
   switchTool(session: string, connector: string, tool: string, isOn: boolean): Promise<void>
   /** Sessions that bind a connector, newest use first. */
   sessionsOf(connector: string, limit: number): Promise<string[]>
-  /** Last known tool list of a connection key, so that a cold start has one. */
+  /** Last known tool list of a connection key, so that a cold start has one; those of former revisions go with the next. */
   saveList(key: string, connector: string, list: unknown): Promise<void>
   loadList(key: string): Promise<unknown>
   /** Keeps definitions that are met for the first time, an accepted one stays; answers with the tools that were new. */
