@@ -13,7 +13,7 @@ import { BatonError } from './errors.ts'
 import { readAnswer } from './llm/answer.ts'
 import { bodyBytes } from './llm/body.ts'
 import { Exchange, LlmStale, type ResponseHead } from './llm/exchange.ts'
-import { createModels, type ModelsCaller } from './llm/models.ts'
+import { createModels, type ModelLists, type ModelsCaller } from './llm/models.ts'
 import { createRetry, type Retry } from './llm/retry.ts'
 import { scrubber } from './llm/scrub.ts'
 import { logEnd } from './log.ts'
@@ -69,8 +69,8 @@ export interface Llm {
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send. */
   preview(deployment: Deployment, request: ModelRequest): Preview
-  /** What is known of the model now; asked for in the background, so that no turn waits. */
-  reported(deployment: Deployment, caller: ModelsCaller, model: string): ReportedModel | undefined
+  /** What the provider reported of its models, as far as it is known now */
+  readonly models: ModelLists
   /** Destroys every connection; calls in flight fail with `draining`. */
   close(): Promise<void>
 }
@@ -330,7 +330,7 @@ export function createLlm(deps: LlmDeps): Llm {
       for (const name of Object.keys(request.options.headers)) if (name in shown) shown[name] = '***'
       return { method, url: urlOf(deployment, path).href, headers: shown, body, notes }
     },
-    reported: createModels(fetchModels, now),
+    models: createModels(fetchModels, now),
     close: async () => {
       if (!deps.dispatcher) await dispatcher.destroy()
     },

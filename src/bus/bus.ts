@@ -12,6 +12,11 @@ export interface BusEvent {
   type: string
   turn_id: string | null
   data: string
+  /**
+   * Its data as the session's alone, for what others than the owner say of a turn: logged in place of `data`, and of no
+   * turn, where the log does not know the turn, or its end. Nothing of a turn stands before its first event or after its last.
+   */
+  alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */
   once?: string
   /**

@@ -91,7 +91,8 @@ class Log {
     return formatCursor(this.tag, { generation: this.generation, id: `${this.lastMs}-${n}` })
   }
 
-  append(event: BusEvent): string {
+  append(given: BusEvent): string {
+    const event = this.#placed(given)
     const known = event.once === undefined ? undefined : this.once.get(event.once)
     if (known) return known.cursor
     if (this.#isStale(event)) return this.cursor()
@@ -106,6 +107,11 @@ class Log {
     if (event.once !== undefined) this.once.set(event.once, { n, cursor: logged.cursor })
     if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
     return logged.cursor
+  }
+
+  #placed(event: BusEvent): BusEvent {
+    if (event.alone === undefined || this.turns.get(event.turn_id ?? '')?.end === null) return event
+    return { ...event, turn_id: null, data: event.alone }
   }
 
   #isStale({ epoch, turn_id, type }: BusEvent): boolean {

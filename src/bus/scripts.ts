@@ -54,7 +54,7 @@ const IS_TERMINAL = TERMINAL.map((type) => `kind == '${type}'`).join(' or ')
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
  * idle ms, writer, number; then of each session: channel, past (1: events were given up, 2: these may have been
- * said before, else 0), count of events, and type, turn, data, once, epoch of each event. Answers
+ * said before, else 0), count of events, and type, turn, data, once, epoch, alone of each event. Answers
  * `<generation> <id> <id> …` for each session, or `ERR <words>`. Publishes lines: generation, id before (`-` after a
  * log that was lost, `!` where readers would miss events or hear some twice), and id, type, turn, data of each event.
  */
@@ -116,6 +116,11 @@ local function isStale(s, kind, turn, epoch)
   return false
 end
 
+local function goesOn(s, turn)
+  local m = redis.call('HMGET', s.meta, 'f:' .. turn, 'e:' .. turn)
+  return m[1] and not m[2]
+end
+
 local function append(log, meta, at)
   local s = open(log, meta, writer)
   if s.repeated then
@@ -130,9 +135,10 @@ local function append(log, meta, at)
   end
   local ms, n = split(s.last)
   local ids, said = { s.gen }, { s.gen, prev }
-  for i = at + 3, at + 5 * tonumber(ARGV[at + 2]), 5 do
+  for i = at + 3, at + 6 * tonumber(ARGV[at + 2]), 6 do
     local kind, turn, data, once = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-    local epoch = tonumber(ARGV[i + 4])
+    local epoch, alone = tonumber(ARGV[i + 4]), ARGV[i + 5]
+    if alone ~= '' and not goesOn(s, turn) then turn, data = '', alone end
     local id = once ~= '' and redis.call('HGET', meta, 'o:' .. once)
     if not id and epoch and isStale(s, kind, turn, epoch) then id = s.last end
     if not id then
@@ -164,7 +170,7 @@ for i = 1, #KEYS, 2 do
   local ok, answer = pcall(append, KEYS[i], KEYS[i + 1], at)
   if not ok then answer = 'ERR ' .. tostring(type(answer) == 'table' and answer.err or answer) end
   answers[#answers + 1] = answer
-  at = at + 3 + 5 * tonumber(ARGV[at + 2])
+  at = at + 3 + 6 * tonumber(ARGV[at + 2])
 end
 return answers
 `)
@@ -276,8 +282,8 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
         keys.push(...keysOf(session))
         const isRepeated = again || events.some((event) => event.again)
         args.push(channel(session), reset ? 1 : isRepeated ? 2 : 0, events.length)
-        for (const { type, turn_id, data, once, epoch } of events) {
-          args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '')
+        for (const { type, turn_id, data, once, epoch, alone } of events) {
+          args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '', alone ?? '')
         }
       }
       const answers = (await link.run(APPEND, keys, args)) as string[]

@@ -12,8 +12,12 @@ export interface ModelsCaller {
   facts: CredentialFacts
   secret(): Promise<CredentialSecret>
 }
-/** From what is known now; asks in the background where that is nothing or too old. */
-type Reported = (deployment: Deployment, caller: ModelsCaller, model: string) => ReportedModel | undefined
+export interface ModelLists {
+  /** What is known of the model now */
+  known(deployment: Deployment, facts: CredentialFacts, model: string): ReportedModel | undefined
+  /** Asks in the background where nothing is known, or too long ago. */
+  ask(deployment: Deployment, caller: ModelsCaller): void
+}
 
 interface Entry {
   known: readonly ReportedModel[] | null
@@ -24,9 +28,14 @@ interface Entry {
 export function createModels(
   fetchList: (deployment: Deployment, caller: ModelsCaller) => Promise<ReportedModel[]>,
   now: () => number,
-): Reported {
+): ModelLists {
   const lists = new Map<string, Entry>()
-  const ask = (deployment: Deployment, caller: ModelsCaller, before: Entry | undefined): Entry => {
+  const keyOf = (deployment: Deployment, facts: CredentialFacts) => `${deployment.id} ${facts.id ?? ''}`
+
+  function ask(deployment: Deployment, caller: ModelsCaller): void {
+    const key = keyOf(deployment, caller.facts)
+    const before = lists.get(key)
+    if (!deployment.models || (before && before.until > now())) return
     const entry: Entry = { known: before?.known ?? null, until: Number.POSITIVE_INFINITY }
     fetchList(deployment, caller).then(
       (models) => {
@@ -37,19 +46,14 @@ export function createModels(
         entry.until = now() + FAILED_MS
       },
     )
-    return entry
-  }
-  const entryFor = (deployment: Deployment, caller: ModelsCaller): Entry => {
-    const key = `${deployment.id} ${caller.facts.id ?? ''}`
-    const before = lists.get(key)
-    if (before && before.until > now()) return before
-    const entry = ask(deployment, caller, before)
     lists.delete(key)
     lists.set(key, entry)
     const [oldest] = lists.keys()
     if (lists.size > MOST_LISTS && oldest !== undefined) lists.delete(oldest)
-    return entry
   }
-  return (deployment, caller, model) =>
-    deployment.models && entryFor(deployment, caller).known?.find(({ id }) => id === model)
+  return {
+    ask,
+    known: (deployment, facts, model) =>
+      lists.get(keyOf(deployment, facts))?.known?.find(({ id }) => id === model),
+  }
 }

@@ -37,7 +37,7 @@ export async function shapeResult(
   execId: string,
   canInspect: boolean,
 ): Promise<ShapedResult> {
-  const { texts, media, structured } = sorted(raw)
+  const { content, texts, media, structured } = fitted(raw)
   const text = texts.map((one) => one.text).join('\n\n')
   const json = structured === undefined ? null : JSON.stringify(structured)
   // Servers repeat what is structured as text; one of them is enough (MCP, tools: structured content).
@@ -52,11 +52,11 @@ export async function shapeResult(
   )
   const bytes = Buffer.byteLength(stored.output)
   const whole = both ? JSON.stringify(both) : isLongText ? text : isLongJson && isRepeated ? json : null
-  const shown = whole === null ? texts : [part(await abridged(whole, bytes, execId, canInspect))]
+  const shown = whole === null ? content : [part(await abridged(whole, bytes, execId, canInspect)), ...media]
   if (whole === null && isLongJson) shown.push(part(elsewhere(bytes, execId, canInspect)))
-  if (shown.length === 0 && json !== null) shown.push(part(json))
+  if (whole === null && texts.length === 0 && json !== null) shown.unshift(part(json))
   return {
-    content: [...shown, ...media],
+    content: shown,
     ...(structured === undefined || isLongJson ? {} : { structured }),
     ...(isLongText || isLongJson ? { spill: { exec_id: execId, bytes } } : {}),
     stored,
@@ -66,14 +66,27 @@ export async function shapeResult(
 
 const part = (text: string): TextPart => ({ type: 'text', text })
 
+interface Fitted {
+  /** In the server's order: a text may speak of the image above it */
+  content: ContentPart[]
+  texts: TextPart[]
+  media: MediaPart[]
+  structured: unknown
+}
+
 /** A result's texts and media within their limits, and its structure where that can be written down. */
-function sorted(raw: McpResult): { texts: TextPart[]; media: MediaPart[]; structured: unknown } {
-  const given = raw.content.map(fitMedia)
-  const texts = given.flatMap((one) => (one.type === 'text' ? [part(storableText(one.text))] : []))
-  const media = given.filter((one): one is MediaPart => one.type !== 'text')
+function fitted(raw: McpResult): Fitted {
+  const content = raw.content
+    .map(fitMedia)
+    .map((one) => (one.type === 'text' ? part(storableText(one.text)) : one))
   const isSound = isWithin(raw.structured, BEARABLE)
-  if (!isSound) texts.push(part(UNBEARABLE))
-  return { texts, media, structured: isSound ? (raw.structured ?? undefined) : undefined }
+  if (!isSound) content.push(part(UNBEARABLE))
+  return {
+    content,
+    texts: content.filter((one): one is TextPart => one.type === 'text'),
+    media: content.filter((one): one is MediaPart => one.type !== 'text'),
+    structured: isSound ? (raw.structured ?? undefined) : undefined,
+  }
 }
 
 const UNBEARABLE = `[The structured result is nested more than ${BEARABLE.depth} levels deep, or holds more than ${BEARABLE.values} values, and was left out]`

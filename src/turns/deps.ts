@@ -14,7 +14,7 @@ import type { ToolboxPolicy } from '../tools/toolbox.ts'
 export interface EngineDeps {
   store: Store
   bus: Bus
-  llm: Pick<Llm, 'stream' | 'preview' | 'reported'>
+  llm: Pick<Llm, 'stream' | 'preview' | 'models'>
   credentials: ChooseCredential
   tools: Omit<EngineTools, keyof SessionTools | 'close'>
   policy: Pick<ToolboxPolicy, 'limits' | 'needsApproval' | 'isRepeatable'>

@@ -10,7 +10,7 @@ import { recordDecision } from './approvals.ts'
 import { createCancel } from './cancel.ts'
 import { type Control, tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
-import { append, event, sayCreated } from './events.ts'
+import { event, sayCreated } from './events.ts'
 import { gathering } from './gather.ts'
 import { createHistories } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
@@ -144,7 +144,9 @@ export function createEngine(deps: EngineDeps): Engine {
     isDraining: owned.isDraining,
     async sayToolsChanged(session_id, delta, turn) {
       const id = owned.active.get(session_id)?.turn.id ?? turn
-      await append(bus, { event: event({ id, session_id }, null, { type: 'tools.changed', ...delta }) })
+      const word = event({ id, session_id }, null, { type: 'tools.changed', ...delta })
+      const alone = { alone: JSON.stringify({ ...word, turn_id: null }) }
+      await bus.append(session_id, [{ type: word.type, turn_id: id, data: JSON.stringify(word), ...alone }])
       await tell(bus, { op: 'revision', session_id, revision: delta.tools_revision })
     },
   }

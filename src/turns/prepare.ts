@@ -33,9 +33,9 @@ export interface Prepared {
   notes: string[]
 }
 
-/** The request of a turn's step, as the turn stands. */
+/** The request of a turn's step, as the turn stands. No turn waits for a list of models: the next steps have it. */
 export function prepareStep(run: Run, registry: RegistryRow): Prepared {
-  return prepare(run.deps, {
+  const prepared = prepare(run.deps, {
     session: run.active.session,
     provider: run.provider,
     model: run.model,
@@ -44,6 +44,8 @@ export function prepareStep(run: Run, registry: RegistryRow): Prepared {
     registry,
     followUp: run.index > 0,
   })
+  run.deps.llm.models.ask(prepared.deployment, run.credential)
+  return prepared
 }
 
 /** Throws invalid_request where no deployment serves the credential. */
@@ -54,7 +56,7 @@ export function prepare(
   const { session, credential, provider, model } = from
   const deployment = deps.deploymentFor(provider, credential)
   const options = deps.optionsFor(deployment)
-  const reported = deps.llm.reported(deployment, credential, model)
+  const reported = deps.llm.models.known(deployment, credential.facts, model)
   const capabilities = deployment.capabilities(model, reported)
   const overlay = deps.tools.overlay(from.registry, deployment)
   const head = capabilities.boundThinking

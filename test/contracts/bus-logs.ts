@@ -175,6 +175,46 @@ export function logContract(t: Test, bed: BusBed): void {
     )
   })
 
+  t.test(
+    'what others say of a turn is of the session alone before its first event and after its last',
+    async (t) => {
+      const bus = await bed.open(t)
+      const mine = start(t, bus, { turn: TURN })
+      const change = (text: string): BusEvent => ({
+        ...event('tools.changed', text),
+        alone: event('tools.changed', `${text} alone`, null).data,
+      })
+      await bus.append(SESSION, [change('early')])
+      await bus.append(SESSION, [event('turn.created'), change('within')])
+      await bus.append(SESSION, [event('turn.completed'), change('late')])
+      const all = eventsOf(await readAll(bus)).map(({ type, turn_id, data }) => [
+        type,
+        turn_id,
+        JSON.parse(data).text,
+      ])
+      t.same(all, [
+        ['tools.changed', null, 'early alone'],
+        ['turn.created', TURN, ''],
+        ['tools.changed', TURN, 'within'],
+        ['turn.completed', TURN, ''],
+        ['tools.changed', null, 'late alone'],
+      ])
+      await mine.ended
+      const own = ['turn.created', 'tools.changed', 'turn.completed']
+      t.same(
+        eventsOf(mine.items).map(({ type }) => type),
+        own,
+        'live',
+      )
+      const again = await readAll(bus, { turn: TURN, begun: true })
+      t.same(
+        eventsOf(again).map(({ type }) => type),
+        own,
+        'and from its first event, without a gap',
+      )
+    },
+  )
+
   t.test('a repeat under a known key is dropped and answered with the first one’s cursor', async (t) => {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)

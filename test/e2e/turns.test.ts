@@ -1,4 +1,5 @@
 /** Turns from the outside (api.md section 4): how they answer, what they leave behind, how they end. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { gate } from '../emulators/http.ts'
 import { calls } from '../emulators/scene.ts'
@@ -38,6 +39,14 @@ async function answers(t: Test, world: World) {
     },
   })
   const ADD = 'think\nsay one moment\ncall kit__add with {"a": 1, "b": 2}'
+
+  await t.test('/render sends nothing, a provider that was never asked for anything included', async (t) => {
+    for (const path of PATH_NAMES) {
+      await api.post(`/v1/sessions/${await world.session(path)}/render`, { input: 'hi' })
+    }
+    await sleep(100)
+    for (const [vendor, { requests }] of Object.entries(world.emulators)) t.strictSame(requests, [], vendor)
+  })
 
   for (const path of PATH_NAMES) {
     await t.test(`streamed, by default: ${path}`, async (t) => {

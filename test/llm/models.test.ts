@@ -18,11 +18,14 @@ t.test('lists of models', async (t) => {
     )
     let time = 0
     const { llm } = bench(t, server.url, { now: () => time })
-    const known = (id: string) => llm.reported(vendor, { ...caller, facts: { id } }, 'one')
+    const known = (id: string) => {
+      llm.models.ask(vendor, { ...caller, facts: { id } })
+      return llm.models.known(vendor, { id }, 'one')
+    }
     t.equal(known('cred_1'), undefined, 'unknown at first, and nobody waits')
     await until(() => known('cred_1') !== undefined)
     t.same(known('cred_1'), list[0])
-    t.equal(llm.reported(vendor, caller, 'three'), undefined)
+    t.equal(llm.models.known(vendor, caller.facts, 'three'), undefined)
     t.equal(server.requests.length, 1)
     t.match(server.requests[0], {
       method: 'GET',
@@ -45,7 +48,10 @@ t.test('lists of models', async (t) => {
     )
     let time = 0
     const { llm } = bench(t, server.url, { now: () => time })
-    const known = () => llm.reported(vendor, caller, 'one')
+    const known = () => {
+      llm.models.ask(vendor, caller)
+      return llm.models.known(vendor, caller.facts, 'one')
+    }
     for (let count = 0; count < 50; count++) {
       t.equal(known(), undefined)
       await sleep(1)
@@ -62,6 +68,7 @@ t.test('lists of models', async (t) => {
   t.test('are empty for a vendor without one', async (t) => {
     const { models: _, ...without } = vendor
     const { llm } = bench(t, 'http://127.0.0.1:1')
-    t.equal(llm.reported(without, caller, 'one'), undefined)
+    llm.models.ask(without, caller)
+    t.equal(llm.models.known(without, caller.facts, 'one'), undefined)
   })
 })

@@ -267,13 +267,13 @@ t.test('media pass whole within their limits, and are named where they do not', 
     image('image/png', 6 * 1024 * 1024),
     image('image/png', 10, 'PHN2Zy8'),
   ])
-  t.strictSame(content.at(-1), { ...fine, media_type: 'image/png' }, 'as what it is')
+  t.strictSame(content[1], { ...fine, media_type: 'image/png' }, 'as what it is, in its place')
   t.match(content, [
     text('see'),
+    { type: 'image' },
     { text: /image\/tiff.*not passed on/ },
     { text: /bytes is more than/ },
     { text: /image\/png.*something else/ },
-    { type: 'image' },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)
   t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)

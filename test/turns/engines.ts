@@ -44,7 +44,7 @@ export function pieces(
         signal.throwIfAborted()
         answer.forEach(take)
       },
-      reported: () => undefined,
+      models: { known: () => undefined, ask: () => {} },
     },
     credentials: { environment: ['acme'], resolve: async () => credential },
     tools: {

@@ -12,7 +12,7 @@ t.test('a declared name is known behind a namespace that the model made up', asy
   const deps = {
     deploymentFor: () => deployment,
     optionsFor: () => ({}),
-    llm: { reported: () => undefined },
+    llm: { models: { known: () => undefined, ask: () => {} } },
     tools: {
       overlay: () => ({
         tools: [],
