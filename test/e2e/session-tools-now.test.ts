@@ -3,10 +3,10 @@
  * starts anew with them, and a running call goes with its server, on each of the six paths.
  */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
 import { calls, type Scene, text } from '../emulators/scene.ts'
+import { gate } from '../waiting.ts'
 import { ofType, outline, typesOf } from './client.ts'
-import { eventually, everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
+import { everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
@@ -258,7 +258,7 @@ async function duringTools(t: Test, world: World) {
         const session = await world.session(path, { connectors: [name, going.name] })
         const stream = await api.turn(session, `call ${name}__quick with {}\ncall ${going.name}__nap with {}`)
         await stream.until('tool_execution.completed')
-        await eventually(() => going.server.count('nap') === 1)
+        await going.server.called('nap')
         const gone = await api.delete(`/v1/sessions/${session}/connectors/${going.name}?apply=now`)
         t.match(gone, {
           removed: [`${going.name}.nap`],

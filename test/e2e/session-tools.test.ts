@@ -5,8 +5,9 @@
 import t, { type Test } from 'tap'
 import { SERVER_WAIT_MS } from '../../src/turns/run.ts'
 import { calls } from '../emulators/scene.ts'
+import { eventually } from '../waiting.ts'
 import { type Json, ofType, typesOf } from './client.ts'
-import { declaredIn, eventually, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
+import { declaredIn, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
 import { type TestTool, textResult } from './tool-server.ts'
 
 /** What the newest request on a path declares, built-ins aside. */

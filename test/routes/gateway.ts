@@ -287,6 +287,8 @@ export interface Gateway {
   drain: { now: boolean }
   /** Injects, and holds the answer against the document. */
   call(method: string, url: string, body?: unknown, headers?: Record<string, string>): Promise<Answer>
+  /** Calls with this key. */
+  as(key: string): (method: string, url: string, body?: unknown) => Promise<Answer>
   close(): Promise<void>
 }
 export interface Answer {
@@ -362,6 +364,20 @@ export async function gateway(
   })
   await app.ready()
   let conforms: ReturnType<typeof documented> | undefined
+  const call: Gateway['call'] = async (method, url, body, headers = {}) => {
+    const answer = await app.inject({
+      method: method as 'GET',
+      url,
+      headers: { ...LOCAL, ...headers },
+      ...(body === undefined ? {} : { payload: body as object }),
+    })
+    const isJson =
+      method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
+    const parsed = isJson ? answer.json() : undefined
+    conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
+    conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
+    return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
+  }
   return {
     app,
     auth,
@@ -371,20 +387,8 @@ export async function gateway(
     turns,
     tools,
     drain,
-    async call(method, url, body, headers = {}) {
-      const answer = await app.inject({
-        method: method as 'GET',
-        url,
-        headers: { ...LOCAL, ...headers },
-        ...(body === undefined ? {} : { payload: body as object }),
-      })
-      const isJson =
-        method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
-      const parsed = isJson ? answer.json() : undefined
-      conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
-      conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
-      return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
-    },
+    call,
+    as: (key) => (method, url, body) => call(method, url, body, bearer(key)),
     async close() {
       await app.close()
       await logins.close()
@@ -394,3 +398,4 @@ export async function gateway(
 }
 
 const LOCAL = { host: 'localhost:8787' }
+export const bearer = (key: string) => ({ authorization: `Bearer ${key}` })

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
+import { gate } from '../waiting.ts'
 import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test(
@@ -81,10 +82,7 @@ t.test('the last known list of a server that is away is there as unavailable', a
 t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
   const { create, add, heard } = setUp(t)
   const seed = create()
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   const session = sessionOf('ses_1')
   await seed.open(session, [])
   for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
@@ -102,10 +100,7 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   t.teardown(() => letGo())
   const fast = ['f1', 'f2'].map((name) => add(name, { tools: [tool('a')] }))
   for (const name of ['h1', 'h2', 'f3']) add(name, { tools: [tool('a')], ...(name === 'f3' ? {} : { when }) })
@@ -144,10 +139,7 @@ t.test('what servers have announced is taken over by the next turn, however slow
   for (const session of sessions) await tools.open(session, [one])
   const bindings = await store.connectors.bindings('ses_1')
   const put = store.registry.put
-  let letGo = () => {}
-  const isSlow = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: isSlow, open: letGo } = gate()
   store.registry.put = async (changes) => {
     await isSlow
     return put(changes)

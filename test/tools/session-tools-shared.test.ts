@@ -3,6 +3,7 @@ import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import { hashOf } from '../../src/tools/registry.ts'
+import { gate } from '../waiting.ts'
 import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
@@ -11,10 +12,7 @@ t.test('a refresh tells what became of the tools while it waited, whoever wrote 
   const session = sessionOf('ses_1')
   const all = ['fast', 'slow'].map((name) => add(name, { tools: [tool('a')] }))
   await tools.open(session, all)
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   servers.set('con_slow@1', { tools: [tool('a')], when })
   servers.set('con_fast@1', { tools: [tool('a'), tool('b')] })
   const refreshed = tools.refresh(session, 'next')
@@ -120,10 +118,7 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
   const session = sessionOf('ses_1')
   await create().open(session, [a, b])
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   servers.set('con_b@1', { tools: [tool('y')], when })
   const door = createDoor()
   for (const [key, answer] of servers) door.servers.set(key, answer)
@@ -323,10 +318,7 @@ t.test('what is accepted reaches a session that waited for something else', asyn
   announce('con_s@1')
   await heard((_, { changed }) => changed.includes('s.a'))
   const { grounds } = store.registry
-  let go = () => {}
-  const held = new Promise<void>((resolve) => {
-    go = resolve
-  })
+  const { opened: held, open: go } = gate()
   store.registry.grounds = async (known) => {
     if (known.some(({ session_id }) => session_id === busy.id)) await held
     return grounds(known)
