@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
+import { eventually } from '../waiting.ts'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
 import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
@@ -232,7 +233,7 @@ t.test('the stream of the old SSE transport is the session: without it a new one
   answer('tools/call', () => ({ content: [] }))
   await call(mcp, spec)
   cut()
-  while (mcp.status(spec.key).state === 'ready') await sleep(5)
+  await eventually(() => mcp.status(spec.key).state !== 'ready')
   await call(mcp, spec)
   t.equal(rig.count('initialize'), 2)
 })
