@@ -1,7 +1,7 @@
 /** The emulated services of OpenAI, driven by the official SDK, by scripts and by a login. */
 import OpenAI from 'openai'
 import t from 'tap'
-import { gate } from './http.ts'
+import { gate } from '../waiting.ts'
 import { type Body, CHATGPT, emulate, LOGIN, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { text } from './scene.ts'
 
