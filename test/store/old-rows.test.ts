@@ -5,7 +5,7 @@ import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import { EVERYONE } from '../../src/store/store.ts'
 import { LEASE } from '../contracts/store-rows.ts'
-import { emptyDatabase } from './empty.ts'
+import { emptyDatabase } from './in-memory.ts'
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
 const OLD_ROWS = `

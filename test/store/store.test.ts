@@ -1,18 +1,18 @@
 /** What the store does whatever is behind it, beside its contract (test/contracts/store.ts). */
-import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
-import { openEmbedded } from '../../src/store/embedded.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { rejection } from '../contracts/store-rows.ts'
+import { eventually } from '../waiting.ts'
+import { inMemory } from './in-memory.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
   const lines: unknown[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
-  const db = await openEmbedded(null)
+  const db = await inMemory()
   let isAway = false
   const cut: Db = {
     ...db,
@@ -26,7 +26,7 @@ t.test('a database that goes away is one line in the log, however many need it',
   t.equal(lines.length, 1)
   isAway = false
   await store.ready()
-  while (lines.length < 2) await sleep(100)
+  await eventually(() => lines.length === 2)
   t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
   await store.close()
   await rejection(store.ready())
