@@ -7,6 +7,7 @@ import { connectorSpec, openConnector } from '../src/credentials/connector-secre
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
+import { NONE } from './patterns.ts'
 import { gateway, vault } from './routes/gateway.ts'
 import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
@@ -55,7 +56,7 @@ t.test('of a configured server an owner sees neither the command line nor the qu
     name: 'notes',
     origin: 'config',
     command: null,
-    args: [],
+    args: NONE,
   })
   t.equal((await ann('GET', '/v1/connectors/con_config_search')).body.url, 'https://mcp.test/v1/mcp')
   const whole = { command: SETTING.command, args: SETTING.args }

@@ -6,6 +6,7 @@ import { makeDataDir } from '../../src/config/data-dir.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { SETTINGS } from '../../src/config/settings.ts'
 import { parseDuration } from '../../src/duration.ts'
+import { NONE } from '../patterns.ts'
 import { empty, folder, load, problems } from './loading.ts'
 
 const KEY = Buffer.alloc(32, 7).toString('base64')
@@ -36,7 +37,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
       gemini: 'https://generativelanguage.googleapis.com/v1beta',
       code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
     },
-    toolbox: { maxConcurrent: Infinity, tools: [], mcps: [], inspect: true },
+    toolbox: { maxConcurrent: Infinity, tools: NONE, mcps: NONE, inspect: true },
   })
   t.same(warnings, [])
   t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')

@@ -4,6 +4,7 @@
  */
 import t, { type Test } from 'tap'
 import { calls, type Scene, text } from '../emulators/scene.ts'
+import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { ofType, outline, typesOf } from './client.ts'
 import { everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
@@ -188,7 +189,7 @@ async function applyNow(t: Test, world: World) {
       apply: 'now',
     })
     t.match(same, {
-      changed: [],
+      changed: NONE,
       effective: { from: 'next_step' },
       restarted_turn_id: null,
       prompt_cache: 'kept',
@@ -290,7 +291,7 @@ async function duringTools(t: Test, world: World) {
     await stream.until('tool_execution.started')
     const off = { enabled: false, apply: 'now' }
     const path = `/v1/sessions/${session}/tools/${name}.slow`
-    t.match(await api.patch(path, off), { changed: [`${name}.slow`], removed: [], restarted_turn_id: null })
+    t.match(await api.patch(path, off), { changed: [`${name}.slow`], removed: NONE, restarted_turn_id: null })
     t.match(ofType(await stream.done, 'tool_execution.completed'), [{ outcome: 'cancelled' }])
     open()
 

@@ -1,5 +1,6 @@
 /** Event streams from the outside (api.md section 6): resuming, filtering, gaps, and that nothing is lost. */
 import t, { type Test } from 'tap'
+import { NONE } from '../patterns.ts'
 import { eventually, gate } from '../waiting.ts'
 import { type Frame, ofType, typesOf } from './client.ts'
 import { everyBackend, PATH_NAMES, type World } from './harness.ts'
@@ -157,8 +158,8 @@ async function sessionStreams(t: Test, world: World) {
       {
         data: {
           tools_revision: change.tools_revision,
-          added: [],
-          removed: [],
+          added: NONE,
+          removed: NONE,
           changed: ['kit.echo'],
           turn_id: null,
         },

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
+import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
 import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
@@ -23,7 +24,7 @@ for (const era of ['legacy', 'modern'] as const)
         protocol_version: era === 'legacy' ? '2025-11-25' : '2026-07-28',
       },
       tools: [TOOL],
-      left_out: [],
+      left_out: NONE,
       hash: /^[0-9a-f]{64}$/,
     })
     t.same(await call(mcp, spec), RAN)
@@ -120,7 +121,7 @@ t.test('a server without tools is asked for none', async (t) => {
     reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo: { name: 'bare', version: '0' } }),
   )
   t.match(await list(door(t), specOf(rig)), {
-    tools: [],
+    tools: NONE,
     server: { name: 'bare', protocol_version: '2025-03-26' },
   })
   t.equal(rig.count('tools/list'), 0)

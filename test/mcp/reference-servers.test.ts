@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import type { ContentPart } from '../../src/chat/message.ts'
 import type { Mcp, McpServerSpec } from '../../src/mcp/contract.ts'
+import { NONE } from '../patterns.ts'
 import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
 import { call, door, fails, list } from './door.ts'
@@ -102,7 +103,7 @@ t.test('server-memory keeps what it is told', async (t) => {
   const entity = { name: 'Baton', entityType: 'gateway', observations: ['hands over'] }
   t.equal((await call(mcp, spec, 'create_entities', { entities: [entity] })).is_error, false)
   await mcp.close()
-  t.match(await call(door(t), spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
+  t.match(await call(door(t), spec, 'read_graph'), { structured: { entities: [entity], relations: NONE } })
 })
 
 async function listening(port: number): Promise<void> {

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
@@ -38,7 +39,7 @@ t.test(
     const session = sessionOf('ses_1')
     await tools.open(session, [])
     const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
-    t.match(await tools.bind(session, 's', 'next', null), { added: [], prompt_cache: 'kept' })
+    t.match(await tools.bind(session, 's', 'next', null), { added: NONE, prompt_cache: 'kept' })
     servers.set(`${one.id}@1`, { tools: [tool('a')] })
     await heard((_, { added }) => added.includes('s.a'))
     t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
@@ -114,7 +115,7 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
   letGo()
   for (const name of ['h1', 'h2']) {
     const answer = await hung.shift()
-    t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
+    t.match(answer, { added: [`${name}.a`], removed: NONE, changed: NONE }, 'what others changed is not told')
   }
 })
 

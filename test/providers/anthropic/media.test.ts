@@ -5,6 +5,7 @@ import type { ContentPart, MessageInput, Part } from '../../../src/chat/message.
 import { repair } from '../../../src/chat/repair.ts'
 import { refusalOf } from '../../emulators/anthropic.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
+import { NONE } from '../../patterns.ts'
 import { answered, called, render, results, returned, said } from './exchange.ts'
 
 /** The beginnings of files of a size; the JPEG's frame stands behind a segment, a fill byte and a table. */
@@ -136,13 +137,13 @@ t.test('of too many images the oldest give way, and the rest stay where they are
     const { body, notes } = rendered
     return { left: JSON.stringify(body.messages).match(/"type":"image"/g)?.length, notes, body }
   }
-  t.match(sent(100, 'claude-haiku-4-5'), { left: 100, notes: [] })
+  t.match(sent(100, 'claude-haiku-4-5'), { left: 100, notes: NONE })
   const over = sent(101, 'claude-haiku-4-5')
   t.match(over, { left: 76, notes: [/oldest 25 images/] })
   t.equal(sent(125, 'claude-haiku-4-5').left, 100)
   t.match(over.body.messages[2]?.content, [{ content: [{ type: 'text' }] }])
   t.match(over.body.messages.at(-1)?.content, [{ content: [{ type: 'image' }] }])
-  t.match(sent(101, 'claude-opus-5'), { left: 101, notes: [] })
+  t.match(sent(101, 'claude-opus-5'), { left: 101, notes: NONE })
 })
 
 t.test('an image of too many pixels or bytes is named', async (t) => {
