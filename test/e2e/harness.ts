@@ -175,7 +175,7 @@ async function inProcessOfItsOwn(t: Test, folder: string, env: Record<string, st
 /** E2E_LOG=debug shows what the gateway says. */
 const silent = pino({ level: process.env.E2E_LOG ?? 'silent' }, pino.destination(2))
 
-export const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
+const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
   BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
   BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
   BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,

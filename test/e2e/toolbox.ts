@@ -1,6 +1,7 @@
 /** What the tests of the operator's rules share: a log that remembers, servers, sessions' tools. */
 import { pino } from 'pino'
 import type { Test } from 'tap'
+import type { LogLine } from '../gateway-process.ts'
 import { ON_SERVERS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
@@ -10,15 +11,9 @@ import { startToolServer, type TestTool, type ToolServer } from './tool-server.t
 /** What does not depend on the store runs on the one that opens sooner. */
 export const BACKEND = ON_SERVERS.skip ? 'embedded' : 'servers'
 
-interface Line {
-  level: number
-  msg: string
-  [field: string]: unknown
-}
-
 /** A log that remembers its lines. */
 export function recorder() {
-  const lines: Line[] = []
+  const lines: LogLine[] = []
   let raw = ''
   const log = pino(
     { level: 'trace', base: null },
@@ -30,7 +25,7 @@ export function recorder() {
     },
   )
   /** The line, once it was written. */
-  const until = (words: string): Promise<Line> => eventually(() => lines.find(({ msg }) => msg === words))
+  const until = (words: string): Promise<LogLine> => eventually(() => lines.find(({ msg }) => msg === words))
   return { log, lines, until, text: () => raw }
 }
 

@@ -27,7 +27,7 @@ export interface OpenAiLoginOptions {
   anyPort?: boolean
 }
 
-export const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
 export const ACCOUNT = '0d1f2e3c-5b6a-4978-8f90-a1b2c3d4e5f6'
 const REDIRECT = /^http:\/\/localhost:(1455|1457)\/auth\/callback$/
 const ANY_PORT = /^http:\/\/localhost:\d+\/auth\/callback$/

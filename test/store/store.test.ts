@@ -1,4 +1,5 @@
 /** What the store does whatever is behind it, beside its contract (test/contracts/store.ts). */
+import { mock } from 'node:test'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
@@ -6,7 +7,6 @@ import { createExecutions } from '../../src/store/executions.ts'
 import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { rejection } from '../contracts/store-rows.ts'
-import { eventually } from '../waiting.ts'
 import { inMemory } from './in-memory.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
@@ -25,8 +25,10 @@ t.test('a database that goes away is one line in the log, however many need it',
   t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
   t.equal(lines.length, 1)
   isAway = false
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
   await store.ready()
-  await eventually(() => lines.length === 2)
+  mock.timers.tick(5_000)
   t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
   await store.close()
   await rejection(store.ready())

@@ -63,7 +63,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   // Whichever comes first, one that cannot be read is ahead.
   broken.push(await leave('broken'))
   isBroken = true
-  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
   let scans = 0
   const unannounced: Store['turns']['unannounced'] = (...given) => {
@@ -135,7 +135,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
   const fresh = await broken()
   isBroken = true
-  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
   let scans = 0
   const unannounced: Store['turns']['unannounced'] = (...given) => {
