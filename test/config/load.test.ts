@@ -222,7 +222,7 @@ t.test('what is wrong by itself hides nothing that does not fit together', async
   )
 })
 
-t.test('values that a setting does not take', async (t) => {
+t.test('a value that its setting does not take is a problem with its reason', async (t) => {
   const twice = `a:${KEY},a:${KEY}`
   const cases: [string, string, RegExp][] = [
     ['BATON_ENCRYPTION_KEYS', twice, /'a' is used twice/],
@@ -281,7 +281,7 @@ t.test('unknown variables of ours are warnings, those of others nothing', async 
   t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
 })
 
-t.test('the file', async (t) => {
+t.test('a file is a map of settings; broken, aliased or missing it is a problem', async (t) => {
   const dir = folder('port: 1234')
   t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
   t.equal(load({}, '').config.port, 8787, 'an empty file is fine')

@@ -102,7 +102,7 @@ t.test('the official SDK reads what it answers', async (t) => {
     t.equal((await sdk.responses.create({ model: 'gpt-5.6-sol', input: 'again' })).output_text, 'again')
   })
 
-  await t.test('models', async (t) => {
+  await t.test('the list of models', async (t) => {
     const ids: string[] = []
     for await (const { id } of sdk.models.list()) ids.push(id)
     t.same(ids, ['gpt-5.6-sol', 'gpt-4.1'])

@@ -25,7 +25,7 @@ import {
 const PICTURE: Part = { type: 'image', media_type: 'image/png', data: PNG }
 
 t.test('messages', async (t) => {
-  await t.test('the request as a whole', async (t) => {
+  await t.test('a request holds system, tools and messages, each with its mark for the cache', async (t) => {
     const { path, headers, body, notes } = render({ model: 'claude-opus-4-8' })
     t.equal(path, '/v1/messages')
     t.strictSame(headers, { 'anthropic-version': '2023-06-01' })
@@ -186,7 +186,7 @@ t.test('messages', async (t) => {
   )
 })
 
-t.test('the login', async (t) => {
+t.test('a login sends the operator’s blocks and headers and a stable user, a key none of them', async (t) => {
   const options = {
     ...OPTIONS,
     system_blocks: ['First.', 'Second.'],
