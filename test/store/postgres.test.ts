@@ -282,8 +282,8 @@ async function heldTableTest(t: Test, open: (t: Test) => Promise<Db>): Promise<v
           for (let i = 0; i < 20; i++) await Promise.all([reader.query('select from session'), sleep(20)])
           return 'read'
         }
-        t.equal(await Promise.race([read(), sleep(20_000, 'nothing')]), 'read')
-        const thrown = await Promise.race([migrating, sleep(20_000)])
+        t.equal(await Promise.race([read(), sleep(20_000, 'nothing', { ref: false })]), 'read')
+        const thrown = await Promise.race([migrating, sleep(20_000, undefined, { ref: false })])
         t.match(thrown, { code: 'internal', message: /something holds a table/ })
       })
       t.strictSame(await migrate(db, all), [more.name])
