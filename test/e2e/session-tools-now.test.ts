@@ -135,19 +135,22 @@ async function applyNow(t: Test, world: World) {
     const names = Array.from({ length: 20 }, (_, i) => `t${i}`)
     const { name } = await fresh(world, Object.fromEntries(names.map((each) => [each, {}])))
     const session = await world.session('anthropic key', { connectors: [name] })
-    const model = speaksThen(world, text('done'))
+    const { opened, open } = gate()
+    const speech = { type: 'text', text: 'Let me think about ' } as const
+    // Speaks on after a restart, too: a turn that is over has nothing to restart for whoever comes late.
+    world.script(() => ({ items: [speech, { type: 'wait', until: opened }] }))
     const stream = await api.turn(session, 'go')
     await stream.until('content.delta')
     const off = { enabled: false, apply: 'now' }
     const changes = names.map((each) => other.patch(`/v1/sessions/${session}/tools/${name}.${each}`, off))
     const told = (await Promise.all(changes)).map(({ effective }) => effective.from)
     t.strictSame(new Set(told), new Set(['restart']))
+    open()
     const frames = await stream.done
     const restarts = ofType(frames, 'turn.restarted').length
     // One; on a machine that is too busy to take all twenty at once, two.
     t.ok(restarts === 1 || restarts === 2, `${restarts} restarts`)
     t.equal(ofType(frames, 'step.started').at(-1).tool_count, 1)
-    model.open()
     world.script(null)
   })
 
