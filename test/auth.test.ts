@@ -1,25 +1,14 @@
+/** Who may call: keys, what they open and how often, and how soon they open nothing more. */
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAuth, createKey } from '../src/auth.ts'
 import { createRateLimit } from '../src/http-rate.ts'
-import { openStore } from '../src/store/open.ts'
-import { fakeBus, gateway } from './routes/gateway.ts'
+import { fakeBus } from './routes/fake-bus.ts'
+import { bearer, gateway } from './routes/gateway.ts'
+import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
-const ADMIN = 'the-bootstrap-admin-key'
-const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-const g = await gateway(store, {
-  BATON_AUTH: 'keys',
-  BATON_ADMIN_KEY: ADMIN,
-  OPENAI_API_KEY: 'sk-env',
-})
-t.teardown(async () => {
-  await g.close()
-  await store.close()
-})
-
-const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
-const as = (key: string) => (method: string, url: string, body?: unknown) =>
-  g.call(method, url, body, bearer(key))
+const g = await gatewayOnStore(t, { ...KEYS, OPENAI_API_KEY: 'sk-env' })
+const { as, store } = g
 const admin = as(ADMIN)
 const keyFor = async (owner: string, scopes = ['chat'], fields: object = {}) => {
   const { body } = await admin('POST', '/v1/keys', { owner, scopes, ...fields })
@@ -195,14 +184,10 @@ t.test(
 t.test(
   'a key may call so often a minute, all replicas together; the bootstrap key is never refused',
   async (t) => {
-    const limited = await gateway(store, {
-      BATON_AUTH: 'keys',
-      BATON_ADMIN_KEY: ADMIN,
-      BATON_RATE_LIMIT_PER_MINUTE: '3',
-    })
+    const limited = await gateway(store, { ...KEYS, BATON_RATE_LIMIT_PER_MINUTE: '3' })
     t.teardown(limited.close)
     const [one, two] = [await keyFor('ida'), await keyFor('ida')]
-    const call = (key: string) => limited.call('GET', '/v1/sessions', undefined, bearer(key))
+    const call = (key: string) => limited.as(key)('GET', '/v1/sessions')
     const callOften = async (key: string) => {
       const answers = []
       for (let n = 0; n < 8; n++) answers.push(await call(key))

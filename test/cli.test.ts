@@ -6,17 +6,16 @@ import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
-import { pino } from 'pino'
 import t from 'tap'
-import { createApp } from '../src/app.ts'
 import { openRemote } from '../src/cli/remote.ts'
-import { loadConfig } from '../src/config/load.ts'
-import { gateway, home, run } from './cli/running.ts'
+import { run } from './cli/running.ts'
 import { visit } from './credentials/world.ts'
 import { CLIENT, createAnthropicLogins } from './emulators/oauth-anthropic.ts'
+import { scratch } from './scratch.ts'
+import { wholeGateway } from './whole-gateway.ts'
 
 t.test('a wrong command line ends with 64, a wrong configuration with 78, help with 0', async (t) => {
-  const env = { BATON_DATA_DIR: home(t) }
+  const env = { BATON_DATA_DIR: scratch(t) }
   for (const [line, words] of [
     ['frobnicate', /There is no command frobnicate\. Known: login, /],
     ['keys', /There is no command keys\. Known: keys create, keys list/],
@@ -65,7 +64,7 @@ t.test('the program itself answers on its streams and with its exit code', async
 
 t.test('keys are made on the store, used at the gateway, and taken back through it', async (t) => {
   const env = {
-    BATON_DATA_DIR: home(t),
+    BATON_DATA_DIR: scratch(t),
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: 'the-bootstrap-admin-key',
     BATON_DRAIN_SECONDS: '0',
@@ -80,7 +79,7 @@ t.test('keys are made on the store, used at the gateway, and taken back through 
   const row = JSON.parse(listed.out[0] ?? '')
   t.match(row, { owner: 'ann', name: 'laptop', scopes: ['chat'], hint: key.slice(-4) })
 
-  const url = await gateway(t, { ...env, BATON_PORT: '0' })
+  const url = await (await wholeGateway(t, env)).listen()
   const call = () => fetch(`${url}/v1/sessions`, { headers: { authorization: `Bearer ${key}` } })
   t.equal((await call()).status, 200)
   // The folder is in use now: the configured address is asked.
@@ -121,14 +120,10 @@ t.test('an admin key that is set to nothing is none', async (t) => {
 
 t.test('a gateway that has the embedded store seals anew while it serves', async (t) => {
   const [old, fresh] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
-  const env = { BATON_DATA_DIR: home(t), BATON_DRAIN_SECONDS: '0', BATON_PORT: '0' }
+  const env = { BATON_DATA_DIR: scratch(t), BATON_DRAIN_SECONDS: '0' }
   const serve = async (keys: string | undefined, work: (url: string) => Promise<void>) => {
-    const with_keys = { ...env, BATON_ENCRYPTION_KEYS: keys ?? '' }
-    const app = await createApp(loadConfig(with_keys, '/').config, { log: pino({ level: 'silent' }) })
-    await app.http.listen({ host: '127.0.0.1', port: 0 })
-    await work(`http://127.0.0.1:${(app.http.server.address() as AddressInfo).port}`).finally(() =>
-      app.close(),
-    )
+    const app = await wholeGateway(t, { ...env, BATON_ENCRYPTION_KEYS: keys ?? '' })
+    await work(await app.listen()).finally(() => app.close())
   }
   const credential = JSON.stringify({ provider: 'openai', kind: 'api_key', api_key: 'sk-of-the-old-key' })
   const headers = { 'content-type': 'application/json' }
@@ -160,7 +155,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   const anthropic = await createAnthropicLogins()
   t.teardown(() => anthropic.close())
   const env = {
-    BATON_DATA_DIR: home(t),
+    BATON_DATA_DIR: scratch(t),
     BATON_DRAIN_SECONDS: '0',
     BATON_ENABLE_OAUTH: 'anthropic',
     BATON_ANTHROPIC_OAUTH_AUTHORIZE_URL: anthropic.authorizeUrl,
@@ -177,7 +172,7 @@ t.test('a person logs in, sees the credential, and logs out, with or without a g
   const first = await into(env)
   t.equal((await run(env, `logout ${first}`)).code, 0)
   t.match(await run(env, 'import anthropic codex login.json'), { code: 64, err: /format must be one of/ })
-  const url = await gateway(t, { ...env, BATON_PORT: '0' })
+  const url = await (await wholeGateway(t, env)).listen()
   const at = { ...env, BATON_PORT: new URL(url).port }
   const second = await into(at)
   const { out } = await run(at, 'credentials')
@@ -255,7 +250,7 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
 
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {
   const env = {
-    BATON_DATA_DIR: home(t),
+    BATON_DATA_DIR: scratch(t),
     BATON_DRAIN_SECONDS: '0',
     BATON_OPENAI_BASE_URL: 'http://127.0.0.1:1',
   }
@@ -276,7 +271,7 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   const wrong = await run({ ...env, BATON_PORT: 'x' }, 'doctor')
   t.match(wrong, { code: 78, out: [/^BAD {3}configuration: BATON_PORT: must be/, /^1 problem found/] })
 
-  const url = await gateway(t, { ...env, BATON_PORT: '0' })
+  const url = await (await wholeGateway(t, env)).listen()
   const made = await fetch(`${url}/v1/connectors`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },

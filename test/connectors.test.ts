@@ -7,21 +7,12 @@ import { connectorSpec, openConnector } from '../src/credentials/connector-secre
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
-import { openStore } from '../src/store/open.ts'
+import { NONE } from './patterns.ts'
 import { gateway, vault } from './routes/gateway.ts'
+import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
-const ADMIN = 'a-long-enough-admin-key'
-const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-const g = await gateway(store, { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN })
-t.teardown(async () => {
-  await g.close()
-  await store.close()
-})
-
-const as =
-  (key: string, { call } = g) =>
-  (method: string, url: string, body?: unknown): ReturnType<typeof g.call> =>
-    call(method, url, body, { authorization: `Bearer ${key}` })
+const g = await gatewayOnStore(t, KEYS)
+const { as, store } = g
 const admin = as(ADMIN)
 const keyOf = async (owner: string): Promise<string> =>
   (await admin('POST', '/v1/keys', { owner, scopes: ['chat'] })).body.key
@@ -65,7 +56,7 @@ t.test('of a configured server an owner sees neither the command line nor the qu
     name: 'notes',
     origin: 'config',
     command: null,
-    args: [],
+    args: NONE,
   })
   t.equal((await ann('GET', '/v1/connectors/con_config_search')).body.url, 'https://mcp.test/v1/mcp')
   const whole = { command: SETTING.command, args: SETTING.args }
@@ -196,7 +187,7 @@ t.test('a name that the configuration takes later stays its owner’s, and no se
   })
   t.teardown(() => configured.close())
   await store.connectors.syncConfig(configConnectors([{ ...SETTING, ...HTTP, name: 'shared', url }], vault))
-  const zoe = as(key, configured)
+  const zoe = configured.as(key)
 
   const made = await zoe('POST', '/v1/sessions', MODEL)
   t.equal(made.status, 201)

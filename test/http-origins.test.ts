@@ -1,22 +1,14 @@
 /** Pages of other origins and other names of this machine: who may call, who may read, and what hardens answers. */
 import t from 'tap'
-import { openStore } from '../src/store/open.ts'
 import type { Document } from './routes/document.ts'
-import { type Gateway, gateway } from './routes/gateway.ts'
+import { bearer, gateway } from './routes/gateway.ts'
+import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
 
-const ADMIN = 'the-bootstrap-admin-key'
-const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
-const g = await gateway(store, {
-  BATON_AUTH: 'keys',
-  BATON_ADMIN_KEY: ADMIN,
+const g = await gatewayOnStore(t, {
+  ...KEYS,
   BATON_CORS_ORIGINS: 'https://app.test',
   BATON_BODY_LIMIT: '64KiB',
 })
-t.teardown(async () => {
-  await g.close()
-  await store.close()
-})
-const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
 t.test('pages of an allowed origin may read the answers, others get no leave', async (t) => {
   const preflight = await g.app.inject({
@@ -105,7 +97,7 @@ t.test('answers carry the headers that harden them', async (t) => {
 })
 
 t.test('with auth off the caller is the admin local, and only this machine may call', async (t) => {
-  const open: Gateway = await gateway(store, { BATON_CORS_ORIGINS: 'http://localhost:5173' })
+  const open = await gateway(g.store, { BATON_CORS_ORIGINS: 'http://localhost:5173' })
   t.teardown(() => open.close())
   t.match(await open.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' }), {
     status: 201,

@@ -3,20 +3,19 @@
  * answers, events, metrics, logs, and every file that it wrote. A real process, so that nothing which any
  * library prints is missed.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-import t, { type Test } from 'tap'
-import { eventually, visit } from './credentials/world.ts'
+import t from 'tap'
+import { visit } from './credentials/world.ts'
 import type { Json } from './e2e/client.ts'
 import { startToolServer, textResult } from './e2e/tool-server.ts'
 import { createAnthropicEmulator } from './emulators/anthropic.ts'
 import { createMcpLogins } from './emulators/oauth-mcp.ts'
 import { createOpenAiEmulator } from './emulators/openai.ts'
 import { startParrot } from './emulators/parrot.ts'
+import { gatewayProcess } from './gateway-process.ts'
+import { scratch } from './scratch.ts'
 
 const secret = (prefix: string) => `${prefix}${randomBytes(20).toString('hex')}`
 /** Most have no shape that a redactor could know. */
@@ -48,38 +47,6 @@ const told = (where: string, text: string): string => {
   return text
 }
 
-async function startBaton(
-  t: Test,
-  env: Record<string, string>,
-): Promise<{ url: string; stop(): Promise<void> }> {
-  const server = fileURLToPath(new URL('../src/server.js', import.meta.url))
-  const child: ChildProcess = spawn(process.execPath, [server], {
-    env: { PATH: process.env.PATH, ...env },
-    cwd: env.BATON_DATA_DIR,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()))
-  t.teardown(() => child.kill('SIGKILL'))
-  let said = ''
-  const ready = new Promise<string>((resolve, reject) => {
-    const hear = (chunk: Buffer) => {
-      said += told('log', chunk.toString())
-      const url = /"url":"([^"]+)".*baton is ready/.exec(said)?.[1]
-      if (url) resolve(url)
-    }
-    child.stdout?.on('data', hear)
-    child.stderr?.on('data', hear)
-    void exited.then(() => reject(new Error(`it ended: ${said}`)))
-  })
-  return {
-    url: await ready,
-    async stop() {
-      child.kill('SIGTERM')
-      await exited
-    },
-  }
-}
-
 /** Every file below, with what it holds. */
 function* filesIn(folder: string): Generator<{ path: string; bytes: Buffer }> {
   for (const entry of readdirSync(folder, { withFileTypes: true })) {
@@ -105,8 +72,7 @@ const looksOf = (text: string): string[] => [
 ]
 
 t.test('no planted secret is found in anything that Baton says or writes', async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), 'baton-secrets-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = scratch(t)
   const [openai, anthropic, parrot] = [
     await createOpenAiEmulator(),
     await createAnthropicEmulator(),
@@ -117,9 +83,8 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   })
   const guarded = await createMcpLogins({ upstream: tools.url })
   t.teardown(() => Promise.all([openai.close(), anthropic.close(), tools.close(), guarded.close()]))
-  const baton = await startBaton(t, {
+  const env = {
     BATON_DATA_DIR: folder,
-    BATON_PORT: '0',
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: PLANTED['admin key'],
     BATON_ENCRYPTION_KEYS: `k1:${PLANTED['encryption key']}`,
@@ -135,12 +100,13 @@ t.test('no planted secret is found in anything that Baton says or writes', async
     BATON_ANTHROPIC_OAUTH_TOKEN_URL: parrot.url,
     BATON_ANTHROPIC_OAUTH_CLIENT_ID: 'another-client',
     GEMINI_API_KEY: PLANTED['key of the environment'],
-  })
+  }
+  const baton = await gatewayProcess(t, folder, env, (text) => told('log', text))
   let key = PLANTED['admin key']
   const leaked = PLANTED['token in a tool result']
   /** Any call; its whole answer counts as told, but for that which makes a key. */
   async function call(method: string, path: string, body?: unknown, isMaking = false): Promise<Json> {
-    const response = await fetch(baton.url + path, {
+    const response = await fetch(`${baton.url}${path}`, {
       method,
       headers: {
         authorization: `Bearer ${key}`,
@@ -350,7 +316,7 @@ t.test('no planted secret is found in anything that Baton says or writes', async
   guarded.secrets.forEach((text, i) => {
     secrets[`of the MCP login ${i}`] = text
   })
-  await eventually(async () => (tools.count('leak') === 1 ? true : null))
+  await tools.called('leak')
   await baton.stop()
 
   // ---- searched

@@ -6,7 +6,8 @@ import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { isTerminal } from '../../src/chat/event.ts'
 import { event } from '../contracts/bus-bed.ts'
-import { ON_REDIS, redisBeds } from './redis-bed.ts'
+import { ON_REDIS } from '../given-servers.ts'
+import { redisBeds } from './redis-bed.ts'
 
 const TURNS = ['turn_a', 'turn_b', 'turn_c']
 const TYPES = ['turn.created', 'content.delta', 'content.delta', 'turn.completed']
@@ -19,6 +20,7 @@ const said = fc.record(
     turn,
     once: fc.constantFrom('k', 'l', 'm'),
     epoch: fc.integer({ min: 1, max: 3 }),
+    alone: fc.constant('alone'),
   },
   { requiredKeys: ['type', 'turn'] },
 )
@@ -60,7 +62,11 @@ async function answersOf(bus: Bus, session: string, actions: readonly Action[]):
       const events = one.events.filter(({ turn }) => !ended.has(turn))
       const told = await bus.append(
         session,
-        events.map(({ type, turn, ...rest }): BusEvent => ({ ...event(type, i, turn), ...rest })),
+        events.map(({ type, turn, alone, ...rest }): BusEvent => {
+          // Others than the owner neither begin a turn nor end it.
+          const words = alone && type === 'content.delta' ? { alone } : {}
+          return { ...event(type, i, turn), ...rest, ...words }
+        }),
       )
       for (const [j, cursor] of told.entries()) {
         const { type, turn } = events[j] ?? {}

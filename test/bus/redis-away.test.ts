@@ -1,11 +1,12 @@
 /** A Redis that is away, cut off or silent, and what was said meanwhile. */
 import { mock } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { bytes, delta, SESSION, start } from '../contracts/bus-bed.ts'
+import { ON_REDIS } from '../given-servers.ts'
+import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
-import { ON_REDIS, redisBeds } from './redis-bed.ts'
+import { redisBeds } from './redis-bed.ts'
 
 const { command, freshUrl, openAt } = redisBeds([14, 15])
 
@@ -228,7 +229,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await start(t, bus, { after: cursor }).item(0), { gap: true })
     await bus.append('ses_other', [delta('after')])
     t.equal((await start(t, bus, {}, 'ses_other').events(1)).length, 1, 'also for who was refused before')
-    while (lines.length < 2) await sleep(100)
+    await eventually(() => lines.length === 2)
     t.same(lines, ['Redis is away', 'Redis is back'], 'and the log is told twice')
   })
 
@@ -239,8 +240,7 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     proxy.freeze()
     await t.rejects(bus.append(SESSION, [delta(2)]), { code: 'unavailable' })
     proxy.restore()
-    while (!(await bus.append(SESSION, [delta(3)]).catch(() => null)))
-      await new Promise((r) => setTimeout(r, 50))
+    await eventually(() => bus.append(SESSION, [delta(3)]).catch(() => null))
     t.pass('and a new one is made')
   })
 
@@ -266,13 +266,12 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.equal(bus.kind, 'redis')
     await t.rejects(bus.ready(), { code: 'unavailable' })
     proxy.restore()
-    while (
-      !(await bus.ready().then(
+    await eventually(() =>
+      bus.ready().then(
         () => true,
         () => false,
-      ))
+      ),
     )
-      await new Promise((r) => setTimeout(r, 20))
     await bus.append(SESSION, [delta(1)])
     t.equal((await start(t, bus).events(1)).length, 1)
   })

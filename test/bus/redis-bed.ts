@@ -5,11 +5,7 @@ import type { Test } from 'tap'
 import type { Bus } from '../../src/bus/bus.ts'
 import { openRedisBus, type RedisBusDeps } from '../../src/bus/redis.ts'
 import type { BusBed } from '../contracts/bus-bed.ts'
-
-const { TEST_REDIS_URL } = process.env
-
-/** Of tests that need it. */
-export const ON_REDIS = { skip: TEST_REDIS_URL ? false : 'TEST_REDIS_URL is not set' }
+import { SERVERS } from '../given-servers.ts'
 
 /** `databases`: flushed one after the other, so that they must be no other file's (the lower half is for everybody). */
 export function redisBeds(databases: readonly number[]) {
@@ -24,7 +20,7 @@ export function redisBeds(databases: readonly number[]) {
     redis.disconnect()
   }
   async function freshUrl(): Promise<string> {
-    const url = new URL(TEST_REDIS_URL ?? '')
+    const url = new URL(SERVERS.REDIS_URL)
     url.pathname = `/${databases[count++ % databases.length]}`
     await flush(url.href)
     return url.href

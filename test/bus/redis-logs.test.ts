@@ -3,7 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { compareIds, idOf } from '../../src/bus/cursor.ts'
 import { delta, event, SESSION, start, TURN } from '../contracts/bus-bed.ts'
-import { ON_REDIS, redisBeds } from './redis-bed.ts'
+import { ON_REDIS } from '../given-servers.ts'
+import { eventually } from '../waiting.ts'
+import { redisBeds } from './redis-bed.ts'
 
 const { channelsOf, clientOf, command, databaseOf, freshUrl, openAt, redis } = redisBeds([12, 13])
 const many = (count: number, prefix: string) => Array.from({ length: count }, (_, i) => delta(prefix + i))
@@ -167,10 +169,10 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     const topics = `baton:${databaseOf(bus)}:topic:*`
     const listens = async () => ((await command(t, bus, 'PUBSUB', 'CHANNELS', topics)) as string[]).length
     bus.subscribe('queue', () => {})
-    while ((await listens()) === 0) await sleep(5)
+    await eventually(listens)
     for (const line of mine) await command(t, bus, 'CLIENT', 'KILL', 'ID', /^id=(\d+)/.exec(line)?.[1] ?? '')
-    while ((await listens()) === 1) await sleep(1)
-    while ((await listens()) === 0) await sleep(5)
+    await eventually(async () => (await listens()) === 0)
+    await eventually(listens)
     t.same(await channelsOf(t, bus), [], 'nor once it is connected again')
   })
 

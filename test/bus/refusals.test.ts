@@ -8,10 +8,11 @@ import { createLink } from '../../src/bus/link.ts'
 import { openRedisBus } from '../../src/bus/redis.ts'
 import { createLog } from '../../src/log.ts'
 import { event } from '../contracts/bus-bed.ts'
+import { ON_REDIS, SERVERS } from '../given-servers.ts'
 
-const url = process.env.TEST_REDIS_URL ?? ''
+const url = SERVERS.REDIS_URL
 
-t.test('refusals', { skip: url ? false : 'TEST_REDIS_URL is not set' }, async (t) => {
+t.test('refusals', ON_REDIS, async (t) => {
   for (const [missing, rights] of Object.entries({
     'to speak on channels': ['~baton:*', '+@all'],
     'to write streams': ['~baton:*', '&baton:*', '+@all', '-xadd'],

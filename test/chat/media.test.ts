@@ -4,6 +4,7 @@ import { asItIs } from '../../src/chat/media.ts'
 import type { MediaKind, MediaPart, MessageInput, Part, ToolResultPart } from '../../src/chat/message.ts'
 import { repair } from '../../src/chat/repair.ts'
 import { JPEG, PDF, PNG } from '../emulators/bytes.ts'
+import { NONE } from '../patterns.ts'
 import { BOUND } from './histories.ts'
 
 t.test('image/jpg is held to be image/jpeg, also where no bytes tell', async (t) => {
@@ -42,7 +43,7 @@ t.test('a medium is shown as what its bytes are, and named where they are none o
   t.match(shown({ media_type: 'image/png', data: JPEG }), {
     type: 'image',
     media_type: 'image/jpeg',
-    notes: [],
+    notes: NONE,
   })
   t.match(shown({ media_type: 'image/JPG', data: JPEG }), { media_type: 'image/jpeg' })
   t.match(shown({ media_type: 'image/jpeg', data: PDF }), { type: 'file', media_type: 'application/pdf' })

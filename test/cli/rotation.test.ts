@@ -1,10 +1,7 @@
 /** A change of the encryption key: what it reaches, and that a gateway serves meanwhile. */
 import { randomBytes } from 'node:crypto'
-import { pino } from 'pino'
 import t from 'tap'
-import { createApp } from '../../src/app.ts'
 import type { TurnEvent } from '../../src/chat/event.ts'
-import { loadConfig } from '../../src/config/load.ts'
 import { rotateKeys } from '../../src/credentials/rotation.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault, secretContext, verifyKeys } from '../../src/credentials/vault.ts'
@@ -12,7 +9,9 @@ import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { startToolServer } from '../e2e/tool-server.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import { run } from './running.ts'
 
 const OLD = { id: 'old', key: new Uint8Array(32).fill(1) }
@@ -191,77 +190,60 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
   )
 })
 
-const servers = {
-  DATABASE_URL: process.env.TEST_DATABASE_URL ?? '',
-  REDIS_URL: process.env.TEST_REDIS_URL ?? '',
-}
-const hasServers = servers.DATABASE_URL !== '' && servers.REDIS_URL !== ''
-
-t.test(
-  'secrets are re-encrypted while a gateway serves with them',
-  {
-    skip:
-      hasServers || process.env.CI === 'true'
-        ? false
-        : 'TEST_DATABASE_URL and TEST_REDIS_URL name no servers',
-  },
-  async (t) => {
-    const vendor = await createOpenAiEmulator()
-    const tools = await startToolServer({ look: {} })
-    t.teardown(() => Promise.all([vendor.close(), tools.close()]))
-    const [old, next] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
-    const env = {
-      ...servers,
-      DATABASE_URL: await newDatabase(t, servers.DATABASE_URL),
-      BATON_DRAIN_SECONDS: '0',
-      BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
+t.test('secrets are re-encrypted while a gateway serves with them', ON_SERVERS, async (t) => {
+  const vendor = await createOpenAiEmulator()
+  const tools = await startToolServer({ look: {} })
+  t.teardown(() => Promise.all([vendor.close(), tools.close()]))
+  const [old, next] = ['old', 'new'].map((id) => `${id}:${randomBytes(32).toString('base64')}`)
+  const env = {
+    ...SERVERS,
+    DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
+    BATON_DRAIN_SECONDS: '0',
+    BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
+  }
+  const serving = async (keys: string) => {
+    const app = await wholeGateway(t, { ...env, BATON_ENCRYPTION_KEYS: keys })
+    const call = async (method: 'GET' | 'POST', path: string, payload?: object) => {
+      const headers = { host: 'localhost' }
+      const answer = await app.http.inject({
+        method,
+        url: `/v1${path}`,
+        headers,
+        ...(payload && { payload }),
+      })
+      if (answer.statusCode >= 300) throw new Error(answer.body)
+      return answer.json()
     }
-    const serving = async (keys: string) => {
-      const { config } = loadConfig({ ...env, BATON_ENCRYPTION_KEYS: keys }, '/')
-      const app = await createApp(config, { log: pino({ level: 'silent' }) })
-      t.teardown(() => app.close())
-      const call = async (method: 'GET' | 'POST', path: string, payload?: object) => {
-        const headers = { host: 'localhost' }
-        const answer = await app.http.inject({
-          method,
-          url: `/v1${path}`,
-          headers,
-          ...(payload && { payload }),
-        })
-        if (answer.statusCode >= 300) throw new Error(answer.body)
-        return answer.json()
-      }
-      return { call, close: () => app.close() }
-    }
-    const before = await serving(old ?? '')
-    const key = { provider: 'openai', kind: 'api_key', api_key: 'sk-test-openai' }
-    const { id: credential_id } = await before.call('POST', '/credentials', key)
-    const connector = {
-      name: 'files',
-      transport: 'streamable_http',
-      url: tools.url,
-      headers: { 'x-key': 'told' },
-    }
-    const { id } = await before.call('POST', '/connectors', connector)
-    const chat = { provider: 'openai', model: 'gpt-5.6-sol', credential_id, connectors: ['files'] }
-    const session = await before.call('POST', '/sessions', chat)
-    await before.close()
+    return { call, close: () => app.close() }
+  }
+  const before = await serving(old ?? '')
+  const key = { provider: 'openai', kind: 'api_key', api_key: 'sk-test-openai' }
+  const { id: credential_id } = await before.call('POST', '/credentials', key)
+  const connector = {
+    name: 'files',
+    transport: 'streamable_http',
+    url: tools.url,
+    headers: { 'x-key': 'told' },
+  }
+  const { id } = await before.call('POST', '/connectors', connector)
+  const chat = { provider: 'openai', model: 'gpt-5.6-sol', credential_id, connectors: ['files'] }
+  const session = await before.call('POST', '/sessions', chat)
+  await before.close()
 
-    const both = { ...env, BATON_ENCRYPTION_KEYS: `${next},${old}` }
-    const during = await serving(both.BATON_ENCRYPTION_KEYS)
-    const turn = (input: string) => ({ input, stream: false })
-    const said = during.call('POST', `/sessions/${session.id}/turns`, turn('call files__look with {}'))
-    t.match(await run(both, 'keys rotate-encryption'), { code: 0 })
-    t.match(await said, { state: 'completed' })
-    await during.close()
+  const both = { ...env, BATON_ENCRYPTION_KEYS: `${next},${old}` }
+  const during = await serving(both.BATON_ENCRYPTION_KEYS)
+  const turn = (input: string) => ({ input, stream: false })
+  const said = during.call('POST', `/sessions/${session.id}/turns`, turn('call files__look with {}'))
+  t.match(await run(both, 'keys rotate-encryption'), { code: 0 })
+  t.match(await said, { state: 'completed' })
+  await during.close()
 
-    const after = await serving(next ?? '')
-    t.match(await after.call('POST', `/sessions/${session.id}/turns`, turn('say hello')), {
-      output_text: 'hello',
-    })
-    t.match(await after.call('POST', `/connectors/${id}/test`), { ok: true })
-    t.match(await after.call('GET', `/connectors/${id}`), { header_names: ['x-key'] })
-    await after.close()
-    await t.rejects(serving(old ?? ''), /do not fit/)
-  },
-)
+  const after = await serving(next ?? '')
+  t.match(await after.call('POST', `/sessions/${session.id}/turns`, turn('say hello')), {
+    output_text: 'hello',
+  })
+  t.match(await after.call('POST', `/connectors/${id}/test`), { ok: true })
+  t.match(await after.call('GET', `/connectors/${id}`), { header_names: ['x-key'] })
+  await after.close()
+  await t.rejects(serving(old ?? ''), /do not fit/)
+})

@@ -1,13 +1,5 @@
-/** Runs the command line in this process, as its tests do, and a gateway beside it. */
-import { mkdtempSync, rmSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { pino } from 'pino'
-import type { Test } from 'tap'
-import { createApp } from '../../src/app.ts'
+/** Runs the command line in this process, as its tests do. */
 import { runCli } from '../../src/cli/main.ts'
-import { loadConfig } from '../../src/config/load.ts'
 
 export interface Ran {
   code: number
@@ -15,12 +7,6 @@ export interface Ran {
   out: string[]
   /** Everything beside it */
   err: string
-}
-
-export function home(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'baton-cli-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  return folder
 }
 
 /**
@@ -64,10 +50,3 @@ const FILE = JSON.stringify({
     scopes: ['user:inference'],
   },
 })
-
-export async function gateway(t: Test, env: Record<string, string>): Promise<string> {
-  const app = await createApp(loadConfig(env, '/').config, { log: pino({ level: 'silent' }) })
-  t.teardown(() => app.close())
-  await app.http.listen({ host: '127.0.0.1', port: Number(env.BATON_PORT ?? 0) })
-  return `http://127.0.0.1:${(app.http.server.address() as AddressInfo).port}`
-}

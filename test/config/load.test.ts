@@ -6,6 +6,7 @@ import { makeDataDir } from '../../src/config/data-dir.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { SETTINGS } from '../../src/config/settings.ts'
 import { parseDuration } from '../../src/duration.ts'
+import { NONE } from '../patterns.ts'
 import { empty, folder, load, problems } from './loading.ts'
 
 const KEY = Buffer.alloc(32, 7).toString('base64')
@@ -36,7 +37,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
       gemini: 'https://generativelanguage.googleapis.com/v1beta',
       code_assist: 'https://cloudcode-pa.googleapis.com/v1internal',
     },
-    toolbox: { maxConcurrent: Infinity, tools: [], mcps: [], inspect: true },
+    toolbox: { maxConcurrent: Infinity, tools: NONE, mcps: NONE, inspect: true },
   })
   t.same(warnings, [])
   t.throws(() => Object.assign(config.toolbox, { maxConcurrent: 1 }), 'the whole object is frozen')
@@ -221,7 +222,7 @@ t.test('what is wrong by itself hides nothing that does not fit together', async
   )
 })
 
-t.test('values that a setting does not take', async (t) => {
+t.test('a value that its setting does not take is a problem with its reason', async (t) => {
   const twice = `a:${KEY},a:${KEY}`
   const cases: [string, string, RegExp][] = [
     ['BATON_ENCRYPTION_KEYS', twice, /'a' is used twice/],
@@ -280,7 +281,7 @@ t.test('unknown variables of ours are warnings, those of others nothing', async 
   t.throws(() => load(failing), { message: /^BATON_PORT: [^\n]*\nBATON_PROT is not a setting[^\n]*$/ })
 })
 
-t.test('the file', async (t) => {
+t.test('a file is a map of settings; broken, aliased or missing it is a problem', async (t) => {
   const dir = folder('port: 1234')
   t.equal(loadConfig({ BATON_CONFIG: join(dir, 'baton.yaml') }, empty).config.port, 1234)
   t.equal(load({}, '').config.port, 8787, 'an empty file is fine')

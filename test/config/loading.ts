@@ -1,13 +1,12 @@
 /** Loads a configuration from an environment and the text of a file, in a folder that goes with the process. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import type { Problem } from '../../src/validation.ts'
+import { scratch } from '../scratch.ts'
 
-export const empty = mkdtempSync(join(tmpdir(), 'baton-config-'))
-t.teardown(() => rmSync(empty, { recursive: true, force: true }))
+export const empty = scratch(t)
 
 /** A folder that holds this baton.yaml. */
 export function folder(yaml: string): string {

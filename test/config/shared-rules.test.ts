@@ -1,15 +1,14 @@
 /** Rules with a reader after the configuration: what it lets through is not refused later, nor the other way round. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import * as undici from 'undici'
 import { parseOpenings } from '../../src/addresses.ts'
 import { ConfigError, loadConfig } from '../../src/config/load.ts'
 import { createVault } from '../../src/credentials/vault.ts'
+import { scratch } from '../scratch.ts'
 
-const folder = mkdtempSync(join(tmpdir(), 'baton-rules-'))
-t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const folder = scratch(t)
 
 function load(env: Record<string, string>) {
   try {

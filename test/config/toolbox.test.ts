@@ -30,7 +30,7 @@ toolbox:
       pin: block
 `
 
-t.test('the toolbox', async (t) => {
+t.test('a toolbox is read with what was left out at its default', async (t) => {
   const { toolbox } = load({}, MCPS).config
   t.same(toolbox, {
     maxConcurrent: 3,
@@ -78,7 +78,7 @@ t.test('the toolbox', async (t) => {
   })
 })
 
-t.test('what is wrong in a toolbox', async (t) => {
+t.test('each fault of a toolbox is a problem at its path', async (t) => {
   const mcp = (fields: string, mode = ', mode: strict') => `toolbox: {mcps: [{name: web${mode}, ${fields}}]}`
   const http = 'transport: sse, url: "http://127.0.0.1:9"'
   const cases: [string, string, RegExp | string][] = [

@@ -2,6 +2,7 @@
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import { StaleOwner, type Step, type Store } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
 import {
   announced,
   COMPLETED,
@@ -86,7 +87,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     const first = await store.turns.readStep(fence, turn.id, 0, -1)
     t.match(first, {
       messages: [input],
-      registry: { session_id: session.id, revision: 0, tools: [] },
+      registry: { session_id: session.id, revision: 0, tools: NONE },
       cancel_requested: false,
     })
     t.strictSame(await store.turns.readStep(fence, turn.id, input.seq, 0), {
@@ -360,7 +361,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     t.match(mine, {
       turn: { recoveries: 0 },
       fence: { owner: 'replica-2' },
-      announce: [],
+      announce: NONE,
       was_handed_over: true,
     })
     for (const one of taken) await endTurn(store, one.fence, one.turn.id)

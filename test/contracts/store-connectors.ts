@@ -2,6 +2,7 @@
 import type { Test } from 'tap'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool, Store } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
 import {
   ADMIN,
   allPages,
@@ -296,7 +297,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
   t.match(await store.registry.get(session), {
     session_id: session,
     revision: 0,
-    tools: [],
+    tools: NONE,
     updated_at: /Z$/,
   })
   const tool: RegistryTool = {
@@ -360,7 +361,7 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     })
     t.match(
       sessions.find(({ session_id }) => session_id === other),
-      { registry: { revision: 0 }, bindings: [] },
+      { registry: { revision: 0 }, bindings: NONE },
     )
     const open = openRequest(other)
     await store.turns.open(scope, open)

@@ -1,6 +1,7 @@
 /** How turns open, wait for one another, and are listed. */
 import type { Test } from 'tap'
 import type { Store } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
 import {
   ADMIN,
   allPages,
@@ -51,7 +52,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       attempt: 1,
       restarts: 0,
       recoveries: 0,
-      steps: [],
+      steps: NONE,
       base_seq: 1,
       cancel_requested: false,
       finish_reason: null,

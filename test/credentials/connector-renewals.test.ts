@@ -5,8 +5,8 @@ import { openConnector, sealConnector } from '../../src/credentials/connector-se
 import { BatonError } from '../../src/errors.ts'
 import { toMcpError } from '../../src/mcp/failure.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
-import { gate } from '../emulators/http.ts'
 import type { McpLogins } from '../emulators/oauth-mcp.ts'
+import { gate } from '../waiting.ts'
 import { ANN, connectorWorld, guardedServer } from './connector-world.ts'
 
 const { store, vault, bench } = await connectorWorld(t)

@@ -6,18 +6,8 @@ import { createLoopback } from '../../src/credentials/loopback.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { freePort } from '../servers.ts'
-import {
-  begun,
-  createWorld,
-  eventually,
-  invalid,
-  ME,
-  noSecretIn,
-  OTHER,
-  refusal,
-  sealedOf,
-  visit,
-} from './world.ts'
+import { eventually } from '../waiting.ts'
+import { begun, createWorld, invalid, ME, noSecretIn, OTHER, refusal, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
 const { store, openai, google, logged } = world
@@ -152,10 +142,10 @@ t.test('a device login ends once a person has granted it', async (t) => {
   )
   t.match(await one.logins.status(ME, 'openai', login.state), { state: 'pending' })
   openai.grantDevice(login.user_code ?? '')
-  const done = await eventually(async () => {
-    const status = await one.logins.status(ME, 'openai', login.state)
-    return status.state === 'pending' ? null : status
-  })
+  const done = await eventually(
+    () => one.logins.status(ME, 'openai', login.state),
+    ({ state }) => state !== 'pending',
+  )
   t.match(done, { state: 'done' })
   t.ok(await store.credentials.delete(ME, done.credential_id ?? ''))
 })
@@ -165,10 +155,10 @@ t.test('another replica goes on with a device login whose first one is gone', as
   const login = await first.logins.authorize(ME, 'openai', 'device')
   await first.close()
   openai.grantDevice(login.user_code ?? '')
-  const done = await eventually(async () => {
-    const status = await two.logins.status(ME, 'openai', login.state)
-    return status.state === 'pending' ? null : status
-  })
+  const done = await eventually(
+    () => two.logins.status(ME, 'openai', login.state),
+    ({ state }) => state !== 'pending',
+  )
   t.match(done, { state: 'done' })
   await store.credentials.delete(ME, done.credential_id ?? '')
 })

@@ -1,17 +1,14 @@
 /** Logins through the API of a whole gateway: they serve turns, and are renewed in their middle. */
-import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import t from 'tap'
-import { createApp } from '../../src/app.ts'
-import { loadConfig } from '../../src/config/load.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
 import { createGeminiEmulator } from '../emulators/gemini.ts'
 import { CLIENT, FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
+import { scratch } from '../scratch.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import { begun, createWorld, ME, sealedOf, visit } from './world.ts'
 
 const world = await createWorld()
@@ -29,27 +26,17 @@ interface Body {
 
 t.test('over HTTP, a login serves a turn and is renewed in its middle', async (t) => {
   const [model, claude] = await Promise.all([createOpenAiEmulator(), createAnthropicEmulator()])
-  const dataDir = mkdtempSync(join(tmpdir(), 'baton-login-'))
-  const { config } = loadConfig(
-    {
-      BATON_DATA_DIR: dataDir,
-      BATON_ENABLE_OAUTH: 'openai,anthropic',
-      BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
-      BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
-      BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
-      BATON_OPENAI_OAUTH_ISSUER: openai.url,
-      BATON_CHATGPT_BASE_URL: model.chatgptBaseUrl,
-      BATON_LOG_LEVEL: 'fatal',
-    },
-    dataDir,
-  )
-  const app = await createApp(config)
-  t.teardown(async () => {
-    await app.close()
-    await Promise.all([model.close(), claude.close()])
-    rmSync(dataDir, { recursive: true, force: true })
+  t.teardown(() => Promise.all([model.close(), claude.close()]))
+  const { listen } = await wholeGateway(t, {
+    BATON_DATA_DIR: scratch(t),
+    BATON_ENABLE_OAUTH: 'openai,anthropic',
+    BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
+    BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
+    BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
+    BATON_OPENAI_OAUTH_ISSUER: openai.url,
+    BATON_CHATGPT_BASE_URL: model.chatgptBaseUrl,
   })
-  const root = await app.http.listen({ host: '127.0.0.1', port: 0 })
+  const root = await listen()
   const call = async (method: string, path: string, body?: unknown) => {
     const headers = { 'content-type': 'application/json' }
     const answer = await fetch(`${root}/v1${path}`, {
@@ -144,22 +131,15 @@ t.test(
   async (t) => {
     const [claude, model] = await Promise.all([createAnthropicEmulator(), createGeminiEmulator()])
     const api = await anthropicApi(claude.baseUrl)
-    const dataDir = mkdtempSync(join(tmpdir(), 'baton-bearer-'))
-    const env = {
+    t.teardown(() => Promise.all([claude.close(), model.close(), api.close()]))
+    const { http } = await wholeGateway(t, {
       ...world.env,
-      BATON_DATA_DIR: dataDir,
+      BATON_DATA_DIR: scratch(t),
       BATON_ANTHROPIC_BASE_URL: api.url,
       BATON_GEMINI_BASE_URL: model.publicBaseUrl,
-      BATON_LOG_LEVEL: 'fatal',
-    }
-    const app = await createApp(loadConfig(env, dataDir).config)
-    t.teardown(async () => {
-      await app.close()
-      await Promise.all([claude.close(), model.close(), api.close()])
-      rmSync(dataDir, { recursive: true, force: true })
     })
     const call = async (method: 'POST' | 'PATCH', url: string, payload: object) => {
-      const answer = await app.http.inject({
+      const answer = await http.inject({
         method,
         url: `/v1${url}`,
         headers: { host: 'localhost' },

@@ -4,12 +4,12 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
-import { createApp } from '../../src/app.ts'
-import { loadConfig } from '../../src/config/load.ts'
 import { createAnthropicEmulator } from '../emulators/anthropic.ts'
-import { gate } from '../emulators/http.ts'
 import { CLIENT } from '../emulators/oauth-anthropic.ts'
+import { ON_POSTGRES, ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
+import { gate } from '../waiting.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import { at, chosen, spentLogins, tokenOf } from './spent-logins.ts'
 import { createWorld, ME, refusal, sealedOf, visit } from './world.ts'
 
@@ -76,32 +76,23 @@ t.test('a replica whose token was spent by another uses the other’s', async (t
   t.match(await read(id), { state: 'active' })
 })
 
-const url = process.env.TEST_DATABASE_URL
-const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
-
-const redisUrl = process.env.TEST_REDIS_URL
-const isAlone = isWaived || (!redisUrl && process.env.CI !== 'true' && 'TEST_REDIS_URL is not set')
-
 t.test(
   'ten turns at once on two replicas renew a spent login once, and all of them end well',
-  { skip: isAlone },
+  ON_SERVERS,
   async (t) => {
-    if (!url || !redisUrl) return t.fail('CI must set TEST_DATABASE_URL and TEST_REDIS_URL')
     const claude = await createAnthropicEmulator()
     t.teardown(() => claude.close())
     const env = {
-      DATABASE_URL: await newDatabase(t, url),
-      REDIS_URL: redisUrl,
+      DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
+      REDIS_URL: SERVERS.REDIS_URL,
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
       BATON_ENABLE_OAUTH: 'anthropic',
       BATON_ANTHROPIC_BASE_URL: claude.baseUrl,
       BATON_ANTHROPIC_OAUTH_TOKEN_URL: anthropic.tokenUrl,
       BATON_ANTHROPIC_OAUTH_CLIENT_ID: CLIENT,
-      BATON_LOG_LEVEL: 'fatal',
       BATON_DRAIN_SECONDS: '0',
     }
-    const replicas = await Promise.all([1, 2].map(() => createApp(loadConfig(env, '/nowhere').config)))
-    t.teardown(() => Promise.all(replicas.map((replica) => replica.close())))
+    const replicas = await Promise.all([1, 2].map(() => wholeGateway(t, env)))
     const post = async (i: number, path: string, payload: object) => {
       const headers = { host: 'localhost' }
       const answer = await replicas[i % 2]?.http.inject({
@@ -138,10 +129,9 @@ t.test(
 
 t.test(
   'killed in the middle of a renewal, a process leaves what the vendor knows',
-  { skip: isWaived },
+  ON_POSTGRES,
   async (t) => {
-    if (!url) return t.fail('CI must set TEST_DATABASE_URL')
-    const databaseUrl = await newDatabase(t, url)
+    const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
     const key = randomBytes(32)
     const shared = await createWorld({ databaseUrl, key: new Uint8Array(key) })
     t.teardown(() => shared.close())

@@ -1,7 +1,7 @@
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 import { chosen, type Provider, spentLogins, tokenOf, unauthorized } from './spent-logins.ts'
 import { refusal, sealedOf } from './world.ts'
 

@@ -1,5 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import fc from 'fast-check'
@@ -13,6 +12,7 @@ import {
 } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
+import { scratch } from '../scratch.ts'
 
 const key = (id: string, byte: number) => ({ id, key: new Uint8Array(32).fill(byte) })
 const OLD = key('old', 1)
@@ -108,8 +108,7 @@ t.test('keys that cannot be used are refused by name', async (t) => {
 })
 
 t.test('the key file', async (t) => {
-  const dir = mkdtempSync(join(tmpdir(), 'baton-vault-'))
-  t.teardown(() => rmSync(dir, { recursive: true, force: true }))
+  const dir = scratch(t)
 
   await t.test('is made once, for its owner’s eyes, by whoever comes first', async (t) => {
     const data = join(dir, 'race')

@@ -1,6 +1,5 @@
 /** A gateway's logins without the gateway: real store and vault, emulated vendors, as many replicas as wanted. */
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleepFor } from 'node:timers/promises'
 import pino, { type Logger } from 'pino'
 import type { Test } from 'tap'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
@@ -176,16 +175,6 @@ export async function sealedOf(
   const row = await store.credentials.get({ owner: '', admin: true }, id)
   if (!row) throw new Error(`no credential ${id}`)
   return openSecret<LoginSecret>(vault, row)
-}
-
-/** Waits for what no event tells: the answer once it is not null. */
-export async function eventually<T>(ask: () => Promise<T | null>): Promise<T> {
-  for (let tries = 0; tries < 600; tries++) {
-    const answer = await ask()
-    if (answer !== null) return answer
-    await sleepFor(50)
-  }
-  throw new Error('it did not happen within 30 s')
 }
 
 function pick<T extends object, K extends keyof T>(from: T, key: K): Partial<Pick<T, K>> {

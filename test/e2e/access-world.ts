@@ -1,15 +1,11 @@
 /** A whole gateway that wants keys, its operations as the OpenAPI document lists them, and owners with something of everything. */
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { pino } from 'pino'
 import type { Test } from 'tap'
-import { createApp } from '../../src/app.ts'
-import { loadConfig } from '../../src/config/load.ts'
-import { gate } from '../emulators/http.ts'
 import { createOpenAiLogins } from '../emulators/oauth-openai.ts'
 import { createOpenAiEmulator } from '../emulators/openai.ts'
 import { type Document, documented, type Operation } from '../routes/document.ts'
+import { scratch } from '../scratch.ts'
+import { gate } from '../waiting.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import type { Json } from './client.ts'
 import { startToolServer, textResult } from './tool-server.ts'
 
@@ -31,7 +27,6 @@ export type Listed = Operation & { path: string; method: string; name: string }
 
 export async function accessWorld(t: Test) {
   const held = gate()
-  const folder = mkdtempSync(join(tmpdir(), 'baton-access-'))
   const [vendor, logins, tools] = await Promise.all([
     createOpenAiEmulator(),
     createOpenAiLogins({ anyPort: true }),
@@ -41,32 +36,24 @@ export async function accessWorld(t: Test) {
       hold: { annotations: { readOnlyHint: true }, run: () => held.opened.then(() => textResult('held')) },
     }),
   ])
-  const { config } = loadConfig(
-    {
-      BATON_DATA_DIR: folder,
-      BATON_AUTH: 'keys',
-      BATON_ADMIN_KEY: ADMIN,
-      BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
-      BATON_ENABLE_OAUTH: 'openai',
-      BATON_BODY_LIMIT: '64KiB',
-      BATON_TURNS_PER_OWNER: '3',
-      BATON_DRAIN_SECONDS: '0',
-      BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
-      BATON_OPENAI_OAUTH_ISSUER: logins.url,
-      BATON__TOOLBOX__MCPS__0__NAME: 'shared',
-      BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
-      BATON__TOOLBOX__MCPS__0__URL: tools.url,
-      BATON__TOOLBOX__MCPS__0__MODE: 'dynamic',
-      BATON__TOOLBOX__MCPS__0__BIND: 'manual',
-      BATON__TOOLBOX__MCPS__0__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '5',
-    },
-    folder,
-  )
-  const app = await createApp(config, { log: pino({ level: 'silent' }) })
-  t.teardown(async () => {
-    await app.close()
-    await Promise.all([vendor.close(), logins.close(), tools.close()])
-    rmSync(folder, { recursive: true, force: true })
+  t.teardown(() => Promise.all([vendor.close(), logins.close(), tools.close()]))
+  const app = await wholeGateway(t, {
+    BATON_DATA_DIR: scratch(t),
+    BATON_AUTH: 'keys',
+    BATON_ADMIN_KEY: ADMIN,
+    BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
+    BATON_ENABLE_OAUTH: 'openai',
+    BATON_BODY_LIMIT: '64KiB',
+    BATON_TURNS_PER_OWNER: '3',
+    BATON_DRAIN_SECONDS: '0',
+    BATON_OPENAI_BASE_URL: vendor.keyBaseUrl,
+    BATON_OPENAI_OAUTH_ISSUER: logins.url,
+    BATON__TOOLBOX__MCPS__0__NAME: 'shared',
+    BATON__TOOLBOX__MCPS__0__TRANSPORT: 'streamable_http',
+    BATON__TOOLBOX__MCPS__0__URL: tools.url,
+    BATON__TOOLBOX__MCPS__0__MODE: 'dynamic',
+    BATON__TOOLBOX__MCPS__0__BIND: 'manual',
+    BATON__TOOLBOX__MCPS__0__DEFAULT_TOOL_CONFIG__MAX_INSTANCES: '5',
   })
 
   const document = JSON.parse((await app.http.inject('/openapi.json')).body) as Document

@@ -2,15 +2,11 @@
  * Who may do what, over every operation that the OpenAPI document lists: a whole gateway that wants keys,
  * one owner with something of everything, another who tries it all, keys that do not open, and nonsense.
  */
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { createApp } from '../../src/app.ts'
-import { loadConfig } from '../../src/config/load.ts'
-import { eventually } from '../credentials/world.ts'
 import { badBodies, ODD_TEXTS } from '../routes/nonsense.ts'
+import { scratch } from '../scratch.ts'
+import { eventually } from '../waiting.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import {
   ADMIN,
   type Answer,
@@ -92,7 +88,7 @@ t.test('a key that is missing, unknown, expired, revoked or too weak opens nothi
   ]
   await admin('DELETE', `/v1/keys/${revoked.id}`)
   const expired = withKey(expiring.key)
-  await eventually(async () => ((await expired('GET', '/v1/sessions')).status === 401 ? true : null))
+  await eventually(async () => (await expired('GET', '/v1/sessions')).status === 401)
   const before = await everythingOf(ann)
   const closed: [string, Call][] = [
     ['no key', withKey(null)],
@@ -208,20 +204,16 @@ t.test('an owner has only so many turns that run or wait their turn, whatever ot
 })
 
 t.test('what a tenant names leads to no private address that the operator has not opened', async (t) => {
-  const data = mkdtempSync(join(tmpdir(), 'baton-inner-'))
-  t.teardown(() => rmSync(data, { recursive: true, force: true }))
+  const data = scratch(t)
   const serving = async (BATON_CONNECTORS_ALLOW_PRIVATE: string) => {
-    const env = {
+    const gateway = await wholeGateway(t, {
       BATON_DATA_DIR: data,
       BATON_AUTH: 'keys',
       BATON_ADMIN_KEY: ADMIN,
       BATON_DRAIN_SECONDS: '0',
       BATON_PUBLIC_URL: 'https://baton.test',
       BATON_CONNECTORS_ALLOW_PRIVATE,
-    }
-    const { config } = loadConfig(env, data)
-    const gateway = await createApp(config, { log: pino({ level: 'silent' }) })
-    t.teardown(() => gateway.close())
+    })
     return { as: (key: string) => withKey(key, gateway), close: gateway.close }
   }
   const http = { transport: 'streamable_http', url: tools.url }

@@ -1,6 +1,7 @@
 /** What goes wrong in a model's calls and its tools: the model is told, and the turn ends in bounded time. */
 import t, { type Test } from 'tap'
 import { type Answer, calls, text } from '../emulators/scene.ts'
+import { NONE } from '../patterns.ts'
 import { type Json, ofType, typesOf } from './client.ts'
 import { everyBackend, PATH_NAMES, type Path, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
@@ -224,7 +225,7 @@ async function badCalls(t: Test, world: World) {
       t.match(turn.messages[2].parts, [
         { outcome: 'error', content: [{ text: /out of paper/ }] },
         { outcome: 'ok', content: [{ text: 'no list' }] },
-        { outcome: 'ok', content: [] },
+        { outcome: 'ok', content: NONE },
         { outcome: 'outcome_unknown', is_error: true, content: [{ text: /not known/ }] },
         { outcome: 'error', is_error: true, content: [{ text: /safe to call again/ }] },
       ])

@@ -1,14 +1,10 @@
 /** Logins at an MCP server through a gateway with two owners, from the first refusal to the next login. */
-import { mkdtempSync, rmSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { createApp } from '../../src/app.ts'
-import { loadConfig } from '../../src/config/load.ts'
 import { guardedServer } from '../credentials/connector-world.ts'
-import { eventually, visit } from '../credentials/world.ts'
+import { visit } from '../credentials/world.ts'
+import { scratch } from '../scratch.ts'
+import { eventually } from '../waiting.ts'
+import { wholeGateway } from '../whole-gateway.ts'
 import { type Answer, createClient, type Json } from './client.ts'
 
 const ADMIN = 'the-bootstrap-admin-key'
@@ -17,19 +13,14 @@ type Call = (method: string, path: string, body?: unknown) => Promise<Answer>
 
 /** A gateway that wants keys, and its callers. */
 async function gateway(t: Test): Promise<{ url: string; ann: Call; bob: Call; admin: Call }> {
-  const folder = mkdtempSync(join(tmpdir(), 'baton-connector-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  const env = {
-    BATON_DATA_DIR: folder,
+  const { listen } = await wholeGateway(t, {
+    BATON_DATA_DIR: scratch(t),
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: ADMIN,
     BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
     BATON_DRAIN_SECONDS: '0',
-  }
-  const app = await createApp(loadConfig(env, folder).config, { log: pino({ level: 'silent' }) })
-  t.teardown(() => app.close())
-  await app.http.listen({ host: '127.0.0.1', port: 0 })
-  const url = `http://127.0.0.1:${(app.http.server.address() as AddressInfo).port}`
+  })
+  const url = await listen()
   const client = createClient(url)
   const as =
     (key: string): Call =>
@@ -111,7 +102,7 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
   await t.test('then its tools come into the session by themselves', async (t) => {
     const look = await eventually(async () => {
       const tools = (await ann('GET', `/v1/sessions/${session}/tools`)).body.tools as Json[]
-      return tools.find(({ server, status }) => server === 'docs' && status === 'available') ?? null
+      return tools.find(({ server, status }) => server === 'docs' && status === 'available')
     })
     t.equal(look.canonical_name, 'docs.look')
     t.match((await ann('GET', path)).body.status, { state: 'ready' })

@@ -4,8 +4,8 @@
  * included: whatever would be refused there is refused here.
  */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
 import { calls, type SceneItem } from '../emulators/scene.ts'
+import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
 import { everyBackend, PATH_NAMES, PATHS, type Path, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'

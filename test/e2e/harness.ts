@@ -1,17 +1,12 @@
 /**
  * A whole gateway on this machine: the three emulated vendors, test tool servers, and Baton on a free port,
  * in this process or in one of its own; over the embedded store with the bus in memory, and over PostgreSQL
- * with Redis where TEST_DATABASE_URL and TEST_REDIS_URL name servers. Under CI=true both must.
+ * with Redis where there are servers.
  */
-import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { type Logger, pino } from 'pino'
 import type { Test } from 'tap'
 import { createApp } from '../../src/app.ts'
@@ -22,6 +17,9 @@ import { createGeminiEmulator, type GeminiEmulator } from '../emulators/gemini.t
 import type { Recorded } from '../emulators/http.ts'
 import { createOpenAiEmulator, type OpenAiEmulator } from '../emulators/openai.ts'
 import type { Script } from '../emulators/scene.ts'
+import { gatewayProcess } from '../gateway-process.ts'
+import { ON_SERVERS, SERVERS } from '../given-servers.ts'
+import { scratch } from '../scratch.ts'
 import { newDatabase } from '../servers.ts'
 import { type Client, createClient, type Json } from './client.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
@@ -100,8 +98,6 @@ export interface WorldOptions {
   log?: Logger
 }
 
-const { TEST_DATABASE_URL, TEST_REDIS_URL, CI } = process.env
-
 /** Runs the tests on every backend, each in a world of its own. */
 export async function everyBackend(
   t: Test,
@@ -111,17 +107,13 @@ export async function everyBackend(
   await t.test('embedded store, bus in memory', async (t) =>
     tests(t, await openWorld(t, 'embedded', options)),
   )
-  const hasServers = Boolean(TEST_DATABASE_URL && TEST_REDIS_URL)
-  if (!hasServers && CI === 'true') t.fail('TEST_DATABASE_URL and TEST_REDIS_URL are needed')
-  const skip = hasServers ? false : 'TEST_DATABASE_URL and TEST_REDIS_URL name no servers'
-  await t.test('PostgreSQL, bus in Redis', { skip }, async (t) =>
+  await t.test('PostgreSQL, bus in Redis', ON_SERVERS, async (t) =>
     tests(t, await openWorld(t, 'servers', options)),
   )
 }
 
 export async function openWorld(t: Test, backend: Backend, options: WorldOptions = {}): Promise<World> {
-  const folder = mkdtempSync(join(tmpdir(), 'baton-e2e-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = scratch(t)
   const emulators = {
     openai: await createOpenAiEmulator(),
     anthropic: await createAnthropicEmulator(),
@@ -139,7 +131,7 @@ export async function openWorld(t: Test, backend: Backend, options: WorldOptions
     ...options.env,
   }
   if (options.yaml) writeFileSync(join(folder, 'baton.yaml'), options.yaml)
-  const start = options.process ? () => startProcess(folder, env) : inProcess(folder, env, options)
+  const start = options.process ? () => inProcessOfItsOwn(t, folder, env) : inProcess(folder, env, options)
   return createWorld(t, backend, emulators, folder, start)
 }
 
@@ -160,32 +152,22 @@ function inProcess(folder: string, env: Record<string, string>, options: WorldOp
   }
 }
 
-const SERVER = fileURLToPath(new URL('../../src/server.js', import.meta.url))
-
-/** `npm start` as an operator has it; settles when it says that it is ready. */
-async function startProcess(folder: string, env: Record<string, string>): Promise<Gateway> {
-  const child = spawn(process.execPath, ['--enable-source-maps', SERVER], {
-    cwd: folder,
-    env: { PATH: process.env.PATH, BATON_PORT: '0', BATON_LOG_LEVEL: 'info', ...env },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
-  const exited = once(child, 'exit')
-  let url = ''
-  for await (const line of createInterface(child.stdout)) {
-    if (process.env.E2E_LOG) console.error(line)
-    url = JSON.parse(line).url ?? ''
-    if (url !== '') break
-  }
-  if (url === '') throw new Error(`the gateway ended with ${(await exited)[0]} before it was ready`)
-  child.stdout.resume()
+async function inProcessOfItsOwn(t: Test, folder: string, env: Record<string, string>): Promise<Gateway> {
+  const hear = process.env.E2E_LOG ? console.error : undefined
+  const { url, code, stderr, stop } = await gatewayProcess(
+    t,
+    folder,
+    { BATON_LOG_LEVEL: 'info', ...env },
+    hear,
+  )
+  if (url === null) throw new Error(`the gateway ended with ${code} before it was ready: ${stderr}`)
   return {
     url,
     async stop(signal = 'SIGTERM') {
-      child.kill(signal)
+      const ended = stop(signal)
       // As under npm, which passes on what the group of both got: the gateway hears it twice.
-      await Promise.race([exited, sleep(20)])
-      child.kill(signal)
-      await exited
+      await Promise.race([ended, sleep(20)])
+      await stop(signal)
     },
   }
 }
@@ -193,7 +175,7 @@ async function startProcess(folder: string, env: Record<string, string>): Promis
 /** E2E_LOG=debug shows what the gateway says. */
 const silent = pino({ level: process.env.E2E_LOG ?? 'silent' }, pino.destination(2))
 
-export const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
+const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
   BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
   BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
   BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
@@ -203,12 +185,12 @@ export const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => 
 
 const servers = async (t: Test): Promise<Record<string, string>> => ({
   ...(await databaseServer(t)),
-  REDIS_URL: TEST_REDIS_URL ?? '',
+  REDIS_URL: SERVERS.REDIS_URL,
 })
 
 /** A database of this run's own, dropped afterwards. */
 export const databaseServer = async (t: Test): Promise<Record<string, string>> => ({
-  DATABASE_URL: await newDatabase(t, TEST_DATABASE_URL ?? ''),
+  DATABASE_URL: await newDatabase(t, SERVERS.DATABASE_URL),
   BATON_ENCRYPTION_KEYS: `test:${randomBytes(32).toString('base64')}`,
 })
 
@@ -322,9 +304,4 @@ let serial = 0
 export const fresh = async (world: World, tools: Record<string, TestTool>) => {
   const name = `srv${++serial}`
   return { name, server: await world.tools(name, tools) }
-}
-
-/** Waits for something that no event announces. */
-export async function eventually(holds: () => boolean | Promise<boolean>): Promise<void> {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10))
 }

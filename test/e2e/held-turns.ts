@@ -1,6 +1,7 @@
 /** Turns that a test holds in their middle, until it lets them go. */
-import { gate } from '../emulators/http.ts'
+
 import type { Scene } from '../emulators/scene.ts'
+import { gate } from '../waiting.ts'
 import type { EventStream, Json } from './client.ts'
 import type { World } from './harness.ts'
 import { textResult } from './tool-server.ts'

@@ -3,7 +3,7 @@
  * or says truthfully what is not known, and a tool that does not allow it is never run twice.
  */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 import { type EventStream, type Json, ofType, typesOf } from './client.ts'
 import { everyBackend, type Path, type World } from './harness.ts'
 import { type ToolServer, textResult } from './tool-server.ts'
@@ -17,10 +17,6 @@ interface Started {
 async function start(world: World, session: string, input: string): Promise<Started> {
   const stream = await world.api.turn(session, input)
   return { session, stream, turn: stream.headers.get('x-baton-turn') ?? '' }
-}
-
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 10))
 }
 
 /** What was under way when the process died, one session each. */
@@ -62,7 +58,7 @@ async function killed(
   await speaking.stream.until('content.delta')
   await half.stream.until('tool_execution.completed')
   await approval.stream.until('turn.awaiting_input')
-  await until(() => tools.count('once') === 2 && tools.count('again') === 1)
+  await Promise.all([tools.called('once', 2), tools.called('again')])
 
   await world.restart('SIGKILL')
   held.open()
@@ -242,7 +238,7 @@ await everyBackend(t, async (t, world) => {
       await world.session('openai key', { connectors: ['bank'] }),
       'call bank__charge with {}',
     )
-    await until(() => bank.count('charge') === 1)
+    await bank.called('charge')
     // It gives turns no time to come to a border.
     await world.restart()
     const { state, messages } = await world.api.get(`/v1/turns/${turn}?wait=60`)
@@ -273,7 +269,7 @@ await everyBackend(t, async (t, world) => {
     const call = messages.at(-1).parts.find(({ type }: Json) => type === 'tool_call')
     const answer = { decision: 'approve', arguments: { copies: 1 } }
     await world.api.post(`/v1/turns/${id}/approvals/${call.call_id}`, answer)
-    await until(() => press.count('print') === 1)
+    await press.called('print')
     await world.restart()
     t.match(await world.api.get(`/v1/turns/${id}?wait=60`), {
       state: 'completed',

@@ -3,10 +3,11 @@
  * starts anew with them, and a running call goes with its server, on each of the six paths.
  */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
 import { calls, type Scene, text } from '../emulators/scene.ts'
+import { NONE } from '../patterns.ts'
+import { gate } from '../waiting.ts'
 import { ofType, outline, typesOf } from './client.ts'
-import { eventually, everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
+import { everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
@@ -134,19 +135,22 @@ async function applyNow(t: Test, world: World) {
     const names = Array.from({ length: 20 }, (_, i) => `t${i}`)
     const { name } = await fresh(world, Object.fromEntries(names.map((each) => [each, {}])))
     const session = await world.session('anthropic key', { connectors: [name] })
-    const model = speaksThen(world, text('done'))
+    const { opened, open } = gate()
+    const speech = { type: 'text', text: 'Let me think about ' } as const
+    // Speaks on after a restart, too: a turn that is over has nothing to restart for whoever comes late.
+    world.script(() => ({ items: [speech, { type: 'wait', until: opened }] }))
     const stream = await api.turn(session, 'go')
     await stream.until('content.delta')
     const off = { enabled: false, apply: 'now' }
     const changes = names.map((each) => other.patch(`/v1/sessions/${session}/tools/${name}.${each}`, off))
     const told = (await Promise.all(changes)).map(({ effective }) => effective.from)
     t.strictSame(new Set(told), new Set(['restart']))
+    open()
     const frames = await stream.done
     const restarts = ofType(frames, 'turn.restarted').length
     // One; on a machine that is too busy to take all twenty at once, two.
     t.ok(restarts === 1 || restarts === 2, `${restarts} restarts`)
     t.equal(ofType(frames, 'step.started').at(-1).tool_count, 1)
-    model.open()
     world.script(null)
   })
 
@@ -188,7 +192,7 @@ async function applyNow(t: Test, world: World) {
       apply: 'now',
     })
     t.match(same, {
-      changed: [],
+      changed: NONE,
       effective: { from: 'next_step' },
       restarted_turn_id: null,
       prompt_cache: 'kept',
@@ -258,7 +262,7 @@ async function duringTools(t: Test, world: World) {
         const session = await world.session(path, { connectors: [name, going.name] })
         const stream = await api.turn(session, `call ${name}__quick with {}\ncall ${going.name}__nap with {}`)
         await stream.until('tool_execution.completed')
-        await eventually(() => going.server.count('nap') === 1)
+        await going.server.called('nap')
         const gone = await api.delete(`/v1/sessions/${session}/connectors/${going.name}?apply=now`)
         t.match(gone, {
           removed: [`${going.name}.nap`],
@@ -290,7 +294,7 @@ async function duringTools(t: Test, world: World) {
     await stream.until('tool_execution.started')
     const off = { enabled: false, apply: 'now' }
     const path = `/v1/sessions/${session}/tools/${name}.slow`
-    t.match(await api.patch(path, off), { changed: [`${name}.slow`], removed: [], restarted_turn_id: null })
+    t.match(await api.patch(path, off), { changed: [`${name}.slow`], removed: NONE, restarted_turn_id: null })
     t.match(ofType(await stream.done, 'tool_execution.completed'), [{ outcome: 'cancelled' }])
     open()
 

@@ -5,6 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
+import { NONE } from '../patterns.ts'
 import type { Json } from './client.ts'
 import { declaredIn, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
 import { type TestTool, type ToolServer, textResult } from './tool-server.ts'
@@ -38,8 +39,8 @@ async function declarations(t: Test, world: World) {
       server.tools.set('b', { inputSchema: schema('b, but better') })
       t.match(await api.post(`/v1/sessions/${session}/tools/refresh`), {
         changed: [`${name}.b`],
-        added: [],
-        removed: [],
+        added: NONE,
+        removed: NONE,
       })
       await world.run(session, 'hello')
       const body = world.sent(path).at(-1)?.text ?? ''

@@ -5,8 +5,10 @@
 import t, { type Test } from 'tap'
 import { SERVER_WAIT_MS } from '../../src/tools/session-tools.ts'
 import { calls } from '../emulators/scene.ts'
+import { NONE } from '../patterns.ts'
+import { eventually } from '../waiting.ts'
 import { type Json, ofType, typesOf } from './client.ts'
-import { declaredIn, eventually, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
+import { declaredIn, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
 import { type TestTool, textResult } from './tool-server.ts'
 
 /** What the newest request on a path declares, built-ins aside. */
@@ -45,7 +47,7 @@ async function comingAndGoing(t: Test, world: World) {
       const again = await api.put(`/v1/sessions/${session}/connectors/${name}`)
       t.match(
         again,
-        { tools_revision: bound.tools_revision, added: [], prompt_cache: 'kept' },
+        { tools_revision: bound.tools_revision, added: NONE, prompt_cache: 'kept' },
         'binding twice changes nothing',
       )
 
@@ -58,7 +60,7 @@ async function comingAndGoing(t: Test, world: World) {
       t.match(change.data, {
         added: [`${name}.three`],
         removed: [`${name}.two`],
-        changed: [],
+        changed: NONE,
         tools_revision: bound.tools_revision + 1,
       })
       t.equal(
@@ -75,7 +77,7 @@ async function comingAndGoing(t: Test, world: World) {
       t.equal(server.count('two'), 0)
 
       const off = await api.patch(`/v1/sessions/${session}/tools/${name}.one`, { enabled: false })
-      t.match(off, { added: [], removed: [], changed: [`${name}.one`], prompt_cache: 'invalidated' })
+      t.match(off, { added: NONE, removed: NONE, changed: [`${name}.one`], prompt_cache: 'invalidated' })
       await world.run(session, 'hello')
       t.strictSame(newest(world, path), [`${name}__three`])
       await api.patch(`/v1/sessions/${session}/tools/${name}.one`, { enabled: true })
@@ -83,7 +85,7 @@ async function comingAndGoing(t: Test, world: World) {
       t.strictSame(newest(world, path), [`${name}__three`, `${name}__one`], 'one that comes back is new')
 
       const gone = await api.delete(`/v1/sessions/${session}/connectors/${name}`)
-      t.match(gone, { added: [], removed: [`${name}.one`, `${name}.three`], prompt_cache: 'invalidated' })
+      t.match(gone, { added: NONE, removed: [`${name}.one`, `${name}.three`], prompt_cache: 'invalidated' })
       const last = await world.run(session, `call ${name}__one with {}`)
       t.equal(last.output_text, `There is no tool ${name}__one.`)
       t.strictSame(newest(world, path), [])

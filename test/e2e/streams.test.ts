@@ -1,6 +1,7 @@
 /** Event streams from the outside (api.md section 6): resuming, filtering, gaps, and that nothing is lost. */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
+import { NONE } from '../patterns.ts'
+import { eventually, gate } from '../waiting.ts'
 import { type Frame, ofType, typesOf } from './client.ts'
 import { everyBackend, PATH_NAMES, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -157,8 +158,8 @@ async function sessionStreams(t: Test, world: World) {
       {
         data: {
           tools_revision: change.tools_revision,
-          added: [],
-          removed: [],
+          added: NONE,
+          removed: NONE,
           changed: ['kit.echo'],
           turn_id: null,
         },
@@ -183,7 +184,7 @@ async function sessionStreams(t: Test, world: World) {
   await t.test('an idle stream is pinged', async (t) => {
     const session = await world.session('openai key')
     const stream = await api.follow(`/v1/sessions/${session}/events`)
-    while (!stream.comments.includes('ping')) await new Promise((resolve) => setTimeout(resolve, 20))
+    await eventually(() => stream.comments.includes('ping'))
     stream.leave()
     t.strictSame(stream.frames, [])
   })

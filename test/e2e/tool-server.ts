@@ -4,6 +4,7 @@
  * demand. Written without an SDK, so that it can also do what no SDK allows.
  */
 import { randomUUID } from 'node:crypto'
+import { EventEmitter, once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
@@ -33,6 +34,8 @@ export interface ToolServer {
   /** Every `tools/call` that arrived, in order */
   calls: { tool: string; args: Json }[]
   count(tool: string): number
+  /** Settles once the tool has been called so often in all. */
+  called(tool: string, times?: number): Promise<void>
   /** How often the list was asked for */
   lists(): number
   /** Sends `notifications/tools/list_changed` to every open channel; resolves once one is open. */
@@ -54,6 +57,7 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
   const state: State = {
     tools: new Map(Object.entries(tools)),
     calls: [],
+    arrivals: new EventEmitter(),
     sessions: new Set(),
     channels: new Set(),
     running: new Map(),
@@ -66,11 +70,15 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
+  const count = (tool: string) => state.calls.filter((call) => call.tool === tool).length
   return {
     url: `http://127.0.0.1:${port}/mcp`,
     tools: state.tools,
     calls: state.calls,
-    count: (tool) => state.calls.filter((call) => call.tool === tool).length,
+    count,
+    async called(tool, times = 1) {
+      while (count(tool) < times) await once(state.arrivals, 'call')
+    },
     lists: () => state.lists,
     async announce() {
       if (state.channels.size === 0) {
@@ -94,6 +102,8 @@ export async function startToolServer(tools: Record<string, TestTool> = {}): Pro
 interface State {
   tools: Map<string, TestTool>
   calls: { tool: string; args: Json }[]
+  /** Emits `call` */
+  arrivals: EventEmitter
   sessions: Set<string>
   channels: Set<ServerResponse>
   /** Calls in flight by request id */
@@ -181,6 +191,7 @@ async function call(state: State, message: Json, response: ServerResponse): Prom
   } = message.params as { name: string; arguments?: Json; _meta?: Json }
   const tool = state.tools.get(name)
   state.calls.push({ tool: name, args })
+  state.arrivals.emit('call')
   if (!tool) return reply(response, failed(message, -32602, `Unknown tool: ${name}`))
   response.writeHead(200, { 'content-type': 'text/event-stream' })
   response.flushHeaders()

@@ -1,98 +1,37 @@
 /** The operator's servers at start: real processes of Baton against real MCP servers (docs/toolbox.md). */
 
-import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import { memoryServer, startEverything } from '../../demo/processes.ts'
+import { gatewayProcess } from '../gateway-process.ts'
+import { SERVERS } from '../given-servers.ts'
 import { startRig, TOOL } from '../mcp/servers/rig.ts'
+import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
 import { createClient } from './client.ts'
 import { databaseServer } from './harness.ts'
 import { startToolServer } from './tool-server.ts'
 
-const root = join(dirname(fileURLToPath(import.meta.url)), '../../..')
-const server = join(root, 'dist/src/server.js')
-const real = (name: string) => join(root, 'node_modules/@modelcontextprotocol', name, 'dist/index.js')
-
-const folder = mkdtempSync(join(tmpdir(), 'baton-start-'))
-t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const folder = scratch(t)
 // Several processes, one after the other, on a machine that may be busy.
 t.setTimeout(240_000)
 /** A server's database opens in a fraction of the embedded one's time. */
-const store = process.env.TEST_DATABASE_URL ? await databaseServer(t) : {}
+const store = SERVERS.DATABASE_URL ? await databaseServer(t) : {}
 
-interface Outcome {
-  code: number | null
-  stderr: string
-  /** Log lines */
-  log: { level: number; msg: string; [field: string]: unknown }[]
-}
-
-/** Starts Baton on a YAML file; resolves when it ended, or when it is ready (then `url` is there). */
+/** Starts Baton on a YAML file. */
 async function start(t: Test, yaml: string, env: Record<string, string> = {}) {
   writeFileSync(join(folder, 'baton.yaml'), yaml)
-  const child = spawn(process.execPath, [server], {
-    cwd: folder,
-    env: { PATH: process.env.PATH ?? '', BATON_PORT: '0', BATON_LOG_LEVEL: 'debug', ...store, ...env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
-  t.teardown(() => {
-    child.kill('SIGKILL')
-    return ended
-  })
-  const outcome: Outcome = { code: null, stderr: '', log: [] }
-  child.stderr.on('data', (chunk: Buffer) => {
-    outcome.stderr += chunk
-  })
-  let rest = ''
-  const ready = new Promise<string>((resolve) => {
-    child.stdout.on('data', (chunk: Buffer) => {
-      const lines = (rest + chunk).split('\n')
-      rest = lines.pop() ?? ''
-      for (const line of lines) {
-        const entry = JSON.parse(line)
-        outcome.log.push(entry)
-        if (entry.msg === 'baton is ready') resolve(entry.url)
-      }
-    })
-  })
-  const url = await Promise.race([ready, ended.then(() => null)])
-  if (url === null) outcome.code = await ended
-  const stop = async () => {
-    child.kill('SIGTERM')
-    return ended
-  }
-  return { ...outcome, url, stop, said: (words: string) => outcome.log.filter(({ msg }) => msg === words) }
+  const baton = await gatewayProcess(t, folder, { BATON_LOG_LEVEL: 'debug', ...store, ...env })
+  return { ...baton, said: (words: string) => baton.log.filter(({ msg }) => msg === words) }
 }
 
-/** The real server-everything over streamable HTTP. */
-async function everything(t: Test): Promise<string> {
-  const port = await freePort()
-  const child = spawn(process.execPath, [real('server-everything'), 'streamableHttp'], {
-    env: { PATH: process.env.PATH ?? '', PORT: String(port) },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  const ended = new Promise((resolve) => child.once('close', resolve))
-  t.teardown(() => {
-    child.kill('SIGKILL')
-    return ended
-  })
-  await new Promise<void>((resolve) => {
-    for (const stream of [child.stdout, child.stderr]) {
-      stream.on('data', (chunk: Buffer) => /listening/i.test(String(chunk)) && resolve())
-    }
-  })
-  return `http://127.0.0.1:${port}/mcp`
-}
-
+const { command, args } = memoryServer(folder)
 const MEMORY = `
     - name: memory
       transport: stdio
-      command: ${process.execPath}
-      args: [${real('server-memory')}]`
+      command: ${command}
+      args: [${args}]`
 const MEMORY_TOOLS = [
   'create_entities',
   'create_relations',
@@ -196,7 +135,8 @@ t.test('a dynamic server without defaults stops the start before anything is rea
 })
 
 t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
-  const url = await everything(t)
+  const { url, stop } = await startEverything()
+  t.teardown(stop)
   const empty = await startToolServer()
   t.teardown(() => empty.close())
   const tools = [

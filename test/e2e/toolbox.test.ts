@@ -1,9 +1,10 @@
 /** Which tools the operator's rules let into a running gateway (docs/toolbox.md), and what is told of them. */
 import { connect, createServer } from 'node:net'
 import t, { type Test } from 'tap'
+import { eventually, gate } from '../waiting.ts'
 import { openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
-import { BACKEND, DYNAMIC, eventually, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
+import { BACKEND, DYNAMIC, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
 
 t.setTimeout(240_000)
 
@@ -77,10 +78,7 @@ t.test('of a long result a model without the tool that reads on is told that the
 /** Doors in front of servers that stay shut until somebody stands before each of them. */
 function barrier(t: Test, urls: string[]): Promise<string>[] {
   const waiting = new Set<number>()
-  let open = () => {}
-  const opened = new Promise<void>((resolve) => {
-    open = resolve
-  })
+  const { opened, open } = gate()
   return urls.map(async (url, i) => {
     const { port, pathname } = new URL(url)
     const door = createServer((socket) => {
@@ -126,14 +124,14 @@ ${mcp('fixed', strict.url, 'mode: strict')}${mcp('open', dynamic.url, DYNAMIC)}`
     level: 40,
   })
   await until("Tool 'read' was configured but is no longer available from MCP server 'fixed'")
-  const left = await eventually(() => toolOf(world, session, 'fixed.sneak'), Boolean)
+  const left = await eventually(() => toolOf(world, session, 'fixed.sneak'))
   t.match(left, { status: 'undeclarable', reason: /strict mode/ })
   t.notOk(await toolOf(world, session, 'fixed.read'))
   dynamic.tools.set('late', {})
   await dynamic.announce()
   const joined = "New tool 'late' discovered from MCP server 'open', registering with default configuration"
   t.match(await until(joined), { level: 30 })
-  t.match(await eventually(() => toolOf(world, session, 'open.late'), Boolean), { status: 'available' })
+  t.match(await eventually(() => toolOf(world, session, 'open.late')), { status: 'available' })
   dynamic.tools.clear()
   await dynamic.announce()
   t.match(await until(`MCP server 'open' at ${dynamic.url} returned no tools`), { level: 40 })

@@ -1,32 +1,19 @@
 /** What the tests of the operator's rules share: a log that remembers, servers, sessions' tools. */
 import { pino } from 'pino'
 import type { Test } from 'tap'
+import type { LogLine } from '../gateway-process.ts'
+import { ON_SERVERS } from '../given-servers.ts'
+import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
 import type { World } from './harness.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
 
 /** What does not depend on the store runs on the one that opens sooner. */
-export const BACKEND = process.env.TEST_DATABASE_URL && process.env.TEST_REDIS_URL ? 'servers' : 'embedded'
-
-interface Line {
-  level: number
-  msg: string
-  [field: string]: unknown
-}
-
-/** Asks until the answer fits, for a minute. */
-export async function eventually<T>(ask: () => Promise<T>, fits: (answer: T) => boolean): Promise<T> {
-  for (const until = Date.now() + 60_000; ; ) {
-    const answer = await ask()
-    if (fits(answer)) return answer
-    if (Date.now() > until) throw new Error(`it never became so: ${JSON.stringify(answer)}`)
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
-}
+export const BACKEND = ON_SERVERS.skip ? 'embedded' : 'servers'
 
 /** A log that remembers its lines. */
 export function recorder() {
-  const lines: Line[] = []
+  const lines: LogLine[] = []
   let raw = ''
   const log = pino(
     { level: 'trace', base: null },
@@ -38,8 +25,7 @@ export function recorder() {
     },
   )
   /** The line, once it was written. */
-  const until = (words: string): Promise<Line | undefined> =>
-    eventually(async () => lines.find(({ msg }) => msg === words), Boolean)
+  const until = (words: string): Promise<LogLine> => eventually(() => lines.find(({ msg }) => msg === words))
   return { log, lines, until, text: () => raw }
 }
 

@@ -1,6 +1,6 @@
 /** A turn that waits for a person: its calls approved, denied or given up (api.md section 4). */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
 import { everyBackend, type Path, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
@@ -109,7 +109,7 @@ async function approvals(t: Test, world: World) {
       const stream = await api.turn(session, 'call guarded__look with {}\ncall other__slow with {}')
       const { data } = await stream.until('approval.required')
       const id = data.turn_id
-      while (slow.count('slow') === before) await new Promise((resolve) => setTimeout(resolve, 5))
+      await slow.called('slow', before + 1)
       if (end === 'approve') {
         await api.post(`/v1/turns/${id}/approvals/${data.call_id}`, { decision: 'approve' })
         held.open()

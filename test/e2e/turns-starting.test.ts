@@ -3,7 +3,7 @@
  * an Idempotency-Key, with edits of its context.
  */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, spoken, typesOf } from './client.ts'
 import { everyBackend, type World, wordsOf } from './harness.ts'
 import { held, speaking, until } from './held-turns.ts'
@@ -124,7 +124,7 @@ async function busySessions(t: Test, world: World) {
     await api.put(`/v1/sessions/${session}/connectors/slow`)
     const stream = await api.turn(session, 'call slow__nap with {}')
     await stream.until('tool_execution.started')
-    while (server.count('nap') === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+    await server.called('nap')
     const next = await api.turn(session, { input: 'never mind', on_busy: 'interrupt' })
     t.equal((await next.done).at(-1)?.type, 'turn.completed')
     const [done] = ofType(await stream.done, 'tool_execution.completed')

@@ -1,7 +1,7 @@
 /** A turn under way is steered from the outside (api.md section 4): cancelled and restarted. */
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
 import { text } from '../emulators/scene.ts'
+import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, spoken } from './client.ts'
 import { everyBackend, PATH_NAMES, type World } from './harness.ts'
 import { held, until } from './held-turns.ts'
@@ -76,7 +76,7 @@ async function cancelling(t: Test, world: World) {
     const session = await world.session('gemini key', { connectors: ['work'] })
     const stream = await api.turn(session, 'call work__quick with {}\ncall work__nap with {}')
     await stream.until('tool_execution.completed')
-    while (server.count('nap') === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+    await server.called('nap')
     const turn = stream.headers.get('x-baton-turn')
     const { body } = await api.call('POST', `/v1/turns/${turn}/cancel?wait=true`)
     t.equal(body.state, 'cancelled')
@@ -99,7 +99,7 @@ async function cancelling(t: Test, world: World) {
   await t.test('a tool that does not hear of it is settled without it', async (t) => {
     const session = await world.session('openai key', { connectors: ['work'] })
     const stream = await api.turn(session, 'call work__deaf with {}')
-    while (server.count('deaf') === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+    await server.called('deaf')
     const { body } = await api.call(
       'POST',
       `/v1/turns/${stream.headers.get('x-baton-turn')}/cancel?wait=true`,
@@ -198,7 +198,7 @@ async function restarting(t: Test, world: World) {
     const ninth = await api.call('POST', `/v1/turns/${id}/restart`)
     t.match([ninth.status, ninth.body.error.code], [409, 'restart_limit'])
     for (const { open } of gates) open()
-    while (server.count('nap') === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+    await server.called('nap')
     const during = await api.call('POST', `/v1/turns/${id}/restart`)
     t.equal(during.status, 409)
     await api.call('POST', `/v1/turns/${id}/cancel?wait=true`)

@@ -1,8 +1,8 @@
 /** Turns from the outside (api.md section 4): how they answer, what they leave behind, how they end. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { gate } from '../emulators/http.ts'
 import { calls } from '../emulators/scene.ts'
+import { gate } from '../waiting.ts'
 import { type Frame, type Json, ofType, outline, spoken } from './client.ts'
 import { everyBackend, PATH_NAMES, type World, wordsOf } from './harness.ts'
 import { held, speaking } from './held-turns.ts'

@@ -220,13 +220,13 @@ t.test('refusals', async (t) => {
   const emulator = await emulate(t)
   await refuses(t, emulator, REFUSALS)
 
-  await t.test('halves of characters', async (t) => {
+  await t.test('half of a character, and what is no JSON, is refused', async (t) => {
     const broken = JSON.stringify(base()).replace('hello', 'a\\ud83d')
     t.match(await ask(emulator, broken), { status: 400, words: /surrogates not allowed/ })
     t.match(await ask(emulator, 'no json'), { status: 400, words: /not valid JSON/ })
   })
 
-  await t.test('an unknown model, an unknown path', async (t) => {
+  await t.test('an unknown model and an unknown path are not found', async (t) => {
     t.match(await ask(emulator, base({ model: 'claude-opus-9' })), {
       status: 404,
       words: 'model: claude-opus-9',
@@ -234,7 +234,7 @@ t.test('refusals', async (t) => {
     t.match(await ask(emulator, base(), {}, '/v1/complete'), { status: 404 })
   })
 
-  await t.test('no version header', async (t) => {
+  await t.test('a request without a version is refused', async (t) => {
     const response = await fetch(`${emulator.baseUrl}/v1/messages`, {
       method: 'POST',
       headers: { 'x-api-key': KEY },
@@ -244,7 +244,7 @@ t.test('refusals', async (t) => {
     t.match(await response.text(), /anthropic-version: header is required/)
   })
 
-  await t.test('credentials', async (t) => {
+  await t.test('one credential that is known opens it, in the header of its kind', async (t) => {
     const asked = async (headers: Record<string, string>) => {
       const response = await fetch(`${emulator.baseUrl}/v1/models`, { headers: { ...VERSION, ...headers } })
       return `${response.status} ${await response.text()}`

@@ -53,7 +53,7 @@ export const bytes = (value: unknown): string =>
   JSON.stringify(value, (key, item) => (key === 'cache_control' ? undefined : item)) ?? ''
 
 /** Hash of all that precedes a block which follows `before` in a message after `turns`. */
-export function prefixOf({ body }: Asker, turns: readonly Turn[], before: readonly Json[]): string {
+function prefixOf({ body }: Asker, turns: readonly Turn[], before: readonly Json[]): string {
   // In the block's own message ids are the client's to choose, and what only answers carry may be missing.
   const own = before.map(({ id: _, citations: __, caller: ___, ...block }) => block)
   return hash(bytes([body.system, body.tools, turns.map(({ role, blocks }) => ({ role, blocks })), own]))

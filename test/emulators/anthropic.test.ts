@@ -1,9 +1,9 @@
 /** The emulated Anthropic API, driven by the vendor's own SDK and by scripts. */
 import Anthropic from '@anthropic-ai/sdk'
 import t from 'tap'
+import { gate } from '../waiting.ts'
 import { type AnthropicEmulator, anthropicError, anthropicFixture } from './anthropic.ts'
 import { ask, base, emulate, KEY, OAUTH, TOKEN, VERSION, weather } from './anthropic-requests.ts'
-import { gate } from './http.ts'
 import { calls, text } from './scene.ts'
 
 const sdk = ({ baseUrl }: AnthropicEmulator, options: ConstructorParameters<typeof Anthropic>[0] = {}) =>

@@ -1,8 +1,8 @@
 /** A scene as the chunks of a Gemini answer (wire/gemini.md 6), before any envelope or framing. */
 import type { Traits } from './gemini-rules.ts'
 import { type Signatures, signedPart } from './gemini-rules.ts'
-import type { Json } from './gemini-shape.ts'
 import { pause } from './http.ts'
+import type { Json } from './json.ts'
 import { type Answer, pieces, type SceneItem } from './scene.ts'
 
 export interface Setting {

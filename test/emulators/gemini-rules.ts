@@ -5,7 +5,8 @@
  * cannot hide here.
  */
 import { seenAs } from './bytes.ts'
-import { invalid, isObject, type Json } from './gemini-shape.ts'
+import { invalid } from './gemini-shape.ts'
+import { isObject, type Json } from './json.ts'
 
 export interface Traits {
   /** Gemini 3 and newer: call ids, signatures checked, media inside of results */

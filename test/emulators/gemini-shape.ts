@@ -5,6 +5,7 @@
  */
 
 import { hasLoneSurrogate } from './http.ts'
+import { isObject, type Json } from './json.ts'
 
 /** A request that the server turns down; `reason` becomes its ErrorInfo. */
 export class Refusal extends Error {
@@ -21,10 +22,6 @@ export class Refusal extends Error {
 }
 
 export const invalid = (message: string) => new Refusal(400, 'INVALID_ARGUMENT', message)
-
-export type Json = Record<string, unknown>
-export const isObject = (value: unknown): value is Json =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 type Kind = Scalar | { list: Kind } | { map: Kind } | { oneOf: readonly string[] } | Message
 type Scalar = 'string' | 'bytes' | 'number' | 'integer' | 'boolean' | 'struct' | 'value'

@@ -1,9 +1,9 @@
 /** The emulated Gemini, driven by the vendor's own SDK and by scripts, at each of its doors. */
 import { GoogleGenAI, type Part } from '@google/genai'
 import t from 'tap'
+import { gate } from '../waiting.ts'
 import type { GeminiEmulator } from './gemini.ts'
 import { declare, type Failed, hi, post, READ, start, user } from './gemini-requests.ts'
-import { gate } from './http.ts'
 import { type Answer, calls, text } from './scene.ts'
 
 const sdk = (emulator: GeminiEmulator) =>

@@ -16,13 +16,13 @@ import {
   CODE_ASSIST_COUNT,
   CODE_ASSIST_REQUEST,
   invalid,
-  type Json,
   PUBLIC_COUNT,
   PUBLIC_REQUEST,
   Refusal,
   readBody,
 } from './gemini-shape.ts'
 import { type Beat, type Recorded, type Reply, serve } from './http.ts'
+import type { Json } from './json.ts'
 import { type Answer, defaultScene, type SceneInput, type Script } from './scene.ts'
 
 export interface GeminiEmulator {

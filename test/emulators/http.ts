@@ -56,15 +56,6 @@ export interface Emulator {
 
 export const pause = (ms: number) => () => sleep(ms)
 
-/** A promise and the function that settles it: what a test waits for, or holds a stream with. */
-export function gate(): { opened: Promise<void>; open: () => void } {
-  let open = () => {}
-  const opened = new Promise<void>((resolve) => {
-    open = resolve
-  })
-  return { opened, open }
-}
-
 /** Serves `answer` on loopback; port 0 is a free one. A throw in `answer` becomes a 500 that names it. */
 export async function serve(
   answer: (request: Recorded) => Reply | Promise<Reply>,

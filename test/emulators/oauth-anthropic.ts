@@ -53,40 +53,30 @@ export async function createAnthropicLogins({
       return (query.get('scope') ?? '').split(' ').includes('user:inference') ? null : 'invalid_scope'
     })
 
-  function answer(work: () => Tokens): JsonReply {
-    try {
-      const { access, refresh, grant } = work()
-      return {
-        status: 200,
-        body: {
-          token_type: 'Bearer',
-          access_token: access,
-          refresh_token: refresh,
-          expires_in: accessSeconds,
-          scope: grant.scope,
-          organization: { uuid: 'org-uuid', name: 'Acme' },
-          account: { uuid: 'account-uuid', email_address: 'me@example.com' },
-        },
-      }
-    } catch (thrown) {
-      if (thrown instanceof Refused) return FAILURES[thrown.failure]
-      throw thrown
-    }
-  }
+  const tokens = ({ access, refresh, grant }: Tokens): JsonReply => ({
+    status: 200,
+    body: {
+      token_type: 'Bearer',
+      access_token: access,
+      refresh_token: refresh,
+      expires_in: accessSeconds,
+      scope: grant.scope,
+      organization: { uuid: 'org-uuid', name: 'Acme' },
+      account: { uuid: 'account-uuid', email_address: 'me@example.com' },
+    },
+  })
 
   function token(request: Recorded): JsonReply {
     // The endpoint knows the vendor's own client by its name, and does not want it here (1.6).
     if (/^claude-(cli|code)\//.test(request.headers['user-agent'] ?? '')) return { status: 404, body: '' }
     const fields = jsonOf(request)
     if (!fields) return invalid('The body must be JSON.')
-    if (fields.grant_type === 'refresh_token') return answer(() => issuer.renew(fields, true))
-    if (fields.grant_type !== 'authorization_code') return FAILURES.grant_type
+    if (fields.grant_type === 'refresh_token') return tokens(issuer.renew(fields, true))
+    if (fields.grant_type !== 'authorization_code') throw new Refused('grant_type')
     if (typeof fields.state !== 'string') return invalid('state: Field required')
-    return answer(() => {
-      const tokens = issuer.redeem(fields)
-      if (tokens.grant.state !== fields.state) throw new Refused('code')
-      return tokens
-    })
+    const redeemed = issuer.redeem(fields)
+    if (redeemed.grant.state !== fields.state) throw new Refused('code')
+    return tokens(redeemed)
   }
 
   /** The API's own endpoint. */
@@ -97,7 +87,7 @@ export async function createAnthropicLogins({
       return invalid('anthropic-beta: oauth-2025-04-20 is missing')
     const isFederation = fields.grant_type === 'urn:ietf:params:oauth:grant-type:jwt-bearer'
     if (isFederation !== betas.includes('oidc-federation-2026-04-01')) return OPAQUE
-    if (!isFederation) return answer(() => issuer.renew(fields, true))
+    if (!isFederation) return tokens(issuer.renew(fields, true))
     const isTrusted = Object.entries(FEDERATION).every(([name, value]) => fields[name] === value)
     if (!isTrusted) return OPAQUE
     federated++
@@ -113,6 +103,7 @@ export async function createAnthropicLogins({
   const emulator = await serveLogins(
     issuer,
     '/oauth/token',
+    FAILURES,
     (request, path) => routes[path]?.(request) ?? { status: 404, body: '' },
   )
   return {

@@ -64,14 +64,9 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
   function token(request: Recorded): JsonReply {
     const form = formOf(request)
     if (!form) return failure(400, 'invalid_request', 'Could not parse the request body.')
-    try {
-      if (form.grant_type === 'authorization_code') return tokens(issuer.redeem(form), true)
-      if (form.grant_type === 'refresh_token') return tokens(issuer.renew(form, false), false)
-      throw new Refused('grant_type')
-    } catch (thrown) {
-      if (thrown instanceof Refused) return FAILURES[thrown.failure]
-      throw thrown
-    }
+    if (form.grant_type === 'authorization_code') return tokens(issuer.redeem(form), true)
+    if (form.grant_type === 'refresh_token') return tokens(issuer.renew(form, false), false)
+    throw new Refused('grant_type')
   }
 
   /** A renewal brings no refresh token: the old one stays (1.3). */
@@ -108,7 +103,7 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
     return answers.shift() ?? { status: 200, body: fixture('onboard-user') }
   }
 
-  const emulator = await serveLogins(issuer, '/token', (request, path) => {
+  const emulator = await serveLogins(issuer, '/token', FAILURES, (request, path) => {
     const [, method] = /^\w+ \/v1internal(.*)$/.exec(path) ?? []
     if (method !== undefined) return codeAssist(request, method)
     if (path === 'GET /o/oauth2/v2/auth') return authorize(request)

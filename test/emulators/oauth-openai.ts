@@ -27,7 +27,7 @@ export interface OpenAiLoginOptions {
   anyPort?: boolean
 }
 
-export const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
+const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
 export const ACCOUNT = '0d1f2e3c-5b6a-4978-8f90-a1b2c3d4e5f6'
 const REDIRECT = /^http:\/\/localhost:(1455|1457)\/auth\/callback$/
 const ANY_PORT = /^http:\/\/localhost:\d+\/auth\/callback$/
@@ -62,16 +62,11 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
   function token(request: Recorded): JsonReply {
     const form = formOf(request)
     const fields = form ?? jsonOf(request) ?? {}
-    try {
-      if (fields.grant_type === 'refresh_token') return tokens(issuer.renew(fields, true))
-      if (fields.grant_type !== 'authorization_code') throw new Refused('grant_type')
-      // Codes are taken form-encoded only (1.3).
-      if (!form) return { status: 415, body: { error: { message: 'Unsupported content type', code: null } } }
-      return tokens(issuer.redeem(form))
-    } catch (thrown) {
-      if (thrown instanceof Refused) return FAILURES[thrown.failure]
-      throw thrown
-    }
+    if (fields.grant_type === 'refresh_token') return tokens(issuer.renew(fields, true))
+    if (fields.grant_type !== 'authorization_code') throw new Refused('grant_type')
+    // Codes are taken form-encoded only (1.3).
+    if (!form) return { status: 415, body: { error: { message: 'Unsupported content type', code: null } } }
+    return tokens(issuer.redeem(form))
   }
 
   function tokens({ access, refresh, grant }: Tokens): JsonReply {
@@ -123,6 +118,7 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
   const emulator = await serveLogins(
     issuer,
     '/oauth/token',
+    FAILURES,
     (request, path) => routes[path]?.(request) ?? { status: 404, body: 'Not Found' },
   )
   root = emulator.url

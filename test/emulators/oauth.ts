@@ -246,16 +246,27 @@ export interface LoginEmulator extends IssuerControl, Obstacles {
 
 const CUT: Reply = { stream: [], ending: 'cut', headers: { 'content-type': 'application/json' } }
 
-/** Serves a vendor's routes, `POST /path` → answer; obstacles stand before the one at `tokenPath`. */
+/**
+ * Serves a vendor's routes, `POST /path` → answer; what one throws as Refused is said in the vendor's words.
+ * Obstacles stand before the one at `tokenPath`.
+ */
 export async function serveLogins(
   issuer: Issuer & IssuerControl,
   tokenPath: string,
+  failures: Record<Failure, JsonReply>,
   route: (request: Recorded, path: string) => Reply | Promise<Reply>,
 ): Promise<LoginEmulator> {
   const obstacles: ((work: () => Promise<Reply>) => Promise<Reply>)[] = []
   const server: Emulator = await serve(async (request) => {
     const { pathname } = new URL(request.path, 'http://emulator')
-    const work = async () => route(request, `${request.method} ${pathname}`)
+    const work = async () => {
+      try {
+        return await route(request, `${request.method} ${pathname}`)
+      } catch (thrown) {
+        if (thrown instanceof Refused) return failures[thrown.failure]
+        throw thrown
+      }
+    }
     if (pathname !== tokenPath) return work()
     const obstacle = obstacles.shift()
     return obstacle ? obstacle(work) : work()

@@ -3,8 +3,9 @@
  * from the adapter: model families, field lists and schema rules are written down a second time.
  */
 import { hasLoneSurrogate } from './http.ts'
+import { isObject, type Json } from './json.ts'
 import { checkInput } from './openai-items.ts'
-import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
+import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
 
 const CHATGPT_FIELDS = new Set(
   'model instructions input tools tool_choice parallel_tool_calls reasoning store stream stream_options include prompt_cache_key text service_tier client_metadata'.split(
@@ -40,7 +41,7 @@ export function checkBody(body: unknown, asked: Asked): void {
   checkVision(text(body.model), body.input)
 }
 
-function checkChatgptEnvelope(body: Wire): void {
+function checkChatgptEnvelope(body: Json): void {
   if (text(body.instructions) === '') refuseDetail('Instructions are required')
   if (!Array.isArray(body.input)) refuseDetail('Input must be a list')
   if (body.store !== false) refuseDetail('Store must be set to false')
@@ -75,7 +76,7 @@ function checkVision(model: string, input: unknown[]): void {
 
 const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat/.test(model)
 
-function checkSettings(body: Wire): void {
+function checkSettings(body: Json): void {
   const model = text(body.model)
   const unsupported = (field: string) =>
     refuse(
@@ -155,7 +156,7 @@ const HOSTED = [
 ]
 const BOTH = ['custom', 'namespace', 'tool_search', 'web_search', 'image_generation']
 
-function checkTools(body: Wire, asked: Asked): void {
+function checkTools(body: Json, asked: Asked): void {
   const tools = body.tools ?? []
   if (!Array.isArray(tools)) refuse("Invalid type for 'tools': expected an array.", 'tools', 'invalid_type')
   if (!asked.chatgpt && tools.length > 128) {

@@ -1,6 +1,7 @@
 /** The input items as the real services accept them (wire/openai.md 4): fields, ids, content, pairs, tokens. */
 import { seenAs } from './bytes.ts'
-import { type Asked, checkName, isObject, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
+import { isObject, type Json } from './json.ts'
+import { type Asked, checkName, refuse, refuseDetail, text } from './openai-refusal.ts'
 
 /** Throws a Refusal for the first item, or the first place in their order, that would not be taken. */
 export function checkInput(items: unknown[], asked: Asked): void {
@@ -62,7 +63,7 @@ function checkId(id: unknown, prefix: string, at: string): void {
   )
 }
 
-const ITEM_CHECKS: Readonly<Record<string, (item: Wire, at: string, asked: Asked) => void>> = {
+const ITEM_CHECKS: Readonly<Record<string, (item: Json, at: string, asked: Asked) => void>> = {
   message: checkMessage,
   function_call(item, at) {
     checkCallId(item.call_id, at)
@@ -88,7 +89,7 @@ function checkCallId(id: unknown, at: string): void {
   )
 }
 
-function checkMessage(item: Wire, at: string, asked: Asked): void {
+function checkMessage(item: Json, at: string, asked: Asked): void {
   const role = text(item.role)
   if (!['user', 'assistant', 'developer', 'system'].includes(role)) {
     refuse(`Invalid value: '${role}'.`, `${at}.role`, 'invalid_value')
@@ -121,7 +122,7 @@ function checkContent(content: unknown, at: string, side: 'input' | 'output', { 
   })
 }
 
-const withText = (field: string) => (part: Wire, at: string) => {
+const withText = (field: string) => (part: Json, at: string) => {
   if (typeof part[field] === 'string') return
   refuse(`Invalid type for '${at}.${field}': expected a string.`, `${at}.${field}`, 'invalid_type')
 }
@@ -130,7 +131,7 @@ const withText = (field: string) => (part: Wire, at: string) => {
 const FILES =
   'pdf txt md json html xml css js ts py c cpp java doc docx rtf odt ppt pptx csv tsv xls xlsx'.split(' ')
 
-const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = {
+const PART_CHECKS: Readonly<Record<string, (part: Json, at: string) => void>> = {
   input_text: withText('text'),
   output_text: withText('text'),
   refusal: withText('refusal'),
@@ -161,7 +162,7 @@ const PART_CHECKS: Readonly<Record<string, (part: Wire, at: string) => void>> = 
   },
 }
 
-function checkReasoning(item: Wire, at: string, { verify }: Asked): void {
+function checkReasoning(item: Json, at: string, { verify }: Asked): void {
   const { id, summary, encrypted_content: token } = item
   if (!Array.isArray(summary)) refuse(`Invalid type for '${at}.summary'.`, `${at}.summary`, 'invalid_type')
   // Nothing is ever stored here, so an id leads nowhere and a token must bring everything itself.
@@ -183,7 +184,7 @@ function checkReasoning(item: Wire, at: string, { verify }: Asked): void {
 }
 
 /** Every call has one output after it, every output a call before it, and reasoning goes before its item. */
-function checkOrder(items: Wire[], asked: Asked): void {
+function checkOrder(items: Json[], asked: Asked): void {
   const open = new Set<string>()
   const seen = new Set<string>()
   items.forEach((item, i) => {
@@ -202,7 +203,7 @@ function checkOrder(items: Wire[], asked: Asked): void {
   if (orphan !== undefined) refuse(`No tool output found for function call ${orphan}.`, 'input')
 }
 
-function checkFollower(next: Wire | undefined, { chatgpt }: Asked): void {
+function checkFollower(next: Json | undefined, { chatgpt }: Asked): void {
   const own =
     next?.type === 'reasoning' ||
     next?.type === 'function_call' ||

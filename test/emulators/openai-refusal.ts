@@ -1,8 +1,6 @@
 /** How OpenAI's services refuse: two body shapes, thrown by a check and answered by the emulator. */
 import type { JsonReply } from './http.ts'
 
-export type Wire = Record<string, unknown>
-
 /** Which service is asked, by whom, and its way to verify a reasoning token that it issued. */
 export interface Asked {
   chatgpt: boolean
@@ -33,8 +31,6 @@ export function refuseDetail(detail: unknown, status = 400): never {
   throw new Refusal({ status, body: { detail } })
 }
 
-export const isObject = (value: unknown): value is Wire =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 export const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
 /** A function's name, declared or called. */

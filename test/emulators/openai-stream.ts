@@ -1,11 +1,11 @@
 /** A scene as a Responses stream, or as the one JSON object of a call that does not stream (wire/openai.md 6). */
 import { type Beat, pause, type StreamReply } from './http.ts'
-import { isObject, type Wire } from './openai-refusal.ts'
+import { isObject, type Json } from './json.ts'
 import { type Answer, pieces, type SceneItem, type SceneUsage } from './scene.ts'
 
 /** One response to make: what was asked, what shall happen, and the service's own tokens and ids. */
 export interface Play {
-  body: Wire
+  body: Json
   chatgpt: boolean
   scene: Answer
   usage: SceneUsage
@@ -28,8 +28,8 @@ export function streamReply(play: Play, headers: Record<string, string>): Stream
 const END_OF_BODY = { close: 'end', cut: 'cut', hang: 'hang' } as const
 
 /** The same response without a stream; what the scene holds back, it waits for. */
-export async function wholeResponse(play: Play): Promise<Wire> {
-  let last: Wire = {}
+export async function wholeResponse(play: Play): Promise<Json> {
+  let last: Json = {}
   for (const beat of frames(play)) {
     if (typeof beat === 'function') await beat()
     else last = beat
@@ -69,12 +69,12 @@ function* brokenBeats(play: Play): Generator<Beat> {
 
 const TERMINAL = /^event: response\.(completed|incomplete)\n/
 
-function encoded(frame: Wire, sequence?: number): string {
+function encoded(frame: Json, sequence?: number): string {
   const data = sequence === undefined ? frame : { ...frame, sequence_number: sequence }
   return `event: ${String(frame.type)}\ndata: ${JSON.stringify(data)}\n\n`
 }
 
-type Step = Wire | (() => Promise<unknown>)
+type Step = Json | (() => Promise<unknown>)
 
 function* frames(play: Play): Generator<Step> {
   const { scene, chatgpt } = play
@@ -84,7 +84,7 @@ function* frames(play: Play): Generator<Step> {
   yield { type: 'response.in_progress', response }
   if (chatgpt) yield { type: 'keepalive' }
   const items = refusing(scene)
-  const output: Wire[] = []
+  const output: Json[] = []
   for (const [place, item] of items.entries()) {
     if (item.type === 'wait') {
       yield () => item.until
@@ -107,7 +107,7 @@ function refusing(scene: Answer): SceneItem[] {
   return [...scene.items, { type: 'text', text: "I can't help with that." }]
 }
 
-function ended(play: Play, response: Wire, output: Wire[]): Wire {
+function ended(play: Play, response: Json, output: Json[]): Json {
   const cut = play.scene.finish === 'length'
   const { input_tokens, output_tokens, cached_tokens, reasoning_tokens } = play.usage
   return {
@@ -129,7 +129,7 @@ function ended(play: Play, response: Wire, output: Wire[]): Wire {
   }
 }
 
-function envelope({ body, chatgpt }: Play, id: string): Wire {
+function envelope({ body, chatgpt }: Play, id: string): Json {
   return {
     id,
     object: 'response',
@@ -151,7 +151,7 @@ function envelope({ body, chatgpt }: Play, id: string): Wire {
   }
 }
 
-const RATE_LIMITS: Wire = {
+const RATE_LIMITS: Json = {
   type: 'codex.rate_limits',
   plan_type: 'plus',
   rate_limits: { allowed: true, limit_reached: false, primary: { used_percent: 31, window_minutes: 300 } },
@@ -161,7 +161,7 @@ interface Fate {
   status: 'completed' | 'incomplete'
   beforeCall: boolean
 }
-type Playing = Generator<Step, Wire>
+type Playing = Generator<Step, Json>
 type Item<T extends SceneItem['type']> = Extract<SceneItem, { type: T }>
 
 function playItem(
@@ -213,7 +213,7 @@ function* playReasoning(play: Play, { parts }: Item<'reasoning'>, output_index: 
   // The token of the first event is another one and of no use (wire/openai.md 4).
   const item = { id: item_id, type: 'reasoning' }
   yield added(output_index, { ...item, summary: [], encrypted_content: 'gAAAAAnotyet' })
-  const summary: Wire[] = []
+  const summary: Json[] = []
   for (const [summary_index, text] of asked.entries()) {
     const at = { item_id, output_index, summary_index }
     const part = (value: string) => ({ type: 'summary_text', text: value })
@@ -242,19 +242,19 @@ function* playCall(play: Play, call: Item<'call'>, output_index: number, { statu
   return whole
 }
 
-const added = (output_index: number, item: Wire): Wire => ({
+const added = (output_index: number, item: Json): Json => ({
   type: 'response.output_item.added',
   output_index,
   item,
 })
-const done = (output_index: number, item: Wire): Wire => ({
+const done = (output_index: number, item: Json): Json => ({
   type: 'response.output_item.done',
   output_index,
   item,
 })
 
 /** At the scene's pace; `obfuscation` pads every delta to a length that tells nothing. */
-function* deltas(play: Play, text: string, head: Wire, count?: number): Generator<Step> {
+function* deltas(play: Play, text: string, head: Json, count?: number): Generator<Step> {
   const { pace } = play.scene
   for (const [i, delta] of pieces(text, pace?.deltas ?? count).entries()) {
     if (pace && pace.ms > 0 && i > 0) yield pause(pace.ms)

@@ -1,7 +1,7 @@
 /** The emulated services of OpenAI, driven by the official SDK, by scripts and by a login. */
 import OpenAI from 'openai'
 import t from 'tap'
-import { gate } from './http.ts'
+import { gate } from '../waiting.ts'
 import { type Body, CHATGPT, emulate, LOGIN, onKey, onLogin, PUBLIC, tool, user } from './openai-requests.ts'
 import { text } from './scene.ts'
 
@@ -102,7 +102,7 @@ t.test('the official SDK reads what it answers', async (t) => {
     t.equal((await sdk.responses.create({ model: 'gpt-5.6-sol', input: 'again' })).output_text, 'again')
   })
 
-  await t.test('models', async (t) => {
+  await t.test('the list of models', async (t) => {
     const ids: string[] = []
     for await (const { id } of sdk.models.list()) ids.push(id)
     t.same(ids, ['gpt-5.6-sol', 'gpt-4.1'])

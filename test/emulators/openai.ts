@@ -4,8 +4,9 @@
  */
 import { createHash, createHmac } from 'node:crypto'
 import { type JsonReply, type Recorded, type Reply, serve } from './http.ts'
+import { isObject, type Json } from './json.ts'
 import { checkBody } from './openai-check.ts'
-import { isObject, Refusal, refuse, refuseDetail, text, type Wire } from './openai-refusal.ts'
+import { Refusal, refuse, refuseDetail, text } from './openai-refusal.ts'
 import { type Play, streamReply, wholeResponse } from './openai-stream.ts'
 import { type Answer, defaultScene, type SceneInput, type SceneUsage, type Script } from './scene.ts'
 
@@ -99,7 +100,7 @@ async function respond(world: World, request: Recorded, caller: Caller): Promise
     const message = 'This model is not supported when using X-OpenAI-Internal-Codex-Responses-Lite.'
     refuse(message, 'model', 'unsupported_value')
   }
-  const body: Wire = isObject(request.body) ? request.body : {}
+  const body: Json = isObject(request.body) ? request.body : {}
   const seal = (segments: string[]) => sealed(caller, text(body.model), segments)
   checkBody(request.body, {
     chatgpt: caller.chatgpt,
@@ -148,7 +149,7 @@ function replyHeaders({ chatgpt, id }: Play): Record<string, string> {
 }
 
 /** About four characters a token; cached is what the conversation's last prompt began with too. */
-function counted(world: World, body: Wire, scene: Answer): SceneUsage {
+function counted(world: World, body: Json, scene: Answer): SceneUsage {
   const items = Array.isArray(body.input) ? body.input : [body.input]
   const prompt = [body.tools, body.instructions, ...items].map((part) => JSON.stringify(part)).join('\n')
   const key = text(body.prompt_cache_key)
@@ -166,11 +167,11 @@ function counted(world: World, body: Wire, scene: Answer): SceneUsage {
 }
 
 /** What the scene language needs to know of a request. */
-function sceneInput({ input, tools }: Wire): SceneInput {
+function sceneInput({ input, tools }: Json): SceneInput {
   const items = (Array.isArray(input) ? input : [{ role: 'user', content: text(input) }]).filter(isObject)
   const user = items.findLastIndex(({ role }) => role === 'user')
   const since = items.slice(user + 1)
-  const answered = (item: Wire | undefined) => item?.type === 'function_call_output'
+  const answered = (item: Json | undefined) => item?.type === 'function_call_output'
   const last = since.findLastIndex((item) => !answered(item))
   return {
     tools: (Array.isArray(tools) ? tools : []).map((tool) => text(tool.name)),

@@ -2,6 +2,7 @@
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
 import type { LlmDeps } from '../../src/llm.ts'
+import { gate } from '../waiting.ts'
 import {
   type Answer,
   bench,
@@ -72,14 +73,8 @@ t.test('cancellation', async (t) => {
       ['in the body', (response) => response.writeHead(200, SSE).write(frame({ text: 'a' }))],
     ]
     for (const [name, answer] of cases) {
-      let arrived = () => {}
-      const asked = new Promise<void>((resolve) => {
-        arrived = resolve
-      })
-      let gone = () => {}
-      const closed = new Promise<void>((resolve) => {
-        gone = resolve
-      })
+      const { opened: asked, open: arrived } = gate()
+      const { opened: closed, open: gone } = gate()
       const server = await upstreamServer(t, (response, request) => {
         response.once('close', gone)
         answer(response, request)
@@ -114,10 +109,7 @@ t.test('cancellation', async (t) => {
   })
 
   t.test('by a fault of whoever takes the events closes the socket too', async (t) => {
-    let gone = () => {}
-    const closed = new Promise<void>((resolve) => {
-      gone = resolve
-    })
+    const { opened: closed, open: gone } = gate()
     const server = await upstreamServer(t, (response) => {
       response.once('close', gone)
       response.writeHead(200, SSE).write(frame({ text: 'a' }))

@@ -1,11 +1,8 @@
 /** Lists of models, asked for seldom. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { eventually } from '../waiting.ts'
 import { bench, KEY, status, upstreamServer, vendor } from './made-up-vendor.ts'
-
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await sleep(1)
-}
 
 t.test('lists of models', async (t) => {
   const list = [{ id: 'one', max_output_tokens: 1000 }, { id: 'two' }]
@@ -23,7 +20,7 @@ t.test('lists of models', async (t) => {
       return llm.models.known(vendor, { id }, 'one')
     }
     t.equal(known('cred_1'), undefined, 'unknown at first, and nobody waits')
-    await until(() => known('cred_1') !== undefined)
+    await eventually(() => known('cred_1') !== undefined)
     t.same(known('cred_1'), list[0])
     t.equal(llm.models.known(vendor, caller.facts, 'three'), undefined)
     t.equal(server.requests.length, 1)
@@ -32,11 +29,11 @@ t.test('lists of models', async (t) => {
       url: '/models',
       headers: { 'x-list': '1', authorization: `Bearer ${KEY}` },
     })
-    await until(() => known('cred_2') !== undefined)
+    await eventually(() => known('cred_2') !== undefined)
     t.equal(server.requests.length, 2, 'each credential has its own')
     time = 3_600_001
     t.same(known('cred_1'), list[0], 'an old list answers while it is renewed')
-    await until(() => server.requests.length === 3)
+    await eventually(() => server.requests.length === 3)
   })
 
   t.test('that fail are not asked for again within a minute', async (t) => {
@@ -57,7 +54,7 @@ t.test('lists of models', async (t) => {
       await sleep(1)
     }
     t.equal(server.requests.length, 1)
-    await until(() => {
+    await eventually(() => {
       time += 60_001
       return known() !== undefined
     })

@@ -1,6 +1,12 @@
 /** The channel by which servers tell of changes: how long it is kept, what ends it for good, what is tried again. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { keepChannel, readGetStream } from '../../src/mcp/channel.ts'
+import { eventually } from '../waiting.ts'
+import { door, list, specOf } from './door.ts'
+import { startRig } from './servers/rig.ts'
+
+t.setTimeout(120_000)
 
 const asked = (response: Response, sent: Headers[] = [], lastEventId = '7') =>
   readGetStream(
@@ -68,4 +74,114 @@ t.test('a channel is reopened with growing pauses and ends with the interest or 
   await new Promise(setImmediate)
   t.ok(unsupported.extend(performance.now() + 90_000))
   t.equal(asked, 1, 'a server without such a channel is asked once')
+})
+
+t.test('a flood of announcements is told once, and once more', async (t) => {
+  const rig = await startRig(t, 'legacy', 's')
+  const mcp = door(t, { announceMs: 1_000 })
+  const heard: string[] = []
+  mcp.onListChanged((key) => heard.push(key))
+  const spec = specOf(rig, { auth: { token: async () => 'token-1' } })
+  const flooded = new Promise<void>((resolve) =>
+    rig.on('GET', ({ stream }) => {
+      const { send } = stream()
+      for (let i = 0; i < 2_000; i++) send({ method: 'notifications/tools/list_changed' })
+      resolve()
+    }),
+  )
+  mcp.interest(spec, 60_000)
+  await list(mcp, spec)
+  await flooded
+  const { headers } = await rig.arrival('GET')
+  t.match(headers, {
+    'mcp-session-id': 's',
+    'mcp-protocol-version': '2025-11-25',
+    authorization: 'Bearer token-1',
+  })
+  const started = Date.now()
+  await eventually(() => heard.length > 1)
+  t.ok(
+    heard.length <= 2 + (Date.now() - started) / 1_000,
+    `2000 announcements were told ${heard.length} times`,
+  )
+  t.same(new Set(heard), new Set([spec.key]))
+  t.equal(rig.count('tools/list'), 1, 'the door itself asks for nothing')
+  await list(mcp, spec)
+  t.equal(rig.count('tools/list'), 2, 'what is kept counts as old')
+})
+
+t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {
+  const rig = await startRig(t)
+  rig.on('GET', ({ stream, response }) => {
+    stream().raw('retry: 0\n\n')
+    response.end()
+  })
+  const mcp = door(t)
+  await list(mcp, specOf(rig))
+  t.equal(rig.count('GET'), 0, 'nobody listens')
+  mcp.interest(specOf(rig), 60_000)
+  await rig.arrival('GET')
+  await sleep(500)
+  t.equal(rig.count('GET'), 1)
+})
+
+t.test(
+  'the channel for announcements closes with the interest and comes back with it, in both revisions',
+  async (t) => {
+    const legacy = await startRig(t)
+    const modern = await startRig(t, 'modern')
+    const closed = [
+      new Promise<void>((resolve) =>
+        legacy.on('GET', ({ stream, response }) => {
+          stream()
+          response.once('close', resolve)
+        }),
+      ),
+      new Promise<void>((resolve) =>
+        modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
+          const { send } = stream()
+          const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
+          send({
+            method: 'notifications/subscriptions/acknowledged',
+            params: { notifications: { toolsListChanged: true }, _meta },
+          })
+          send({ method: 'notifications/tools/list_changed', params: { _meta } })
+          response.once('close', resolve)
+        }),
+      ),
+    ]
+    const mcp = door(t)
+    const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
+    for (const [rig, key] of [
+      [legacy, 'legacy'],
+      [modern, 'modern'],
+    ] as const) {
+      const spec = specOf(rig, { key })
+      await list(mcp, spec)
+      mcp.interest(spec, 400)
+    }
+    t.equal(await heard, 'modern')
+    await Promise.all(closed)
+    for (const [rig, key, method] of [
+      [legacy, 'legacy', 'GET'],
+      [modern, 'modern', 'subscriptions/listen'],
+    ] as const) {
+      mcp.interest(specOf(rig, { key }), 60_000)
+      await rig.arrival(method, 2)
+      t.equal(rig.count('tools/list'), 1, 'on the same connection')
+    }
+  },
+)
+
+t.test('announcements are heard where the address leads to another of the same server', async (t) => {
+  const rig = await startRig(t)
+  rig.on('GET', ({ status, request, stream }) => {
+    if (request.url === '/mcp') return status(307, { location: '/mcp/' })
+    stream().send({ method: 'notifications/tools/list_changed' })
+  })
+  const mcp = door(t)
+  const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
+  await list(mcp, specOf(rig))
+  mcp.interest(specOf(rig), 60_000)
+  t.equal(await heard, 'server:1')
 })

@@ -1,11 +1,19 @@
-/** The door to MCP servers as tests go through it, and the server over HTTP that stands behind it. */
+/** The door to MCP servers as tests go through it. Behind it stands servers/rig.ts over HTTP, or a process (processes.ts). */
 import type { Test } from 'tap'
-import { type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
+import { CONNECT_MS, type Mcp, McpError, type McpResult, type McpServerSpec } from '../../src/mcp/contract.ts'
 import { createMcp, type McpOptions } from '../../src/mcp/mcp.ts'
 import type { Rig } from './servers/rig.ts'
 
+/** Longer than any healthy exchange here takes on a slow machine: a test that has to wait for it fails. */
+export const PATIENCE = 60_000
+
 export function door(t: Test, options: Partial<McpOptions> = {}): Mcp {
-  const mcp = createMcp({ version: '0.1.0', drainMs: 500, ...options })
+  const mcp = createMcp({
+    version: '0.1.0',
+    drainMs: 500,
+    connectMs: { ...CONNECT_MS, stdio: PATIENCE },
+    ...options,
+  })
   t.teardown(() => mcp.close())
   return mcp
 }
@@ -19,15 +27,12 @@ export const specOf = (rig: Pick<Rig, 'url'>, more: Partial<McpServerSpec> = {})
   ...more,
 })
 
-/** Longer than any healthy exchange here takes on a slow machine: a test that has to wait for it fails. */
-export const PATIENCE = 20_000
-
 export function call(
   mcp: Mcp,
   spec: McpServerSpec,
-  options: Partial<Parameters<Mcp['call']>[3]> = {},
   tool = 'tool',
   args = {},
+  options: Partial<Parameters<Mcp['call']>[3]> = {},
 ): Promise<McpResult> {
   return mcp.call(spec, tool, args, {
     timeoutMs: PATIENCE,

@@ -149,7 +149,7 @@ t.test('arguments are mirrored into headers, after a mismatch by the newer schem
     if (request.headers['mcp-param-region'] !== 'eu') return fail(-32020, 'Header mismatch', 400)
     reply({ resultType: 'complete', content: [{ type: 'text', text: 'ran' }] })
   })
-  t.same(await call(mcp, specOf(rig), {}, 'tool', { region: 'eu' }), RAN)
+  t.same(await call(mcp, specOf(rig), 'tool', { region: 'eu' }), RAN)
   t.equal(rig.count('tools/call'), 2)
 })
 

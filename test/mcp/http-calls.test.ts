@@ -106,7 +106,10 @@ t.test(
       stream().raw('id: e2\nretry: 0\ndata: \n\n')
       response.end()
     })
-    await fails(t, call(door(t), specOf(rig), { timeoutMs: 700 }), { kind: 'timeout', sent: true })
+    await fails(t, call(door(t), specOf(rig), 'tool', {}, { timeoutMs: 700 }), {
+      kind: 'timeout',
+      sent: true,
+    })
     const asked = rig.count('GET')
     t.ok(asked >= 1 && asked < 8, `${asked} times in 700 ms`)
     await sleep(1_000)
@@ -136,20 +139,23 @@ t.test('a hung call ends at its limits and with its caller, and the server is to
   const mcp = door(t)
   const spec = specOf(rig)
   rig.on('tools/call', ({ stream }) => void stream())
-  await fails(t, call(mcp, spec, { timeoutMs: 50 }), { kind: 'timeout', sent: true })
+  await fails(t, call(mcp, spec, 'tool', {}, { timeoutMs: 50 }), { kind: 'timeout', sent: true })
   t.equal(
     (await rig.arrival('notifications/cancelled')).rpc?.params.requestId,
     (await rig.arrival('tools/call')).rpc?.id,
   )
-  await fails(t, call(mcp, spec, { maxTotalMs: 50 }), { kind: 'timeout', sent: true })
+  await fails(t, call(mcp, spec, 'tool', {}, { maxTotalMs: 50 }), { kind: 'timeout', sent: true })
 
   const leaving = new AbortController()
-  const left = call(mcp, spec, { signal: leaving.signal })
+  const left = call(mcp, spec, 'tool', {}, { signal: leaving.signal })
   await rig.arrival('tools/call', 3)
   leaving.abort()
   await fails(t, left, { kind: 'cancelled', sent: true })
   await rig.arrival('notifications/cancelled', 3)
-  await fails(t, call(mcp, spec, { signal: AbortSignal.abort() }), { kind: 'cancelled', sent: false })
+  await fails(t, call(mcp, spec, 'tool', {}, { signal: AbortSignal.abort() }), {
+    kind: 'cancelled',
+    sent: false,
+  })
   t.equal(rig.count('tools/call'), 3, 'a call given up beforehand is not sent')
 })
 
@@ -164,14 +170,14 @@ t.test('a call that is over holds no socket, and hung calls do not starve others
     if (rpc.params.name === 'answers and stays open') begun.reply({ content: [] })
   })
   const hung = Array.from({ length: 40 }, () =>
-    fails(t, call(mcp, specOf(rig), { timeoutMs: 1_500 }), { kind: 'timeout' }),
+    fails(t, call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 1_500 }), { kind: 'timeout' }),
   )
   await rig.arrival('tools/call', 40)
-  t.same(await call(mcp, specOf(rig), {}, 'quick'), RAN)
+  t.same(await call(mcp, specOf(rig), 'quick'), RAN)
   await Promise.all(hung)
   await Promise.all(closed)
   t.equal(closed.length, 40)
-  await call(mcp, specOf(rig), {}, 'answers and stays open')
+  await call(mcp, specOf(rig), 'answers and stays open')
   await closed.at(-1)
 })
 
@@ -185,7 +191,10 @@ t.test('a modern server sees a cancelled call by the end of its stream', async (
       leaving.abort()
     }),
   )
-  await fails(t, call(door(t), specOf(rig), { signal: leaving.signal }), { kind: 'cancelled', sent: true })
+  await fails(t, call(door(t), specOf(rig), 'tool', {}, { signal: leaving.signal }), {
+    kind: 'cancelled',
+    sent: true,
+  })
   await closed
   t.equal(rig.count('notifications/cancelled'), 0)
 })
@@ -211,20 +220,26 @@ t.test('progress is passed on and keeps a slow call alive, up to the limit for t
   })
   const seen: number[] = []
   t.teardown(() => mock.restoreAll())
-  const result = await call(mcp, specOf(rig), {
-    timeoutMs: 300,
-    onProgress: ({ progress, total, message }) => {
-      if (seen.push(progress) === 1) {
-        const tomorrow = Date.now() + 86_400_000
-        mock.method(Date, 'now', () => tomorrow)
-      }
-      t.same([total, message], [8, 'on it'])
+  const result = await call(
+    mcp,
+    specOf(rig),
+    'tool',
+    {},
+    {
+      timeoutMs: 300,
+      onProgress: ({ progress, total, message }) => {
+        if (seen.push(progress) === 1) {
+          const tomorrow = Date.now() + 86_400_000
+          mock.method(Date, 'now', () => tomorrow)
+        }
+        t.same([total, message], [8, 'on it'])
+      },
     },
-  })
+  )
   t.match(result, { content: [{ text: 'done' }] })
   t.same(seen.slice(0, 7), [1, 2, 3, 4, 5, 6, 7])
   steps = Number.POSITIVE_INFINITY
-  await fails(t, call(mcp, specOf(rig), { timeoutMs: 5_000, maxTotalMs: 300 }), {
+  await fails(t, call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 5_000, maxTotalMs: 300 }), {
     kind: 'timeout',
     message: /300 ms/,
   })
@@ -248,7 +263,7 @@ t.test('a flood of messages is read piece by piece, and everything else goes on 
       seenInBetween = seen
     })
   }
-  t.same(await call(door(t), specOf(rig), { onProgress }), RAN)
+  t.same(await call(door(t), specOf(rig), 'tool', {}, { onProgress }), RAN)
   t.equal(seen, 500)
   t.ok(seenInBetween > 0 && seenInBetween < 500, `others had their turn after ${seenInBetween}`)
 })

@@ -1,10 +1,10 @@
-/** How long a connection to a server over HTTP lives: opened, lost, idle, kept for announcements, given up, closed. */
+/** How long a connection to a server over HTTP lives: opened, lost, idle, given up, closed. */
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { mock } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
+import { eventually } from '../waiting.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { type Exchange, startRig, TOOL } from './servers/rig.ts'
 
@@ -130,7 +130,7 @@ t.test('an unused connection is closed, and the next one needs no probe', async 
     const rig = await startRig(t, era, 's')
     const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
     await list(mcp, specOf(rig))
-    while (mcp.status('server:1').state !== 'idle') await sleep(10)
+    await eventually(() => mcp.status('server:1').state === 'idle')
     t.same(await call(mcp, specOf(rig)), RAN)
     t.equal(rig.count('server/discover'), 1, `${era}: probed once`)
     t.equal(rig.count('initialize'), era === 'legacy' ? 2 : 0)
@@ -142,7 +142,7 @@ t.test('a server that changed its revision meanwhile is asked anew', async (t) =
   const rig = await startRig(t, 'modern')
   const mcp = door(t, { idleMs: { http: 30, stdio: 30 } })
   t.equal((await list(mcp, specOf(rig))).server.protocol_version, '2026-07-28')
-  while (mcp.status('server:1').state !== 'idle') await sleep(10)
+  await eventually(() => mcp.status('server:1').state === 'idle')
   rig.on('server/discover', ({ fail }) => fail(-32601, 'Method not found'))
   rig.on('initialize', ({ rpc, reply }) =>
     reply({
@@ -203,116 +203,6 @@ t.test('a list that is refused in unknown words is asked for on a new connection
     t.equal(rig.count('server/discover'), 2, `${status}: the revision is asked for too`)
     t.equal(rig.count('initialize'), 2)
   }
-})
-
-t.test('a flood of announcements is told once, and once more', async (t) => {
-  const rig = await startRig(t, 'legacy', 's')
-  const mcp = door(t, { announceMs: 1_000 })
-  const heard: string[] = []
-  mcp.onListChanged((key) => heard.push(key))
-  const spec = specOf(rig, { auth: { token: async () => 'token-1' } })
-  const flooded = new Promise<void>((resolve) =>
-    rig.on('GET', ({ stream }) => {
-      const { send } = stream()
-      for (let i = 0; i < 2_000; i++) send({ method: 'notifications/tools/list_changed' })
-      resolve()
-    }),
-  )
-  mcp.interest(spec, 60_000)
-  await list(mcp, spec)
-  await flooded
-  const { headers } = await rig.arrival('GET')
-  t.match(headers, {
-    'mcp-session-id': 's',
-    'mcp-protocol-version': '2025-11-25',
-    authorization: 'Bearer token-1',
-  })
-  const started = Date.now()
-  while (heard.length < 2) await sleep(10)
-  t.ok(
-    heard.length <= 2 + (Date.now() - started) / 1_000,
-    `2000 announcements were told ${heard.length} times`,
-  )
-  t.same(new Set(heard), new Set([spec.key]))
-  t.equal(rig.count('tools/list'), 1, 'the door itself asks for nothing')
-  await list(mcp, spec)
-  t.equal(rig.count('tools/list'), 2, 'what is kept counts as old')
-})
-
-t.test('a server that ends the GET stream at once is not asked again and again', async (t) => {
-  const rig = await startRig(t)
-  rig.on('GET', ({ stream, response }) => {
-    stream().raw('retry: 0\n\n')
-    response.end()
-  })
-  const mcp = door(t)
-  await list(mcp, specOf(rig))
-  t.equal(rig.count('GET'), 0, 'nobody listens')
-  mcp.interest(specOf(rig), 60_000)
-  await rig.arrival('GET')
-  await sleep(500)
-  t.equal(rig.count('GET'), 1)
-})
-
-t.test(
-  'the channel for announcements closes with the interest and comes back with it, in both revisions',
-  async (t) => {
-    const legacy = await startRig(t)
-    const modern = await startRig(t, 'modern')
-    const closed = [
-      new Promise<void>((resolve) =>
-        legacy.on('GET', ({ stream, response }) => {
-          stream()
-          response.once('close', resolve)
-        }),
-      ),
-      new Promise<void>((resolve) =>
-        modern.on('subscriptions/listen', ({ rpc, stream, response }) => {
-          const { send } = stream()
-          const _meta = { 'io.modelcontextprotocol/subscriptionId': rpc.id }
-          send({
-            method: 'notifications/subscriptions/acknowledged',
-            params: { notifications: { toolsListChanged: true }, _meta },
-          })
-          send({ method: 'notifications/tools/list_changed', params: { _meta } })
-          response.once('close', resolve)
-        }),
-      ),
-    ]
-    const mcp = door(t)
-    const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
-    for (const [rig, key] of [
-      [legacy, 'legacy'],
-      [modern, 'modern'],
-    ] as const) {
-      const spec = specOf(rig, { key })
-      await list(mcp, spec)
-      mcp.interest(spec, 400)
-    }
-    t.equal(await heard, 'modern')
-    await Promise.all(closed)
-    for (const [rig, key, method] of [
-      [legacy, 'legacy', 'GET'],
-      [modern, 'modern', 'subscriptions/listen'],
-    ] as const) {
-      mcp.interest(specOf(rig, { key }), 60_000)
-      while (rig.count(method) < 2) await sleep(10)
-      t.equal(rig.count('tools/list'), 1, 'on the same connection')
-    }
-  },
-)
-
-t.test('announcements are heard where the address leads to another of the same server', async (t) => {
-  const rig = await startRig(t)
-  rig.on('GET', ({ status, request, stream }) => {
-    if (request.url === '/mcp') return status(307, { location: '/mcp/' })
-    stream().send({ method: 'notifications/tools/list_changed' })
-  })
-  const mcp = door(t)
-  const heard = new Promise<string>((resolve) => mcp.onListChanged(resolve))
-  await list(mcp, specOf(rig))
-  mcp.interest(specOf(rig), 60_000)
-  t.equal(await heard, 'server:1')
 })
 
 t.test('an unused connection is closed though the clock was set back', async (t) => {
@@ -380,8 +270,9 @@ t.test('a server that answers in between is not taken for stuck', async (t) => {
     if (rpc.params.name === 'quick') reply({ content: [] })
   })
   for (const _ of [1, 2, 3]) {
-    await call(mcp, specOf(rig), {}, 'quick')
-    for (const _ of [1, 2]) await fails(t, call(mcp, specOf(rig), { timeoutMs: 20 }), { kind: 'timeout' })
+    await call(mcp, specOf(rig), 'quick')
+    for (const _ of [1, 2])
+      await fails(t, call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 20 }), { kind: 'timeout' })
   }
   t.equal(rig.count('initialize'), 1)
 })
@@ -393,9 +284,10 @@ t.test('three calls without an answer make a new connection; the others finish o
   rig.on('tools/call', ({ rpc, reply }) => {
     if (rpc.params.name === 'slow') finish = () => reply({ content: [{ type: 'text', text: 'ran' }] })
   })
-  const slow = call(mcp, specOf(rig), {}, 'slow')
+  const slow = call(mcp, specOf(rig), 'slow')
   await rig.arrival('tools/call')
-  for (let i = 0; i < 3; i++) await fails(t, call(mcp, specOf(rig), { timeoutMs: 20 }), { kind: 'timeout' })
+  for (let i = 0; i < 3; i++)
+    await fails(t, call(mcp, specOf(rig), 'tool', {}, { timeoutMs: 20 }), { kind: 'timeout' })
   t.equal(rig.count('DELETE'), 0)
   finish()
   t.same(await slow, RAN)

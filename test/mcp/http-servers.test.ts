@@ -3,6 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
+import { NONE } from '../patterns.ts'
+import { eventually } from '../waiting.ts'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
 import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
@@ -22,7 +24,7 @@ for (const era of ['legacy', 'modern'] as const)
         protocol_version: era === 'legacy' ? '2025-11-25' : '2026-07-28',
       },
       tools: [TOOL],
-      left_out: [],
+      left_out: NONE,
       hash: /^[0-9a-f]{64}$/,
     })
     t.same(await call(mcp, spec), RAN)
@@ -119,7 +121,7 @@ t.test('a server without tools is asked for none', async (t) => {
     reply({ protocolVersion: '2025-03-26', capabilities: {}, serverInfo: { name: 'bare', version: '0' } }),
   )
   t.match(await list(door(t), specOf(rig)), {
-    tools: [],
+    tools: NONE,
     server: { name: 'bare', protocol_version: '2025-03-26' },
   })
   t.equal(rig.count('tools/list'), 0)
@@ -232,7 +234,7 @@ t.test('the stream of the old SSE transport is the session: without it a new one
   answer('tools/call', () => ({ content: [] }))
   await call(mcp, spec)
   cut()
-  while (mcp.status(spec.key).state === 'ready') await sleep(5)
+  await eventually(() => mcp.status(spec.key).state !== 'ready')
   await call(mcp, spec)
   t.equal(rig.count('initialize'), 2)
 })

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { challengeIn } from '../../src/mcp/challenge.ts'
 import { createMcpFetch, type Exchange, exchanges, inExchange } from '../../src/mcp/http.ts'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 
 function exchange() {
   const over = new AbortController()

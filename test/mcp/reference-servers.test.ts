@@ -1,8 +1,6 @@
 /** The real servers of the MCP project, over each transport. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,9 +8,11 @@ import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import type { ContentPart } from '../../src/chat/message.ts'
 import type { Mcp, McpServerSpec } from '../../src/mcp/contract.ts'
+import { NONE } from '../patterns.ts'
+import { scratch } from '../scratch.ts'
 import { freePort } from '../servers.ts'
-import { fails } from './door.ts'
-import { call, child, door, list, PATIENCE } from './processes.ts'
+import { call, door, fails, list } from './door.ts'
+import { child } from './processes.ts'
 
 t.setTimeout(120_000)
 
@@ -53,14 +53,12 @@ async function checkEverything(t: Test, mcp: Mcp, spec: McpServerSpec): Promise<
     content: [{ type: 'text', text: /number/ }],
   })
   const progress: number[] = []
-  await mcp.call(
+  await call(
+    mcp,
     spec,
     'trigger-long-running-operation',
     { duration: 0.4, steps: 4 },
     {
-      timeoutMs: PATIENCE,
-      maxTotalMs: PATIENCE,
-      signal: new AbortController().signal,
       onProgress: ({ progress: step }) => void progress.push(step),
     },
   )
@@ -96,10 +94,8 @@ for (const transport of ['streamable_http', 'sse'] as const)
   })
 
 t.test('server-memory keeps what it is told', async (t) => {
-  const scratch = mkdtempSync(join(tmpdir(), 'baton-memory-'))
-  t.teardown(() => rmSync(scratch, { recursive: true }))
   const args = [bin('server-memory/dist/index.js')]
-  const spec = child('memory', { args, env: { MEMORY_FILE_PATH: join(scratch, 'memory.jsonl') } })
+  const spec = child('memory', { args, env: { MEMORY_FILE_PATH: join(scratch(t), 'memory.jsonl') } })
   const mcp = door(t)
   const { tools } = await list(mcp, spec)
   t.equal(tools.length, 9)
@@ -107,7 +103,7 @@ t.test('server-memory keeps what it is told', async (t) => {
   const entity = { name: 'Baton', entityType: 'gateway', observations: ['hands over'] }
   t.equal((await call(mcp, spec, 'create_entities', { entities: [entity] })).is_error, false)
   await mcp.close()
-  t.match(await call(door(t), spec, 'read_graph'), { structured: { entities: [entity], relations: [] } })
+  t.match(await call(door(t), spec, 'read_graph'), { structured: { entities: [entity], relations: NONE } })
 })
 
 async function listening(port: number): Promise<void> {

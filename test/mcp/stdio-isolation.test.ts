@@ -8,7 +8,8 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { type Isolation, openSandbox } from '../../src/mcp/sandbox.ts'
-import { CHILD, call, child, door, ended, told } from './processes.ts'
+import { call, door } from './door.ts'
+import { CHILD, child, ended, told } from './processes.ts'
 
 t.setTimeout(120_000)
 

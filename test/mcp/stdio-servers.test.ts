@@ -1,12 +1,12 @@
 /** Servers as processes: what they are given, how long they live, what becomes of them. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createStdioTransport } from '../../src/mcp/stdio.ts'
-import { fails } from './door.ts'
-import { CHILD, call, child, door, ended, list, PATIENCE, told } from './processes.ts'
+import { scratch } from '../scratch.ts'
+import { call, door, fails, list, PATIENCE } from './door.ts'
+import { CHILD, child, ended, told } from './processes.ts'
 
 t.setTimeout(120_000)
 
@@ -53,14 +53,13 @@ t.test('a process whose list fails is not ended: it may hold what its tools have
 })
 
 t.test('a process that comes up after its callers have left ends when nobody uses it', async (t) => {
-  const scratch = mkdtempSync(join(tmpdir(), 'baton-child-'))
-  t.teardown(() => rmSync(scratch, { recursive: true }))
-  const file = join(scratch, 'pid')
+  const folder = scratch(t)
+  const file = join(folder, 'pid')
   const slow = `echo $$ > '${file}'; sleep 1; exec '${process.execPath}' '${CHILD}' good`
   const spec = child('late', { command: '/bin/sh', args: ['-c', slow] })
   const mcp = door(t, { idleMs: { http: 100, stdio: 100 } })
-  const limits = { timeoutMs: 500, maxTotalMs: 500, signal: new AbortController().signal }
-  await fails(t, mcp.call(spec, 'pid', {}, limits), { kind: 'timeout', sent: false })
+  const hasty = { timeoutMs: 500, maxTotalMs: 500 }
+  await fails(t, call(mcp, spec, 'pid', {}, hasty), { kind: 'timeout', sent: false })
   t.equal(mcp.status('late').state, 'connecting', 'it is waited for behind them')
   await ended(Number(readFileSync(file, 'utf8')))
   t.equal(mcp.status('late').state, 'idle', 'it had come up')
@@ -79,8 +78,7 @@ t.test('a process that is released ends with its last call, whatever interest th
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
   mcp.interest(child('good'), 60_000)
   const leaving = new AbortController()
-  const limits = { timeoutMs: PATIENCE, maxTotalMs: PATIENCE, signal: leaving.signal }
-  const running = mcp.call(child('good'), 'hang', {}, limits)
+  const running = call(mcp, child('good'), 'hang', {}, { signal: leaving.signal })
   await sleep(100)
   mcp.release('good')
   t.not(await told<number>(call(mcp, child('good'), 'pid')), pid, 'who still asks gets another')
@@ -168,8 +166,7 @@ t.test('a server that ends before it reads is told of by its end, not by the pip
 })
 
 t.test('a crash fails the call at once, and the next call starts a new process', async (t) => {
-  const scratch = mkdtempSync(join(tmpdir(), 'baton-child-'))
-  t.teardown(() => rmSync(scratch, { recursive: true }))
+  const folder = scratch(t)
   const mcp = door(t)
   const grandchild = await told<number>(call(mcp, child('good'), 'grandchild'))
   await fails(t, call(mcp, child('good'), 'crash'), {
@@ -179,7 +176,7 @@ t.test('a crash fails the call at once, and the next call starts a new process',
   })
   await ended(grandchild)
   t.pass('what the process had started went with it')
-  const spec = child('good', { key: 'once', args: [CHILD, 'good', join(scratch, 'died')] })
+  const spec = child('good', { key: 'once', args: [CHILD, 'good', join(folder, 'died')] })
   await fails(
     t,
     call(mcp, spec, 'once'),
@@ -192,7 +189,7 @@ t.test('a crash fails the call at once, and the next call starts a new process',
 t.test('a hung call times out alone', async (t) => {
   const mcp = door(t)
   const pid = await told<number>(call(mcp, child('good'), 'pid'))
-  await fails(t, call(mcp, child('good'), 'hang', {}, 50), { kind: 'timeout', sent: true })
+  await fails(t, call(mcp, child('good'), 'hang', {}, { timeoutMs: 50 }), { kind: 'timeout', sent: true })
   t.equal(await told<number>(call(mcp, child('good'), 'pid')), pid)
 })
 
@@ -236,12 +233,7 @@ t.test('the number of processes is capped: an idle one makes room, a busy one do
   t.ok(await told<number>(call(mcp, child('good', { key: 'b' }), 'pid')))
   await ended(first)
   const leaving = new AbortController()
-  const busy = mcp.call(
-    child('good', { key: 'b' }),
-    'hang',
-    {},
-    { timeoutMs: PATIENCE, maxTotalMs: PATIENCE, signal: leaving.signal },
-  )
+  const busy = call(mcp, child('good', { key: 'b' }), 'hang', {}, { signal: leaving.signal })
   await fails(t, list(mcp, child('good', { key: 'c' })), {
     kind: 'unavailable',
     sent: false,

@@ -1,6 +1,7 @@
 /** What owners keep beside sessions: connectors, credentials and logins. */
 import t from 'tap'
 import { credentialView } from '../../src/credentials/credentials.ts'
+import { NONE } from '../patterns.ts'
 import { gateway } from './gateway.ts'
 import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 
@@ -79,14 +80,14 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
     header_names: ['x-tenant'],
     auth: { type: 'bearer' },
   })
-  t.match(g.tools.calls.at(-1), { verb: 'changed', args: ['files', []] })
+  t.match(g.tools.calls.at(-1), { verb: 'changed', args: ['files', NONE] })
   t.match(await call('PATCH', url, { transport: 'sse' }), {
     status: 400,
     body: { error: { param: 'transport' } },
   })
   t.match(await call('PATCH', url, { command: 'sh' }), { status: 400, body: { error: { param: 'command' } } })
   t.match(await call('PATCH', url, { auth: { type: 'none' }, headers: {} }), {
-    body: { auth: { type: 'none' }, header_names: [] },
+    body: { auth: { type: 'none' }, header_names: NONE },
   })
 
   t.match(await call('POST', `${url}/test`), {
@@ -102,7 +103,7 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
   t.same(down.auth, { type: 'bearer' }, 'the token may stand among the headers')
   t.match(await call('POST', `/v1/connectors/${down.id}/test`), {
     status: 200,
-    body: { ok: false, server: null, tools: [], error: 'Connection refused.' },
+    body: { ok: false, server: null, tools: NONE, error: 'Connection refused.' },
   })
   t.match(await call('POST', `${url}/tools/read%2Fall/accept`), { status: 200, body: { tool: 'read/all' } })
   t.match(await call('POST', `${url}/tools/read/accept`, { hash: 'ab' }), { status: 200 })

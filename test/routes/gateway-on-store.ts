@@ -6,6 +6,10 @@ import { gateway } from './gateway.ts'
 export const user = (text: string) => ({ role: 'user', parts: [{ type: 'text', text }] })
 export const FILES = { name: 'files', transport: 'streamable_http', url: 'https://mcp.test/mcp' }
 
+/** Of a gateway that asks for keys */
+export const ADMIN = 'the-bootstrap-admin-key'
+export const KEYS = { BATON_AUTH: 'keys', BATON_ADMIN_KEY: ADMIN }
+
 const ENV = { OPENAI_API_KEY: 'sk-env-9876', BATON_ENABLE_OAUTH: 'gemini' }
 
 export async function gatewayOnStore(t: Test, env: Record<string, string> = ENV) {

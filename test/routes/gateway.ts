@@ -7,8 +7,6 @@ import { pino } from 'pino'
 import { DEPLOYMENTS, LOGINS } from '../../providers/index.ts'
 import type { App } from '../../routes/app.ts'
 import { type Auth, createAuth } from '../../src/auth.ts'
-import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
-import { createMemoryPlaces } from '../../src/bus/places.ts'
 import { newId } from '../../src/chat/ids.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
@@ -29,94 +27,14 @@ import { createSessions } from '../../src/sessions.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { documented } from './document.ts'
+import { fakeBus } from './fake-bus.ts'
 
 export const vault = createVault([{ id: 'k1', key: new Uint8Array(32).fill(1) }])
 
 // ---------------------------------------------------------------- twins
 
-/** A bus whose logs a test fills; readers see what is there and what comes. */
-export function fakeBus() {
-  const logs = new Map<string, LoggedEvent[]>()
-  const waiting = new Set<() => void>()
-  const topics = new Map<string, Set<(message: string) => void>>()
-  const published: [string, string][] = []
-  const tallies = new Map<string, number>()
-  const logOf = (session: string) => {
-    const log = logs.get(session) ?? []
-    logs.set(session, log)
-    return log
-  }
-  const place = (session: string, cursor: string): number => {
-    const match = /^(\w+):(\d+)$/.exec(cursor)
-    if (match?.[1] === session) return Number(match[2])
-    throw new BatonError('invalid_cursor', 'The cursor is malformed.', { param: 'after' })
-  }
-  async function* follow(session: string, options: ReadOptions, from: number): AsyncGenerator<ReadItem> {
-    let next = from
-    while (!options.signal.aborted) {
-      const events = logOf(session)
-        .slice(next)
-        .filter(({ turn_id }) => options.turn === undefined || turn_id === options.turn)
-      next = logOf(session).length
-      if (events.length > 0) yield { events }
-      else await new Promise<void>((resolve) => wake(resolve, options.signal))
-    }
-  }
-  function wake(resolve: () => void, signal: AbortSignal): void {
-    const once = () => {
-      waiting.delete(once)
-      signal.removeEventListener('abort', once)
-      resolve()
-    }
-    waiting.add(once)
-    signal.addEventListener('abort', once)
-  }
-  const bus: Bus = {
-    kind: 'memory',
-    places: createMemoryPlaces,
-    async append(session, events: BusEvent[]) {
-      const log = logOf(session)
-      const cursors = events.map(({ type, turn_id, data }) => {
-        log.push({ cursor: `${session}:${log.length + 1}`, type, turn_id, data })
-        return `${session}:${log.length}`
-      })
-      for (const once of [...waiting]) once()
-      return cursors
-    },
-    read(session, options) {
-      const { after, turn } = options
-      const from = after === 'now' ? logOf(session).length : after === 'start' ? 0 : place(session, after)
-      return follow(session, options, turn === undefined || after !== 'now' ? from : logOf(session).length)
-    },
-    async pastEnd(session, turn, cursor) {
-      const at = place(session, cursor)
-      const end = logOf(session).findIndex(
-        ({ type, turn_id }) => turn_id === turn && /^turn\.(completed|failed|cancelled)$/.test(type),
-      )
-      return end >= 0 && at > end
-    },
-    drop: async (session) => void logs.delete(session),
-    async publish(topic, message) {
-      published.push([topic, message])
-      for (const fn of topics.get(topic) ?? []) fn(message)
-    },
-    subscribe(topic, fn) {
-      const fns = topics.get(topic) ?? new Set()
-      topics.set(topic, fns.add(fn))
-      return () => void fns.delete(fn)
-    },
-    async tally(name) {
-      tallies.set(name, (tallies.get(name) ?? 0) + 1)
-      return tallies.get(name) ?? 0
-    },
-    ready: async () => {},
-    close: async () => {},
-  }
-  return { bus, published, readers: () => waiting.size }
-}
-
 /** An engine that stores turns and runs none; a test ends them. */
-export function fakeTurns(store: Store) {
+function fakeTurns(store: Store) {
   const calls: { verb: string; args: unknown[] }[] = []
   const state = { refuse: null as BatonError | null, seen: null as StartTurn | null }
   const find = async (caller: Caller, id: string): Promise<Turn> => {
@@ -188,7 +106,7 @@ export function fakeTurns(store: Store) {
   return { turns, calls, state }
 }
 
-export const NO_CHANGE: ToolsChange = {
+const NO_CHANGE: ToolsChange = {
   tools_revision: 1,
   added: [],
   removed: [],
@@ -287,6 +205,8 @@ export interface Gateway {
   drain: { now: boolean }
   /** Injects, and holds the answer against the document. */
   call(method: string, url: string, body?: unknown, headers?: Record<string, string>): Promise<Answer>
+  /** Calls with this key. */
+  as(key: string): (method: string, url: string, body?: unknown) => Promise<Answer>
   close(): Promise<void>
 }
 export interface Answer {
@@ -362,6 +282,20 @@ export async function gateway(
   })
   await app.ready()
   let conforms: ReturnType<typeof documented> | undefined
+  const call: Gateway['call'] = async (method, url, body, headers = {}) => {
+    const answer = await app.inject({
+      method: method as 'GET',
+      url,
+      headers: { ...LOCAL, ...headers },
+      ...(body === undefined ? {} : { payload: body as object }),
+    })
+    const isJson =
+      method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
+    const parsed = isJson ? answer.json() : undefined
+    conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
+    conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
+    return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
+  }
   return {
     app,
     auth,
@@ -371,20 +305,8 @@ export async function gateway(
     turns,
     tools,
     drain,
-    async call(method, url, body, headers = {}) {
-      const answer = await app.inject({
-        method: method as 'GET',
-        url,
-        headers: { ...LOCAL, ...headers },
-        ...(body === undefined ? {} : { payload: body as object }),
-      })
-      const isJson =
-        method !== 'HEAD' && String(answer.headers['content-type'] ?? '').startsWith('application/json')
-      const parsed = isJson ? answer.json() : undefined
-      conforms ??= documented((await app.inject({ url: '/openapi.json', headers: LOCAL })).json())
-      conforms(method, url, answer.statusCode, isJson ? parsed : undefined, answer.headers)
-      return { status: answer.statusCode, headers: answer.headers, body: parsed, text: answer.body }
-    },
+    call,
+    as: (key) => (method, url, body) => call(method, url, body, bearer(key)),
     async close() {
       await app.close()
       await logins.close()
@@ -394,3 +316,4 @@ export async function gateway(
 }
 
 const LOCAL = { host: 'localhost:8787' }
+export const bearer = (key: string) => ({ authorization: `Bearer ${key}` })

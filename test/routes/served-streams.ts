@@ -108,9 +108,6 @@ export async function all(stream: IncomingMessage): Promise<string> {
   return text
 }
 export const typesIn = (text: string) => [...text.matchAll(/^event: (.*)$/gm)].map(([, type]) => type)
-export const settled = async (check: () => Promise<boolean> | boolean) => {
-  while (!(await check())) await new Promise((resolve) => setTimeout(resolve, 10))
-}
 
 /** A bus whose reads a test scripts. */
 export const scripted =

@@ -7,7 +7,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import type { HttpDeps } from '../../src/http.ts'
-import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
+import { eventually } from '../waiting.ts'
+import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
 /** Many more events than any buffer holds, as fast as they are taken. */
 function flood() {
@@ -31,7 +32,7 @@ const aMoment = () => new Promise(setImmediate)
 /** Until the client's unread data keeps the server from taking more. */
 async function blocked(state: { taken: number }): Promise<void> {
   let before = -1
-  await settled(async () => {
+  await eventually(async () => {
     const still = state.taken > 0 && state.taken === before
     before = state.taken
     if (!still) await new Promise((resolve) => setTimeout(resolve, 100))
@@ -48,8 +49,8 @@ t.test('a client that does not read is waited for; when it leaves, its reader is
   t.ok(state.taken < 1000, `${state.taken} events were taken, not all there are`)
   t.notOk(state.ended)
   stream.destroy()
-  await settled(() => state.ended)
-  await settled(async () => (await s.opened()) === 0)
+  await eventually(() => state.ended)
+  await eventually(async () => (await s.opened()) === 0)
 })
 
 t.test('a client that never reads again is let go too', async (t) => {
@@ -58,7 +59,7 @@ t.test('a client that never reads again is let go too', async (t) => {
   scripted(script)(s)
   const stream = await s.open('/v1/turns/turn_1/events')
   stream.on('error', () => {})
-  await settled(() => state.ended)
+  await eventually(() => state.ended)
   t.ok(state.taken > 0)
 })
 
@@ -92,12 +93,12 @@ t.test('a client that reads now and then is not taken for stuck', async (t) => {
   const stream = await s.open('/v1/turns/turn_1/events')
   let size = 0
   for (const round of [1, 2]) {
-    await settled(() => state.given === round)
+    await eventually(() => state.given === round)
     await aMoment()
     mock.timers.tick(3000)
     if (round === 1) stream.on('data', (chunk: Buffer) => (size += chunk.length))
     else stream.resume()
-    await settled(() => state.taken === round)
+    await eventually(() => state.taken === round)
     mock.timers.tick(1000)
     stream.pause()
     goOn()
@@ -105,7 +106,7 @@ t.test('a client that reads now and then is not taken for stuck', async (t) => {
   stream.resume()
   await once(stream, 'end')
   t.ok(size > 32 << 20)
-  await settled(async () => (await s.opened()) === 0)
+  await eventually(async () => (await s.opened()) === 0)
   const before = asked
   mock.timers.tick(10_000)
   t.equal(asked, before, 'and of one that is over nothing is asked any more')
@@ -120,7 +121,7 @@ t.test('a client that does not read the end of its stream is let go as well', as
   const stream = await s.open('/v1/turns/turn_1/events')
   stream.on('error', () => {})
   t.equal(await s.opened(), 1)
-  await settled(async () => (await s.opened()) === 0)
+  await eventually(async () => (await s.opened()) === 0)
 })
 
 t.test('a client that left before its stream could begin leaves nothing behind', async (t) => {
@@ -151,7 +152,7 @@ t.test('a client that left before its stream could begin leaves nothing behind',
   const outgoing = request(where).on('error', () => {})
   outgoing.end(JSON.stringify({ input: 'Hi' }))
   await begun
-  await settled(async () => (await s.opened()) === 0)
+  await eventually(async () => (await s.opened()) === 0)
   // A ping onto what is closed would be an error that nobody hears.
   await new Promise((resolve) => setTimeout(resolve, 30))
 })
@@ -213,7 +214,7 @@ t.test('a client that does not read cannot keep the server from closing', async 
   stream.on('error', () => {})
   await blocked(state)
   const closing = s.app.close()
-  await settled(() => state.ended)
+  await eventually(() => state.ended)
   await aMoment()
   // A ping behind the end would be an error that nobody hears.
   mock.timers.tick(3000)
@@ -241,9 +242,9 @@ t.test('what begins while the server closes ends with it', async (t) => {
   const answers = [true, false].map((stream) =>
     s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream }),
   )
-  await settled(() => held.length === 2)
+  await eventually(() => held.length === 2)
   const closing = s.app.close()
-  await settled(() => !s.app.server.listening)
+  await eventually(() => !s.app.server.listening)
   for (const release of held) release()
   const [streamed, waited] = await Promise.all(answers)
   t.equal(streamed?.statusCode, 200)
@@ -268,7 +269,7 @@ t.test('what was asked by then, or was about to be, is answered while the server
   // From Node 26 on a closing server lets connections go on which nothing was asked.
   late.write('GET /healthz HTTP/1.1\r\n')
   const answer = s.open('/v1/turns/turn_1/cancel', {}, {})
-  await settled(() => waiting.answer !== null)
+  await eventually(() => waiting.answer !== null)
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const closing = s.app.close()
@@ -298,7 +299,7 @@ t.test('a waiting caller is answered when the server closes', async (t) => {
   const agent = new Agent({ keepAlive: true })
   t.teardown(() => agent.destroy())
   const answer = s.open('/v1/sessions/ses_1/turns', {}, { input: 'Hi', stream: false }, agent)
-  await settled(() => waiting.signal !== null)
+  await eventually(() => waiting.signal !== null)
   const closing = s.app.close()
   const stream = await answer
   t.equal(stream.headers.connection, 'close', 'its connection keeps no server from closing')
@@ -319,7 +320,7 @@ t.test('a caller who waits for a cancel is answered when the server closes', asy
   } as unknown as HttpDeps['turns']
   const s = await serve(t, turn, { turns })
   const answer = s.open('/v1/turns/turn_1/cancel?wait=true', {}, {})
-  await settled(() => waiting.signal !== null)
+  await eventually(() => waiting.signal !== null)
   const closing = s.app.close()
   const stream = await answer
   t.equal(stream.statusCode, 503)
@@ -333,7 +334,7 @@ t.test('a caller who left while the turn was opened is not waited for', async (t
   const turns = {
     start: async () => {
       outgoing.destroy()
-      await settled(() => state.gone)
+      await eventually(() => state.gone)
       return { turn, outcome: 'created' }
     },
     wait: async (_: unknown, __: string, ___: unknown, signal: AbortSignal) => {
@@ -353,7 +354,7 @@ t.test('a caller who left while the turn was opened is not waited for', async (t
   outgoing.on('error', () => {})
   outgoing.setHeader('content-type', 'application/json')
   outgoing.end(JSON.stringify({ input: 'Hi', stream: false }))
-  await settled(() => state.left)
+  await eventually(() => state.left)
   t.ok(state.left)
 })
 
@@ -372,8 +373,8 @@ t.test('a waiting caller who leaves is waited for no longer', async (t) => {
   const outgoing = request({ host: '127.0.0.1', port: s.port, path: '/v1/turns/turn_1?wait=500' })
   outgoing.on('error', () => {})
   outgoing.end()
-  await settled(() => state.waiting)
+  await eventually(() => state.waiting)
   outgoing.destroy()
-  await settled(() => state.gone)
+  await eventually(() => state.gone)
   t.ok(state.gone)
 })

@@ -6,7 +6,8 @@ import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import type { Turn } from '../../src/store/store.ts'
-import { aborted, all, event, scripted, serve, settled, turnRow, typesIn, until } from './served-streams.ts'
+import { eventually } from '../waiting.ts'
+import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
 const step = { index: 0, attempt: 1, finish_reason: 'stop' } as Turn['steps'][number]
 
@@ -28,7 +29,7 @@ t.test('the head leaves before there is any event', async (t) => {
     /^baton_http_requests_total\{method="GET",route="\/v1\/turns\/:id\/events",status="200"\} 1$/m,
   )
   stream.destroy()
-  await settled(async () => (await opened()) === 0)
+  await eventually(async () => (await opened()) === 0)
 })
 
 t.test("a turn's stream has its events alone, from the first, and ends with the terminal one", async (t) => {
@@ -261,7 +262,7 @@ t.test('a stream ends once its key may call no more, and stays while nobody can 
     t.equal(await opened(), 1, 'still open')
     refusal = new BatonError('unauthenticated', 'The key was revoked.')
     await all(stream)
-    await settled(async () => (await opened()) === 0)
+    await eventually(async () => (await opened()) === 0)
     refusal = null
   }
 })

@@ -4,6 +4,7 @@ import { turnView } from '../../routes/turn-view.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Turn } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
 import { gatewayOnStore, user } from './gateway-on-store.ts'
 import { turnRow } from './served-streams.ts'
 
@@ -28,7 +29,7 @@ t.test('a turn: started in the background, read, waited for', async (t) => {
   })
   const turn = started.body
   t.equal(started.status, 202)
-  t.match(turn, { id: /^turn_/, session_id: id, state: 'running', steps: [], max_steps: 3, error: null })
+  t.match(turn, { id: /^turn_/, session_id: id, state: 'running', steps: NONE, max_steps: 3, error: null })
   t.match(started.headers, { location: `/v1/turns/${turn.id}`, 'x-baton-turn': turn.id })
   t.match(g.turns.state.seen, {
     input: [{ type: 'text', text: 'Hi' }],
@@ -246,9 +247,9 @@ t.test('render hands on what would be sent', async (t) => {
   const id = await newSession()
   t.match(await call('POST', `/v1/sessions/${id}/render`), {
     status: 200,
-    body: { method: 'POST', notes: [] },
+    body: { method: 'POST', notes: NONE },
   })
-  t.match(g.turns.calls.at(-1), { verb: 'render', args: [id, { context: [], input: [] }] })
+  t.match(g.turns.calls.at(-1), { verb: 'render', args: [id, { context: NONE, input: NONE }] })
   const given = { provider: 'gemini', model: 'g', input: 'Hi', context: [{ op: 'delete_at', index: -1 }] }
   t.match(await call('POST', `/v1/sessions/${id}/render`, given), { body: { provider: 'gemini' } })
   t.match(g.turns.calls.at(-1)?.args[1], { ...given, input: [{ type: 'text', text: 'Hi' }] })

@@ -2,8 +2,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -21,10 +20,10 @@ import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
 import { id, message, newSession, owner, rejection } from '../contracts/store-rows.ts'
-import { emptyDatabase } from './empty.ts'
+import { scratch } from '../scratch.ts'
+import { emptyDatabase, inMemory } from './in-memory.ts'
 
-const folder = mkdtempSync(join(tmpdir(), 'baton-store-'))
-t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const folder = scratch(t)
 
 t.test('the embedded store', async (t) => {
   const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 })
@@ -165,7 +164,7 @@ t.test('a thread that ends by itself is told, one that is closed is not', async 
   const threads: Worker[] = []
   const note = (worker: Worker) => void threads.push(worker)
   process.on('worker', note)
-  const [ended, closed] = [await openEmbedded(null), await openEmbedded(null)]
+  const [ended, closed] = [await inMemory(), await inMemory()]
   process.off('worker', note)
   await threads[0]?.terminate()
   t.match(await ended.lost, { code: 'unavailable' })

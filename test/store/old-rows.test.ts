@@ -5,7 +5,8 @@ import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import { EVERYONE } from '../../src/store/store.ts'
 import { LEASE } from '../contracts/store-rows.ts'
-import { emptyDatabase } from './empty.ts'
+import { NONE } from '../patterns.ts'
+import { emptyDatabase } from './in-memory.ts'
 
 /** A session for each state of a turn, with a call in each state of the ledger, and a connector that all of them bind. */
 const OLD_ROWS = `
@@ -63,10 +64,10 @@ t.test(
     for (const state of states)
       t.match(await store.turns.get(EVERYONE, `turn_${state}`), {
         state,
-        steps: state === 'queued' ? [] : [{ attempt: 1 }],
+        steps: state === 'queued' ? NONE : [{ attempt: 1 }],
       })
     t.match(await store.connectors.bindings('ses_running'), [
-      { connector: { name: 's' }, alias: null, off: [] },
+      { connector: { name: 's' }, alias: null, off: NONE },
     ])
     t.match(await store.turns.recover(LEASE, 9), [{ turn: { id: 'turn_running' }, was_handed_over: false }])
     t.strictSame(await store.turns.idleQueues(9), ['ses_queued'])

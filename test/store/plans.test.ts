@@ -1,14 +1,14 @@
 /** What one tenant asks for is not read among everybody's rows: the plans of the statements, on tables full of strangers. */
 import t, { type Test } from 'tap'
 import type { Db, Param, Queries } from '../../src/store/db.ts'
-import { openEmbedded } from '../../src/store/embedded.ts'
-import { readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import { EVERYONE, type Scope, type Store } from '../../src/store/store.ts'
-import { readTemplate } from '../../src/store/template.ts'
+import { credential } from '../contracts/store-credentials.ts'
 import { COMPLETED, connector, id, owner, runningTurn } from '../contracts/store-rows.ts'
+import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
+import { inMemory } from './in-memory.ts'
 
 /** Of each table; the caller's own are a handful. */
 const STRANGERS = 1_000
@@ -111,20 +111,7 @@ async function furnish(store: Store, scope: Scope) {
   const bound = connector(scope, 'files')
   await store.connectors.create(bound)
   await store.connectors.bind(session.id, bound.id, null)
-  await store.credentials.create({
-    id: id('cred'),
-    owner: scope.owner,
-    provider: 'acme',
-    kind: 'oauth',
-    name: null,
-    state: 'active',
-    reason: null,
-    is_default: false,
-    hint: 'wxyz',
-    facts: {},
-    expires_at: '2100-01-01T00:00:00.000Z',
-    secret: new Uint8Array([1]),
-  })
+  await store.credentials.create(credential(scope, { expires_at: '2100-01-01T00:00:00.000Z' }))
   const key = { owner: scope.owner, name: null, scopes: ['chat' as const], hint: 'wxyz', expires_at: null }
   await store.keys.create({ ...key, id: id('key'), hash: id('hash') })
   return { session: session.id, turn: turn.id, execution: call.id, connector: bound.id }
@@ -189,12 +176,9 @@ async function plansTest(t: Test, plain: Db) {
 }
 
 t.test('the embedded database', async (t) => {
-  await plansTest(t, await openEmbedded(null, () => readTemplate(readMigrations())))
+  await plansTest(t, await inMemory())
 })
 
-const url = process.env.TEST_DATABASE_URL
-const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
-t.test('a PostgreSQL server', { skip: isWaived }, async (t) => {
-  if (!url) return t.fail('CI must set TEST_DATABASE_URL')
-  await plansTest(t, openPostgres(await newDatabase(t, url), 2))
+t.test('a PostgreSQL server', ON_POSTGRES, async (t) => {
+  await plansTest(t, openPostgres(await newDatabase(t, SERVERS.DATABASE_URL), 2))
 })

@@ -25,7 +25,9 @@ import {
   runningTurn,
   text,
 } from '../contracts/store-rows.ts'
+import { ON_POSTGRES, SERVERS } from '../given-servers.ts'
 import { newDatabase } from '../servers.ts'
+import { eventually } from '../waiting.ts'
 
 /** Answers every client like a server that refuses it. */
 async function refusingServer(t: Test, code: string, words: string): Promise<number> {
@@ -84,13 +86,9 @@ t.test(
   },
 )
 
-const url = process.env.TEST_DATABASE_URL
-const isWaived = !url && process.env.CI !== 'true' && 'TEST_DATABASE_URL is not set: no PostgreSQL to test on'
-
-t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
-  if (!url) return t.fail('CI must set TEST_DATABASE_URL')
+t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
   const codec = wrapping()
-  const databaseUrl = await newDatabase(t, url)
+  const databaseUrl = await newDatabase(t, SERVERS.DATABASE_URL)
   const store = await openStore({ databaseUrl, dataDir: null, poolSize: 8, codec })
   const raw = openPostgres(databaseUrl, 2)
   t.teardown(async () => {
@@ -144,7 +142,7 @@ t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
       .transaction(async (queries) => {
         await queries.query('select from session where id = $1 for update', [session.id])
         const made = [commit(), commit()]
-        while ((await value<number>(raw, waiting)) !== made.length) await sleep(10)
+        await eventually(async () => (await value<number>(raw, waiting)) === made.length)
         return made
       })
       .then((made) => Promise.all(made))
@@ -172,7 +170,7 @@ t.test('the store on a PostgreSQL server', { skip: isWaived }, async (t) => {
   })
 
   await t.test('the migrations', async (t) => {
-    const own = await newDatabase(t, url)
+    const own = await newDatabase(t, SERVERS.DATABASE_URL)
     const open = async (t: Test) => {
       const db = openPostgres(own, 2)
       t.teardown(() => db.close())
@@ -284,8 +282,8 @@ async function heldTableTest(t: Test, open: (t: Test) => Promise<Db>): Promise<v
           for (let i = 0; i < 20; i++) await Promise.all([reader.query('select from session'), sleep(20)])
           return 'read'
         }
-        t.equal(await Promise.race([read(), sleep(20_000, 'nothing')]), 'read')
-        const thrown = await Promise.race([migrating, sleep(20_000)])
+        t.equal(await Promise.race([read(), sleep(20_000, 'nothing', { ref: false })]), 'read')
+        const thrown = await Promise.race([migrating, sleep(20_000, undefined, { ref: false })])
         t.match(thrown, { code: 'internal', message: /something holds a table/ })
       })
       t.strictSame(await migrate(db, all), [more.name])

@@ -1,18 +1,18 @@
 /** What the store does whatever is behind it, beside its contract (test/contracts/store.ts). */
-import { setTimeout as sleep } from 'node:timers/promises'
+import { mock } from 'node:test'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
 import { type Db, unavailable } from '../../src/store/db.ts'
-import { openEmbedded } from '../../src/store/embedded.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
 import { rejection } from '../contracts/store-rows.ts'
+import { inMemory } from './in-memory.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
   const lines: unknown[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
-  const db = await openEmbedded(null)
+  const db = await inMemory()
   let isAway = false
   const cut: Db = {
     ...db,
@@ -25,8 +25,10 @@ t.test('a database that goes away is one line in the log, however many need it',
   t.match(lines, [{ level: 40, msg: 'the embedded database is away', reason: /cut off/ }])
   t.equal(lines.length, 1)
   isAway = false
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
   await store.ready()
-  while (lines.length < 2) await sleep(100)
+  mock.timers.tick(5_000)
   t.match(lines[1], { level: 30, msg: 'the embedded database is back' })
   await store.close()
   await rejection(store.ready())

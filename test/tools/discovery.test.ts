@@ -4,6 +4,7 @@ import { pino } from 'pino'
 import t from 'tap'
 import type { Mcp } from '../../src/mcp/contract.ts'
 import { createDiscovery, type Discovery } from '../../src/tools/discovery.ts'
+import { gate } from '../waiting.ts'
 import { connector, createDoor, createMemory, tool } from './session-tools-doubles.ts'
 
 const over = (mcp: Mcp): Discovery =>
@@ -18,10 +19,7 @@ t.test('a connector that was deleted while its server was asked is not asked for
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const { mcp, servers, asked } = createDoor()
-  let answer = () => {}
-  const when = new Promise<void>((resolve) => {
-    answer = resolve
-  })
+  const { opened: when, open: answer } = gate()
   servers.set('s', { when })
   const gone = connector('s')
   const discovery = over(mcp)
@@ -37,10 +35,7 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const { mcp, servers, asked } = createDoor()
-  let answer = () => {}
-  const when = new Promise<void>((resolve) => {
-    answer = resolve
-  })
+  const { opened: when, open: answer } = gate()
   servers.set('s', { tools: [tool('a')], when })
   const discovery = over(mcp)
   const bindings = [{ connector: connector('s'), alias: null }]

@@ -7,11 +7,9 @@ import { createMemoryPlaces, type Places } from '../../src/bus/places.ts'
 import { createSharedPlaces, type SharedPlaces } from '../../src/bus/shared-places.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { createGate, type Gate, type GateOptions } from '../../src/tools/gate.ts'
+import { ON_REDIS, SERVERS } from '../given-servers.ts'
 
-const { TEST_REDIS_URL, CI } = process.env
 const log = pino({ level: 'silent' })
-const skip = TEST_REDIS_URL ? false : 'TEST_REDIS_URL names no server'
-if (skip && CI === 'true') t.fail('TEST_REDIS_URL is needed: limits must hold over replicas')
 
 interface Replica {
   places: SharedPlaces
@@ -27,7 +25,7 @@ async function replica(t: Test, scope: string, leaseMs = 60_000): Promise<Replic
   let isAway = false
   let room: SharedPlaces | null = null
   const link = createLink({
-    url: TEST_REDIS_URL ?? '',
+    url: SERVERS.REDIS_URL,
     log,
     onMessage: (_, message) => room?.hear(message),
     onUp() {},
@@ -166,7 +164,7 @@ t.test('in one process', async (t) =>
   }),
 )
 
-t.test('two replicas and a Redis', { skip }, async (t) => {
+t.test('two replicas and a Redis', ON_REDIS, async (t) => {
   await contract(t, async (t) => {
     const scope = scopeOf('contract')
     return [(await replica(t, scope)).places, (await replica(t, scope)).places]

@@ -3,6 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import type { Session } from '../../src/store/store.ts'
+import { NONE } from '../patterns.ts'
+import { gate } from '../waiting.ts'
 import { found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test(
@@ -37,7 +39,7 @@ t.test(
     const session = sessionOf('ses_1')
     await tools.open(session, [])
     const one = add('s', { error: new McpError('unavailable', 'refused', { sent: false }) })
-    t.match(await tools.bind(session, 's', 'next', null), { added: [], prompt_cache: 'kept' })
+    t.match(await tools.bind(session, 's', 'next', null), { added: NONE, prompt_cache: 'kept' })
     servers.set(`${one.id}@1`, { tools: [tool('a')] })
     await heard((_, { added }) => added.includes('s.a'))
     t.equal(said.filter(({ delta }) => delta.added.includes('s.a')).length, 1)
@@ -81,10 +83,7 @@ t.test('the last known list of a server that is away is there as unavailable', a
 t.test('a turn waits for no server longer than it was told, however many there are', async (t) => {
   const { create, add, heard } = setUp(t)
   const seed = create()
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   const session = sessionOf('ses_1')
   await seed.open(session, [])
   for (const name of ['slow', 'other']) add(name, { tools: [tool('a')], when })
@@ -102,10 +101,7 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
   const { create, add } = setUp(t)
   const tools = create()
   const session = sessionOf('ses_1')
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   t.teardown(() => letGo())
   const fast = ['f1', 'f2'].map((name) => add(name, { tools: [tool('a')] }))
   for (const name of ['h1', 'h2', 'f3']) add(name, { tools: [tool('a')], ...(name === 'f3' ? {} : { when }) })
@@ -119,7 +115,7 @@ t.test('a change waits for its own server, and for no other one', async (t) => {
   letGo()
   for (const name of ['h1', 'h2']) {
     const answer = await hung.shift()
-    t.match(answer, { added: [`${name}.a`], removed: [], changed: [] }, 'what others changed is not told')
+    t.match(answer, { added: [`${name}.a`], removed: NONE, changed: NONE }, 'what others changed is not told')
   }
 })
 
@@ -144,10 +140,7 @@ t.test('what servers have announced is taken over by the next turn, however slow
   for (const session of sessions) await tools.open(session, [one])
   const bindings = await store.connectors.bindings('ses_1')
   const put = store.registry.put
-  let letGo = () => {}
-  const isSlow = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: isSlow, open: letGo } = gate()
   store.registry.put = async (changes) => {
     await isSlow
     return put(changes)

@@ -3,6 +3,8 @@ import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
 import { hashOf } from '../../src/tools/registry.ts'
+import { NONE } from '../patterns.ts'
+import { gate } from '../waiting.ts'
 import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test('a refresh tells what became of the tools while it waited, whoever wrote it', async (t) => {
@@ -11,10 +13,7 @@ t.test('a refresh tells what became of the tools while it waited, whoever wrote 
   const session = sessionOf('ses_1')
   const all = ['fast', 'slow'].map((name) => add(name, { tools: [tool('a')] }))
   await tools.open(session, all)
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   servers.set('con_slow@1', { tools: [tool('a')], when })
   servers.set('con_fast@1', { tools: [tool('a'), tool('b')] })
   const refreshed = tools.refresh(session, 'next')
@@ -120,16 +119,13 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   const [a, b] = [add('a', { tools: [tool('x')] }), add('b', { tools: [tool('y')] })]
   const session = sessionOf('ses_1')
   await create().open(session, [a, b])
-  let letGo = () => {}
-  const when = new Promise<void>((resolve) => {
-    letGo = resolve
-  })
+  const { opened: when, open: letGo } = gate()
   servers.set('con_b@1', { tools: [tool('y')], when })
   const door = createDoor()
   for (const [key, answer] of servers) door.servers.set(key, answer)
   const restarted = create(door.mcp)
   const gone = await restarted.unbind(session, 'a', 'next')
-  t.match(gone, { removed: ['a.x'], changed: [], added: [] }, 'the other server is not called away')
+  t.match(gone, { removed: ['a.x'], changed: NONE, added: NONE }, 'the other server is not called away')
   t.match(found((await restarted.current('ses_1')).tools, 'b.y'), { status: 'available', reason: null })
   letGo()
   await restarted.bringUpToDate('ses_1', 1_000)
@@ -167,7 +163,7 @@ t.test('an older list takes nothing away that another replica saw since', async 
   const there = create(door.mcp)
   t.match(await there.refresh(session, 'next'), { added: ['s.b'], removed: ['s.a'] })
   asked.splice(0)
-  t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: [] })
+  t.match(await here.bind(session, 'other', 'next', null), { added: ['other.a'], removed: NONE })
   t.strictSame(asked, ['con_other@1', 'con_s@1'], 'and the newer one is asked for')
   await here.bringUpToDate('ses_1', 1_000, await store.connectors.bindings('ses_1'))
   t.equal(said.filter(({ delta }) => delta.removed.length > 0).length, 1)
@@ -206,7 +202,7 @@ t.test('a tool was last seen when its list was asked for last, whether or not it
   const seen = async () => (await tools.list(session, null)).tools.at(-1)?.last_seen_at ?? ''
   const first = await seen()
   await new Promise((resolve) => setTimeout(resolve, 5))
-  t.match(await tools.refresh(session, 'next'), { changed: [] })
+  t.match(await tools.refresh(session, 'next'), { changed: NONE })
   t.ok((await seen()) > first, `${await seen()} after ${first}`)
 })
 
@@ -338,10 +334,7 @@ t.test('what is accepted reaches a session that waited for something else', asyn
   announce('con_s@1')
   await heard((_, { changed }) => changed.includes('s.a'))
   const { grounds } = store.registry
-  let go = () => {}
-  const held = new Promise<void>((resolve) => {
-    go = resolve
-  })
+  const { opened: held, open: go } = gate()
   store.registry.grounds = async (known) => {
     if (known.some(({ session_id }) => session_id === busy.id)) await held
     return grounds(known)

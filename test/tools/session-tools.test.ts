@@ -1,6 +1,7 @@
 /** A session's tools as callers change them: bound, switched, refreshed, for the next step or now; on doubles of store and door. */
 import t from 'tap'
 import { BatonError } from '../../src/errors.ts'
+import { NONE } from '../patterns.ts'
 import { sessionOf, setUp, tool } from './session-tools-doubles.ts'
 
 t.test('binding and unbinding answer with what changed, one revision each', async (t) => {
@@ -18,19 +19,19 @@ t.test('binding and unbinding answer with what changed, one revision each', asyn
   t.match(first, {
     tools_revision: 2,
     added: ['one.a', 'one.b'],
-    removed: [],
-    changed: [],
+    removed: NONE,
+    changed: NONE,
     prompt_cache: 'invalidated',
   })
   const second = await tools.bind(session, 'con_two', 'next', 'other')
   t.match(second, { tools_revision: 3, added: ['other.a'] })
   t.match(await tools.bind(session, 'one', 'next', null), {
     tools_revision: 3,
-    added: [],
+    added: NONE,
     prompt_cache: 'kept',
   })
   const gone = await tools.unbind(session, 'one', 'next')
-  t.match(gone, { tools_revision: 4, removed: ['one.a', 'one.b'], added: [], changed: [] })
+  t.match(gone, { tools_revision: 4, removed: ['one.a', 'one.b'], added: NONE, changed: NONE })
   t.equal(tools.latestRevision('ses_1'), 4)
   const list = await tools.list(session, 'openai')
   t.strictSame(
@@ -65,7 +66,7 @@ t.test('a tool that is switched off and on again comes back behind the others', 
     changed: ['s.a'],
     prompt_cache: 'invalidated',
   })
-  t.match(await tools.setEnabled(session, 's.a', false, 'next'), { changed: [], prompt_cache: 'kept' })
+  t.match(await tools.setEnabled(session, 's.a', false, 'next'), { changed: NONE, prompt_cache: 'kept' })
   await tools.setEnabled(session, 's.a', true, 'next')
   t.strictSame(await order(), ['look_up', 's.b', 's.a'])
   await t.rejects(tools.setEnabled(session, 's.zzz', true, 'next'), { code: 'tool_not_found' })
@@ -189,7 +190,7 @@ t.test('what was changed for the next step can be made to hold now by asking aga
   const { revision } = await tools.current('ses_1')
   t.match(told, [
     { changed: ['s.a'], removed: ['s.a'], tools_revision: revision, apply: 'next' },
-    { changed: [], removed: ['s.a'], tools_revision: revision, apply: 'now' },
+    { changed: NONE, removed: ['s.a'], tools_revision: revision, apply: 'now' },
   ])
 })
 

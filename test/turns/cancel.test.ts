@@ -5,8 +5,8 @@ import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, openRequest, runningTurn } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
-import { asked, CALLER, follow, type Seen, session, store, until, withTurns, world } from './engines.ts'
+import { eventually, gate } from '../waiting.ts'
+import { asked, CALLER, follow, type Seen, session, store, withTurns, world } from './engines.ts'
 
 t.test('a queued turn’s end is said, however it went with the bus then', async (t) => {
   const { bus, say, replica } = world(t, { leaseSeconds: 3 })
@@ -23,7 +23,7 @@ t.test('a queued turn’s end is said, however it went with the bus then', async
   isAway = true
   t.match(await one.cancel(CALLER, turn.id, null), { state: 'cancelled' }, 'which is done all the same')
   isAway = false
-  await until(() => types.includes('turn.cancelled'))
+  await eventually(() => types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.cancelled'])
   say()
 })
@@ -42,7 +42,7 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
     await endTurn(store, running.fence, running.turn.id)
     await bus.publish('queue', id)
     const types = follow(t, bus, id, turn)
-    await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+    await eventually(() => types.includes('step.started') || types.includes('turn.cancelled'))
     return seen
   }
   const one = replica({ store: withTurns({ get, startQueued: async () => null }) })
@@ -50,7 +50,7 @@ t.test('a cancel reaches a turn that another replica starts meanwhile', async (t
   const { turn } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   isLooking = true
   await one.cancel(CALLER, turn.id, null)
-  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
   t.match(await store.turns.get(CALLER, turn.id), { state: 'cancelled' })
 })
 
@@ -68,7 +68,7 @@ t.test('a cancel that only the store knows of is seen before the next request', 
   const types = follow(t, bus, id, turn.id)
   await endTurn(store, running.fence, running.turn.id)
   await bus.publish('queue', id)
-  await until(() => types.includes('step.started') || types.includes('turn.cancelled'))
+  await eventually(() => types.includes('step.started') || types.includes('turn.cancelled'))
   t.strictSame(types, ['turn.created', 'turn.started', 'turn.cancelled'])
 })
 
@@ -78,13 +78,13 @@ t.test('a wish that names another turn of the session is none for the one that r
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   for (const op of ['restart', 'cancel']) {
     await bus.publish('control', JSON.stringify({ op, turn_id: 'turn_before', session_id: id }))
   }
   await new Promise(setImmediate)
   say()
-  await until(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at !== null)
   t.match(await store.turns.get(CALLER, turn.id), { state: 'completed', attempt: 1 })
 })
 
@@ -114,7 +114,7 @@ t.test('whoever waits for a cancel waits no longer than its client and the serve
   const { turn } = await runningTurn(store, CALLER)
   const leave = new AbortController()
   const over = one.cancel(CALLER, turn.id, leave.signal)
-  await until(async () => (await store.turns.get(CALLER, turn.id))?.cancel_requested === true)
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.cancel_requested === true)
   const left = performance.now()
   leave.abort()
   t.match(await over, { state: 'running' })

@@ -10,7 +10,7 @@ import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { connector } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
+import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
@@ -20,7 +20,6 @@ import {
   type Seen,
   session,
   store,
-  until,
   withTurns,
   world,
 } from './engines.ts'
@@ -93,7 +92,7 @@ t.test('a call is not made at a server that took over the name of the one it is 
   row.tools = [first.tool]
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   const types = follow(t, bus, id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   row.tools = [other.tool]
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
@@ -137,7 +136,7 @@ t.test('a tool that another replica switched off is not run, whether or not that
   await write(1, true)
   const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
   const types = follow(t, bus, id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   await write(2, false)
   say()
   t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'completed' })
@@ -220,7 +219,7 @@ async function apart(
   const opened = await session()
   const { turn } = await one.start(CALLER, opened.id, asked())
   const types = follow(t, bus, opened.id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
   const change = () => two.toolsChanged(opened, delta, 'now')
   return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
@@ -230,12 +229,12 @@ t.test('a restart that another replica is asked for is told by its owner', async
   const { turn, types, say, change, restart } = await apart(t)
   const restarted = { effective: { turn_id: turn.id, from: 'restart' }, restarted_turn_id: turn.id }
   t.strictSame(await change(), restarted)
-  await until(() => types.includes('turn.restarted'))
-  await until(() => types.at(-1) === 'step.started')
+  await eventually(() => types.includes('turn.restarted'))
+  await eventually(() => types.at(-1) === 'step.started')
   t.match(await restart(), { id: turn.id, state: 'running' })
-  await until(() => types.filter((type) => type === 'turn.restarted').length === 2)
+  await eventually(() => types.filter((type) => type === 'turn.restarted').length === 2)
   say()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
 })
 
 t.test('no restart is claimed of a step that is being committed', async (t) => {
@@ -253,7 +252,7 @@ t.test('no restart is claimed of a step that is being committed', async (t) => {
   t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
   await t.rejects(restart(), { code: 'not_restartable' })
   commit()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
 })
 
 t.test('no restart is claimed where its owner cannot be told', async (t) => {
@@ -265,7 +264,7 @@ t.test('no restart is claimed where its owner cannot be told', async (t) => {
   t.match(await change(), { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
   await t.rejects(restart(), { code: 'unavailable' })
   say()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   t.notOk(types.includes('turn.restarted'))
 })
 
@@ -313,7 +312,7 @@ t.test('a tool that is taken away while its turn comes to wait leaves no call to
     const change = (isElsewhere ? other : owner).toolsChanged(opened, delta, 'now')
     t.match(await change, { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
     commit()
-    await until(() => types.includes('turn.completed'))
+    await eventually(() => types.includes('turn.completed'))
     t.strictSame([await outcome(opened.id), ran], [['cancelled'], []])
   }
 })

@@ -8,7 +8,7 @@ import { createLog } from '../../src/log.ts'
 import { StaleOwner, type Store } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { gate } from '../emulators/http.ts'
+import { eventually, gate } from '../waiting.ts'
 import {
   asked,
   CALLER,
@@ -18,7 +18,6 @@ import {
   session,
   store,
   toolsThat,
-  until,
   withTurns,
   world,
 } from './engines.ts'
@@ -32,7 +31,7 @@ t.test('what waits in a queue is ended, or begun, as soon as it may be', async (
   const { turn: third } = await one.start(CALLER, id, asked({ on_busy: 'enqueue' }))
   const types = follow(t, bus, id, third.id)
   await one.cancel(CALLER, third.id, null)
-  await until(() => types.includes('turn.cancelled'))
+  await eventually(() => types.includes('turn.cancelled'))
   say()
   const over = await one.wait(CALLER, second.id, 30, new AbortController().signal)
   t.match(over, { state: 'completed' })
@@ -55,15 +54,15 @@ t.test('a turn that begins before the last one has let go is the one that runs',
   const { id } = await session()
   first = (await one.start(CALLER, id, asked())).turn.id
   say()
-  await until(async () => (await store.turns.get(CALLER, first))?.ended_at !== null)
+  await eventually(async () => (await store.turns.get(CALLER, first))?.ended_at !== null)
   const { turn } = await one.start(CALLER, id, asked())
   const types = follow(t, bus, id, first)
   speak()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   await new Promise(setImmediate)
   const running = follow(t, bus, id, turn.id)
   await one.sayToolsChanged(id, { tools_revision: 1, added: [], removed: [], changed: [] }, null)
-  await until(() => running.includes('tools.changed'))
+  await eventually(() => running.includes('tools.changed'))
   t.notOk(types.includes('tools.changed'), 'what is said of the session is of the turn that runs')
   letGo()
 })
@@ -79,14 +78,14 @@ t.test('any replica restarts a turn, while a model call of it is in flight', asy
   const chat = await session()
   const { turn } = await owner.start(CALLER, chat.id, asked({ max_steps: 1 }))
   const types = follow(t, bus, chat.id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
   const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
   t.strictSame(await other.toolsChanged(chat, delta, 'next'), next)
   await other.restart(CALLER, turn.id)
-  await until(() => types.includes('turn.restarted'))
+  await eventually(() => types.includes('turn.restarted'))
   say()
-  await until(() => types.includes('tool_execution.started'))
+  await eventually(() => types.includes('tool_execution.started'))
   t.strictSame(await other.toolsChanged(chat, delta, 'now'), next)
   await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
   work()
@@ -168,7 +167,7 @@ t.test('the line that a failed turn leaves names the code of its error', async (
     t.match(await one.wait(CALLER, turn.id, 30, new AbortController().signal), { state })
     isBroken = false
   }
-  await until(() => lines.filter(({ msg }) => msg === 'turn ended').length === 2)
+  await eventually(() => lines.filter(({ msg }) => msg === 'turn ended').length === 2)
   const ends = lines.filter(({ msg }) => msg === 'turn ended')
   t.match(ends, [
     { state: 'failed', code: 'context_too_long' },
@@ -287,7 +286,7 @@ t.test(
     const { turn } = await one.start(CALLER, id, asked({ max_steps: 1 }))
     const types = follow(t, bus, id, turn.id)
     say()
-    await until(() => types.includes('turn.completed'))
+    await eventually(() => types.includes('turn.completed'))
     t.strictSame(
       types.filter((type) => /tool_execution.completed|turn.completed/.test(type)),
       ['tool_execution.completed', 'tool_execution.completed', 'turn.completed'],
@@ -301,10 +300,10 @@ t.test('a wish that this replica does not know is passed over', async (t) => {
   const { id } = await session()
   const { turn } = await one.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   await bus.publish('control', JSON.stringify({ op: 'of_a_later_version', turn_id: turn.id, session_id: id }))
   say()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   t.notOk(types.includes('step.discarded'))
 })
 
@@ -320,7 +319,7 @@ t.test('a turn that waits for a place can be read from its first event', async (
   await bus.append(second, [said])
   const types = follow(t, bus, second, turn.id)
   say()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   t.strictSame(types.slice(0, 3), ['turn.created', 'tools.changed', 'turn.started'])
 })
 
@@ -359,7 +358,7 @@ t.test('nothing is said of a commit that could not be made', async (t) => {
   const { turn } = await former.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
   say()
-  await until(() => types.includes('usage'))
+  await eventually(() => types.includes('usage'))
   await former.drain(1_000)
   t.strictSame(types, ['turn.created', 'turn.started', 'step.started', 'content.delta', 'usage'])
 })

@@ -14,7 +14,7 @@ import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { createEngine } from '../../src/turns/engine.ts'
 import { newSession } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 
 export const CALLER = { owner: 'local', admin: true, key_id: null }
 
@@ -118,9 +118,6 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   ...store,
   turns: { ...store.turns, ...turns },
 })
-export const until = async (holds: () => boolean | Promise<boolean>) => {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5))
-}
 
 /** Tools that answer nothing, once what they wait for has come. */
 export function toolsThat(wait: (call: string) => Promise<void> | null) {

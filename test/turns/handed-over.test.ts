@@ -6,19 +6,8 @@ import { NO_USAGE } from '../../src/chat/message.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { endTurn, LAPSED, newSession, openRequest, runningTurn } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
-import {
-  asked,
-  CALLER,
-  follow,
-  pieces,
-  session,
-  store,
-  toolsThat,
-  until,
-  withTurns,
-  world,
-} from './engines.ts'
+import { eventually, gate } from '../waiting.ts'
+import { asked, CALLER, follow, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
 
 t.test('a drain waits for a turn that was being taken over, begun or resumed', async (t) => {
   const queued = async () => {
@@ -79,7 +68,7 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
   const { turn } = await engine.start(CALLER, id, asked())
   const of = (id: string) => said.filter(({ turn_id }) => turn_id === id)
   say()
-  await until(() =>
+  await eventually(() =>
     [lost.turn.id, waited.turn.id, turn.id].every((id) => of(id).some(({ type }) => isTerminal(type))),
   )
   for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
@@ -116,12 +105,12 @@ t.test('a turn handed over between two steps discards none', async (t) => {
   const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
   const types = follow(t, bus, id, turn.id)
   say()
-  await until(() => types.includes('tool_execution.started'))
+  await eventually(() => types.includes('tool_execution.started'))
   const left = leaving.drain(5000)
   answer()
   await left
   replica(tools)
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
 })
@@ -152,9 +141,9 @@ t.test('a turn that waited for a person leaves a drain behind its calls', async 
   const { turn } = await leaving.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
   say()
-  await until(() => types.includes('turn.awaiting_input'))
+  await eventually(() => types.includes('turn.awaiting_input'))
   await leaving.decide(CALLER, turn.id, 'call_1', { decision: 'approve' })
-  await until(() => types.includes('tool_execution.started'))
+  await eventually(() => types.includes('tool_execution.started'))
   const ledger = await store.executions.ofTurn(turn.id)
   t.match(ledger, [{ state: 'started' }], 'begun before it runs: whoever finds it later must not run it anew')
   const left = leaving.drain(5000)
@@ -174,11 +163,11 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
   const { id } = await session()
   const { turn } = await leaving.start(CALLER, id, asked())
   const types = follow(t, bus, id, turn.id)
-  await until(() => types.includes('step.started'))
+  await eventually(() => types.includes('step.started'))
   await leaving.drain(0)
   say()
   replica()
-  await until(() => types.includes('turn.completed'))
+  await eventually(() => types.includes('turn.completed'))
   const steps = types.filter((type) => type.startsWith('step.'))
   t.strictSame(steps, ['step.started', 'step.discarded', 'step.started', 'step.completed'])
   t.match((await store.turns.get(CALLER, turn.id))?.steps, [
@@ -235,6 +224,6 @@ t.test('whoever takes a turn over to cancel it says what its last owner had left
   replica({
     credentials: { environment: [], resolve: async () => login } as unknown as EngineDeps['credentials'],
   })
-  await until(() => types.includes('turn.cancelled'))
+  await eventually(() => types.includes('turn.cancelled'))
   t.same(types.slice(types.indexOf('usage')), ['usage', 'step.discarded', 'turn.cancelled'])
 })

@@ -9,7 +9,7 @@ import { startLeases } from '../../src/turns/leases.ts'
 import type { Owned } from '../../src/turns/owned.ts'
 import { createUnderWay } from '../../src/turns/under-way.ts'
 import { announced } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 
 /** The first look, at the start, is made already. */
 async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {}) {

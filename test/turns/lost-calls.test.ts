@@ -6,7 +6,8 @@ import type { RegistryTool } from '../../src/store/store.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
-import { CALLER, pieces, type Seen, store, toolsThat, until, world } from './engines.ts'
+import { eventually } from '../waiting.ts'
+import { CALLER, pieces, type Seen, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
   type: 'tool_call',
@@ -80,7 +81,7 @@ async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeo
     },
     ...more,
   } as unknown as Pick<EngineDeps, Seen>)
-  await until(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
+  await eventually(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
   const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
   const others = results.filter((part) => part.type === 'tool_result' && !made.includes(part.call_id))
   return { made, others }

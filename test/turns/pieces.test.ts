@@ -20,7 +20,7 @@ import { patiently } from '../../src/turns/patience.ts'
 import { createSlots } from '../../src/turns/room.ts'
 import { commit, contextOf, type Run } from '../../src/turns/run.ts'
 import { announced } from '../contracts/store-rows.ts'
-import { gate } from '../emulators/http.ts'
+import { gate } from '../waiting.ts'
 
 const never = new AbortController().signal
 const NOW = '2026-11-22T00:00:00.000Z'

@@ -6,7 +6,8 @@ import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
 import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
-import { asked, CALLER, follow, until, world } from './engines.ts'
+import { eventually } from '../waiting.ts'
+import { asked, CALLER, follow, world } from './engines.ts'
 
 t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
   let isBroken = false
@@ -62,7 +63,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   // Whichever comes first, one that cannot be read is ahead.
   broken.push(await leave('broken'))
   isBroken = true
-  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
   let scans = 0
   const unannounced: Store['turns']['unannounced'] = (...given) => {
@@ -74,15 +75,15 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   const first = createMetrics({ defaults: false })
   replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log, metrics: first })
   const state = async (id: string) => (await own.turns.get(scope, id))?.state
-  await until(async () => (await state(lost.turn.id)) === 'completed')
-  await until(async () => (await state(queued.id)) === 'completed')
+  await eventually(async () => (await state(lost.turn.id)) === 'completed')
+  await eventually(async () => (await state(queued.id)) === 'completed')
   const types = follow(t, bus, silent.id, silent.turn.id)
-  await until(() => types.includes('turn.cancelled'))
+  await eventually(() => types.includes('turn.cancelled'))
   t.notOk(types.includes('message'), 'nothing is said of a message that is gone')
   const [tried, seen] = [unread, scans]
   const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
   const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
-  await until(() => scans > seen + 1)
+  await eventually(() => scans > seen + 1)
   t.equal(unread, tried, 'those that cannot be read are not tried again')
   const told = lines.filter(({ level }) => level === 50)
   t.same(
@@ -96,7 +97,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   isBroken = false
   const second = createMetrics({ defaults: false })
   replica({ store: own, metrics: second })
-  for (const id of [...stuck, ...waits]) await until(async () => (await state(id)) === 'completed')
+  for (const id of [...stuck, ...waits]) await eventually(async () => (await state(id)) === 'completed')
   const recoveries = await Promise.all(stuck.map(async (id) => (await own.turns.get(scope, id))?.recoveries))
   t.same(recoveries, [1, 1], 'lost once, however often it was looked at')
   t.match(await second.text(), 'baton_turns_recovered_total{reason="handed_over"} 4\n')
@@ -134,7 +135,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
   const fresh = await broken()
   isBroken = true
-  const { bus, say, replica } = world(t, { leaseSeconds: 3 })
+  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
   let scans = 0
   const unannounced: Store['turns']['unannounced'] = (...given) => {
@@ -146,9 +147,9 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
   const left = [before.turn.id, turn_id]
   const all = [...left, ...given.map(({ id }) => id)]
-  await until(() => lines.length >= all.length)
+  await eventually(() => lines.length >= all.length)
   const seen = scans
-  await until(() => scans > seen + 3)
+  await eventually(() => scans > seen + 3)
   t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
@@ -165,7 +166,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   isBroken = false
   replica({ store: own })
   const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
-  for (const id of left) await until(async () => (await state(id)) === 'completed')
-  await until(() => types.includes('turn.completed'))
+  for (const id of left) await eventually(async () => (await state(id)) === 'completed')
+  await eventually(() => types.includes('turn.completed'))
   t.ok(types.includes('step.discarded'), 'what its lost owner streamed is taken back')
 })

@@ -100,7 +100,7 @@ t.test('failures', async (t) => {
     t.match(coded.details, { upstream: { code: 'tool_name_conflict' } })
   })
 
-  await t.test('how long to wait', async (t) => {
+  await t.test('how long to wait is what the headers say, or nothing', async (t) => {
     const limit = (headers: Record<string, string>) => fail(429, 'rate_limit_error', 'x', headers)
     t.equal(limit({ 'retry-after': '1.2' }).retryAfter, 2)
     t.equal(limit({ 'retry-after-ms': '1500' }).retryAfter, 2)

@@ -2,6 +2,7 @@
 import t from 'tap'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { Effort, ModelSettings } from '../../../src/provider.ts'
+import { NONE } from '../../patterns.ts'
 import {
   answered,
   called,
@@ -158,14 +159,14 @@ t.test('settings', async (t) => {
     return { temperature, top_p, tool_choice, max_tokens, notes }
   }
   await t.test('sampling goes where the family takes it', async (t) => {
-    t.match(settle('claude-opus-4-6', { temperature: 0.3 }), { temperature: 0.3, notes: [] })
+    t.match(settle('claude-opus-4-6', { temperature: 0.3 }), { temperature: 0.3, notes: NONE })
     t.match(settle('claude-opus-4-6', { temperature: 1.7 }), { temperature: 1, notes: [/lowered to 1/] })
     t.match(settle('claude-haiku-4-5', { temperature: 0.3, top_p: 0.9 }), {
       temperature: 0.3,
       top_p: undefined,
       notes: [/top_p/],
     })
-    t.match(settle('claude-haiku-4-5', { top_p: 0.9 }), { top_p: 0.9, notes: [] })
+    t.match(settle('claude-haiku-4-5', { top_p: 0.9 }), { top_p: 0.9, notes: NONE })
     t.match(settle('claude-opus-4-7', { temperature: 0.3, top_p: 0.9 }), {
       temperature: undefined,
       top_p: undefined,
@@ -187,7 +188,7 @@ t.test('settings', async (t) => {
     })
     t.match(settle('claude-opus-5', {}), { max_tokens: 128_000 })
     t.match(settle('claude-opus-9', {}), { max_tokens: 32_000 })
-    t.match(settle('claude-opus-9', { max_output_tokens: 200_000 }), { max_tokens: 200_000, notes: [] })
+    t.match(settle('claude-opus-9', { max_output_tokens: 200_000 }), { max_tokens: 200_000, notes: NONE })
     const reported = { id: 'claude-opus-9', max_output_tokens: 256_000 }
     t.match(settle('claude-opus-9', {}, { request: { reported } }), { max_tokens: 256_000 })
   })

@@ -4,6 +4,7 @@ import t from 'tap'
 import { gemini } from '../../../providers/gemini/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
 import type { SseFrame } from '../../../src/sse.ts'
+import { NONE } from '../../patterns.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { context, FIXTURES, fixture, PROVENANCE } from './exchange.ts'
 
@@ -72,12 +73,12 @@ t.test('each recorded stream becomes the parts, usage and finish that it means',
     finish: { reason: 'length' },
   })
   t.match(read('max-tokens-empty.sse'), {
-    parts: [],
+    parts: NONE,
     finish: { reason: 'length' },
     usage: usage(31, 256, 256),
   })
   t.match(read('prompt-blocked.sse'), {
-    parts: [],
+    parts: NONE,
     finish: { reason: 'refusal', refusal: /./ },
     usage: usage(44, 0),
   })
@@ -175,7 +176,8 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
   t.match(fold(deep.events), [{ arguments: {}, arguments_text: deep.args }])
   const deepest = nested(7000)
   // What JSON.stringify can write depends on Node.
-  if (deepest.events.length > 1) t.match(fold(deepest.events), [{ arguments: {}, arguments_text: deepest.args }])
+  if (deepest.events.length > 1)
+    t.match(fold(deepest.events), [{ arguments: {}, arguments_text: deepest.args }])
   else {
     t.strictSame(deepest.events, [
       { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },

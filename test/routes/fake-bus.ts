@@ -1,0 +1,84 @@
+import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import { createMemoryPlaces } from '../../src/bus/places.ts'
+import { BatonError } from '../../src/errors.ts'
+
+/** A bus whose logs a test fills; readers see what is there and what comes. */
+export function fakeBus() {
+  const logs = new Map<string, LoggedEvent[]>()
+  const waiting = new Set<() => void>()
+  const topics = new Map<string, Set<(message: string) => void>>()
+  const published: [string, string][] = []
+  const tallies = new Map<string, number>()
+  const logOf = (session: string) => {
+    const log = logs.get(session) ?? []
+    logs.set(session, log)
+    return log
+  }
+  const place = (session: string, cursor: string): number => {
+    const match = /^(\w+):(\d+)$/.exec(cursor)
+    if (match?.[1] === session) return Number(match[2])
+    throw new BatonError('invalid_cursor', 'The cursor is malformed.', { param: 'after' })
+  }
+  async function* follow(session: string, options: ReadOptions, from: number): AsyncGenerator<ReadItem> {
+    let next = from
+    while (!options.signal.aborted) {
+      const events = logOf(session)
+        .slice(next)
+        .filter(({ turn_id }) => options.turn === undefined || turn_id === options.turn)
+      next = logOf(session).length
+      if (events.length > 0) yield { events }
+      else await new Promise<void>((resolve) => wake(resolve, options.signal))
+    }
+  }
+  function wake(resolve: () => void, signal: AbortSignal): void {
+    const once = () => {
+      waiting.delete(once)
+      signal.removeEventListener('abort', once)
+      resolve()
+    }
+    waiting.add(once)
+    signal.addEventListener('abort', once)
+  }
+  const bus: Bus = {
+    kind: 'memory',
+    places: createMemoryPlaces,
+    async append(session, events: BusEvent[]) {
+      const log = logOf(session)
+      const cursors = events.map(({ type, turn_id, data }) => {
+        log.push({ cursor: `${session}:${log.length + 1}`, type, turn_id, data })
+        return `${session}:${log.length}`
+      })
+      for (const once of [...waiting]) once()
+      return cursors
+    },
+    read(session, options) {
+      const { after, turn } = options
+      const from = after === 'now' ? logOf(session).length : after === 'start' ? 0 : place(session, after)
+      return follow(session, options, turn === undefined || after !== 'now' ? from : logOf(session).length)
+    },
+    async pastEnd(session, turn, cursor) {
+      const at = place(session, cursor)
+      const end = logOf(session).findIndex(
+        ({ type, turn_id }) => turn_id === turn && /^turn\.(completed|failed|cancelled)$/.test(type),
+      )
+      return end >= 0 && at > end
+    },
+    drop: async (session) => void logs.delete(session),
+    async publish(topic, message) {
+      published.push([topic, message])
+      for (const fn of topics.get(topic) ?? []) fn(message)
+    },
+    subscribe(topic, fn) {
+      const fns = topics.get(topic) ?? new Set()
+      topics.set(topic, fns.add(fn))
+      return () => void fns.delete(fn)
+    },
+    async tally(name) {
+      tallies.set(name, (tallies.get(name) ?? 0) + 1)
+      return tallies.get(name) ?? 0
+    },
+    ready: async () => {},
+    close: async () => {},
+  }
+  return { bus, published, readers: () => waiting.size }
+}

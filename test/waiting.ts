@@ -1,0 +1,26 @@
+/** Waiting in tests: for what no event tells, and for a gate that the test itself opens. */
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/** What hangs on a healthy machine hangs for ever. */
+const PATIENCE_MS = 60_000
+
+/** Asks until the answer fits, by default until it is truthy, and gives that answer. An event is better where there is one. */
+export async function eventually<T>(
+  ask: () => T | Promise<T>,
+  fits: (answer: T) => boolean = Boolean,
+): Promise<NonNullable<T>> {
+  for (const until = performance.now() + PATIENCE_MS; ; await sleep(5)) {
+    const answer = await ask()
+    if (fits(answer)) return answer as NonNullable<T>
+    if (performance.now() > until) throw new Error(`it never became so: ${JSON.stringify(answer)}`)
+  }
+}
+
+/** A promise and the function that settles it: what a test waits for, or holds something with. */
+export function gate(): { opened: Promise<void>; open: () => void } {
+  let open = () => {}
+  const opened = new Promise<void>((resolve) => {
+    open = resolve
+  })
+  return { opened, open }
+}

@@ -1,0 +1,11 @@
+import { pino } from 'pino'
+import type { Test } from 'tap'
+import { createApp } from '../src/app.ts'
+import { loadConfig } from '../src/config/load.ts'
+
+/** The gateway in this process with nothing replaced, as its environment sets it up, silent; it listens once it is told to. */
+export async function wholeGateway(t: Test, env: Record<string, string>) {
+  const app = await createApp(loadConfig(env, '/nowhere').config, { log: pino({ level: 'silent' }) })
+  t.teardown(() => app.close())
+  return { ...app, listen: () => app.http.listen({ host: '127.0.0.1', port: 0 }) }
+}
