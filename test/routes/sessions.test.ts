@@ -82,7 +82,7 @@ t.test('a session switches its provider', async (t) => {
 t.test('what a new session refuses', async (t) => {
   const cases: [object, string, RegExp][] = [
     [{ model: 'm' }, 'provider', /required/],
-    [{ provider: 'acme', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
+    [{ provider: 'nobody', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
     [{ provider: 'openai', model: '' }, 'model', /not be empty/],
     [{ provider: 'openai', model: 'a\u0000' }, 'model', /must match/],
     [{ provider: 'openai', model: 5 }, 'model', /must be a string/],
