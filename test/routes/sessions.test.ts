@@ -186,7 +186,7 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   t.match((await call('GET', `${url}/tools?provider=openai`)).body, {
     declarations: [{ name: 'files__read' }],
   })
-  t.match(await call('GET', `${url}/tools?provider=acme`), {
+  t.match(await call('GET', `${url}/tools?provider=nobody`), {
     status: 400,
     body: { error: { param: 'provider' } },
   })
