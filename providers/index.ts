@@ -1,7 +1,8 @@
 /**
  * The table of deployments. A provider that speaks a known protocol is one more row here, beside its id, key and root
- * in `src/config/` (CONTRIBUTING.md, "Add a provider").
+ * in `src/config/settings.ts` (CONTRIBUTING.md, "Add a provider").
  */
+import type { Base } from '../src/config/settings.ts'
 import type { OAuthVendor } from '../src/oauth-vendor.ts'
 import type { Deployment } from '../src/provider.ts'
 import { anthropic, anthropicOauth } from './anthropic/index.ts'
@@ -11,10 +12,10 @@ import { googleLogins } from './gemini/oauth.ts'
 import { chatgpt, openai } from './openai/index.ts'
 import { openaiLogins } from './openai/oauth.ts'
 
-/** `base` names the setting that holds the deployment's upstream root (src/config/config.ts `baseUrls`). */
+/** `base` names the setting that holds the deployment's upstream root: `<base>_base_url`. */
 export interface Row {
   deployment: Deployment
-  base: 'openai' | 'chatgpt' | 'anthropic' | 'gemini' | 'code_assist'
+  base: Base
 }
 
 /** One row for each wire protocol and kind of credential; the first that fits a credential serves it. */

@@ -5,7 +5,7 @@
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
 import { SECRET_FORM } from '../src/credentials/import.ts'
-import { ERROR_CODES } from '../src/errors.ts'
+import { ERROR_LIST } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const
 
@@ -98,7 +98,7 @@ export const Usage = Type.Object(
 )
 
 const failure = {
-  code: Type.String({ description: `Stable; one of ${ERROR_CODES.join(', ')}` }),
+  code: Type.String({ title: 'ErrorCode', description: `Stable. With the HTTP status:\n\n${ERROR_LIST}` }),
   message: Type.String(),
   param: nullable(Type.String({ description: 'The field at fault' })),
   details: Type.Optional(Json),

@@ -1,66 +1,81 @@
 /**
- * Every error that leaves Baton, in one catalogue: its HTTP status and whether the same request may
+ * Every error that leaves Baton, in one catalogue: its HTTP status, what it means, and whether the same request may
  * succeed later. Nothing here knows HTTP frameworks or vendors; adapters map vendor failures to a code.
  */
 
 interface Entry {
   status: number
+  /** For callers; where it helps, what to do. Shown in the OpenAPI document. */
+  meaning: string
   /** The same request may succeed later without a change by the caller. */
-  retryable?: true
+  retryable: boolean
 }
+const lasting = (status: number, meaning: string): Entry => ({ status, meaning, retryable: false })
+const passing = (status: number, meaning: string): Entry => ({ status, meaning, retryable: true })
 
 const CATALOGUE = {
   // The caller's request
-  invalid_request: { status: 400 },
-  address_not_allowed: { status: 400 },
-  context_splits_tool_exchange: { status: 400 },
-  invalid_cursor: { status: 400 },
-  not_available: { status: 400 },
-  unauthenticated: { status: 401 },
-  forbidden: { status: 403 },
-  oauth_not_enabled: { status: 403 },
-  not_found: { status: 404 },
-  session_not_found: { status: 404 },
-  turn_not_found: { status: 404 },
-  message_not_found: { status: 404 },
-  connector_not_found: { status: 404 },
-  credential_not_found: { status: 404 },
-  tool_not_found: { status: 404 },
-  tool_call_not_found: { status: 404 },
-  tool_execution_not_found: { status: 404 },
-  key_not_found: { status: 404 },
-  method_not_allowed: { status: 405 },
-  turn_in_progress: { status: 409 },
-  not_restartable: { status: 409 },
-  restart_limit: { status: 409 },
-  not_awaiting: { status: 409 },
-  name_taken: { status: 409 },
-  no_credential: { status: 409 },
-  credential_needs_reauth: { status: 409 },
-  read_only: { status: 409 },
-  body_too_large: { status: 413 },
-  unsupported_media_type: { status: 415 },
-  idempotency_mismatch: { status: 422 },
-  context_too_long: { status: 422 },
-  queue_full: { status: 429, retryable: true },
-  rate_limited: { status: 429, retryable: true },
+  invalid_request: lasting(
+    400,
+    'The request does not fit its schema, or a field in it is wrong: `param` names it.',
+  ),
+  address_not_allowed: lasting(400, 'The URL leads to an address that callers may not use.'),
+  context_splits_tool_exchange: lasting(400, 'The context edits would part a tool call from its result.'),
+  invalid_cursor: lasting(400, 'The cursor is malformed, or is that of another session.'),
+  not_available: lasting(400, 'What is asked for does not exist here yet, or cannot be had in this case.'),
+  unauthenticated: lasting(401, 'No key, or one that is not known, revoked or expired.'),
+  forbidden: lasting(403, 'The key may not do this, or the request comes from a page that may not call.'),
+  oauth_not_enabled: lasting(403, "The provider's logins are not named in BATON_ENABLE_OAUTH."),
+  not_found: lasting(404, 'There is nothing at this path.'),
+  session_not_found: lasting(404, 'No such session, or it is not yours.'),
+  turn_not_found: lasting(404, 'No such turn, or it is not yours.'),
+  message_not_found: lasting(404, 'The session has no such message.'),
+  connector_not_found: lasting(404, 'No such connector, or it is not yours; or the session does not use it.'),
+  credential_not_found: lasting(404, 'No such credential, or it is not yours.'),
+  tool_not_found: lasting(404, 'The session, or the connector, has no such tool.'),
+  tool_call_not_found: lasting(404, 'The turn has no such tool call.'),
+  tool_execution_not_found: lasting(404, 'No such tool execution, or it is not yours.'),
+  key_not_found: lasting(404, 'No such key.'),
+  method_not_allowed: lasting(405, 'The path exists, for other methods: the header Allow names them.'),
+  turn_in_progress: lasting(409, 'The session is busy: `details.active_turn_id`. Wait, or use `on_busy`.'),
+  not_restartable: lasting(409, 'No model call of the turn is in flight.'),
+  restart_limit: lasting(409, 'The turn was restarted as often as it may be.'),
+  not_awaiting: lasting(409, 'The tool call does not wait for an answer, or was decided already.'),
+  name_taken: lasting(409, 'Another connector has this name.'),
+  no_credential: lasting(409, 'No credential fits the provider: store one, or name one.'),
+  credential_needs_reauth: lasting(409, 'The login has ended: log in again.'),
+  read_only: lasting(409, 'It comes from the configuration or the environment: change it there.'),
+  body_too_large: lasting(413, 'The body is larger than BATON_BODY_LIMIT.'),
+  unsupported_media_type: lasting(415, 'Bodies are JSON: `content-type: application/json`.'),
+  idempotency_mismatch: lasting(422, 'The Idempotency-Key was used with another body.'),
+  context_too_long: lasting(422, 'The conversation is longer than the model takes.'),
+  queue_full: passing(429, 'Too many turns wait in this session.'),
+  rate_limited: passing(429, 'Too many calls of this key, or too many turns or logins of this owner.'),
   // A provider's failure
-  upstream_auth: { status: 502 },
-  upstream_rate_limited: { status: 429, retryable: true },
-  upstream_overloaded: { status: 503, retryable: true },
-  upstream_rejected: { status: 502 },
-  upstream_timeout: { status: 504, retryable: true },
-  upstream_disconnected: { status: 502, retryable: true },
+  upstream_auth: lasting(502, 'The provider refused the credential.'),
+  upstream_rate_limited: passing(429, 'The provider limits the rate, or the plan is used up.'),
+  upstream_overloaded: passing(503, 'The provider is overloaded, or failed.'),
+  upstream_rejected: lasting(502, 'The provider refused the request; `details.upstream` has its words.'),
+  upstream_timeout: passing(504, 'The provider did not answer in time.'),
+  upstream_disconnected: passing(
+    502,
+    'The connection to the provider could not be made, or broke before the end of the answer.',
+  ),
   // A turn that Baton itself had to give up
-  recovery_limit: { status: 500 },
+  recovery_limit: lasting(500, 'The turn lost its replica too often.'),
   // Baton's own state
-  internal: { status: 500 },
-  draining: { status: 503, retryable: true },
-  unavailable: { status: 503, retryable: true },
-} as const satisfies Record<string, Entry>
+  internal: lasting(500, 'A defect of Baton. Its log has the reason, under `request_id` or the turn.'),
+  draining: passing(503, 'This replica is shutting down: ask another one.'),
+  unavailable: passing(503, 'The database or Redis is away, or this replica has too much to do.'),
+}
 
 export type ErrorCode = keyof typeof CATALOGUE
-export const ERROR_CODES: readonly string[] = Object.keys(CATALOGUE)
+/** Each with its status and meaning, as Markdown */
+export const ERROR_LIST: string = Object.entries(CATALOGUE)
+  .map(([code, { status, retryable, meaning }]) => {
+    return `- \`${code}\` (${status}${retryable ? ', may succeed later' : ''}): ${meaning}`
+  })
+  .join('\n')
 
 export interface ErrorOptions {
   /** The request field at fault, as a path: `input[0].text`. */
@@ -96,9 +111,9 @@ export class BatonError extends Error {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'BatonError'
     this.code = code
-    const entry: Entry = CATALOGUE[code]
-    this.status = entry.status
-    this.retryable = entry.retryable ?? false
+    const { status, retryable } = CATALOGUE[code]
+    this.status = status
+    this.retryable = retryable
     this.param = options.param ?? null
     this.details = options.details
     const { retryAfter } = options

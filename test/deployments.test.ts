@@ -1,16 +1,14 @@
 /** Which deployment serves a credential, and what the operator adds to its requests. */
 import t from 'tap'
 import { DEPLOYMENTS } from '../providers/index.ts'
+import type { Config } from '../src/config/config.ts'
+import { PROVIDER_IDS } from '../src/config/settings.ts'
 import { createDeployments } from '../src/deployments.ts'
 import { thrownBy } from './providers/streams.ts'
 
-const baseUrls = {
-  openai: 'https://openai.test',
-  chatgpt: 'https://chatgpt.test',
-  anthropic: 'https://anthropic.test',
-  gemini: 'https://gemini.test',
-  code_assist: 'https://code-assist.test',
-}
+const baseUrls = Object.fromEntries(
+  DEPLOYMENTS.map(({ base }) => [base, `https://${base}.test`]),
+) as Config['baseUrls']
 const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
 const deployments = createDeployments(DEPLOYMENTS, {
   baseUrls,
@@ -28,7 +26,7 @@ t.test('a credential is served by the deployment for its kind and API', async (t
   t.same(served('gemini', 'oauth', 'public'), ['gemini-oauth', baseUrls.gemini])
   t.same(served('gemini', 'oauth', 'code_assist'), ['code-assist', baseUrls.code_assist])
   t.same(served('gemini', 'oauth'), ['code-assist', baseUrls.code_assist], 'one for no API in particular')
-  t.same(deployments.providers, ['openai', 'anthropic', 'gemini'])
+  t.same(deployments.providers, PROVIDER_IDS, 'each that is configured, in that order')
   const none = thrownBy(() => served('nobody', 'api_key'))
   t.match(none, { code: 'invalid_request', param: 'credential_id' })
 })

@@ -46,6 +46,7 @@ t.test('the toolbox page tells every key, and none that is not', async (t) => {
   t.same(
     tables,
     [properties, tools.items.properties, mcps.items.properties].map((keys) => Object.keys(keys).sort()),
+    'the rows of docs/toolbox.md are the keys of src/config/file.ts',
   )
 })
 
@@ -67,6 +68,7 @@ t.test('the operations page tells what every metric means', async (t) => {
   t.same(
     Object.keys(METRICS).filter((name) => !page.includes(`\n| \`${name}\` |`)),
     [],
+    'give each of these a row under "Metrics" of docs/operations.md',
   )
 })
 

@@ -42,9 +42,9 @@ export interface Target {
   owner: string | undefined
 }
 
-export const RULE = `With --url it asks that gateway. Without, it works on the configured store; while a gateway has the
-embedded one open, it asks that gateway at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
-A gateway with keys is asked with --key, or BATON_ADMIN_KEY.`
+export const RULE = `--url: the gateway to ask. Without it the command works on the configured store; while a gateway has the
+embedded store open, it asks that gateway, at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
+--key: for a gateway with keys. Default: BATON_ADMIN_KEY.`
 
 /** Throws ConfigError from `load`, and what the place itself has to say. */
 export async function openAccess(

@@ -111,6 +111,7 @@ const usageOf = ({ name, usage }: Pick<Command, 'name' | 'usage'>): string =>
 
 const help = (): string[] => [
   'Usage: baton <command>',
+  '`baton` stands for: npm run baton --',
   '',
   ...COMMANDS.flatMap(({ name, usage, summary }) => [
     `  ${`${name} ${usage}`.trimEnd()}`,
@@ -123,11 +124,11 @@ const help = (): string[] => [
 const helpFor = (command: Command): string[] => [usageOf(command), '', command.summary, '', ...COMMON]
 
 const COMMON = [
-  'Everywhere: [--url <url>] [--key <key>] [--json] [--help]; alone: --version',
-  'Everywhere but in keys rotate-encryption: [--owner <owner>]',
+  'Every command takes: [--url <url>] [--key <key>] [--owner <owner>] [--json] [--help]',
+  '(keys rotate-encryption takes no --owner.) `baton --version` tells the version.',
   '',
   ...RULE.split('\n'),
+  '--owner: whose things are meant, on the store. Default: everybody; what is made then belongs to local or admin.',
   '--json: each line of the answer is one object.',
-  '--owner: whose things, on the store. Default: everybody; what is made then belongs to local or admin.',
   'Exit codes: 0 done, 1 failed, 64 wrong command line, 78 wrong configuration.',
 ]

@@ -1,4 +1,5 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
+import type { Base } from './settings.ts'
 
 /** What everything else works from: whole, checked and frozen. */
 export interface Config {
@@ -39,13 +40,7 @@ export interface Config {
   /** What requests to providers go through; `except`: hosts and domains, separated by commas */
   forwardProxy: { url: string; except: string } | null
   /** Upstream roots by deployment base, without a trailing slash */
-  baseUrls: {
-    openai: string
-    chatgpt: string
-    anthropic: string
-    gemini: string
-    code_assist: string
-  }
+  baseUrls: Readonly<Record<Base, string>>
   oauth: {
     openai: { issuer: string; clientId: string | null }
     anthropic: { authorizeUrl: string; tokenUrl: string; clientId: string | null }

@@ -249,13 +249,7 @@ function assemble(
     enableOauth: values.enable_oauth,
     encryptionKeys: values.encryption_keys,
     forwardProxy: values.https_proxy === null ? null : { url: values.https_proxy, except: values.no_proxy },
-    baseUrls: {
-      openai: values.openai_base_url,
-      chatgpt: values.chatgpt_base_url,
-      anthropic: values.anthropic_base_url,
-      gemini: values.gemini_base_url,
-      code_assist: values.code_assist_base_url,
-    },
+    baseUrls: baseUrlsOf(values),
     oauth: oauthOf(values),
     envCredentials,
     providers: providersOf(content),
@@ -264,6 +258,14 @@ function assemble(
     limits: limitsOf(content.limits),
   }
 }
+
+const baseUrlsOf = (values: SettingValues): Config['baseUrls'] =>
+  Object.fromEntries(
+    Object.entries(values).flatMap(([key, value]) => {
+      const [, base] = /^(.+)_base_url$/.exec(key) ?? []
+      return base === undefined ? [] : [[base, value]]
+    }),
+  ) as Config['baseUrls']
 
 const oauthOf = (values: SettingValues): Config['oauth'] => ({
   openai: { issuer: values.openai_oauth_issuer, clientId: values.openai_oauth_client_id },

@@ -262,6 +262,13 @@ export const SETTINGS = {
   ),
 } as const satisfies Record<string, Setting<unknown>>
 
+/** What an upstream root is for: the names of the settings `<base>_base_url`. */
+export type Base = keyof typeof SETTINGS extends infer Key
+  ? Key extends `${infer Name}_base_url`
+    ? Name
+    : never
+  : never
+
 /** API keys that stand in the environment alone: credentials with origin `env`. */
 export const ENV_KEYS = {
   openai: optional('OPENAI_API_KEY', headerText, 'Makes an OpenAI credential that every owner may use.'),

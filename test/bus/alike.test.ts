@@ -62,10 +62,11 @@ async function answersOf(bus: Bus, session: string, actions: readonly Action[]):
       const events = one.events.filter(({ turn }) => !ended.has(turn))
       const told = await bus.append(
         session,
-        events.map(({ type, turn, alone, ...rest }): BusEvent => {
-          // Others than the owner neither begin a turn nor end it.
-          const words = alone && type === 'content.delta' ? { alone } : {}
-          return { ...event(type, i, turn), ...rest, ...words }
+        events.map(({ type, turn, alone, epoch, ...rest }): BusEvent => {
+          // Others than the owner have no lease, and neither begin a turn nor end it.
+          const isOthers = alone !== undefined && type === 'content.delta'
+          const speaker = isOthers ? { alone } : epoch === undefined ? {} : { epoch }
+          return { ...event(type, i, turn), ...rest, ...speaker }
         }),
       )
       for (const [j, cursor] of told.entries()) {

@@ -1,6 +1,6 @@
 /**
- * The README's walk with curl, word for word, on every path against the emulated models and a real MCP server; and
- * the demo it names.
+ * The README's walk with curl, word for word, on every path against the emulated models and a real MCP server; its
+ * client for frontends; and the demo it names.
  */
 import { execFile, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { startEverything } from '../../demo/processes.ts'
+import type { Json } from './client.ts'
 import { openWorld } from './harness.ts'
 
 const README = fileURLToPath(new URL('../../../README.md', import.meta.url))
@@ -49,6 +50,46 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
     ({ provider, model }: { provider: string; model: string }) => `${provider} ${model}`,
   )
   t.equal(new Set(paths).size, 4)
+})
+
+t.test('the client for frontends goes on where it is cut off, and loses and repeats nothing', async (t) => {
+  const world = await openWorld(t, 'embedded')
+  const [, code = ''] = /```js\n([\s\S]*?)```/.exec(readFileSync(README, 'utf8')) ?? []
+  const requests: string[] = []
+  /** The first answer never arrives; the others break in the middle of a frame. */
+  const unsteady = async (url: string, request: RequestInit) => {
+    const answer = await fetch(url, request)
+    requests.push(`${request.method ?? 'GET'} ${answer.status}`)
+    if (requests.length === 1) throw new TypeError('fetch failed')
+    let left = 3000
+    const cut = new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, out) {
+        out.enqueue(chunk.subarray(0, left))
+        left -= chunk.length
+        if (left <= 0) out.error(new Error('cut off'))
+      },
+    })
+    return answer.body ? new Response(answer.body.pipeThrough(cut), answer) : answer
+  }
+  const module = `export default (fetch, baton, key) => {${code}; return ask}`
+  const client = await import(`data:text/javascript,${encodeURIComponent(module)}`)
+  const ask = client.default(unsteady, world.api.url, 'none')
+  const session = await world.session('openai key')
+  const events: Json[] = []
+  await ask(session, 'slow 60 5', (event: Json) => events.push(event))
+  t.equal(events[0].type, 'turn.created')
+  t.equal(events.at(-1).type, 'turn.completed')
+  const streamed = events.map(({ type, text }) => (type === 'content.delta' ? text : '')).join('')
+  const { message } = events.find(({ type, message }) => type === 'message' && message.role === 'assistant')
+  t.equal(streamed, message.parts[0].text)
+  t.match(streamed, /^word1 .* word60$/)
+  t.same(requests.slice(0, 2), ['POST 200', 'POST 200'], 'sent again, the same turn comes back')
+  t.ok(requests.filter((one) => one === 'GET 200').length > 1, 'it was cut off more than once')
+  t.equal(requests.at(-1), 'GET 204')
+  await t.rejects(
+    ask('ses_0', 'hello', () => {}),
+    /No session ses_0 exists/,
+  )
 })
 
 t.test('the demo shows what it promises, whatever the shell is set to', async (t) => {

@@ -10,6 +10,7 @@ import { type Auth, createAuth } from '../../src/auth.ts'
 import { newId } from '../../src/chat/ids.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
+import { PROVIDER_IDS } from '../../src/config/settings.ts'
 import { createConnectors } from '../../src/connectors.ts'
 import { createConnectorLogins } from '../../src/credentials/connector-logins.ts'
 import { connectorSpec } from '../../src/credentials/connector-secret.ts'
@@ -139,7 +140,7 @@ function fakeTools(store: Store) {
     async list(_, provider) {
       const tool = {
         canonical_name: 'files.read',
-        provider_exposed_name: { openai: 'files__read', anthropic: 'files__read', gemini: 'files__read' },
+        provider_exposed_name: Object.fromEntries(PROVIDER_IDS.map((id) => [id, 'files__read'])),
         connector_id: null,
         mcp_tool_name: 'read',
         server: 'files',

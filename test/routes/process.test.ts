@@ -131,6 +131,9 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   t.match(ToolExecution, {
     properties: { outcome: { enum: ['ok', 'error', 'cancelled', 'denied', 'outcome_unknown', null] } },
   })
+  t.match(document.components.schemas.ErrorCode, {
+    description: /\n- `queue_full` \(429, may succeed later\): Too many turns/,
+  })
   t.match(document.paths['/v1/turns/{id}/events']?.get?.responses[200]?.content, {
     'text/event-stream': { schema: { contentSchema: { $ref: '#/components/schemas/Event' } } },
   })

@@ -82,7 +82,7 @@ t.test('a session switches its provider', async (t) => {
 t.test('what a new session refuses', async (t) => {
   const cases: [object, string, RegExp][] = [
     [{ model: 'm' }, 'provider', /required/],
-    [{ provider: 'acme', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
+    [{ provider: 'nobody', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
     [{ provider: 'openai', model: '' }, 'model', /not be empty/],
     [{ provider: 'openai', model: 'a\u0000' }, 'model', /must match/],
     [{ provider: 'openai', model: 5 }, 'model', /must be a string/],
@@ -186,7 +186,7 @@ t.test("the tools of a session: bound, listed, switched, and the owner's word fo
   t.match((await call('GET', `${url}/tools?provider=openai`)).body, {
     declarations: [{ name: 'files__read' }],
   })
-  t.match(await call('GET', `${url}/tools?provider=acme`), {
+  t.match(await call('GET', `${url}/tools?provider=nobody`), {
     status: 400,
     body: { error: { param: 'provider' } },
   })
