@@ -5,7 +5,7 @@ type Headers = Readonly<Record<string, string>>
 /** Undefined where the headers say nothing, or a time that has passed. */
 export function retryAfterIn(headers: Headers): number | undefined {
   const ms = decimal(headers['retry-after-ms'])
-  if (ms !== undefined) return Math.ceil(ms / 1000)
+  if (ms) return Math.ceil(ms / 1000)
   const { 'retry-after': told } = headers
   const seconds = decimal(told)
   return seconds === undefined ? secondsUntil(told, headers) : Math.ceil(seconds)

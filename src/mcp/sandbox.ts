@@ -80,7 +80,9 @@ const SHOWN = 300
 function failure({ command, args }: { command: string; args: string[] }): Promise<string | null> {
   return new Promise((resolve) => {
     const stdio = ['ignore', 'ignore', 'pipe'] as const
-    const child = spawn(command, args, { env: childEnv({}), stdio: [...stdio], timeout: PATIENCE_MS })
+    // Not spawn's own timeout: where the program is not there its timer stays, and keeps the process from ending.
+    const signal = AbortSignal.timeout(PATIENCE_MS)
+    const child = spawn(command, args, { env: childEnv({}), stdio: [...stdio], signal })
     let said = ''
     child.stderr?.setEncoding('utf8').on('data', (text: string) => {
       said = (said + text).slice(0, SHOWN)

@@ -59,7 +59,10 @@ export interface EngineTools
    * servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
-  /** What a turn that begins now would start with, and as soon. Throws session_not_found. */
+  /**
+   * The registry for whoever looks: with what was changed or announced since, as far as this replica knows of it, for
+   * which it waits as a turn does. Throws session_not_found.
+   */
   present(session: string): Promise<RegistryRow>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
   /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
@@ -207,16 +210,22 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     await arrived(session, known, deadlineMs - (performance.now() - from))
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
-      if (isUnavailable(err) && !(err instanceof Overtaken)) throw err
+      const isGone = err instanceof BatonError && err.code === 'session_not_found'
+      if (isGone || (isUnavailable(err) && !(err instanceof Overtaken))) throw err
       log.warn({ err, session_id: session }, 'tools could not be brought up to date')
     })
     return waited
   }
 
   async function present(session: string): Promise<RegistryRow> {
-    await bringUpToDate(session, SERVER_WAIT_MS, await store.connectors.bindings(session))
+    const bindings = await store.connectors.bindings(session)
+    // What merely grew old is a turn's to ask for: a read must not write down what it alone fails to reach.
+    if (upkeep.wasOfOthers(session, bindings)) await bringUpToDate(session, SERVER_WAIT_MS, bindings)
+    else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)
     return registries.newest(session)
   }
+
+  const isBehind = (session: string) => line.isTaken(session) || upkeep.hasMoved(session)
 
   const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {
@@ -229,7 +238,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     overlay: overlayOf,
     bringUpToDate,
     present,
-    isBehind: (session) => line.isTaken(session) || upkeep.hasMoved(session),
+    isBehind,
     async open(session, connectors) {
       for (const one of connectors) await bind(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))

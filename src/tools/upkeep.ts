@@ -24,6 +24,8 @@ interface Upkeep {
   isCurrent(session: string, bindings: readonly Bound[]): boolean
   /** A server that it binds moved since its registry was made. */
   hasMoved(session: string): boolean
+  /** Its registry was made here, of other servers than these or of these as they were configured before. */
+  wasOfOthers(session: string, bindings: readonly Bound[]): boolean
   /** The servers that its registry was last made of; null: it was not made here. */
   servers(session: string): { bound: readonly Bound[]; isWhole: boolean } | null
 }
@@ -72,10 +74,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       servers.map((server, i) => withPins(server, pins, bindings[i]?.off ?? [])),
     )
     const made: Look = {
-      bound: bindings.map(({ connector: { id, config_revision, updated_at }, alias }) => ({
-        connector: { id, config_revision, updated_at },
-        alias,
-      })),
+      bound: bindings.map(boundIn),
       marks: servers.map(({ mark }) => mark),
       isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
     }
@@ -211,9 +210,18 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
           discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
       )
     },
+    wasOfOthers(session, bindings) {
+      const last = looks.get(session)
+      return last !== undefined && JSON.stringify(last.bound) !== JSON.stringify(bindings.map(boundIn))
+    },
     servers: (session) => looks.get(session) ?? null,
   }
 }
+
+const boundIn = ({ connector: { id, config_revision, updated_at }, alias }: Bound): Bound => ({
+  connector: { id, config_revision, updated_at },
+  alias,
+})
 
 /** When each server listed the newest of these tools. */
 export function datesOf(tools: readonly RegistryTool[]): ReadonlyMap<string, string> {

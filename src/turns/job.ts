@@ -50,7 +50,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
   const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
   active.calls.delete(call.call_id)
-  // Names that models make up would leave no room for those of tools.
+  // Not declared: names that models make up would leave no room for those of tools.
   deps.metrics.toolEnded(job.declared ? call.name : 'unknown', settlement.outcome, settlement.duration_ms)
   logEnd(deps.log, 'tool call ended', {
     session_id: active.session.id,

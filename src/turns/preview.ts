@@ -18,10 +18,11 @@ export async function renderPreview(
   if (!session) throw noSession(id)
   assertModel(session, request)
   const provider = request.provider ?? session.provider
-  const [credential, messages, registry] = await Promise.all([
+  // It may wait for servers; the rest is of the moment after.
+  const registry = await deps.tools.present(id)
+  const [credential, messages] = await Promise.all([
     deps.credentials.resolve(session, provider),
     deps.store.messages.after(id, 0),
-    deps.tools.present(id),
   ])
   const input: MessageInput[] = request.input.length > 0 ? [{ role: 'user', parts: request.input }] : []
   const prepared = prepare(deps, {

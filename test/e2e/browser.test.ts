@@ -157,21 +157,20 @@ async function attacks(t: Test, { api }: World, page: Page) {
 
 const README = readFileSync(new URL('../../../README.md', import.meta.url), 'utf8')
 
-/** Starts a turn as the README does, leaves with the first event, and reads on until the gateway has no more. */
+/** Asks as the README's client does, then follows the turn once more: from its start, and from its first event. */
 const READER = `(async () => {
   ${/```js\n([\s\S]*?)```/.exec(README)?.[1]}
-  const turn = response.headers.get('x-baton-turn')
-  const chunks = response.body.pipeThrough(new TextDecoderStream()).getReader()
-  let begun = ''
-  while (!/^id: .*\\n/m.test(begun)) begun += (await chunks.read()).value
-  await chunks.cancel()
-  const ids = begun.match(/(?<=^id: ).*(?=\\n)/gm)
-  const source = new EventSource(baton + '/v1/turns/' + turn + '/events?after=' + encodeURIComponent(ids.at(-1)))
-  for (const type of types) source.addEventListener(type, (event) => ids.push(event.lastEventId))
-  await new Promise((resolve) => {
-    source.onerror = () => source.readyState === EventSource.CLOSED && resolve()
+  const events = []
+  await ask(session, text, (event) => events.push(event))
+  const turn = events[0].turn_id
+  const idsFrom = (query) => new Promise((resolve) => {
+    const ids = []
+    const source = new EventSource(baton + '/v1/turns/' + turn + '/events' + query)
+    for (const type of types) source.addEventListener(type, (event) => ids.push(event.lastEventId))
+    source.onerror = () => source.readyState === EventSource.CLOSED && resolve(ids)
   })
-  return { turn, ids }
+  const ids = await idsFrom('')
+  return { turn, told: events.map(({ type }) => type), ids, rest: await idsFrom('?after=' + encodeURIComponent(ids[0])) }
 })()`
 
 async function frontend(t: Test, { api, session }: World, page: Page, origin: string) {
@@ -193,12 +192,15 @@ async function frontend(t: Test, { api, session }: World, page: Page, origin: st
       const given = { baton: api.url, session: id, key: 'none', text: 'slow 5 50', types }
       for (const [name, value] of Object.entries(given))
         await page.evaluate(`${name} = ${JSON.stringify(value)}`)
-      const { turn, ids } = await page.evaluate(READER)
+      const { turn, told, ids, rest } = await page.evaluate(READER)
       const frames = await (await api.follow(`/v1/turns/${turn}/events`)).done
+      const all = frames.map((frame) => frame.id)
       t.same(
-        ids,
-        frames.map((frame) => frame.id),
+        told,
+        frames.map(({ type }) => type),
       )
+      t.same(ids, all)
+      t.same(rest, all.slice(1))
       const refused = `fetch(baton + '/v1/sessions/' + 'x'.repeat(513)).then(({ status, headers }) => [status, headers.has('x-request-id')])`
       t.same(await page.evaluate(refused), [400, true], 'and why it is refused')
     },

@@ -253,7 +253,7 @@ t.test('what begins while the server closes ends with it', async (t) => {
   await closing
 })
 
-t.test('what was asked by then, or was about to be, is answered while the server closes', async (t) => {
+t.test('what was asked by then, or is asked now, is answered while the server closes', async (t) => {
   const waiting = { answer: null as (() => void) | null }
   const turns = {
     async cancel() {
@@ -267,14 +267,16 @@ t.test('what was asked by then, or was about to be, is answered while the server
   const late = connect(s.port, '127.0.0.1')
   await once(s.app.server, 'connection')
   // From Node 26 on a closing server lets connections go on which nothing was asked.
-  late.write('GET /healthz HTTP/1.1\r\n')
+  const firstLine = 'GET /healthz HTTP/1.1\r\n'
+  const isLetGo = Number.parseInt(process.versions.node, 10) >= 26
+  if (isLetGo) late.write(firstLine)
   const answer = s.open('/v1/turns/turn_1/cancel', {}, {})
   await eventually(() => waiting.answer !== null)
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const closing = s.app.close()
   while (s.app.server.listening) await aMoment()
-  late.write('host: localhost\r\n\r\n')
+  late.write(`${isLetGo ? '' : firstLine}host: localhost\r\n\r\n`)
   t.match(String((await once(late, 'data'))[0]), /^HTTP\/1.1 200 /)
   mock.timers.tick(100)
   await aMoment()

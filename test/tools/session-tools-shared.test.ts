@@ -132,19 +132,37 @@ t.test('a process that knows no list yet changes nothing that another wrote', as
   t.equal(written.length, 2)
 })
 
-t.test('a list and a preview show what a turn would begin with now, not what was written last', async (t) => {
-  const { create, add, store } = setUp(t)
+t.test(
+  'a list and a preview show what a change of a connector leaves, however soon they are asked for',
+  async (t) => {
+    const { create, add, store } = setUp(t)
+    const session = sessionOf('ses_1')
+    const tools = create()
+    await tools.open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+    const names = ({ tools }: { tools: readonly { canonical_name: string }[] }) =>
+      tools.map(({ canonical_name }) => canonical_name).filter((name) => name.startsWith('s.'))
+    add('s', { tools: [tool('a'), tool('c')] }, { config_revision: 2 })
+    t.strictSame(names(await tools.list(session, null)), ['s.a', 's.c'])
+    add('s', { tools: [tool('a')] }, { config_revision: 3 })
+    t.strictSame(names(await tools.present('ses_1')), ['s.a'])
+    await store.connectors.unbind('ses_1', 'con_s')
+    t.strictSame(names(await tools.present('ses_1')), [])
+  },
+)
+
+t.test('who only looks writes nothing of a server that this replica alone cannot reach', async (t) => {
+  const { create, add, written } = setUp(t)
   const session = sessionOf('ses_1')
-  await create().open(session, [add('s', { tools: [tool('a'), tool('b')] })])
+  await create().open(session, [add('s', { tools: [tool('a')] })])
   const door = createDoor()
-  door.servers.set('con_s@1', { tools: [tool('a'), tool('c')] })
-  const names = ({ tools }: { tools: readonly { canonical_name: string }[] }) =>
-    tools.map(({ canonical_name }) => canonical_name).filter((name) => name.startsWith('s.'))
-  const restarted = create(door.mcp)
-  t.strictSame(names(await restarted.list(session, null)), ['s.a', 's.c'])
-  t.strictSame(names(await create(door.mcp).present('ses_1')), ['s.a', 's.c'])
-  await store.connectors.unbind('ses_1', 'con_s')
-  t.strictSame(names(await restarted.present('ses_1')), [])
+  const cutOff = create(door.mcp)
+  const { tools } = await cutOff.list(session, null)
+  t.match(
+    tools.find(({ canonical_name }) => canonical_name === 's.a'),
+    { status: 'available' },
+  )
+  t.equal(written.length, 1)
+  t.same(door.asked, [])
 })
 
 t.test('an older list takes nothing away that another replica saw since', async (t) => {

@@ -104,6 +104,7 @@ t.test('failures', async (t) => {
     const limit = (headers: Record<string, string>) => fail(429, 'rate_limit_error', 'x', headers)
     t.equal(limit({ 'retry-after': '1.2' }).retryAfter, 2)
     t.equal(limit({ 'retry-after-ms': '1500' }).retryAfter, 2)
+    t.equal(limit({ 'retry-after-ms': '0', 'retry-after': '30' }).retryAfter, 30)
     for (const status of [409, 500, 502, 503, 504, 524, 529]) {
       t.equal(fail(status, null, '', { 'retry-after': '40' }).retryAfter, 40, `of a ${status} too`)
     }
