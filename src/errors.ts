@@ -55,7 +55,10 @@ const CATALOGUE = {
   upstream_auth: lasting(502, 'The provider refused the credential.'),
   upstream_rate_limited: passing(429, 'The provider limits the rate, or the plan is used up.'),
   upstream_overloaded: passing(503, 'The provider is overloaded, or failed.'),
-  upstream_rejected: lasting(502, 'The provider refused the request; `details.upstream` has its words.'),
+  upstream_rejected: lasting(
+    502,
+    'The provider refused the request; `details.upstream` has its words, where there were any.',
+  ),
   upstream_timeout: passing(504, 'The provider did not answer in time.'),
   upstream_disconnected: passing(
     502,
@@ -66,7 +69,10 @@ const CATALOGUE = {
   // Baton's own state
   internal: lasting(500, 'A defect of Baton. Its log has the reason, under `request_id` or the turn.'),
   draining: passing(503, 'This replica is shutting down: ask another one.'),
-  unavailable: passing(503, 'The database or Redis is away, or this replica has too much to do.'),
+  unavailable: passing(
+    503,
+    'Something that is needed is away (the database, Redis, an MCP server) or has too much to do; `message` says what.',
+  ),
 }
 
 export type ErrorCode = keyof typeof CATALOGUE

@@ -2,7 +2,7 @@
  * The embedded PostgreSQL, in its own thread: a query keeps its thread busy, and the event loop that
  * streams must not feel it. Answers in the order of the questions.
  */
-import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { mkdirSync, readFileSync, renameSync, rmSync, statfsSync } from 'node:fs'
 import { setFlagsFromString } from 'node:v8'
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
 import { messages, PGlite, protocol, types } from '@electric-sql/pglite'
@@ -141,8 +141,12 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree()
         IN_PLACE,
       )
       const rows: Row[] = []
+      let isWhole = false
       for (const answer of answers) {
-        if (answer instanceof messages.ReadyForQueryMessage) status = answer.status
+        if (answer instanceof messages.ReadyForQueryMessage) {
+          status = answer.status
+          isWhole = true
+        }
         if (!(answer instanceof messages.DataRowMessage)) continue
         const row: Row = {}
         for (const [i, field] of fields.entries()) {
@@ -150,6 +154,8 @@ function createAsking(db: PGlite): { ask: Ask; forget(): Promise<void>; isFree()
         }
         rows.push(row)
       }
+      // PostgreSQL has given up, on a full disk for one, and says nothing more to whatever is asked.
+      if (!isWhole) process.exit(1)
       return { rows, json }
     },
   }
@@ -182,9 +188,15 @@ async function answer(
   }
 }
 
+/** No room for its log ends PostgreSQL. PGlite goes on as if it had not, and never comes back from the next statement. */
+const hasEnded = (given: Answer): boolean =>
+  'failure' in given && given.failure.code === '53100' && given.failure.message.includes('pg_wal')
+
 /** Statements between two looks, each of which costs less than one statement */
 const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
+/** Bytes on the disk that no vacuum may need */
+const SPARE = 64 << 20
 /** Without a statement for so long: whoever asks next has most likely not begun yet */
 const QUIET_MS = 300
 /** Longest that such a moment is waited for */
@@ -192,7 +204,7 @@ const PATIENCE_MS = 600_000
 
 /**
  * How long the log is, and the table that needs a vacuum most: for its dead rows, counted much as a server's autovacuum
- * does, or for rows that are 200 million transactions old: at two billion PostgreSQL takes no more writes. What is counted
+ * does, or for rows that are 200 million transactions old: at two billion old rows would be out of sight. What is counted
  * is lost when a process ends, so that each vacuums all tables once.
  */
 const LOOK = `
@@ -206,6 +218,7 @@ const LOOK = `
      )
      order by pg_stat_get_dead_tuples(oid) desc limit 1
   ) as worn from pg_control_checkpoint()`
+const SIZE = 'select pg_total_relation_size($1::regclass)::float8 as bytes'
 /** What a vacuum notes of a table while it is small would be planned for ever: see SETTINGS. */
 const FORGET_SIZES = `
   select pg_clear_relation_stats('public', relname::text) from pg_class
@@ -217,7 +230,12 @@ const FORGET_SIZES = `
  * process lives, and after a kill the next start would go through all of it. Without vacuums the room of deleted rows
  * would never be used again.
  */
-function createUpkeep(db: PGlite, isFree: () => boolean, inLine: (work: () => Promise<void>) => void) {
+function createUpkeep(
+  db: PGlite,
+  folder: string | null,
+  isFree: () => boolean,
+  inLine: (work: () => Promise<void>) => void,
+) {
   let count = 0
   let worn: string | null = null
   let wornAt = 0
@@ -235,6 +253,11 @@ function createUpkeep(db: PGlite, isFree: () => boolean, inLine: (work: () => Pr
     if (worn === null || !isFree()) return
     const table = worn
     worn = null
+    // The first vacuum writes all of the table into the log as well, which no checkpoint shortens meanwhile.
+    const { rows } = await db.query<{ bytes: number }>(SIZE, [table])
+    const bytes = rows[0]?.bytes ?? 0
+    if (folder !== null && freeIn(folder) < bytes + SPARE) return
+    if (bytes > MOST_LOG) await db.exec('checkpoint')
     await db.exec(`vacuum ${table}`)
     await db.query(FORGET_SIZES, [table])
     await look()
@@ -255,6 +278,11 @@ function createUpkeep(db: PGlite, isFree: () => boolean, inLine: (work: () => Pr
     })
 }
 
+function freeIn(folder: string): number {
+  const { bavail, bsize } = statfsSync(folder)
+  return bavail * bsize
+}
+
 async function serve(port: MessagePort, data: WorkerData): Promise<void> {
   const report = (message: Report) => port.postMessage(message)
   try {
@@ -265,9 +293,14 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
     const inLine = (work: () => Promise<void>) => {
       last = last.then(work)
     }
-    const keepUp = createUpkeep(db, asking.isFree, inLine)
+    const keepUp = createUpkeep(db, data.folder, asking.isFree, inLine)
     port.on('message', (question: Question) => {
-      inLine(() => answer(db, asking, question).then(report).then(keepUp))
+      inLine(async () => {
+        const given = await answer(db, asking, question)
+        report(given)
+        if (hasEnded(given)) process.exit(1)
+        await keepUp()
+      })
     })
     report({ ready: true })
   } catch (err) {
