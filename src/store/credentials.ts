@@ -1,4 +1,4 @@
-/** Credentials: rows for their owners, refreshes under a claim. */
+/** Credentials: rows for their owners, renewals under a claim. */
 import { noted } from './audit.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
@@ -25,7 +25,7 @@ async function one(
 }
 
 export function createCredentials(db: Db): Credentials {
-  return { ...rows(db), ...refreshing(db) }
+  return { ...rows(db), ...renewing(db) }
 }
 
 function rows(db: Db) {
@@ -105,7 +105,7 @@ async function clearDefault(queries: Queries, { owner, provider }: Place): Promi
   )
 }
 
-function refreshing(db: Db) {
+function renewing(db: Db) {
   return {
     due: (providers, seconds, limit) =>
       values<{ id: string; owner: string }>(

@@ -35,7 +35,7 @@ t.test('a token is renewed once, however many calls and replicas need it at once
   t.equal(third.size, 1)
   t.equal(guarded.grants.refresh_token, 2)
 
-  // Re-encryption reads the row, the refresh writes it: the old token must not come back.
+  // Re-encryption reads the row, the renewal writes it: the old token must not come back.
   const [row] = await store.sealed.secrets('', 10)
   time.ahead += 590_000
   await ask()
