@@ -1,8 +1,6 @@
 /** Servers over HTTP, well-behaved and hostile (the cases were seen in the wild; raw servers in servers/rig.ts). */
-import { setTimeout as sleep } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import t from 'tap'
+import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
 import { call, door, fails, list, RAN, specOf } from './door.ts'
@@ -337,12 +335,7 @@ t.test('a server that is down leaves words behind, not the attempt that failed',
     () => new WeakRef({}),
     (thrown: object) => new WeakRef(thrown),
   )
-  setFlagsFromString('--expose-gc')
-  const collect = runInNewContext('gc') as () => void
-  for (let tries = 0; failure.deref() && tries < 20; tries++) {
-    await sleep(10)
-    collect()
-  }
+  for (let tries = 0; failure.deref() && tries < 20; tries++) await collect()
   t.equal(failure.deref(), undefined, 'its stack holds the client and the transport')
   t.match(mcp.status(spec.key), { state: 'down', error: /rig/ })
 })
@@ -354,20 +347,11 @@ t.test('what is left out of a list goes, while its connection stays', async (t) 
     const inputSchema = { type: 'object', description: 'x'.repeat(1 << 20) }
     reply({ tools: [1, 2, 3].map((n) => ({ name: `t${page}-${n}`, inputSchema })), nextCursor: `c${page++}` })
   })
-  setFlagsFromString('--expose-gc')
-  const collect = runInNewContext('gc') as () => void
-  const held = async () => {
-    for (let i = 0; i < 3; i++) {
-      collect()
-      await sleep(10)
-    }
-    return process.memoryUsage().heapUsed
-  }
   const mcp = door(t)
-  const before = await held()
+  const before = await held('heapUsed')
   const { left_out } = await list(mcp, specOf(rig))
   t.equal(left_out.length, 96, 'each of a megabyte')
-  const grown = (await held()) - before
+  const grown = (await held('heapUsed')) - before
   t.ok(grown < 40 << 20, `${grown} bytes`)
   t.match(mcp.status(specOf(rig).key), { state: 'ready' })
 })
