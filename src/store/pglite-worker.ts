@@ -189,10 +189,10 @@ async function answer(
 }
 
 /** No room for its log ends PostgreSQL. PGlite goes on as if it had not, and never comes back from the next statement. */
-const hasEnded = (given: Answer): boolean =>
-  'failure' in given && given.failure.code === '53100' && given.failure.message.includes('pg_wal')
+const isTheEnd = ({ code, message }: { code?: string; message: string }): boolean =>
+  code === '53100' && message.includes('pg_wal')
 
-/** Statements between two looks, each of which costs less than one statement */
+/** Statements between two looks, each of which costs about one statement */
 const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
 /** Bytes on the disk that no vacuum may need */
@@ -267,7 +267,9 @@ function createUpkeep(
   async function after(due: () => Promise<void>): Promise<void> {
     clearTimeout(quiet)
     // Within a transaction that has failed, on a full disk, or closed meanwhile: the next look is soon.
-    await due().catch(() => {})
+    await due().catch((err: Error) => {
+      if (isTheEnd(err)) process.exit(1)
+    })
     if (worn !== null) quiet = setTimeout(() => inLine(() => after(vacuum)), QUIET_MS)
   }
 
@@ -298,7 +300,7 @@ async function serve(port: MessagePort, data: WorkerData): Promise<void> {
       inLine(async () => {
         const given = await answer(db, asking, question)
         report(given)
-        if (hasEnded(given)) process.exit(1)
+        if ('failure' in given && isTheEnd(given.failure)) process.exit(1)
         await keepUp()
       })
     })
