@@ -1,8 +1,7 @@
 /**
- * Keeps logins at MCP servers alive: a token is renewed ahead of its end and after a refusal, by one replica at a
- * time. A connector belongs to one owner, so its tokens never serve another.
+ * Keeps logins at MCP servers alive: a token is renewed ahead of its end and after a refusal, by one caller at a time
+ * (renew-once.ts). A connector belongs to one owner, so its tokens never serve another.
  */
-import { randomUUID } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
@@ -10,14 +9,13 @@ import { type McpAuth, type McpChallenge, McpError } from '../mcp/contract.ts'
 import type { McpLogin, McpLoginTarget, McpOAuth, McpTokens } from '../mcp/oauth.ts'
 import type { Connector, Store } from '../store/store.ts'
 import { connectorKey, openConnector, sealConnector } from './connector-secret.ts'
-import { insist } from './insist.ts'
+import { insist, shared, underClaim } from './renew-once.ts'
 import type { Vault } from './vault.ts'
 
 export interface ConnectorRenewals {
   /** For the MCP door; of connectors with `auth: oauth`. */
   authFor(connector: Connector): McpAuth
-  /** What this process knows of it: its login, and what its server asked for when it refused. */
-  known(connector: Connector): { login: McpLogin | null; challenge: McpChallenge | null }
+  known(connector: Connector): Known
   /** Waits for renewals under way, so that no new token is lost. */
   close(): Promise<void>
 }
@@ -33,17 +31,15 @@ export interface ConnectorRenewalDeps {
 
 /** A renewal takes 40 s at most: a discovery (oauth.ts) and a token request. */
 const CLAIM_SECONDS = 60
-const POLL_MS = 200
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
 const AHEAD_MS = 60_000
 /** Connectors come and go in a long-lived process. */
 const MOST_KNOWN = 1000
 
-/** One connector at one revision, in this process. */
+/** One connector at one revision, in this process: its login, and what its server asked for when it refused. */
 interface Known {
   login: McpLogin | null
   challenge: McpChallenge | null
-  renewing: Promise<McpLogin> | null
 }
 
 export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRenewals {
@@ -51,6 +47,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   const now = deps.now ?? Date.now
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const known = new BoundedMap<Known>(MOST_KNOWN)
+  const running = new Map<string, Promise<McpLogin>>()
   const ending = new AbortController()
   const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending.signal)
 
@@ -59,7 +56,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     const found = known.get(key)
     if (found) return found
     const { oauth: login = null } = openConnector(vault, connector)
-    const fresh: Known = { login, challenge: null, renewing: null }
+    const fresh: Known = { login, challenge: null }
     known.put(key, fresh)
     return fresh
   }
@@ -69,41 +66,47 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     tokens.access_token !== refused &&
     (expires_at === undefined || expires_at > now() + aheadMs(tokens))
 
-  /** The login with a token that was not refused; of parallel callers one asks. */
+  /** The login with a token that was not refused. */
   function renewed(connector: Connector, refused: string | null): Promise<McpLogin> {
-    const one = entry(connector)
-    one.renewing ??= renew(connector, refused)
-      .then((login) => {
-        one.login = login
-        if (!login.tokens || login.tokens.access_token === refused) throw needed(connector)
-        return login
-      })
-      .finally(() => {
-        one.renewing = null
-      })
-    return one.renewing
+    return shared(running, connectorKey(connector), async () => {
+      const login = await claimed(connector, refused)
+      entry(connector).login = login
+      if (!login.tokens || login.tokens.access_token === refused) throw needed(connector)
+      return login
+    })
   }
 
-  /** The login as it is stored then: without tokens where only a person can help. */
-  async function renew(connector: Connector, refused: string | null): Promise<McpLogin> {
-    const by = randomUUID()
-    const row = await claimed(connector, by, refused)
-    try {
-      const login = loginAt(connector, row)
-      if (!login.tokens || isFresh(login, refused)) return login
-      // What the server refused, or what is about to end: only the refresh token is left.
-      const next = await oauth.renew(targetOf(row, allowPrivate), login).catch((failure: unknown) => {
-        // A token that still holds will do while the login service is away.
-        const holds = login.tokens?.access_token !== refused && (login.expires_at ?? 0) > now()
-        if (holds && failure instanceof BatonError) return login
-        throw failure
-      })
-      const left = next ?? rest(login, refused)
-      return left === login ? login : await kept(connector, row, login, left)
-    } finally {
-      // If this fails, the claim lapses.
-      await store.connectors.release(connector.id, by).catch(() => {})
-    }
+  /** Renews it, or takes over what another replica made of it: without tokens where only a person can help. */
+  function claimed(connector: Connector, refused: string | null): Promise<McpLogin> {
+    const { id, owner } = connector
+    const until = now() + CLAIM_SECONDS * 1000
+    return underClaim(store.connectors, {
+      id,
+      seconds: CLAIM_SECONDS,
+      sleep: (ms) => sleep(ms, ending.signal).catch(() => {}),
+      work: (row) => renewHeld(connector, row, refused),
+      async elsewhere() {
+        const seen = await store.connectors.get({ owner, admin: false }, id)
+        const login = seen && openConnector(vault, seen).oauth
+        if (seen && login && isFresh(login, refused)) return loginAt(connector, seen)
+        if (!seen || now() > until || ending.signal.aborted) throw needed(connector)
+        return null
+      },
+    })
+  }
+
+  async function renewHeld(connector: Connector, row: Connector, refused: string | null): Promise<McpLogin> {
+    const login = loginAt(connector, row)
+    if (!login.tokens || isFresh(login, refused)) return login
+    // What the server refused, or what is about to end: only the refresh token is left.
+    const next = await oauth.renew(targetOf(row, allowPrivate), login).catch((failure: unknown) => {
+      // A token that still holds will do while the login service is away.
+      const holds = login.tokens?.access_token !== refused && (login.expires_at ?? 0) > now()
+      if (holds && failure instanceof BatonError) return login
+      throw failure
+    })
+    const left = next ?? rest(login, refused)
+    return left === login ? login : kept(connector, row, login, left)
   }
 
   /** A row's login, if it is at the server that the connector was read with: a token goes nowhere else. */
@@ -144,20 +147,6 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }
 
-  /** Waits for whoever renews it now; what that one stored is looked at then. */
-  async function claimed(connector: Connector, by: string, refused: string | null): Promise<Connector> {
-    const until = now() + CLAIM_SECONDS * 1000
-    for (;;) {
-      const row = await store.connectors.claim(connector.id, by, CLAIM_SECONDS)
-      if (row) return row
-      const seen = await store.connectors.get({ owner: connector.owner, admin: true }, connector.id)
-      const login = seen && openConnector(vault, seen).oauth
-      if (seen && login && isFresh(login, refused)) return seen
-      if (!seen || now() > until || ending.signal.aborted) throw needed(connector)
-      await sleep(POLL_MS, ending.signal).catch(() => {})
-    }
-  }
-
   function authFor(connector: Connector): McpAuth {
     return {
       async token() {
@@ -183,7 +172,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     known: entry,
     async close() {
       ending.abort()
-      await Promise.allSettled([...known.values()].map(({ renewing }) => renewing))
+      await Promise.allSettled(running.values())
     },
   }
 }

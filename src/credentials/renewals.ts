@@ -1,19 +1,17 @@
 /**
- * Keeps logins alive. An access token is renewed ahead of its end and after a refusal, by one caller at a
- * time: in this process by sharing the work, across replicas by a claim on the row that lapses by itself.
- * No transaction is open during the call; the answer is stored before it is used. What a vendor refuses
- * for good ends in `needs_reauth` with the reason, everything else is left for later.
+ * Keeps logins at providers alive: an access token is renewed ahead of its end and after a refusal, by one caller at a
+ * time (renew-once.ts). What a vendor refuses for good ends in `needs_reauth` with the reason, everything else is left
+ * for later.
  */
-import { randomUUID } from 'node:crypto'
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential, Store } from '../store/store.ts'
-import { insist } from './insist.ts'
 import type { LoginRow, LoginTable } from './login-table.ts'
 import { type OAuthHttp, setUp } from './oauth-http.ts'
+import { insist, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
@@ -87,37 +85,30 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const reread = async ({ id, owner }: Pick<Credential, 'id' | 'owner'>) =>
     usable(await store.credentials.get({ owner, admin: false }, id), id)
 
-  /** One renewal of a login at a time in this process; who comes meanwhile shares its outcome. */
   function renew(row: Credential, isForced: boolean): Promise<Credential> {
     return shared(running, row.id, () => claimed(row, isForced))
   }
 
-  /** Gets the claim and renews, or gets the result of whoever has it. */
-  async function claimed(row: Credential, isForced: boolean): Promise<Credential> {
-    const patience = now() + (claimSeconds + 10) * 1000
-    for (let pause = 50; ; pause = Math.min(pause * 2, 1000)) {
-      const claimant = randomUUID()
-      const held = await store.credentials.claim(row.id, claimant, claimSeconds)
-      if (held) {
-        try {
-          return await underClaim(held, row.version, isForced)
-        } finally {
-          // If this fails, the claim lapses.
-          await store.credentials.release(row.id, claimant).catch(() => {})
-        }
-      }
-      const seen = await reread(row)
-      if (seen.version !== row.version || (!isForced && !isSpent(seen, SPARE_MS))) return seen
-      if (now() > patience) {
+  /** Renews it, or takes over what another replica made of it. */
+  function claimed(row: Credential, isForced: boolean): Promise<Credential> {
+    const until = now() + (claimSeconds + 10) * 1000
+    return underClaim(store.credentials, {
+      id: row.id,
+      seconds: claimSeconds,
+      sleep,
+      work: (held) => renewHeld(held, row.version, isForced),
+      async elsewhere() {
+        const seen = await reread(row)
+        if (seen.version !== row.version || (!isForced && !isSpent(seen, SPARE_MS))) return seen
+        if (now() <= until) return null
         const words = `Credential ${row.id} is being renewed by another process.`
         throw new BatonError('unavailable', words, { retryAfter: 2 })
-      }
-      await sleep(pause)
-    }
+      },
+    })
   }
 
   /** `row` was read as the claim was made; `known` is the version that the caller had. */
-  async function underClaim(row: Credential, known: number, isForced: boolean): Promise<Credential> {
+  async function renewHeld(row: Credential, known: number, isForced: boolean): Promise<Credential> {
     const login = table.row(row.provider)
     usable(row, row.id)
     const isRefused = isForced && row.version === known
@@ -282,22 +273,6 @@ export function usable(row: Credential | null, id: string): Credential {
       details: { credential_id: id },
     },
   )
-}
-
-/** Joins the work under way for a key, or begins it; a failure is kept for `failureMs`. */
-function shared<T>(
-  works: Map<string, Promise<T>>,
-  key: string,
-  begin: () => Promise<T>,
-  failureMs = 0,
-): Promise<T> {
-  const found = works.get(key)
-  if (found) return found
-  const work = begin()
-  works.set(key, work)
-  const forget = () => void (works.get(key) === work && works.delete(key))
-  work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
-  return work
 }
 
 /** Does the work again and again, never twice at once; keeps no process alive. */

@@ -1,6 +1,6 @@
 /** What is done while a vendor or the store is away. */
 import t from 'tap'
-import { insist } from '../../src/credentials/insist.ts'
+import { insist } from '../../src/credentials/renew-once.ts'
 import { createBreaker } from '../../src/credentials/token-endpoints.ts'
 import { BatonError } from '../../src/errors.ts'
 

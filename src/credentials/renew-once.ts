@@ -1,0 +1,77 @@
+/**
+ * What every renewal of a login keeps to, since a refresh token is spent by its first use: callers of this process share
+ * the work, replicas take turns by a claim on the row, which lapses by itself (no transaction is open meanwhile), and
+ * the answer is stored before it is used.
+ */
+import { randomUUID } from 'node:crypto'
+import { isUnavailable } from '../errors.ts'
+
+/** Joins the work under way for a key, or begins it; a failure is kept for `failureMs`. */
+export function shared<T>(
+  works: Map<string, Promise<T>>,
+  key: string,
+  begin: () => Promise<T>,
+  failureMs = 0,
+): Promise<T> {
+  const found = works.get(key)
+  if (found) return found
+  const work = begin()
+  works.set(key, work)
+  const forget = () => void (works.get(key) === work && works.delete(key))
+  work.then(forget, () => (failureMs > 0 ? setTimeout(forget, failureMs).unref() : forget()))
+  return work
+}
+
+/** Of the store. `claim`: null while anybody has it, and where the row is gone. */
+interface Claims<Row> {
+  claim(id: string, by: string, seconds: number): Promise<Row | null>
+  release(id: string, by: string): Promise<void>
+}
+interface Claimed<Row, T> {
+  id: string
+  /** How long the claim outlives its process: longer than the work takes */
+  seconds: number
+  /** `row` as it was when the claim was made */
+  work(row: Row): Promise<T>
+  /** Asked while another has the claim: what came of its work, null to wait on. Throws when that takes too long. */
+  elsewhere(): Promise<T | null>
+  sleep(ms: number): Promise<unknown>
+}
+
+const LONGEST_PAUSE_MS = 500
+
+/** Does the work under the row's claim, or answers with what came of it elsewhere. */
+export async function underClaim<Row, T>(rows: Claims<Row>, claimed: Claimed<Row, T>): Promise<T> {
+  const { id, seconds, work, elsewhere, sleep } = claimed
+  const by = randomUUID()
+  for (let pause = 50; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+    const row = await rows.claim(id, by, seconds)
+    // If the release fails, the claim lapses.
+    if (row) return work(row).finally(() => rows.release(id, by).catch(() => {}))
+    const outcome = await elsewhere()
+    if (outcome !== null) return outcome
+    await sleep(pause)
+  }
+}
+
+const TRIES = 4
+
+/**
+ * Writes what nobody could give again, such as rotated tokens: while the store is away it is tried until it is
+ * back, and once more when the process ends. `sleep` rejects when that begins.
+ */
+export async function insist<T>(
+  write: () => Promise<T>,
+  sleep: (ms: number, ending: AbortSignal) => Promise<unknown>,
+  ending: AbortSignal,
+): Promise<T> {
+  for (let tries = 1; ; tries++) {
+    const isLast = ending.aborted
+    try {
+      return await write()
+    } catch (thrown) {
+      if (isLast || (tries >= TRIES && !isUnavailable(thrown))) throw thrown
+      await sleep(Math.min(100 * 2 ** tries, LONGEST_PAUSE_MS), ending).catch(() => {})
+    }
+  }
+}
