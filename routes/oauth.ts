@@ -101,7 +101,7 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     },
     async (request, reply) => {
       const { provider } = request.params
-      const { status, html } = await logins.callbackPage(provider, request.query)
+      const { status, html } = await logins.callback(provider, request.query)
       return reply.code(status).headers(PAGE_HEADERS).send(html)
     },
   )

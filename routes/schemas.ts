@@ -4,7 +4,7 @@
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
-import { SECRET_FORM } from '../src/credentials/import.ts'
+import { SECRET_FORM } from '../src/credentials/login-file.ts'
 import { ERROR_LIST } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const

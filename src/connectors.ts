@@ -16,8 +16,7 @@ import {
 import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
 import { loginPath } from './credentials/connector-renewals.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
-import { errorPageOf, type LoginPage, pageOf } from './credentials/login-page.ts'
-import type { LoginStatus } from './credentials/logins.ts'
+import { type LoginPage, pageOf } from './credentials/login-page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable } from './errors.ts'
 import {
@@ -198,15 +197,9 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     }
   }
 
-  async function finish(query: Readonly<Record<string, string>>): Promise<LoginStatus> {
-    try {
-      const connector = await deps.logins.finish(query)
-      tools.connectorChanged(connector, await store.connectors.sessionsOf(connector.id, FOLLOWERS))
-      return { state: 'done' }
-    } catch (failure) {
-      if (!(failure instanceof BatonError) || failure.param === 'state') throw failure
-      return { state: 'failed', error: failure.message }
-    }
+  async function loggedIn(query: Readonly<Record<string, string>>): Promise<void> {
+    const connector = await deps.logins.finish(query)
+    tools.connectorChanged(connector, await store.connectors.sessionsOf(connector.id, FOLLOWERS))
   }
 
   /** Without secrets, and with what is known of the connection; none is made for it. */
@@ -264,7 +257,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     boundTo,
     delete: remove,
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
-    loginPage: (query) => finish(query).then(pageOf, errorPageOf),
+    loginPage: (query) => pageOf(loggedIn(query)),
     get: async (scope, id) => view(scope, await row(scope, id)),
     async list(scope, page) {
       const { data, next_cursor } = await store.connectors.list(scope, page)

@@ -3,7 +3,6 @@
  * alive from then on (connector-renewals.ts).
  */
 import { randomBytes } from 'node:crypto'
-import { sha256 } from '../chat/json.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { McpLogin, McpOAuth, McpPending } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
@@ -80,14 +79,13 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
   }
 
   async function finish(query: Readonly<Record<string, string>>): Promise<Connector> {
-    const state_hash = sha256(query.state ?? '')
-    const found = await store.logins.get(state_hash)
+    const login = await pending.find(query.state ?? '')
     // Of a provider's login nothing is known here, and the other way round.
-    const id = found && idIn(found.provider)
-    if (!found || id === null) throw wrongState(UNKNOWN)
-    const login = await store.logins.take(state_hash, found.provider)
-    if (!login) throw wrongState(found.is_expired ? LATE : USED)
-    return pending.ending(login, () => redeem(login, id, new URLSearchParams(query)))
+    const id = login && idIn(login.provider)
+    if (!login || id === null) throw wrongState(UNKNOWN)
+    const connector = await pending.use(login, () => redeem(login, id, new URLSearchParams(query)))
+    if (connector) return connector
+    throw wrongState(login.is_expired ? LATE : USED)
   }
 
   async function redeem(pendingLogin: OAuthLogin, id: string, query: URLSearchParams): Promise<Connector> {

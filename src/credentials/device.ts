@@ -22,7 +22,7 @@ export interface DevicesDeps {
   log: Logger
   /** Rejects when the signal is aborted */
   sleep(ms: number, signal: AbortSignal): Promise<unknown>
-  granted(login: OAuthLogin, answer: { code: string; verifier: string }): Promise<void>
+  granted(login: OAuthLogin, answer: { code: string; verifier: string }): Promise<unknown>
 }
 
 /** What a poll that is too fast is slowed down by (RFC 8628 section 3.5). */

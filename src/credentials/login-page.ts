@@ -1,6 +1,5 @@
 /** What a person sees in the browser at the end of a login. */
 import { BatonError } from '../errors.ts'
-import type { LoginStatus } from './logins.ts'
 
 export interface LoginPage {
   status: 200 | 400
@@ -15,18 +14,15 @@ export const PAGE_HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-/** 200 for a login that is done, 400 with the reason for every other. */
-export function pageOf(status: LoginStatus): LoginPage {
-  if (status.state === 'done') return page(200, 'You are logged in', 'This page can be closed.')
-  return page(400, 'The login did not succeed', status.error ?? 'It has expired. Start it again.')
-}
-
-/** For a wrong or used state; throws everything else on. */
-export function errorPageOf(thrown: unknown): LoginPage {
-  if (thrown instanceof BatonError && thrown.code === 'invalid_request') {
+/** The page for a login that is being finished: 200 when it is done, 400 with the reason where it fails. */
+export async function pageOf(finishing: Promise<unknown>): Promise<LoginPage> {
+  try {
+    await finishing
+    return page(200, 'You are logged in', 'This page can be closed.')
+  } catch (thrown) {
+    if (!(thrown instanceof BatonError)) throw thrown
     return page(400, 'The login did not succeed', thrown.message)
   }
-  throw thrown
 }
 
 const page = (status: LoginPage['status'], title: string, words: string): LoginPage => ({

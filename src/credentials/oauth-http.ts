@@ -6,7 +6,7 @@
 import { type Dispatcher, request } from 'undici'
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
-import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
+import type { LoginSecret, OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
 import type { LoginRow } from './login-table.ts'
 
@@ -68,11 +68,12 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
  */
 export async function setUp(
   { vendor, settings }: LoginRow,
-  login: { accessToken: string; facts: Readonly<Record<string, string>> },
+  secret: LoginSecret,
+  facts: Readonly<Record<string, string>>,
   { http, sleep }: { http: OAuthHttp; sleep(ms: number): Promise<unknown> },
 ): Promise<Record<string, string>> {
   if (!vendor.setup) return {}
-  const steps = vendor.setup.steps(settings, login.accessToken, login.facts)
+  const steps = vendor.setup.steps(settings, secret.access_token ?? '', facts)
   let step = steps.next()
   while (!step.done) {
     const { call, afterMs } = step.value

@@ -35,6 +35,7 @@ export function createPendingLogins<Kept>(
         retryAfter: 60,
       })
     },
+    find: (state: string): Promise<OAuthLogin | null> => logins.get(sha256(state)),
     /** What `begin` was given. Throws invalid_request where its encryption key was taken out since. */
     kept({ owner, sealed, state_hash }: OAuthLogin): Kept {
       try {
@@ -43,8 +44,15 @@ export function createPendingLogins<Kept>(
         throw wrongState(UNREADABLE)
       }
     },
-    /** Writes down what came of a login that was taken: the id of what it was for, or why it failed. */
-    async ending<T extends { id: string }>({ state_hash }: OAuthLogin, work: () => Promise<T>): Promise<T> {
+    /**
+     * Uses a login up: whatever comes of `work`, its state opens nothing afterwards. Writes down the id of what it was
+     * for, or why it failed. Null: it was used before, or its time is over.
+     */
+    async use<T extends { id: string }>(
+      { state_hash, provider }: OAuthLogin,
+      work: () => Promise<T>,
+    ): Promise<T | null> {
+      if (!(await logins.take(state_hash, provider))) return null
       const made = await work().catch(async (thrown: unknown) => {
         const error = thrown instanceof BatonError ? thrown.message : 'An internal error occurred.'
         // Why it failed counts, whether or not that can be written down.
@@ -57,6 +65,7 @@ export function createPendingLogins<Kept>(
     },
   }
 }
+export type PendingLogins<Kept> = ReturnType<typeof createPendingLogins<Kept>>
 
 /** The table knows a login by this, so that reading the table gives nobody a state to answer with. */
 const contextOf = (owner: string, hash: string): string => `${owner}/login/${hash}`

@@ -180,11 +180,11 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     const stored = await reread(row)
     if (!login.vendor.setup?.isNeeded(stored.facts)) return stored
     const fresh = isDue(stored, login) ? await renew(stored, false) : stored
-    const accessToken = secretOf(fresh).access_token ?? ''
-    const found = await setUp(login, { accessToken, facts: fresh.facts }, { http, sleep })
+    const secret = secretOf(fresh)
+    const found = await setUp(login, secret, fresh.facts, { http, sleep })
     // Sealed anew: a re-encryption since must not be undone.
-    const secret = sealSecret(vault, fresh, secretOf(fresh))
-    const next = { ...fresh, secret, facts: { ...fresh.facts, ...found } }
+    const sealed = sealSecret(vault, fresh, secret)
+    const next = { ...fresh, secret: sealed, facts: { ...fresh.facts, ...found } }
     const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
     // Not stored: a renewal came between, and the next use finds the same facts once more.
     return isStored ? { ...next, version: fresh.version + 1 } : next

@@ -12,7 +12,7 @@ t.test('what the vendor refuses is said in words, on the page too', async (t) =>
   openai.decline('access_denied', 'missing_codex_entitlement <b>')
   const { state, at } = await begun(one, 'openai')
   const answer = Object.fromEntries(at.searchParams)
-  const page = await one.logins.callbackPage('openai', answer)
+  const page = await one.logins.callback('openai', answer)
   t.match(page, {
     status: 400,
     html: /The login was declined \(access_denied: missing_codex_entitlement &lt;b&gt;\)/,

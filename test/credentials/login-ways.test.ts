@@ -123,13 +123,14 @@ t.test('the gateway’s own callback serves vendors that take any address', asyn
   t.equal(at.origin + at.pathname, 'http://127.0.0.1:8787/v1/oauth/callback/gemini')
   const query = Object.fromEntries(at.searchParams)
   const wrong = { ...query, iss: 'https://evil.example' }
-  t.match(await two.logins.callback('gemini', wrong), { state: 'failed', error: /does not fit this login/ })
+  t.match(await two.logins.callback('gemini', wrong), { status: 400, html: /does not fit this login/ })
 
   const again = await replica.logins.authorize(ME, 'gemini', null)
   const answer = Object.fromEntries((await visit(again.authorization_url)).searchParams)
-  const { credential_id = '' } = await two.logins.callback('gemini', answer)
+  t.match(await two.logins.callback('gemini', answer), { status: 200, html: /You are logged in/ })
+  const { credential_id = '' } = await two.logins.status(ME, 'gemini', again.state)
   t.ok(await store.credentials.delete(ME, credential_id))
-  const page = await two.logins.callbackPage('gemini', answer)
+  const page = await two.logins.callback('gemini', answer)
   t.match(page, { status: 400, html: /complete already/ }, 'a second visit redeems nothing')
 })
 

@@ -81,8 +81,9 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
   t.match(await refusal(one.logins.exchange(ME, 'anthropic', { state, pasted })), unknown)
   t.match(await refusal(one.logins.exchange(ME, 'openai', { state: 'guess', pasted })), unknown)
   t.match(await refusal(one.logins.status(OTHER, 'openai', state)), unknown)
-  t.match(await refusal(one.logins.callback('openai', { code: 'c', state: 'guess' })), unknown)
-  t.match(await refusal(one.logins.callback('openai', { code: 'c' })), unknown)
+  for (const query of [{ code: 'c', state: 'guess' }, { code: 'c' }]) {
+    t.match(await one.logins.callback('openai', query), { status: 400, html: /No login of yours/ })
+  }
   t.match(await one.logins.status({ owner: 'root', admin: true }, 'openai', state), { state: 'pending' })
 
   const other = await begun(one, 'openai')
@@ -132,10 +133,10 @@ t.test('a state is worth something once, for its owner, at its provider, in its 
     await refusal(one.logins.exchange(ME, 'openai', { state: late.state, pasted: late.at.href })),
     invalid('state', /took too long/),
   )
-  t.match(
-    await refusal(one.logins.callback('openai', Object.fromEntries(late.at.searchParams))),
-    invalid('state', /took too long/),
-  )
+  t.match(await one.logins.callback('openai', Object.fromEntries(late.at.searchParams)), {
+    status: 400,
+    html: /took too long/,
+  })
 })
 
 t.test('a login whose outcome cannot be written down is one all the same', async (t) => {

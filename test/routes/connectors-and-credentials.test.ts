@@ -288,8 +288,7 @@ t.test('login flows, where there are any', async (t) => {
         mode: 'paste' as const,
       }
     },
-    callback: async () => ({ state: 'done' as const, credential_id: made.id }),
-    callbackPage: async (provider: string, query: unknown) => {
+    callback: async (provider: string, query: unknown) => {
       seen.push(['callback', provider, query])
       return { status: 200 as const, html: '<p>You are logged in' }
     },

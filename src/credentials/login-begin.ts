@@ -1,0 +1,139 @@
+/** How a login at a provider begins: a page to open, with a state and a PKCE pair of its own, or a code to type there. */
+import * as oauth from 'oauth4webapi'
+import { sha256 } from '../chat/json.ts'
+import { invalid } from '../errors.ts'
+import type { DeviceGrant, LoginMode, LoginWish } from '../oauth-vendor.ts'
+import type { OAuthLogin } from '../store/store.ts'
+import type { LoginPage } from './login-page.ts'
+import type { LoginRow } from './login-table.ts'
+import type { Login } from './logins.ts'
+import type { Loopback } from './loopback.ts'
+import type { OAuthHttp } from './oauth-http.ts'
+import { LIFETIME_SECONDS, type PendingLogins } from './pending-logins.ts'
+
+/** What only the login's end needs, sealed. */
+export interface Kept {
+  verifier: string
+  wish: LoginWish
+  device?: DeviceGrant
+}
+
+interface LoginBeginDeps {
+  pending: PendingLogins<Kept>
+  loopback: Loopback
+  http: OAuthHttp
+  /** Asks from now on whether it was granted */
+  watch(login: OAuthLogin, grant: DeviceGrant): void
+  /** What the browser comes back to this machine with */
+  callback(provider: string, query: Readonly<Record<string, string>>): Promise<LoginPage>
+  ownUrl(): string | null
+}
+
+/** `mode` null: the default of the deployment. */
+interface Begin {
+  owner: string
+  row: LoginRow
+  mode: LoginMode | null
+  wish: LoginWish
+}
+
+export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promise<Login> {
+  const { pending, loopback, http, ownUrl } = deps
+
+  function modeFor({ vendor }: LoginRow, wanted: LoginMode | null): LoginMode {
+    const mode = wanted ?? (ownUrl() === null ? vendor.remoteMode : 'loopback')
+    if (vendor.modes.includes(mode)) return mode
+    const known = vendor.modes.join(', ')
+    throw invalid('mode', `mode must be one of ${known} for ${vendor.provider}.`)
+  }
+
+  async function byBrowser({ owner, row, wish }: Begin, mode: 'loopback' | 'paste'): Promise<Login> {
+    const { vendor, settings } = row
+    const state = oauth.generateRandomState()
+    const verifier = oauth.generateRandomCodeVerifier()
+    const hash = sha256(state)
+    const redirect_uri = await redirectFor(row, mode, hash)
+    try {
+      const { expires_at } = await pending.begin({
+        owner,
+        provider: vendor.provider,
+        mode,
+        state,
+        redirect_uri,
+        kept: { verifier, wish },
+        seconds: LIFETIME_SECONDS,
+      })
+      const { url, parameters } = vendor.authorization(settings, wish)
+      const query = {
+        response_type: 'code',
+        client_id: vendor.client(settings).id,
+        redirect_uri,
+        state,
+        code_challenge: await oauth.calculatePKCECodeChallenge(verifier),
+        code_challenge_method: 'S256',
+        ...parameters,
+      }
+      return { authorization_url: `${url}?${encoded(query)}`, state, expires_at, mode }
+    } catch (thrown) {
+      loopback.release(hash)
+      throw thrown
+    }
+  }
+
+  /** Where the vendor sends the browser to. For `loopback` somebody listens there from now on. */
+  async function redirectFor({ vendor }: LoginRow, mode: LoginMode, hash: string): Promise<string> {
+    if (mode === 'paste') return vendor.pasteRedirect
+    const own = ownUrl()
+    if (vendor.loopback.anyPath && own !== null) return `${own}/v1/oauth/callback/${vendor.provider}`
+    return loopback.hold(hash, vendor, LIFETIME_SECONDS, (query) =>
+      deps.callback(vendor.provider, Object.fromEntries(query)),
+    )
+  }
+
+  async function byDevice({ owner, row, wish }: Begin): Promise<Login> {
+    const { vendor, settings } = row
+    const flow = vendor.device
+    if (!flow) throw new Error(`${vendor.provider} lists the mode device without a flow`)
+    const state = oauth.generateRandomState()
+    const device = flow.readStart(await http.send(flow.start(settings)))
+    const login = await pending.begin({
+      owner,
+      provider: vendor.provider,
+      mode: 'device',
+      state,
+      redirect_uri: flow.redirectUri(settings),
+      kept: { verifier: '', wish, device },
+      seconds: flow.lifetimeSeconds,
+    })
+    deps.watch(login, device)
+    return {
+      authorization_url: flow.verificationUrl(settings),
+      state,
+      expires_at: login.expires_at,
+      mode: 'device',
+      user_code: device.user_code,
+    }
+  }
+
+  return async (begin) => {
+    const { row, wish } = begin
+    // Throws where the operator has configured none.
+    row.vendor.client(row.settings)
+    assertWish(row, wish)
+    const mode = modeFor(row, begin.mode)
+    await pending.prune()
+    return mode === 'device' ? byDevice(begin) : byBrowser(begin, mode)
+  }
+}
+
+function assertWish({ vendor }: LoginRow, wish: LoginWish): void {
+  const [field] = Object.keys(wish)
+  if (field === undefined || vendor.setup) return
+  throw invalid(field, `${vendor.provider} logins take no ${field}.`)
+}
+
+/** Blanks as %20: one vendor does not read a plus (wire/openai.md 1.2). */
+const encoded = (query: Readonly<Record<string, string>>): string =>
+  Object.entries(query)
+    .map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
+    .join('&')

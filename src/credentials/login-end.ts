@@ -1,0 +1,91 @@
+/** Where every login at a provider ends: tokens for what the vendor granted, the account set up, a credential stored. */
+import type { LoginSecret, LoginWish, OAuthCall } from '../oauth-vendor.ts'
+import type { Store } from '../store/store.ts'
+import type { AddLogin, Credentials, CredentialView } from './credentials.ts'
+import { codeRefused, endOf, merged, readTokens } from './login-answer.ts'
+import { type LoginFile, readLoginFile } from './login-file.ts'
+import type { LoginRow } from './login-table.ts'
+import { type OAuthHttp, setUp } from './oauth-http.ts'
+
+interface LoginEndDeps {
+  store: Pick<Store, 'credentials'>
+  http: OAuthHttp
+  credentials: Pick<Credentials, 'add'>
+  now(): number
+  sleep(ms: number): Promise<unknown>
+}
+
+/** Both throw what the vendor refuses, and what a setup throws. */
+export interface LoginEnd {
+  /** `call` gives the vendor its code. */
+  byCode(row: LoginRow, owner: string, call: OAuthCall, wish: LoginWish): Promise<CredentialView>
+  /** The warning says what that means for the tool that made the file. Throws invalid_request. */
+  byFile(row: LoginRow, owner: string, file: LoginFile): Promise<CredentialView & { warning: string }>
+}
+
+export function createLoginEnd(deps: LoginEndDeps): LoginEnd {
+  const { store, http, credentials, now } = deps
+
+  /** `param`: what the caller gave, which the vendor may not take. */
+  async function tokensBy(row: LoginRow, call: OAuthCall, secret: LoginSecret, param: 'code' | 'content') {
+    const answer = await http.send(call)
+    const tokens = readTokens(row, answer)
+    if (!tokens?.access_token) throw codeRefused(row, answer, param)
+    const next = merged(secret, tokens)
+    return { secret: next, expires_at: endOf(row, next, tokens, now()), name: tokens.name }
+  }
+
+  /**
+   * A vendor with a setup is asked with the token at once, so a spent one is renewed first. (Where refresh tokens are
+   * used once there is no setup: those are stored before they are renewed.)
+   */
+  async function fresh(
+    row: LoginRow,
+    secret: LoginSecret,
+    expires_at: string | null,
+  ): Promise<Pick<AddLogin, 'secret' | 'expires_at'>> {
+    const isSpent =
+      secret.access_token === undefined || (expires_at !== null && Date.parse(expires_at) <= now())
+    const call = isSpent && row.vendor.setup ? row.vendor.renew(row.settings, secret) : null
+    return call ? tokensBy(row, call, secret, 'content') : { secret, expires_at }
+  }
+
+  /** A new login steps into the place of a default that needs one. */
+  async function add(owner: string, login: Omit<AddLogin, 'default'>): Promise<CredentialView> {
+    const preferred = await store.credentials.preferred(owner, login.provider)
+    const isSuccessor = preferred?.is_default === true && preferred.state === 'needs_reauth'
+    return credentials.add(owner, { ...login, default: isSuccessor })
+  }
+
+  return {
+    async byCode(row, owner, call, wish) {
+      const { vendor, settings } = row
+      const got = await tokensBy(row, call, { client_id: vendor.client(settings).id }, 'code')
+      const { secret, expires_at } = got
+      const { facts, name = got.name ?? null } = vendor.identify(secret)
+      const known = { ...facts, ...factsOf(row, wish) }
+      const found = await setUp(row, secret, known, deps)
+      return add(owner, {
+        provider: vendor.provider,
+        secret,
+        facts: { ...known, ...found },
+        expires_at,
+        name,
+      })
+    },
+    async byFile(row, owner, file) {
+      const { warning, name = null, ...read } = readLoginFile(row, file)
+      const { secret, expires_at } = await fresh(row, read.secret, read.expires_at ?? null)
+      const given = file.project_id === undefined ? {} : { project_id: file.project_id }
+      const known = { ...read.facts, ...given }
+      const found = row.vendor.setup?.isNeeded(known) ? await setUp(row, secret, known, deps) : {}
+      const facts = { ...known, ...found }
+      const view = await add(owner, { provider: row.vendor.provider, secret, facts, expires_at, name })
+      return { ...view, warning }
+    },
+  }
+}
+
+/** Which of the vendor's APIs the login is for, where it has several. */
+const factsOf = ({ vendor }: LoginRow, { path = 'code_assist', ...rest }: LoginWish): LoginWish =>
+  vendor.setup ? { path, ...rest } : {}
