@@ -25,8 +25,8 @@ import { createLogins } from './credentials/logins.ts'
 import { createOAuthHttp } from './credentials/oauth-http.ts'
 import { createRenewals } from './credentials/renewals.ts'
 import { rotateEncryption } from './credentials/rotation.ts'
-import { sealParts } from './credentials/sealed-parts.ts'
-import { createVault, loadKeyFile, type Vault, verifyKeys } from './credentials/vault.ts'
+import { sealArguments, sealParts } from './credentials/sealed-parts.ts'
+import { openVault, verifyKeys } from './credentials/vault.ts'
 import { createDeployments } from './deployments.ts'
 import { createGuard } from './guard.ts'
 import { buildHttp } from './http.ts'
@@ -37,14 +37,13 @@ import { createMcpOAuth } from './mcp/oauth.ts'
 import { openSandbox, type Sandbox } from './mcp/sandbox.ts'
 import { createSessions } from './sessions.ts'
 import { type openDatabase, openStore } from './store/open.ts'
-import { type Connector, type Session, Unreadable } from './store/store.ts'
+import type { Connector } from './store/store.ts'
 import { createMetrics } from './telemetry.ts'
 import { createExecutor } from './tools/execute.ts'
 import { createGate } from './tools/gate.ts'
 import { hasSecret, redactText } from './tools/redact.ts'
 import { startRetention } from './tools/retention.ts'
 import { createSessionTools, type EngineTools } from './tools/session-tools.ts'
-import type { View } from './tools/shown-registry.ts'
 import { createToolboxRules, StartupError } from './tools/startup.ts'
 import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
@@ -78,194 +77,34 @@ interface Given {
 /** Builds every part and opens the store and the bus. Throws what keeps one from starting, after closing those that were open. */
 export async function createApp(config: Config, given: Given = {}): Promise<App> {
   const log = given.log ?? createLog(config.logLevel)
-  const metrics = createMetrics()
   const closers: (() => Promise<unknown>)[] = []
-  const owned = <T extends { close(): Promise<unknown> }>(part: T): T => {
+  const owned: Owned = (part) => {
     closers.unshift(() => part.close())
     return part
   }
   try {
-    const vault = createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
-    const store = owned(
-      await openStore(
-        {
-          databaseUrl: config.databaseUrl,
-          dataDir: config.dataDir,
-          poolSize: config.limits.databasePool,
-          codec: sealParts(vault, hasSecret),
-          log,
-        },
-        given.database,
-      ),
-    )
-    await verifyKeys(store.settings, vault)
-    const bus = owned(await openBus({ redisUrl: config.redisUrl, log, metrics }))
-    const deployments = createDeployments(DEPLOYMENTS, config)
-    const llm = owned(
-      createLlm({
-        baseUrl: deployments.baseUrl,
-        limits: config.limits,
-        forwardProxy: config.forwardProxy,
-        version: VERSION,
-        metrics,
-        log,
-      }),
-    )
-    const mcp = owned(
-      createMcp({
-        version: VERSION,
-        sandbox: await sandboxOf(config),
-        onLastWords: (server, words) => void logLastWords(log, server, words),
-      }),
-    )
-    const mcpOauth = owned(createMcpOAuth())
-    const connectorLogins = owned(
-      createConnectorLogins({
-        store,
-        vault,
-        oauth: mcpOauth,
-        allowPrivate: config.connectorsAllowPrivate,
-        publicUrl: () => config.publicUrl ?? ownUrl(config.host, http.server.address()),
-      }),
-    )
-    const specFor = (connector: Connector) =>
-      connectorSpec(connector, vault, config.connectorsAllowPrivate, connectorLogins.authFor)
-    const table = createLoginTable(LOGINS, config)
-    const oauth = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
-    const renewals = owned(createRenewals({ store, vault, table, http: oauth, log }))
-    const credentials = createCredentials({
-      store,
-      vault,
-      config,
-      deployments: DEPLOYMENTS,
-      table,
-    })
-    const choice = createChoice({ store, vault, config, renewals })
-    const logins = owned(
-      createLogins({
-        store,
-        vault,
-        table,
-        http: oauth,
-        credentials,
-        log,
-        ownUrl: () => ownUrl(config.host, http.server.address()),
-      }),
-    )
-    const policy = createToolboxPolicy(config.toolbox)
-    const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
-    // Replicas of one database share the tools' places, whoever else uses the same Redis.
-    const gate = createGate({
-      places: bus.places(await store.settings.init('deployment', randomUUID())),
-      metrics,
-      queueMs: config.toolWaitSeconds * 1000,
-      maxConcurrent: config.toolbox.maxConcurrent,
-    })
-    const executor = owned(
-      createExecutor({
-        store,
-        mcp,
-        builtins,
-        specFor,
-        place: (tool, connector, signal) =>
-          gate.enter(
-            `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
-            policy.limits(tool, connector).maxInstances,
-            signal,
-            tool.canonical_name,
-          ),
-        log,
-        isRepeatable: policy.isRepeatable,
-      }),
-    )
-    async function viewOf(session: Session, provider: string | null): Promise<View> {
-      const id = provider ?? session.provider
-      return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
-    }
-
-    const configured = await store.connectors.syncConfig(configConnectors(config.toolbox.mcps, vault))
-    const rules = createToolboxRules({
-      toolbox: config.toolbox,
-      connectors: configured,
-      policy,
-      mcp,
-      specFor,
-      builtins: BUILTINS.map(({ name }) => name),
-      log,
-    })
-    await rules.check()
-    const tools: EngineTools = owned(
-      createSessionTools({
-        store,
-        mcp,
-        specFor,
-        builtins,
-        policy,
-        viewOf,
-        providers: deployments.providers,
-        emit: (session, delta, turn) => engine.sayToolsChanged(session, delta, turn),
-        onMoved: rules.note,
-        takeEffect: (session, delta, apply) => engine.toolsChanged(session, delta, apply),
-        log,
-      }),
-    )
+    const base = await openBase(config, log, owned, given.database)
+    const { store, bus, vault, metrics } = base
+    const listensAt = () => ownUrl(config.host, http.server.address())
+    const models = modelParts(base)
+    const servers = await serverParts(base, listensAt)
+    const logins = loginParts(base, listensAt)
+    const tools = await toolParts({ ...base, ...models, ...servers, ...logins }, () => engine)
     const engine: Engine = createEngine({
+      ...tools,
       store,
       bus,
-      llm,
-      credentials: choice,
-      tools,
-      policy,
-      executor,
-      deploymentFor: deployments.deploymentFor,
-      optionsFor: deployments.optionsFor,
-      sealed: sealedArguments(vault),
+      llm: models.llm,
+      credentials: logins.choice,
+      deploymentFor: models.deployments.deploymentFor,
+      optionsFor: models.deployments.optionsFor,
+      sealed: sealArguments(vault),
       metrics,
       log,
-      settings: {
-        // A new one for each process: one that was restarted owns nothing.
-        replica: newId('replica'),
-        leaseSeconds: config.leaseSeconds,
-        concurrentTurns: config.limits.concurrentTurns,
-        waitingTurns: config.limits.waitingTurns,
-        overloadMs: config.limits.overloadMs,
-        turnsPerOwner: config.turnsPerOwner,
-        queueLimit: QUEUE_LIMIT,
-        flushMs: bus.kind === 'redis' ? REDIS_FLUSH_MS : 0,
-        approvalSeconds: config.approvalSeconds,
-      },
+      settings: engineSettings(config, bus),
     })
     owned(startRetention({ store, retentionMs: config.ledgerRetentionMs, log }))
-    const guard = createGuard({ allowPrivate: config.connectorsAllowPrivate })
-    const auth = owned(createAuth({ config, store, bus }))
-    const http = await buildHttp({
-      config,
-      version: VERSION,
-      log,
-      store,
-      bus,
-      auth,
-      sessions: createSessions({ store, bus, credentials, config, tools }),
-      turns: engine,
-      tools,
-      connectors: createConnectors({
-        store,
-        vault,
-        config,
-        assertUrl: guard.assertUrl,
-        mcp,
-        logins: connectorLogins,
-        specFor,
-        tools,
-      }),
-      credentials,
-      rotateEncryption: (by) => rotateEncryption(store, vault, by),
-      logins,
-      assertUrl: guard.assertUrl,
-      metrics,
-      isDraining: engine.isDraining,
-      ...(given.pingMs === undefined ? {} : { pingMs: given.pingMs }),
-    })
+    const http = await httpOf(base, given, { ...servers, ...logins, ...tools, turns: engine })
     closers.unshift(() => http.close())
     closers.unshift(() => engine.drain(config.drainSeconds * 1000))
     // A process whose port is taken must not take turns over only to drop them: some lost owners more, and they fail.
@@ -275,6 +114,197 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
     await closeAll(closers, log)
     throw failure
   }
+}
+
+/** Has a part closed with the app, before those that were there earlier. */
+type Owned = <T extends { close(): Promise<unknown> }>(part: T) => T
+
+/** What the other parts stand on. */
+type Base = Awaited<ReturnType<typeof openBase>>
+
+async function openBase(config: Config, log: Logger, owned: Owned, database?: Given['database']) {
+  const metrics = createMetrics()
+  const vault = openVault(config)
+  const { databaseUrl, dataDir, redisUrl, limits } = config
+  const options = {
+    databaseUrl,
+    dataDir,
+    poolSize: limits.databasePool,
+    codec: sealParts(vault, hasSecret),
+    log,
+  }
+  const store = owned(await openStore(options, database))
+  await verifyKeys(store.settings, vault)
+  const bus = owned(await openBus({ redisUrl, log, metrics }))
+  return { config, log, owned, metrics, vault, store, bus }
+}
+
+/** The way to the models. */
+function modelParts({ config, log, metrics, owned }: Base) {
+  const { limits, forwardProxy } = config
+  const deployments = createDeployments(DEPLOYMENTS, config)
+  const { baseUrl } = deployments
+  const llm = owned(createLlm({ baseUrl, limits, forwardProxy, version: VERSION, metrics, log }))
+  return { deployments, llm }
+}
+
+type ListensAt = () => string | null
+
+/** The way to MCP servers, and the logins there. */
+async function serverParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
+  const allowPrivate = config.connectorsAllowPrivate
+  const mcp = owned(
+    createMcp({
+      version: VERSION,
+      sandbox: await sandboxOf(config),
+      onLastWords: (server, words) => void logLastWords(log, server, words),
+    }),
+  )
+  const connectorLogins = owned(
+    createConnectorLogins({
+      store,
+      vault,
+      oauth: owned(createMcpOAuth()),
+      allowPrivate,
+      publicUrl: () => config.publicUrl ?? listensAt(),
+    }),
+  )
+  const specFor = (connector: Connector) =>
+    connectorSpec(connector, vault, allowPrivate, connectorLogins.authFor)
+  return { mcp, connectorLogins, specFor }
+}
+
+/** Credentials of providers: as callers make them, for turns, and the logins that become some. */
+function loginParts({ config, log, owned, store, vault }: Base, listensAt: ListensAt) {
+  const table = createLoginTable(LOGINS, config)
+  const http = owned(createOAuthHttp({ version: VERSION, forwardProxy: config.forwardProxy }))
+  const renewals = owned(createRenewals({ store, vault, table, http, log }))
+  const credentials = createCredentials({ store, vault, config, deployments: DEPLOYMENTS, table })
+  const choice = createChoice({ store, vault, config, renewals })
+  const logins = owned(createLogins({ store, vault, table, http, credentials, log, ownUrl: listensAt }))
+  return { credentials, choice, logins }
+}
+
+type ToolBase = Base &
+  ReturnType<typeof modelParts> &
+  Awaited<ReturnType<typeof serverParts>> &
+  ReturnType<typeof loginParts>
+
+/** What sessions may call, and running one call. Reaches the configured servers. */
+async function toolParts(base: ToolBase, engine: () => Engine) {
+  const { config, log, owned, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
+  const { toolbox } = config
+  const policy = createToolboxPolicy(toolbox)
+  const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
+  const gate = createGate({
+    // Replicas of one database share the tools' places, whoever else uses the same Redis.
+    places: bus.places(await store.settings.init('deployment', randomUUID())),
+    metrics,
+    queueMs: config.toolWaitSeconds * 1000,
+    maxConcurrent: toolbox.maxConcurrent,
+  })
+  const executor = owned(
+    createExecutor({
+      store,
+      mcp,
+      builtins,
+      specFor,
+      place: (tool, connector, signal) =>
+        gate.enter(
+          `${connector?.id ?? 'builtin'}/${tool.mcp_tool_name ?? tool.canonical_name}`,
+          policy.limits(tool, connector).maxInstances,
+          signal,
+          tool.canonical_name,
+        ),
+      log,
+      isRepeatable: policy.isRepeatable,
+    }),
+  )
+  const rules = createToolboxRules({
+    toolbox,
+    connectors: await store.connectors.syncConfig(configConnectors(toolbox.mcps, vault)),
+    policy,
+    mcp,
+    specFor,
+    builtins: BUILTINS.map(({ name }) => name),
+    log,
+  })
+  await rules.check()
+  const tools: EngineTools = owned(
+    createSessionTools({
+      store,
+      mcp,
+      specFor,
+      builtins,
+      policy,
+      async viewOf(session, provider) {
+        const id = provider ?? session.provider
+        return deployments.viewFor(id, await choice.resolve(session, id).catch(() => null))
+      },
+      providers: deployments.providers,
+      emit: (session, delta, turn) => engine().sayToolsChanged(session, delta, turn),
+      onMoved: rules.note,
+      takeEffect: (session, delta, apply) => engine().toolsChanged(session, delta, apply),
+      log,
+    }),
+  )
+  return { policy, executor, tools }
+}
+
+const engineSettings = (config: Config, { kind }: Base['bus']) => ({
+  // A new one for each process: one that was restarted owns nothing.
+  replica: newId('replica'),
+  leaseSeconds: config.leaseSeconds,
+  concurrentTurns: config.limits.concurrentTurns,
+  waitingTurns: config.limits.waitingTurns,
+  overloadMs: config.limits.overloadMs,
+  turnsPerOwner: config.turnsPerOwner,
+  queueLimit: QUEUE_LIMIT,
+  flushMs: kind === 'redis' ? REDIS_FLUSH_MS : 0,
+  approvalSeconds: config.approvalSeconds,
+})
+
+type HttpParts = Pick<ToolBase, 'mcp' | 'specFor' | 'connectorLogins' | 'credentials' | 'logins'> & {
+  tools: EngineTools
+  turns: Engine
+}
+
+/** What callers reach. */
+function httpOf(
+  { config, log, owned, metrics, vault, store, bus }: Base,
+  { pingMs }: Given,
+  parts: HttpParts,
+) {
+  const { mcp, specFor, connectorLogins, credentials, logins, tools, turns } = parts
+  const { assertUrl } = createGuard({ allowPrivate: config.connectorsAllowPrivate })
+  return buildHttp({
+    config,
+    version: VERSION,
+    log,
+    store,
+    bus,
+    auth: owned(createAuth({ config, store, bus })),
+    sessions: createSessions({ store, bus, credentials, config, tools }),
+    turns,
+    tools,
+    connectors: createConnectors({
+      store,
+      vault,
+      config,
+      assertUrl,
+      mcp,
+      logins: connectorLogins,
+      specFor,
+      tools,
+    }),
+    credentials,
+    rotateEncryption: (by) => rotateEncryption(store, vault, by),
+    logins,
+    assertUrl,
+    metrics,
+    isDraining: turns.isDraining,
+    ...(pingMs === undefined ? {} : { pingMs }),
+  })
 }
 
 /** One after the other: turns first, then readers, then what both stand on. A part that fails stops no other. */
@@ -302,14 +332,3 @@ async function logLastWords(log: Logger, server: string, words: string): Promise
   const said = await redactText(words).catch(() => null)
   log.warn({ server, words: said }, 'what a server process said last')
 }
-
-const sealedArguments = (vault: Vault) => ({
-  seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
-  open(sealed: Uint8Array, execution: string): Record<string, unknown> {
-    try {
-      return JSON.parse(vault.open(sealed, execution))
-    } catch (cause) {
-      throw new Unreadable(cause)
-    }
-  },
-})

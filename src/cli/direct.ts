@@ -11,7 +11,7 @@ import { createLoginTable } from '../credentials/login-table.ts'
 import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { rotateEncryption } from '../credentials/rotation.ts'
-import { createVault, loadKeyFile, type Vault, verifyKeys } from '../credentials/vault.ts'
+import { openVault, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
 import { connectBudgetMs, McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
@@ -23,12 +23,9 @@ const QUIET = pino({ level: 'silent' })
 
 /** Throws FolderInUse while a gateway has the embedded store, BatonError where it does not open. */
 export async function openDirect(config: Config, owner: string | null): Promise<Access> {
-  const vault = createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
-  const store = await openStore({
-    databaseUrl: config.databaseUrl,
-    dataDir: config.dataDir,
-    poolSize: 2,
-  })
+  const vault = openVault(config)
+  const { databaseUrl, dataDir } = config
+  const store = await openStore({ databaseUrl, dataDir, poolSize: 2 })
   try {
     await verifyKeys(store.settings, vault)
   } catch (failure) {
@@ -40,7 +37,7 @@ export async function openDirect(config: Config, owner: string | null): Promise<
   const caller = { owner: owner ?? (config.auth === 'off' ? 'local' : 'admin'), admin: true }
   const scope = owner === null ? EVERYONE : { owner, admin: false }
   return {
-    place: config.databaseUrl === null ? `the store in ${config.dataDir}` : 'the PostgreSQL server',
+    place: databaseUrl === null ? `the store in ${dataDir}` : 'the PostgreSQL server',
     createKey: (input) => createKey(store, 'cli', input),
     keys: (page) => store.keys.list(scope, page),
     revokeKey: (id) => revokeKey(store, 'cli', scope, id),

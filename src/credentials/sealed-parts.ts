@@ -3,6 +3,7 @@
  * turns replay. At rest a part in which a secret is found is sealed whole; the others stay readable.
  */
 import type { Part } from '../chat/message.ts'
+import { Unreadable } from '../store/store.ts'
 import type { Vault } from './vault.ts'
 
 interface SealedPart {
@@ -33,3 +34,15 @@ export function sealParts(vault: Pick<Vault, 'seal' | 'open'>, hasSecret: (text:
       }),
   }
 }
+
+/** An operator's edit of a call's arguments, bound to the execution. `open` throws Unreadable where its key is gone. */
+export const sealArguments = (vault: Pick<Vault, 'seal' | 'open'>) => ({
+  seal: (args: Record<string, unknown>, execution: string) => vault.seal(JSON.stringify(args), execution),
+  open(sealed: Uint8Array, execution: string): Record<string, unknown> {
+    try {
+      return JSON.parse(vault.open(sealed, execution))
+    } catch (cause) {
+      throw new Unreadable(cause)
+    }
+  },
+})

@@ -6,6 +6,7 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import type { Config } from '../config/config.ts'
 import { makeDataDir } from '../config/data-dir.ts'
 import { KEY_ID } from '../config/readers.ts'
 import { BatonError } from '../errors.ts'
@@ -111,7 +112,11 @@ function readHeader(sealed: Uint8Array): { id: string; header: Buffer; rest: Buf
 
 const fault = (message: string) => new BatonError('internal', message)
 
-// ---------------------------------------------------------------- the key file
+// ---------------------------------------------------------------- where its keys are
+
+/** The vault of an installation. Throws as `createVault` and `loadKeyFile`. */
+export const openVault = (config: Pick<Config, 'encryptionKeys' | 'dataDir'>): Vault =>
+  createVault(config.encryptionKeys ?? loadKeyFile(config.dataDir))
 
 const KEY_FILE = 'encryption.key'
 
