@@ -164,7 +164,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (connector === 'name_taken') throw taken(input.name)
     if (connector === 'name_beside') throw beside(input.name)
     deps.mcp.release(connectorKey(before))
-    tools.connectorChanged(connector, await store.connectors.sessionsOf(id, FOLLOWERS))
+    tools.connectorChanged(connector)
     return view(caller, connector)
   }
 
@@ -195,11 +195,6 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       if (isUnavailable(error)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }
     }
-  }
-
-  async function loggedIn(query: Readonly<Record<string, string>>): Promise<void> {
-    const connector = await deps.logins.finish(query)
-    tools.connectorChanged(connector, await store.connectors.sessionsOf(connector.id, FOLLOWERS))
   }
 
   /** Without secrets, and with what is known of the connection; none is made for it. */
@@ -257,7 +252,8 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     boundTo,
     delete: remove,
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
-    loginPage: (query) => pageOf(loggedIn(query)),
+    loginPage: (query) =>
+      pageOf(deps.logins.finish(query).then((changed) => tools.connectorChanged(changed))),
     get: async (scope, id) => view(scope, await row(scope, id)),
     async list(scope, page) {
       const { data, next_cursor } = await store.connectors.list(scope, page)

@@ -133,6 +133,6 @@ export interface SessionTools {
     tool: string,
     hash?: string,
   ): Promise<{ tool: string; hash: string }>
-  /** A connector was changed or deleted: the sessions that bind it (known before a deletion) follow soon. */
-  connectorChanged(connector: Connector, sessions: string[]): void
+  /** The sessions that bind it follow soon; `sessions`: those that bound one that was deleted. */
+  connectorChanged(connector: Connector, sessions?: string[]): void
 }

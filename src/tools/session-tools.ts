@@ -304,7 +304,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     },
     connectorChanged(connector, sessions) {
       discovery.forget(connector.id)
-      void upkeep.follow(sessions)
+      void (sessions ? upkeep.follow(sessions) : followers(connector))
     },
     async close() {
       discovery.close()

@@ -80,7 +80,7 @@ t.test('connectors: made, shown without secrets, changed, tested, deleted', asyn
     header_names: ['x-tenant'],
     auth: { type: 'bearer' },
   })
-  t.match(g.tools.calls.at(-1), { verb: 'changed', args: ['files', NONE] })
+  t.match(g.tools.calls.at(-1), { verb: 'changed', args: ['files', undefined] })
   t.match(await call('PATCH', url, { transport: 'sse' }), {
     status: 400,
     body: { error: { param: 'transport' } },
