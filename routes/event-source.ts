@@ -3,7 +3,8 @@
  * for those that are no longer kept.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { endedAt, parseCursor } from '../src/bus/cursor.ts'
+import { endedAt, positionOf, readEnd } from '../src/bus/cursor.ts'
+import { BatonError } from '../src/errors.ts'
 import type { StreamSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
@@ -17,9 +18,34 @@ const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null &&
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>
 
+/** Where a reader goes on. */
+interface Place {
+  /** A cursor, or one of the two words; null: nothing was sent */
+  after: string | null
+  /** The turn that had ended there */
+  ended?: string | undefined
+}
+
+/**
+ * The header comes before the query; an empty one is what a client sends that has seen nothing. Throws invalid_cursor,
+ * named as it was sent.
+ */
+export function resumeAt(session: string, header: string | undefined, query: string | undefined): Place {
+  const given = header || query
+  if (given === undefined) return { after: null }
+  const place = readEnd(given)
+  try {
+    positionOf(session, place.after)
+  } catch (thrown) {
+    if (!header || !(thrown instanceof BatonError)) throw thrown
+    throw new BatonError(thrown.code, thrown.message, { param: 'Last-Event-ID' })
+  }
+  return place
+}
+
 /**
  * A turn's events from a cursor, or from its first one (null). `begun`: it may have had events before this
- * request. Throws invalid_cursor when it is read.
+ * request.
  */
 export function turnEvents(
   { store, bus }: Deps,
@@ -54,7 +80,7 @@ export function turnEvents(
   }
 }
 
-/** All events of a session from a cursor, or from now on (null). Throws as `turnEvents`. */
+/** All events of a session from a cursor, or from now on (null). */
 export function sessionEvents(
   { store, bus }: Deps,
   scope: Scope,
@@ -90,20 +116,16 @@ const gapData = (session: string, turn: Turn | null, messages: unknown[]): strin
 /** How long the events of a commit may take into the log. */
 const SOON_MS = 250
 
-/** Nothing of the turn follows this cursor; `ended`: which turn's end it is. Throws invalid_cursor. */
+/** Nothing of the turn follows this place. */
 export async function isOver(
   { bus }: Pick<Deps, 'bus'>,
   turn: Turn,
-  after: string | null,
-  ended: string | undefined,
+  { after, ended }: Place,
 ): Promise<boolean> {
   if (after === null || after === 'start' || after === 'now') return false
   const hasEnded = turn.ended_at !== null
-  if (hasEnded && ended === turn.id) {
-    // The cursor itself says it: the log need not be there.
-    parseCursor(after, turn.session_id)
-    return true
-  }
+  // The place itself says it: the log need not be there.
+  if (hasEnded && ended === turn.id) return true
   const isPast = (hasEnded: boolean) => bus.pastEnd(turn.session_id, turn.id, after, hasEnded)
   if (!hasEnded || !isYoung(turn)) return isPast(hasEnded)
   // Of one that ended as soon as it began the log may know nothing yet.

@@ -1,10 +1,8 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
-import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import { readEnd } from '../src/bus/cursor.ts'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
-import { hasBegun, isOver, sessionEvents, turnEvents } from './event-source.ts'
+import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { IdParam } from './schemas.ts'
 import { EventStream } from './turn-event.ts'
 
@@ -21,28 +19,6 @@ const Resume = Type.Object(
 const ResumeHeaders = Type.Object({
   'last-event-id': Type.Optional(Type.String({ description: 'The last `id` received' })),
 })
-
-/** Where to go on, and which turn had ended there. An empty header is what a client sends that has seen nothing. */
-function resumeAt(
-  header: string | undefined,
-  query: string | undefined,
-): Partial<ReturnType<typeof readEnd>> {
-  const given = header || query
-  return given === undefined ? {} : readEnd(given)
-}
-
-/** A cursor that is refused is named as it was sent. */
-async function namingHeader(
-  header: string | undefined,
-  open: () => Promise<FastifyReply>,
-): Promise<FastifyReply> {
-  try {
-    return await open()
-  } catch (thrown) {
-    if (!header || !(thrown instanceof BatonError) || thrown.code !== 'invalid_cursor') throw thrown
-    throw new BatonError(thrown.code, thrown.message, { param: 'Last-Event-ID' })
-  }
-}
 
 const tags = ['events']
 
@@ -64,12 +40,9 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     async (request, reply) => {
       const turn = await store.turns.get(request.caller, request.params.id)
       if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
-      const header = request.headers['last-event-id']
-      const { after = null, ended } = resumeAt(header, request.query.after)
-      return namingHeader(header, async () => {
-        if (await isOver(deps, turn, after, ended)) return reply.code(204).send()
-        return streams.send(reply, turnEvents(deps, request.caller, turn, after, hasBegun(turn)))
-      })
+      const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
+      if (await isOver(deps, turn, place)) return reply.code(204).send()
+      return streams.send(reply, turnEvents(deps, request.caller, turn, place.after, hasBegun(turn)))
     },
   )
   app.get(
@@ -87,11 +60,8 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const header = request.headers['last-event-id']
-      const { after = null } = resumeAt(header, request.query.after)
-      return namingHeader(header, async () =>
-        streams.send(reply, sessionEvents(deps, request.caller, session.id, after)),
-      )
+      const { after } = resumeAt(session.id, request.headers['last-event-id'], request.query.after)
+      return streams.send(reply, sessionEvents(deps, request.caller, session.id, after))
     },
   )
 }

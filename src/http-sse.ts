@@ -15,7 +15,7 @@ import type { Turn } from './store/store.ts'
 import type { Metrics } from './telemetry.ts'
 
 export interface StreamSource {
-  /** Ends when the signal fires. Throws invalid_cursor at once, before anything is sent */
+  /** Ends when the signal fires */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
   /** What stands in for events that are no longer kept; `turn`: the one that it shows; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; turn: Beginning | null; last: boolean }>
@@ -76,7 +76,6 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
     },
     send(reply, source) {
       const stop = new AbortController()
-      // Throws what is refused at once, as any other answer would be.
       const items = source.read(stop.signal)
       const paced = openPaced(reply, pingMs, async () => {
         const refusal = await authenticate(reply.request.headers).catch((thrown: unknown) => thrown)

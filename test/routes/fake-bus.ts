@@ -1,6 +1,10 @@
 import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
+import { formatCursor, numbersOf, parseCursor, sessionTag } from '../../src/bus/cursor.ts'
 import { createMemoryPlaces } from '../../src/bus/places.ts'
-import { BatonError } from '../../src/errors.ts'
+
+/** Of a session's nth event, from 1 on. */
+export const cursorAt = (session: string, n: number): string =>
+  formatCursor(sessionTag(session), { generation: '000000', id: `0-${n}` })
 
 /** A bus whose logs a test fills; readers see what is there and what comes. */
 export function fakeBus() {
@@ -14,11 +18,7 @@ export function fakeBus() {
     logs.set(session, log)
     return log
   }
-  const place = (session: string, cursor: string): number => {
-    const match = /^(\w+):(\d+)$/.exec(cursor)
-    if (match?.[1] === session) return Number(match[2])
-    throw new BatonError('invalid_cursor', 'The cursor is malformed.', { param: 'after' })
-  }
+  const place = (session: string, cursor: string): number => numbersOf(parseCursor(cursor, session).id)[1]
   async function* follow(session: string, options: ReadOptions, from: number): AsyncGenerator<ReadItem> {
     let next = from
     while (!options.signal.aborted) {
@@ -45,8 +45,9 @@ export function fakeBus() {
     async append(session, events: BusEvent[]) {
       const log = logOf(session)
       const cursors = events.map(({ type, turn_id, data }) => {
-        log.push({ cursor: `${session}:${log.length + 1}`, type, turn_id, data })
-        return `${session}:${log.length}`
+        const cursor = cursorAt(session, log.length + 1)
+        log.push({ cursor, type, turn_id, data })
+        return cursor
       })
       for (const once of [...waiting]) once()
       return cursors

@@ -6,6 +6,7 @@ import { createVault } from '../../src/credentials/vault.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { COMPLETED, message, openRequest } from '../contracts/store-rows.ts'
+import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'
 import { user } from './gateway-on-store.ts'
 import { scripted } from './served-streams.ts'
@@ -73,7 +74,7 @@ t.test('a turn whose key is lost is shown, by itself, in the list and in a gap',
   t.match(await call('GET', `/v1/sessions/${session.id}/turns`), { status: 200, body: { data: [shown] } })
 
   scripted(async function* () {
-    yield { gap: true, cursor: `${session.id}:1` }
+    yield { gap: true, cursor: cursorAt(session.id, 1) }
   })({ bus })
   for (const of of ['turns', 'sessions'] as const) {
     const { text } = await call('GET', `/v1/${of}/${of === 'turns' ? turn.id : session.id}/events`)

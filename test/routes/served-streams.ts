@@ -8,6 +8,7 @@ import { NO_USAGE } from '../../src/chat/message.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
+import { cursorAt } from './fake-bus.ts'
 import { gateway } from './gateway.ts'
 
 const SESSION = 'ses_1'
@@ -115,7 +116,7 @@ export const scripted =
     s.bus.bus.read = (_: string, options: ReadOptions) => script(options)
   }
 export const event = (type: string, n: number, fields: object = {}) => ({
-  cursor: `ses_1:${n}`,
+  cursor: cursorAt('ses_1', n),
   type,
   turn_id: 'turn_1',
   data: JSON.stringify({ type, ...fields }),

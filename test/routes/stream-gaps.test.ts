@@ -1,18 +1,19 @@
 /** What event streams tell where the log no longer holds it: a snapshot, and how they go on. */
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
+import { cursorAt } from './fake-bus.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn } from './served-streams.ts'
 
 t.test('a place that is no longer kept is answered with a snapshot, then live events', async (t) => {
   const s = await serve(t, turnRow())
   scripted(async function* () {
-    yield { gap: true, cursor: 'ses_1:50' }
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
     yield { events: [event('content.delta', 51), event('turn.completed', 52)] }
   })(s)
-  const text = await all(await s.open('/v1/turns/turn_1/events?after=ses_1:3'))
+  const text = await all(await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 3)}`))
   t.same(typesIn(text), ['gap', 'content.delta', 'turn.completed'])
   const [, id, data = '{}'] = /id: (.*)\nevent: gap\ndata: (.*)\n/.exec(text) ?? []
-  t.equal(id, 'ses_1:50')
+  t.equal(id, cursorAt('ses_1', 50))
   t.match(JSON.parse(data), {
     type: 'gap',
     session_id: 'ses_1',
@@ -29,7 +30,7 @@ t.test('how a turn began is told once, also where the log was lost under the rea
   scripted(async function* () {
     yield { events: [...begin(1), event('content.delta', 3)] }
     yield { events: [...begin(4), event('step.discarded', 6)] }
-    yield { gap: true, cursor: 'ses_1:50' }
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
     yield { events: [...begin(51), event('turn.completed', 53)] }
   })(s)
   const types = typesIn(await all(await s.open('/v1/turns/turn_1/events')))
@@ -40,10 +41,10 @@ t.test('how a turn began is told once, also where the log was lost under the rea
 t.test('a snapshot tells no more of how its turn began than it shows', async (t) => {
   const s = await serve(t, turnRow({ state: 'queued', started_at: null }))
   scripted(async function* () {
-    yield { gap: true, cursor: 'ses_1:50' }
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
     yield { events: [event('turn.created', 51), event('turn.started', 52), event('turn.completed', 53)] }
   })(s)
-  const types = typesIn(await all(await s.open('/v1/turns/turn_1/events?after=ses_1:3')))
+  const types = typesIn(await all(await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 3)}`)))
   t.same(types, ['gap', 'turn.started', 'turn.completed'])
 })
 
@@ -53,7 +54,7 @@ t.test('a stream ends with a gap where its session was deleted since', async (t)
     scripted(async function* ({ signal }) {
       Object.assign(s.store.sessions, { get: async () => null })
       Object.assign(s.store.turns, { get: async () => null })
-      yield { gap: true, cursor: 'ses_1:50' }
+      yield { gap: true, cursor: cursorAt('ses_1', 50) }
       await aborted(signal)
     })(s)
     t.same(typesIn(await all(await s.open(path))), ['gap'], path)
@@ -65,7 +66,7 @@ t.test('a snapshot shows its turn as it is then, not as it was when its reader c
   const s = await serve(t, turn)
   scripted(async function* ({ signal }) {
     Object.assign(turn, { state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' })
-    yield { gap: true, cursor: 'ses_1:50' }
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
     await aborted(signal)
   })(s)
   const text = await all(await s.open(`/v1/turns/${turn.id}/events`))
@@ -76,7 +77,7 @@ t.test('a turn that ended in the queue, and whose log is gone, is told by a snap
   const fields = { state: 'cancelled', started_at: null, ended_at: '2030-01-01T00:00:09.000Z' } as const
   const s = await serve(t, turnRow(fields))
   scripted(async function* ({ begun }) {
-    if (begun) yield { gap: true, cursor: 'ses_1:50' }
+    if (begun) yield { gap: true, cursor: cursorAt('ses_1', 50) }
   })(s)
   const text = await all(await s.open('/v1/turns/turn_1/events'))
   t.match(text, /event: gap\ndata: .*"state":"cancelled"/)
@@ -87,9 +88,9 @@ t.test(
   async (t) => {
     const s = await serve(t, turnRow())
     scripted(async function* () {
-      yield { gap: true, cursor: 'ses_1:50' }
+      yield { gap: true, cursor: cursorAt('ses_1', 50) }
     })(s)
-    const text = await all(await s.open('/v1/sessions/ses_1/events?after=ses_1:3'))
+    const text = await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`))
     t.match(JSON.parse(/data: (.*)/.exec(text)?.[1] ?? '{}'), {
       snapshot: { turn: { id: 'turn_1' }, messages: [{ id: 'msg_1' }] },
     })
@@ -100,8 +101,11 @@ t.test(
       turnRow({ state: 'awaiting_input' }),
     )
     scripted(async function* () {
-      yield { gap: true, cursor: 'ses_1:50' }
+      yield { gap: true, cursor: cursorAt('ses_1', 50) }
     })(waits)
-    t.match(await all(await waits.open('/v1/sessions/ses_1/events?after=ses_1:3')), /"turn":{"id":"turn_1"/)
+    t.match(
+      await all(await waits.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`)),
+      /"turn":{"id":"turn_1"/,
+    )
   },
 )

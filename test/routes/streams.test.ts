@@ -1,12 +1,13 @@
 /** What event streams tell: of a turn, of a session, after a cursor. */
 import t from 'tap'
 import type { ReadOptions } from '../../src/bus/bus.ts'
-import { endedAt, formatCursor, sessionTag } from '../../src/bus/cursor.ts'
+import { endedAt } from '../../src/bus/cursor.ts'
 import { newId } from '../../src/chat/ids.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import type { Turn } from '../../src/store/store.ts'
 import { eventually } from '../waiting.ts'
+import { cursorAt } from './fake-bus.ts'
 import { aborted, all, event, scripted, serve, turnRow, typesIn, until } from './served-streams.ts'
 
 const step = { index: 0, attempt: 1, finish_reason: 'stop' } as Turn['steps'][number]
@@ -45,7 +46,10 @@ t.test("a turn's stream has its events alone, from the first, and ends with the 
   await say('turn.created', 'turn_next')
   const text = await reading
   t.same(typesIn(text), ['turn.created', 'content.delta', 'turn.completed'])
-  t.match(text, /id: ses_1:4\nevent: content\.delta\ndata: \{"type":"content\.delta","text":"Hällo"\}\n\n/)
+  t.match(
+    text,
+    `id: ${cursorAt('ses_1', 4)}\nevent: content.delta\ndata: {"type":"content.delta","text":"Hällo"}\n\n`,
+  )
 })
 
 t.test(
@@ -70,19 +74,21 @@ t.test(
 t.test('a stream goes on after a cursor, and a turn that is over needs none', async (t) => {
   const { open, say } = await serve(t, turnRow())
   for (const type of ['turn.created', 'turn.started', 'content.delta', 'turn.completed']) await say(type)
-  const resumed = await all(await open('/v1/turns/turn_1/events', { 'last-event-id': 'ses_1:2' }))
+  const resumed = await all(await open('/v1/turns/turn_1/events', { 'last-event-id': cursorAt('ses_1', 2) }))
   t.same(typesIn(resumed), ['content.delta', 'turn.completed'])
-  const both = await all(await open('/v1/turns/turn_1/events?after=start', { 'last-event-id': 'ses_1:3' }))
+  const both = await all(
+    await open('/v1/turns/turn_1/events?after=start', { 'last-event-id': cursorAt('ses_1', 3) }),
+  )
   t.same(typesIn(both), ['turn.completed'], 'the header comes before the query')
   t.equal(typesIn(await all(await open('/v1/turns/turn_1/events?after=start'))).length, 4)
   t.equal(typesIn(await all(await open('/v1/turns/turn_1/events', { 'last-event-id': '' }))).length, 4)
-  for (const cursor of ['ses_1:4', 'ses_1:9']) {
+  for (const cursor of [cursorAt('ses_1', 4), cursorAt('ses_1', 9)]) {
     const over = await open(`/v1/turns/turn_1/events?after=${cursor}`)
     t.equal(over.statusCode, 204, cursor)
     t.equal(await all(over), '')
   }
   for (const path of ['/v1/turns/turn_1/events', '/v1/sessions/ses_1/events']) {
-    for (const cursor of ['nonsense', 'ses_2:1', '']) {
+    for (const cursor of ['nonsense', cursorAt('ses_2', 1), '']) {
       const refused = await open(`${path}?after=${cursor}`)
       t.equal(refused.statusCode, 400)
       t.match(
@@ -151,7 +157,7 @@ t.test('a gap in which the turn has ended is the last frame, and its id says so'
   const turn = newId('turn')
   const s = await serve(t, turnRow({ id: turn, state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
   scripted(async function* ({ signal }) {
-    yield { gap: true, cursor: cursorIn('ses_1') }
+    yield { gap: true, cursor: cursorAt('ses_1', 1) }
     await aborted(signal)
   })(s)
   const text = await all(await s.open(`/v1/turns/${turn}/events`))
@@ -173,13 +179,17 @@ t.test('whoever has the end of a turn is told so though the bus is away', async 
     answer.resume()
     return answer.statusCode
   }
-  t.equal(await resume(endedAt(cursorIn('ses_1'), turn.id)), 204)
-  t.equal(await resume(endedAt(cursorIn('ses_2'), turn.id)), 400, 'but not for a cursor of another session')
+  t.equal(await resume(endedAt(cursorAt('ses_1', 1), turn.id)), 204)
+  t.equal(
+    await resume(endedAt(cursorAt('ses_2', 1), turn.id)),
+    400,
+    'but not for a cursor of another session',
+  )
   t.equal(await resume(endedAt('nonsense', turn.id)), 400)
-  t.equal(await resume(cursorIn('ses_1')), 503, 'a cursor that says nothing of it has to be looked up')
+  t.equal(await resume(cursorAt('ses_1', 1)), 503, 'a cursor that says nothing of it has to be looked up')
   Object.assign(turn, { state: 'running', ended_at: null })
   t.equal(
-    await resume(endedAt(cursorIn('ses_1'), turn.id)),
+    await resume(endedAt(cursorAt('ses_1', 1), turn.id)),
     503,
     'as has one that the store knows better than',
   )
@@ -200,7 +210,7 @@ t.test('a turn that ended as soon as it began is not past a place that the log k
   scripted(async function* () {
     yield { events: [event('turn.created', 51), event('turn.completed', 52)] }
   })(s)
-  const text = await all(await s.open('/v1/turns/turn_1/events?after=ses_1:50'))
+  const text = await all(await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 50)}`))
   t.same(typesIn(text), ['turn.created', 'turn.completed'])
 })
 
@@ -209,7 +219,7 @@ t.test('a turn whose end the log has forgotten is past every place that it knows
   for (const steps of [[], [step]]) {
     const s = await serve(t, turnRow({ state: 'failed', started_at: at, ended_at: at, steps }))
     s.bus.bus.pastEnd = async (_session, _turn, _cursor, hasEnded) => hasEnded
-    const over = await s.open('/v1/turns/turn_1/events?after=ses_1:50')
+    const over = await s.open(`/v1/turns/turn_1/events?after=${cursorAt('ses_1', 50)}`)
     t.equal(over.statusCode, 204)
     over.resume()
   }
@@ -232,8 +242,10 @@ t.test("the place of one turn's end is a place in the session's next turn", asyn
   scripted(async function* ({ after }) {
     yield { events: [{ ...event('turn.completed', 51), data: JSON.stringify({ after }) }] }
   })(s)
-  const text = await all(await s.open(`/v1/turns/turn_2/events?after=ses_1:50.${newId('turn')}`))
-  t.match(text, /data: {"after":"ses_1:50"}/)
+  const text = await all(
+    await s.open(`/v1/turns/turn_2/events?after=${endedAt(cursorAt('ses_1', 50), newId('turn'))}`),
+  )
+  t.match(text, `data: {"after":"${cursorAt('ses_1', 50)}"}`)
 })
 
 t.test('pings keep a silent stream alive', async (t) => {
@@ -274,7 +286,10 @@ t.test('a reader too slow for its buffer is told so and closed', async (t) => {
     yield { lagged: true }
     yield { events: [event('content.delta', 2)] }
   })(s)
-  t.match(await all(await s.open('/v1/turns/turn_1/events')), /id: ses_1:1\n.*\n.*\n\n: lagged\n\n$/)
+  t.match(
+    await all(await s.open('/v1/turns/turn_1/events')),
+    new RegExp(`id: ${cursorAt('ses_1', 1)}\n.*\n.*\n\n: lagged\n\n$`),
+  )
 })
 
 t.test('a bus that fails in the middle ends the stream and nothing else', async (t) => {
@@ -304,5 +319,3 @@ t.test('events that are there together travel in one write', async (t) => {
   t.equal(typesIn(text).length, 201)
   t.ok(chunks < 20, `${chunks} chunks`)
 })
-
-const cursorIn = (session: string) => formatCursor(sessionTag(session), { generation: '00000a', id: '1-1' })
