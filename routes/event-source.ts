@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { endedAt, positionOf, readEnd } from '../src/bus/cursor.ts'
-import { BatonError } from '../src/errors.ts'
+import { refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http-sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
@@ -37,8 +37,8 @@ export function resumeAt(session: string, header: string | undefined, query: str
   try {
     positionOf(session, place.after)
   } catch (thrown) {
-    if (!header || !(thrown instanceof BatonError)) throw thrown
-    throw new BatonError(thrown.code, thrown.message, { param: 'Last-Event-ID' })
+    if (!header) throw thrown
+    refuseAt('Last-Event-ID')(thrown)
   }
   return place
 }

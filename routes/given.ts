@@ -11,7 +11,7 @@ import {
   type Part,
   type Role,
 } from '../src/chat/message.ts'
-import { BatonError, invalid } from '../src/errors.ts'
+import { invalid, refuseAt } from '../src/errors.ts'
 import type { RouteDeps } from './app.ts'
 import type { GivenEdit, GivenMessage, GivenParts, Input } from './schemas.ts'
 
@@ -115,9 +115,6 @@ async function givenMedia(check: Check, part: MediaPart, path: string): Promise<
   if (!parsed || !/^https?:$/.test(parsed.protocol)) {
     throw invalid(`${path}.url`, `${path}.url must be an http or https URL; give the ${type} itself as data.`)
   }
-  await check.assertUrl(parsed.href).catch((error: unknown) => {
-    if (!(error instanceof BatonError)) throw error
-    throw new BatonError(error.code, error.message, { param: `${path}.url` })
-  })
+  await check.assertUrl(parsed.href).catch(refuseAt(`${path}.url`))
   return { ...part, url: parsed.href }
 }

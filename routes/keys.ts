@@ -51,7 +51,7 @@ const Rotated = Type.Object(
 const tags = ['keys']
 const config = { admin: true }
 
-export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void {
+export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps): void {
   app.post(
     '/keys',
     { config, schema: { tags, summary: 'Create a key', body: NewKey, response: { 201: MadeKey } } },
@@ -69,7 +69,7 @@ export function keyRoutes(app: App, { auth, rotateEncryption }: RouteDeps): void
       config,
       schema: { tags, summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } },
     },
-    (request) => auth.list(request.caller, pageOf(request.query)),
+    (request) => store.keys.list(request.caller, pageOf(request.query)),
   )
   app.post(
     '/keys/rotate-encryption',

@@ -11,7 +11,7 @@ import { sha256 } from './chat/json.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import type { Caller } from './ports.ts'
-import type { ApiKey, FoundKey, Page, PageRequest, Scope, Store } from './store/store.ts'
+import type { ApiKey, FoundKey, Scope, Store } from './store/store.ts'
 
 /** A key to be made; without `expires_at` it holds until it is revoked. */
 export interface NewKey {
@@ -63,7 +63,6 @@ export interface Auth {
    */
   assertLocal(headers: IncomingHttpHeaders): void
   create(caller: Caller, input: NewKey): Promise<ApiKey & { key: string }>
-  list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
   /** Every replica forgets the key at once, and in a second at most. Throws key_not_found. */
   revoke(caller: Caller, id: string): Promise<void>
   /** Writes the last uses that are not stored yet. */
@@ -131,7 +130,6 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
       if (config.auth === 'off') assertLocal(headers, config.corsOrigins)
     },
     create: (caller, input) => createKey(store, caller.owner, input),
-    list: (scope, page) => store.keys.list(scope, page),
     async revoke(caller, id) {
       try {
         await revokeKey(store, caller.owner, caller, id)

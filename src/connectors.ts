@@ -18,7 +18,7 @@ import { loginPath } from './credentials/connector-renewals.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/login-page.ts'
 import type { Vault } from './credentials/vault.ts'
-import { BatonError, isUnavailable } from './errors.ts'
+import { BatonError, isUnavailable, refuseAt } from './errors.ts'
 import {
   connectBudgetMs,
   type Mcp,
@@ -90,7 +90,7 @@ export interface Connectors {
   accept(caller: Caller, id: string, tool: string, hash?: string): Promise<{ tool: string; hash: string }>
 }
 
-export interface ConnectorDeps {
+interface ConnectorDeps {
   store: Pick<Store, 'connectors' | 'audit'>
   vault: Pick<Vault, 'seal' | 'open'>
   config: Pick<Config, 'allowStdioConnectors' | 'toolbox'>
@@ -290,16 +290,6 @@ const shownTool = ({ name, title, description, inputSchema, annotations }: McpTo
   inputSchema,
   ...(annotations === undefined ? {} : { annotations }),
 })
-
-const refuseAt =
-  (param: string) =>
-  (error: unknown): never => {
-    if (!(error instanceof BatonError)) throw error
-    throw new BatonError(error.code, error.message, {
-      param,
-      ...(error.details ? { details: error.details } : {}),
-    })
-  }
 
 /** Of headers and variables the names, and whether there is a login. */
 function namesIn(

@@ -140,6 +140,15 @@ export class BatonError extends Error {
 export const invalid = (param: string, message: string): BatonError =>
   new BatonError('invalid_request', message, { param })
 
+/** Passes a refusal on as one of the field that the caller gave. */
+export const refuseAt =
+  (param: string) =>
+  (thrown: unknown): never => {
+    if (!(thrown instanceof BatonError)) throw thrown
+    const { code, message, details } = thrown
+    throw new BatonError(code, message, { param, ...(details ? { details } : {}) })
+  }
+
 /** Of an unknown session, and of another owner's. */
 export const noSession = (id: string): BatonError =>
   new BatonError('session_not_found', `No session ${id} exists.`)

@@ -177,7 +177,7 @@ export interface DeviceGrant {
   user_code: string
   intervalSeconds: number
 }
-export type DevicePoll =
+type DevicePoll =
   | { state: 'pending'; isTooFast: boolean }
   /** The vendor made the PKCE pair */
   | { state: 'granted'; code: string; verifier: string }

@@ -117,7 +117,7 @@ export const METRICS = {
   },
 } as const satisfies Record<string, Spec>
 
-export type MetricName = keyof typeof METRICS
+type MetricName = keyof typeof METRICS
 
 /** One finished model call; milliseconds. `firstEventMs` is null when none came. */
 export interface ModelCallRecord {

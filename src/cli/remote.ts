@@ -5,14 +5,14 @@ import { all, type Page, type PageRequest } from '../store/store.ts'
 import type { Access } from './access.ts'
 import { whyNot } from './command.ts'
 
-export interface RemoteOptions {
+interface RemoteOptions {
   url: string
   key: string | null
   owner: string | undefined
 }
 
 /** The gateway refused, or cannot be reached; the message says what to do. */
-export class RemoteError extends Error {
+class RemoteError extends Error {
   override name = 'RemoteError'
   readonly param: string | null
   readonly code: string | undefined

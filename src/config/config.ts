@@ -71,7 +71,7 @@ export interface Config {
 }
 
 /** Which calls wait for a person; `destructive`: those that are not known to be harmless. */
-export type ApprovalPolicy = 'never' | 'always' | 'destructive'
+type ApprovalPolicy = 'never' | 'always' | 'destructive'
 
 /** Durations are milliseconds here, ISO 8601 in the file. */
 export interface Toolbox {

@@ -8,7 +8,7 @@ export const CONNECTOR_NAME = {
 } as const
 
 /** A connector's fields as they were given, checked for their types at most. */
-export interface ConnectorShape {
+interface ConnectorShape {
   transport?: 'streamable_http' | 'sse' | 'stdio'
   url?: string
   headers?: Readonly<Record<string, unknown>>

@@ -31,7 +31,7 @@ export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'cl
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
 }
 
-export interface ConnectorLoginDeps extends ConnectorRenewalDeps {
+interface ConnectorLoginDeps extends ConnectorRenewalDeps {
   store: Pick<Store, 'connectors' | 'logins' | 'audit'>
   oauth: McpOAuth
   /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */

@@ -23,7 +23,7 @@ type Facts = Partial<Record<(typeof FACTS)[number], string>>
 const FACTS = ['account_id', 'project_id', 'path', 'quota_project', 'workspace_id'] as const
 
 /** A login whose tokens the caller has already. */
-export interface NewLogin {
+interface NewLogin {
   kind: 'oauth'
   /** Only a federated login may come without one */
   access_token?: string
@@ -37,7 +37,7 @@ export interface NewLogin {
   quota_project?: string
   workspace_id?: string
 }
-export type CreateCredential = { provider: string; name?: string | null; default?: boolean } & (
+type CreateCredential = { provider: string; name?: string | null; default?: boolean } & (
   | { kind: 'api_key'; api_key: string }
   | NewLogin
 )
@@ -51,7 +51,7 @@ export interface AddLogin {
   default: boolean
 }
 /** What is absent stays as it is. */
-export interface PatchCredential {
+interface PatchCredential {
   name?: string | null
   state?: 'active' | 'disabled'
   default?: boolean
@@ -72,7 +72,7 @@ export interface Credentials {
   delete(scope: Scope, id: string): Promise<void>
 }
 
-export interface CredentialDeps {
+interface CredentialDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal'>
   config: Pick<Config, 'envCredentials'>

@@ -10,7 +10,7 @@ import type { OAuthLogin, OAuthLogins } from '../store/store.ts'
 import type { LoginTable } from './login-table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 
-export interface Devices {
+interface Devices {
   /** Until it is granted, refused or expired. Does nothing for one that is watched already. */
   watch(login: OAuthLogin, grant: DeviceGrant): void
   close(): Promise<void>

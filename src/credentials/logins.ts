@@ -53,7 +53,7 @@ export interface Logins {
   close(): Promise<void>
 }
 
-export interface LoginsDeps {
+interface LoginsDeps {
   store: Pick<Store, 'credentials' | 'logins'>
   vault: Pick<Vault, 'seal' | 'open'>
   table: LoginTable

@@ -19,7 +19,7 @@ export interface OAuthHttp {
   close(): Promise<void>
 }
 
-export interface OAuthHttpDeps {
+interface OAuthHttpDeps {
   version: string
   forwardProxy?: ForwardProxy | null
   /** Absent: its own pool of connections */

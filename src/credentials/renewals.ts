@@ -5,6 +5,7 @@
  */
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import { BoundedMap } from '../bounded-map.ts'
 import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
@@ -16,7 +17,7 @@ import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoi
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
 
 /** A login as a turn uses it. */
-export interface OpenLogin {
+interface OpenLogin {
   /** The facts with what the login's setup finds; one call to the vendor if it was never set up. */
   complete(): Promise<CredentialFacts>
   /** Fresh. Throws credential_needs_reauth, or what kept it from being renewed. */
@@ -34,7 +35,7 @@ export interface Renewals {
   close(): Promise<void>
 }
 
-export interface RenewalsDeps {
+interface RenewalsDeps {
   store: Pick<Store, 'credentials'>
   vault: Pick<Vault, 'seal' | 'open'>
   table: LoginTable
@@ -52,6 +53,8 @@ export interface RenewalsDeps {
 const SPARE_MS = 10_000
 /** A token that was refused right after a forced renewal is not renewed again so soon: that is no cure. */
 const FORCED_MS = 300_000
+/** Without its note such a token is renewed once too often. */
+const MOST_FORCED = 1000
 /** A setup that failed is not tried again with every turn. */
 const SETUP_PAUSE_MS = 30_000
 const MOST_PER_ROUND = 200
@@ -65,7 +68,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
   const setups = new Map<string, Promise<Credential>>()
-  const forced = new Map<string, { version: number; at: number }>()
+  const forced = new BoundedMap<{ version: number; at: number }>(MOST_FORCED)
   const ending = new AbortController()
 
   const isSpent = (row: Credential, spareMs: number) =>
@@ -134,14 +137,9 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
     if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
-    if (isRefused) noteForced(saved)
+    if (isRefused) forced.put(saved.id, { version: saved.version, at: uptime() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved
-  }
-
-  function noteForced({ id, version }: Credential): void {
-    for (const [known, { at }] of forced) if (uptime() - at >= FORCED_MS) forced.delete(known)
-    forced.set(id, { version, at: uptime() })
   }
 
   async function save(row: Credential, { secret, expires_at }: Renewed): Promise<Credential> {

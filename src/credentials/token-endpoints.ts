@@ -28,7 +28,7 @@ export interface Renewed {
   /** The answer held other tokens, but no access token: what to say if the old one is spent */
   problem?: BatonError
 }
-export interface TokenEndpoints {
+interface TokenEndpoints {
   /** Throws LoginRefused, or a BatonError: then it may succeed later. */
   renew(login: LoginRow, id: string, secret: LoginSecret, call: OAuthCall): Promise<Renewed>
   /** Its last renewal failed a moment ago. */

@@ -13,7 +13,7 @@ import { BatonError } from '../errors.ts'
 import type { Store } from '../store/store.ts'
 
 /** A key by its name, which is stored with what it seals. */
-export interface VaultKey {
+interface VaultKey {
   /** 1 to 64 of A–Z a–z 0–9 . _ - */
   id: string
   /** 32 bytes */
