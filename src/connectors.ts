@@ -1,6 +1,6 @@
 /**
- * Connectors as callers make them: what may be done with them, and what is shown. Connecting is the
- * MCP door's work, a session's tools are src/tools/'s; both are told what changed here.
+ * What callers may do with connectors. Connecting is the MCP door's work, a session's tools are src/tools/'s; both are
+ * told what changed here.
  */
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
@@ -9,25 +9,22 @@ import {
   assertShape,
   type ConnectorInput,
   type ConnectorPatch,
-  opened,
   patched,
   rowOf,
 } from './connector-input.ts'
+import {
+  type BoundConnector,
+  type ConnectorView,
+  createConnectorViews,
+  withoutQuery,
+} from './connector-view.ts'
 import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
-import { loginPath } from './credentials/connector-renewals.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/login-page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
-import {
-  connectBudgetMs,
-  type Mcp,
-  McpError,
-  type McpServerSpec,
-  type McpState,
-  type McpTool,
-} from './mcp/contract.ts'
-import type { Caller, SessionTool, SessionTools } from './ports.ts'
+import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'
+import type { Caller, SessionTools } from './ports.ts'
 import type {
   AuditEntry,
   Connector,
@@ -39,24 +36,6 @@ import type {
   Store,
 } from './store/store.ts'
 import { FOLLOWERS } from './tools/session-tools.ts'
-
-/**
- * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are
- * not admins see neither the command line nor the URL's query of configured connectors; both may hold secrets.
- */
-export type ConnectorView = Omit<Connector, 'secret' | 'config_revision'> & {
-  header_names: string[] | null
-  env_names: string[] | null
-  /** Of this replica's connection; `auth_required`: its owner must log in, by a POST to `login_url` */
-  status: { state: McpState; error?: string; login_url?: string }
-}
-
-/** A server that a session binds: `unavailable` while its tools cannot be called, with the reason. */
-export interface BoundConnector extends Pick<Connector, 'id' | 'name' | 'origin' | 'transport'> {
-  alias: string | null
-  status: 'available' | 'unavailable'
-  reason?: string
-}
 
 /** What came of connecting and listing now; where it failed, `error` says why and the rest is empty. */
 export interface ConnectorTest {
@@ -102,10 +81,9 @@ interface ConnectorDeps {
   tools: Pick<SessionTools, 'accept' | 'connectorChanged' | 'list'>
 }
 
-const LOGIN = 'it waits for a login of its owner'
-
 export function createConnectors(deps: ConnectorDeps): Connectors {
   const { store, vault, tools } = deps
+  const { view, boundTo } = createConnectorViews(deps)
 
   async function row(scope: Scope, id: string): Promise<Connector> {
     const found = await store.connectors.get(scope, id)
@@ -197,54 +175,6 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     }
   }
 
-  /** Without secrets, and with what is known of the connection; none is made for it. */
-  function view({ admin }: Scope, connector: Connector): ConnectorView {
-    const { secret, config_revision, ...whole } = connector
-    const isHidden = connector.origin === 'config' && !admin
-    const shown = isHidden ? { ...whole, command: null, args: [], url: withoutQuery(whole.url) } : whole
-    const { has_token, ...names } = namesIn(vault, connector)
-    return { ...shown, ...names, status: statusOf(connector, has_token) }
-  }
-
-  function statusOf(connector: Connector, hasToken: boolean): ConnectorView['status'] {
-    const { state, error } = deps.mcp.status(connectorKey(connector))
-    const status = { state, ...(error === undefined ? {} : { error }) }
-    if (connector.auth.type !== 'oauth') return status
-    return { ...status, login_url: loginPath(connector.id), ...(hasToken ? {} : { state: 'auth_required' }) }
-  }
-
-  async function boundTo(session: Session, page: PageRequest): Promise<Page<BoundConnector>> {
-    const [{ data, next_cursor }, known] = await Promise.all([
-      store.connectors.listBound(session.id, page),
-      tools.list(session, null),
-    ])
-    const shown = data.map(async ({ connector, alias }): Promise<BoundConnector> => {
-      const { id, name, origin, transport } = connector
-      const own = known.tools.filter((tool) => tool.connector_id === id)
-      const reason = await whyAway(connector, own)
-      const common = { id, name, alias, origin, transport }
-      return reason === null
-        ? { ...common, status: 'available' }
-        : { ...common, status: 'unavailable', reason }
-    })
-    return { data: await Promise.all(shown), next_cursor }
-  }
-
-  /** Null: its tools can be called, as far as is known. */
-  async function whyAway(connector: Connector, own: readonly SessionTool[]): Promise<string | null> {
-    const { state, error } = statusOf(connector, namesIn(vault, connector).has_token)
-    // Of a server with a tool that can be called the registry knows more than this replica's connection.
-    const telling = own.filter(({ status }) => status === 'available' || status === 'unavailable')
-    if (telling.some(({ status }) => status === 'available')) return null
-    if (state === 'auth_required') return LOGIN
-    const why = telling[0]?.reason ?? error
-    if (why !== undefined) return why
-    if (state === 'ready' || state === 'quarantined') return null
-    // Not asked here since the start, or let go of since nobody used it: not away, once it was there.
-    const wasThere = state === 'idle' && (await store.connectors.loadList(connectorKey(connector))) !== null
-    return wasThere ? null : `${connector.name} is not ready yet`
-  }
-
   return {
     create,
     update,
@@ -280,9 +210,6 @@ const entryOf = ({ owner }: Caller, act: string, { id, name, transport, url }: N
   details: { name, transport, url: withoutQuery(url) },
 })
 
-/** Some servers take their key in the query. */
-const withoutQuery = (url: string | null): string | null => url?.replace(/[?#].*/s, '') ?? null
-
 const shownTool = ({ name, title, description, inputSchema, annotations }: McpTool) => ({
   name,
   ...(title === undefined ? {} : { title }),
@@ -290,18 +217,6 @@ const shownTool = ({ name, title, description, inputSchema, annotations }: McpTo
   inputSchema,
   ...(annotations === undefined ? {} : { annotations }),
 })
-
-/** Of headers and variables the names, and whether there is a login. */
-function namesIn(
-  vault: Pick<Vault, 'open'>,
-  row: Connector,
-): Pick<ConnectorView, 'header_names' | 'env_names'> & { has_token: boolean } {
-  const secret = opened(vault, row)
-  if (!secret) return { header_names: null, env_names: null, has_token: false }
-  const { headers, env, oauth } = secret
-  const has_token = oauth?.tokens !== undefined
-  return { header_names: Object.keys(headers), env_names: Object.keys(env), has_token }
-}
 
 const taken = (name: string) =>
   new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
