@@ -29,10 +29,10 @@ interface LoginBeginDeps {
   ownUrl(): string | null
 }
 
-/** `mode` null: the default of the deployment. */
 interface Begin {
   owner: string
   row: LoginRow
+  /** Null: the default of the deployment */
   mode: LoginMode | null
   wish: LoginWish
 }
@@ -117,7 +117,7 @@ export function createLoginBegin(deps: LoginBeginDeps): (begin: Begin) => Promis
 
   return async (begin) => {
     const { row, wish } = begin
-    // Throws where the operator has configured none.
+    // Throws where the operator has configured no client.
     row.vendor.client(row.settings)
     assertWish(row, wish)
     const mode = modeFor(row, begin.mode)
