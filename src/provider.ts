@@ -77,6 +77,8 @@ export interface ReportedModel {
 export interface CredentialFacts {
   id: string | null
   account_id?: string
+  /** OpenAI: the workspace is served from FedRAMP's side of the service. */
+  fedramp?: string
   project_id?: string
   quota_project?: string
   workspace_id?: string

@@ -2,10 +2,12 @@
  * Gemini's event stream as ModelEvents (wire/gemini.md 6). One parser for the public API and for Code
  * Assist, which wraps every event in `response`.
  */
-import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { Finish } from '../../src/chat/fold.ts'
 import { asJson, isRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
 import {
+  isBlank,
   type MediaKind,
   type MediaPart,
   parseArguments,
@@ -118,7 +120,7 @@ class Answer implements ModelParser {
     this.#growing ??= { kind, index: this.#nextIndex++, text: '' }
     if (delta !== '') {
       this.#growing.text += delta
-      this.#hasOutput ||= kind === 'text'
+      this.#hasOutput ||= kind === 'text' && !isBlank(delta)
       this.#events.push({ type: `${kind}.delta`, index: this.#growing.index, text: delta })
     }
     if (opaque !== undefined) this.#close(opaque)
@@ -185,18 +187,19 @@ class Answer implements ModelParser {
     this.#events.push({ type: 'usage', usage: toUsage(this.#usage) })
   }
 
-  #outcome(): { reason: StepFinish; invalid_call?: string; refusal?: string } {
+  #outcome(): Finish {
     if (!this.#finish) return { reason: 'refusal', refusal: this.#blocked ?? '' }
     const { reason, message } = this.#finish
     if (INVALID_CALL.has(reason)) return { reason: 'error', invalid_call: message ?? reason }
     const known = Object.hasOwn(FINISH, reason) ? FINISH[reason] : undefined
     if (this.#misfit && known !== 'refusal') return { reason: 'error', invalid_call: this.#misfit }
     if (known === 'refusal') return { reason: known, refusal: message ?? reason }
-    if (known === 'stop') return { reason: this.#calls.length > 0 ? 'tool_calls' : 'stop' }
-    if (known) return { reason: known }
+    if (known === 'length') return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
     if (this.#hasOutput) return { reason: 'stop' }
+    // Thoughts alone or nothing at all: the vendor's own client asks again (6.5).
+    if (known) return { reason: known, silent: true }
     throw failedWithout(reason, message)
   }
 }

@@ -13,7 +13,7 @@ import {
 } from './capabilities.ts'
 import { amendRequest, classifyFailure } from './classify.ts'
 import { createParser } from './parse.ts'
-import { accountHeader, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
+import { accountHeaders, declareTools, ORIGINATOR, renderChatgpt, renderPublic } from './render.ts'
 
 /**
  * The Responses API with a key, whichever vendor serves it: its provider id, and its name in errors. A vendor with
@@ -48,7 +48,7 @@ export const chatgpt: Deployment = {
   capabilities: chatgptCapabilities,
   render: renderChatgpt,
   // The account's header too: the list of models needs it as much as a response does.
-  authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeader(facts) }),
+  authorize: ({ access_token }, facts) => ({ ...bearer(access_token, 'OpenAI'), ...accountHeaders(facts) }),
   // The list is filtered by the protocol level that the client names; this is the one written against.
   models: { path: '/models?client_version=0.169.0', headers: ORIGINATOR, parse: parseChatgptModels },
 }

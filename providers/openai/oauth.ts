@@ -87,13 +87,18 @@ const AUTH_CLAIM = 'https://api.openai.com/auth'
 function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
   const claims = claimsOf(access_token)
   const identity = claimsOf(id_token)
-  const accounts = [identity, claims].map((held) => string(object(held[AUTH_CLAIM]).chatgpt_account_id))
+  const held = [identity, claims].map((token) => object(token[AUTH_CLAIM]))
+  const accounts = held.map(({ chatgpt_account_id }) => string(chatgpt_account_id))
   // An organisation is no workspace, and some valid tokens name neither.
   const account_id = accounts.find((id) => id !== undefined && !id.startsWith('org-'))
   const name = string(identity.email) ?? string(claims.email)
   const expires_at = expiryOf(claims)
+  const isFedramp = held.some(({ chatgpt_account_is_fedramp }) => chatgpt_account_is_fedramp === true)
   return {
-    facts: account_id === undefined ? {} : { account_id },
+    facts: {
+      ...(account_id === undefined ? {} : { account_id }),
+      ...(isFedramp ? { fedramp: 'true' } : {}),
+    },
     ...(name === undefined ? {} : { name }),
     ...(expires_at === undefined ? {} : { expires_at }),
   }

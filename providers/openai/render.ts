@@ -52,6 +52,7 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
     'openai-beta': 'responses=experimental',
     'session-id': conversation,
     'thread-id': conversation,
+    'x-client-request-id': conversation,
     session_id: conversation,
     ...request.options.headers,
   })
@@ -60,9 +61,11 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
 /** Baton under its own name. */
 export const ORIGINATOR = { originator: 'baton' }
 
-/** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5). */
-export const accountHeader = ({ account_id }: CredentialFacts): Record<string, string> =>
-  account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}
+/** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5, 2). */
+export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record<string, string> => ({
+  ...(account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}),
+  ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
+})
 
 const rendered = (
   draft: Draft<Record<string, unknown>>,

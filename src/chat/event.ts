@@ -28,6 +28,8 @@ export type ModelEvent =
       invalid_call?: string
       /** Why it was refused, in the vendor's words, where the answer's text does not say so. */
       refusal?: string
+      /** Nothing in the answer is to be read or done, and this vendor's models mean nothing by it. */
+      silent?: true
     }
 
 /** Fields that every turn event carries beside its own; `step` is null outside of a step. */

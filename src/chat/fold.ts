@@ -5,7 +5,7 @@
 import type { ModelEvent } from './event.ts'
 import { type AssistantPart, NO_USAGE, type Usage } from './message.ts'
 
-type Finish = Omit<Extract<ModelEvent, { type: 'finish' }>, 'type'>
+export type Finish = Omit<Extract<ModelEvent, { type: 'finish' }>, 'type'>
 
 export interface Fold {
   add(event: ModelEvent): void
@@ -45,6 +45,7 @@ export function createFold(): Fold {
             reason: event.reason,
             ...(event.invalid_call ? { invalid_call: event.invalid_call } : {}),
             ...(event.refusal ? { refusal: event.refusal } : {}),
+            ...(event.silent ? { silent: event.silent } : {}),
           }
           return
         default:

@@ -6,14 +6,7 @@
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
-import {
-  type AssistantPart,
-  addUsage,
-  isBlank,
-  NO_USAGE,
-  type Part,
-  type ToolCallPart,
-} from '../chat/message.ts'
+import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
@@ -139,16 +132,10 @@ async function streamStep(
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
   if (active.restartPending) return 'restart'
   active.phase = 'committing'
-  // Asked for once more, as a vendor's own client does (wire/gemini.md 6.5); behind tool results silence may be meant.
+  // Asked for once more; behind tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
-  return isFirst && isSilent(folding) ? 'stale' : 'done'
+  return isFirst && folding.finish()?.silent ? 'stale' : 'done'
 }
-
-/** It ended like an answer, and nothing in it is to be read or done. */
-const isSilent = (folding: Fold): boolean =>
-  folding.finish()?.reason === 'stop' &&
-  folding.parts().every(({ type }) => type === 'text' || type === 'reasoning') &&
-  isBlank(folding.textSoFar())
 
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)

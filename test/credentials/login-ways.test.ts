@@ -332,7 +332,17 @@ t.test('tokens that are given say who and until when by themselves', async (t) =
   const org = jwt({ 'https://api.openai.com/auth': { chatgpt_account_id: 'org-1' } })
   const none = await one.credentials.create('me', { provider: 'openai', kind: 'oauth', access_token: org })
   t.notOk(none.account_id, 'an organisation is no account')
-  for (const { id } of [view, told, none]) await store.credentials.delete(ME, id)
+  const claim = { chatgpt_account_id: 'acc-2', chatgpt_account_is_fedramp: true }
+  const government = jwt({ 'https://api.openai.com/auth': claim })
+  const fenced = await one.credentials.create('me', {
+    provider: 'openai',
+    kind: 'oauth',
+    access_token: government,
+  })
+  const facts = async ({ id }: { id: string }) => (await store.credentials.get(ME, id))?.facts
+  t.same(await facts(fenced), { account_id: 'acc-2', fedramp: 'true' })
+  t.same(await facts(view), { account_id: 'acc-9' })
+  for (const { id } of [view, told, none, fenced]) await store.credentials.delete(ME, id)
 })
 
 t.test('no secret is in any log line', async (t) => noSecretIn(t, logged))

@@ -167,10 +167,9 @@ async function badCalls(t: Test, world: World) {
   }
 
   await t.test('an answer of nothing is asked for once more, unless it stands behind results', async (t) => {
-    const path = 'gemini key'
     const nothing: Answer = { items: [] }
     const thought: Answer = { items: [{ type: 'reasoning', parts: ['Hm.'] }] }
-    const play = async (...scenes: Answer[]) => {
+    const play = async (path: Path, ...scenes: Answer[]) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const before = world.sent(path).length
       world.script(() => scenes[world.sent(path).length - before - 1] ?? nothing)
@@ -186,10 +185,16 @@ async function badCalls(t: Test, world: World) {
     }
     const completed = { end: 'turn.completed' }
     for (const first of [nothing, thought]) {
-      t.match(await play(first, text('Here.')), { ...completed, requests: 2, discarded: 1, said: 'Here.' })
+      const answer = await play('gemini key', first, text('Here.'))
+      t.match(answer, { ...completed, requests: 2, discarded: 1, said: 'Here.' })
     }
-    t.match(await play(), { ...completed, requests: 2, discarded: 1, said: '' }, 'once')
-    t.match(await play(calls(['kit__echo', { text: 'a' }])), { ...completed, requests: 2, discarded: 0 })
+    t.match(await play('gemini key'), { ...completed, requests: 2, discarded: 1, said: '' }, 'once')
+    const called = await play('gemini key', calls(['kit__echo', { text: 'a' }]))
+    t.match(called, { ...completed, requests: 2, discarded: 0 })
+    for (const path of OTHERS) {
+      const answer = await play(path, nothing, text('Here.'))
+      t.match(answer, { ...completed, requests: 1, discarded: 0, said: '' }, `${path} may mean it`)
+    }
     world.script(null)
   })
 

@@ -91,6 +91,7 @@ t.test('a request takes the shape that the path accepts', async (t) => {
       'openai-beta': 'responses=experimental',
       'session-id': 'ses_1',
       'thread-id': 'ses_1',
+      'x-client-request-id': 'ses_1',
       session_id: 'ses_1',
     })
   })
@@ -335,6 +336,10 @@ t.test('a credential without its secret is told apart from one that is refused',
   })
   const organisation = chatgpt.authorize({ access_token: 'at' }, { id: null, account_id: 'org-1' })
   t.same(organisation, { authorization: 'Bearer at' }, 'an organisation is no workspace')
+  t.match(chatgpt.authorize({ access_token: 'at' }, { ...facts, fedramp: 'true' }), {
+    'chatgpt-account-id': 'acc-1',
+    'x-openai-fedramp': 'true',
+  })
   t.match(
     thrownBy(() => openai.authorize({ access_token: 'at' }, facts)),
     { code: 'no_credential' },
