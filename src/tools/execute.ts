@@ -12,9 +12,9 @@ import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store
 import type { Builtin } from './builtin.ts'
 import { MASK, redactJson, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
-import { renameBack } from './schema-adapt.ts'
+import { renameBack } from './schema/adapt.ts'
+import { createValidator, type Misfit } from './schema/validate.ts'
 import { cutUtf8 } from './text.ts'
-import { createValidator, type Misfit } from './validate.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {

@@ -9,7 +9,7 @@ import { exposedName } from '../chat/names.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { type Normalised, normalise } from './schema.ts'
+import { type Normalised, normalise } from './schema/normalise.ts'
 import { visibleText } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 

@@ -7,15 +7,16 @@
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
- * schema-keywords.ts is the clean schema's language, schema-dialect.ts knows the drafts, schema-types.ts types,
- * schema-merge.ts and schema-size.ts make one of two and a small one of a large one; schema-adapt.ts fits the clean
- * schema to a provider.
+ * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
+ * two and a small one of a large one. adapt.ts fits the clean schema to a provider, validate.ts holds a call's
+ * arguments against the server's own.
  */
-import { isRecord } from '../chat/json.ts'
-import type { JsonSchema } from '../provider.ts'
-import { createResolver, modernNode, type Resolved } from './schema-dialect.ts'
+import { isRecord } from '../../chat/json.ts'
+import type { JsonSchema } from '../../provider.ts'
+import { createResolver, knownTypes, modernNode, type Resolved, tidyValues } from './dialect.ts'
 import {
   annotationsOf,
+  asType,
   DEFINITION,
   definitionIn,
   isAnnotation,
@@ -23,11 +24,11 @@ import {
   keptOf,
   MAX_SCHEMA_BYTES,
   ordered,
+  typesOf,
   withDefinitions,
-} from './schema-keywords.ts'
-import { intersect } from './schema-merge.ts'
-import { shrink } from './schema-size.ts'
-import { asType, knownTypes, tidyValues, typesOf } from './schema-types.ts'
+} from './keywords.ts'
+import { intersect } from './merge.ts'
+import { shrink } from './shrink.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
