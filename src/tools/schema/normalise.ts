@@ -75,7 +75,6 @@ class Cleaner {
   readonly #named = new Map<string, Definition>()
   /** How often a name was wanted */
   readonly #wanted = new Map<string, number>()
-  readonly #waiting: Definition[] = []
   /** Nodes being expanded in place: meeting one again is a circle without an end. */
   readonly #expanding = new Set<JsonSchema>()
   /** Clean nodes whose type nobody knows: `file` and the like. */
@@ -89,22 +88,16 @@ class Cleaner {
   }
 
   root(): JsonSchema {
-    const raw = this.#raw
-    if (raw === false) throw new Undeclarable('its schema accepts no arguments at all')
-    const schema = isRecord(raw) ? this.#flat(raw, 1) : {}
+    const schema = this.#flat(this.#raw, 1)
     if (schema === false) throw new Undeclarable('its schema accepts no arguments at all')
     const types = schema ? typesOf(schema) : null
     if (types && !types.includes('object')) {
       throw new Undeclarable(`its schema describes ${types.join(' or ')}, not an object`)
     }
     const object = ordered({ properties: {}, ...schema, type: 'object' })
-    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
-      next.schema = this.#schema(next.raw, 1) || {}
-    }
-    return withDefinitions(
-      object,
-      new Map([...this.#definitions.values()].map(({ name, schema: one }) => [name, one])),
-    )
+    // Those that a definition leads to come into the map while it is read.
+    for (const definition of this.#named.values()) definition.schema = this.#schema(definition.raw, 1) || {}
+    return withDefinitions(object, new Map([...this.#named].map(([name, { schema }]) => [name, schema])))
   }
 
   readonly #spend = (work: number): void => {
@@ -151,7 +144,6 @@ class Cleaner {
     const definition = { name: this.#freeName(raw === this.#raw ? 'root' : ref), raw, schema: {} }
     this.#definitions.set(raw, definition)
     this.#named.set(definition.name, definition)
-    this.#waiting.push(definition)
     return definition
   }
 
