@@ -83,17 +83,17 @@ export const SERVER_WAIT_MS = 400
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
-  const discovery = createDiscovery(deps)
+  const discovery = createDiscovery({
+    ...deps,
+    onNews: (connector) => void followers(connector, (id) => !upkeep.isCurrent(id, boundIn(id))),
+  })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   const line = createLine()
   /** What is to take effect now, and has not been told */
   const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
 
-  discovery.onArrival((connector) => {
-    const behind = (id: string) => !upkeep.isCurrent(id, upkeep.servers(id)?.bound ?? [])
-    void followers(connector, behind)
-  })
+  const boundIn = (session: string) => upkeep.servers(session)?.bound ?? []
 
   async function followers({ id }: Connector, behind?: (session: string) => boolean): Promise<void> {
     const all = await store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
