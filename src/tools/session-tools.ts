@@ -152,9 +152,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
     const [about, first] = await line.take(session.id, async () => {
-      const ground = await registries.ground(session.id)
-      if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-      return [await work(ground.bindings), ground.row.tools] as const
+      const { bindings, row } = await registries.ground(session.id)
+      return [await work(bindings), row.tools] as const
     })
     if (wait) {
       const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
