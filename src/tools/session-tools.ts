@@ -12,6 +12,7 @@ import type { Apply, Caller, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { hashOf } from './definition.ts'
 import { type Asked, createDiscovery, type LookUp, lastList } from './discovery.ts'
 import { createLine } from './line.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
@@ -23,7 +24,7 @@ import {
   type Registries,
   type RegistriesDeps,
 } from './registries.ts'
-import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
+import { appended, difference, type NextRegistry } from './registry.ts'
 import { declared, shownRegistry, type View } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 import { createUpkeep, datesOf } from './upkeep.ts'

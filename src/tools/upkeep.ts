@@ -7,9 +7,10 @@ import { BoundedMap } from '../bounded-map.ts'
 import type { McpTool } from '../mcp/contract.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { hashOf } from './definition.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
-import { hashOf, type KnownServer, nextRegistry } from './registry.ts'
+import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
