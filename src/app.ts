@@ -153,7 +153,7 @@ export async function createApp(config: Config, given: Given = {}): Promise<App>
       }),
     )
     const policy = createToolboxPolicy(config.toolbox)
-    const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
+    const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
     // Replicas of one database share the tools' places, whoever else uses the same Redis.
     const gate = createGate({
       places: bus.places(await store.settings.init('deployment', randomUUID())),
