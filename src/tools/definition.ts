@@ -5,8 +5,8 @@
 import { canonicalJson, isRecord, sha256, stepOf } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import type { McpTool } from '../mcp/contract.ts'
+import { cutUtf8, spelledOut, visibleText } from '../text.ts'
 import { normalise } from './schema/normalise.ts'
-import { cutUtf8, spelledOut, visibleText } from './text.ts'
 
 const DESCRIPTION_BYTES = 4096
 

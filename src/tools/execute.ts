@@ -9,12 +9,12 @@ import { BatonError } from '../errors.ts'
 import { type Mcp, McpError, type McpProgress, type McpResult, type McpServerSpec } from '../mcp/contract.ts'
 import { createDeadline } from '../mcp/deadline.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
+import { cutUtf8 } from '../text.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
 import { renameBack } from './schema/adapt.ts'
 import { createValidator, type Misfit } from './schema/validate.ts'
-import { cutUtf8 } from './text.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {

@@ -5,7 +5,7 @@
  */
 import { canonicalJson, isRecord, isWithin } from '../../chat/json.ts'
 import type { JsonSchema } from '../../provider.ts'
-import { visibleText } from '../text.ts'
+import { visibleText } from '../../text.ts'
 
 /** Of one clean schema (mcp.md 7.5). */
 export const MAX_SCHEMA_BYTES = 32_768
