@@ -169,14 +169,6 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     return finish(session, { before: { ...before, tools }, row, delta }, apply)
   }
 
-  /** Lists that are under way have come, or the time is over. */
-  async function arrived(session: string, known: readonly Binding[] | undefined, ms: number): Promise<void> {
-    const bound = upkeep.servers(session)?.bound
-    if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
-    const bindings = known ?? (await store.connectors.bindings(session))
-    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms) })
-  }
-
   /** The list of a server that nobody has asked yet. */
   async function listed(connector: Connector): Promise<ToolList> {
     try {
@@ -203,11 +195,12 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     // Read a moment ago, and nothing has moved since.
     if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
     await line.empty(session)
-    const from = performance.now()
     const servers = upkeep.servers(session)
     // Nothing was announced since its registry was made, and every server was there then.
-    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
-    await arrived(session, known, deadlineMs - (performance.now() - from))
+    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return 0
+    const from = performance.now()
+    if (servers && !known) await discovery.announced(servers.bound, deadlineMs)
+    else await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'
