@@ -1,7 +1,7 @@
 /** Health, readiness and metrics. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import { within } from '../src/mcp/deadline.ts'
+import { within } from '../src/within.ts'
 import type { App, RouteDeps } from './app.ts'
 import { ErrorShape } from './schemas.ts'
 

@@ -195,7 +195,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
   const { config, log, owned, store, bus, metrics, vault, deployments, mcp, specFor, choice } = base
   const { toolbox } = config
   const policy = createToolboxPolicy(toolbox)
-  const builtins = BUILTINS.filter(({ name }) => policy.admitBuiltin(name).ok)
+  const builtins = BUILTINS.filter(({ name }) => policy.offersBuiltin(name))
   const gate = createGate({
     // Replicas of one database share the tools' places, whoever else uses the same Redis.
     places: bus.places(await store.settings.init('deployment', randomUUID())),

@@ -22,16 +22,16 @@ export class BoundedMap<Value> {
 
   /** As the newest, which stays whatever it weighs. */
   put(key: string, value: Value): void {
-    this.#drop(key)
+    this.drop(key)
     this.#entries.set(key, value)
     this.#held += this.#weightOf(value)
     for (const oldest of this.#entries.keys()) {
       if (this.#held <= this.#most || oldest === key) return
-      this.#drop(oldest)
+      this.drop(oldest)
     }
   }
 
-  #drop(key: string): void {
+  drop(key: string): void {
     const value = this.#entries.get(key)
     if (value === undefined) return
     this.#entries.delete(key)

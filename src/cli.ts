@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { format } from 'node:util'
 import type { Io } from './cli/command.ts'
 import { runCli } from './cli/main.ts'
-import { oneLine } from './tools/text.ts'
+import { oneLine } from './text.ts'
 
 const io: Io = {
   say: (line) => void process.stdout.write(`${line}\n`),

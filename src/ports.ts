@@ -6,7 +6,7 @@
 import type { ToolsDelta } from './chat/event.ts'
 import type { JsonSchema } from './provider.ts'
 import type { Connector, NewTurn, OpenTurn, Scope, Session, Turn } from './store/store.ts'
-import type { DefinitionChange } from './tools/definition-diff.ts'
+import type { DefinitionChange } from './tools/definition.ts'
 
 /** Who calls: whose rows may be seen, and which key it was (null: auth is off), for the audit trail. */
 export interface Caller extends Scope {

@@ -33,7 +33,7 @@ export interface ToolDeclaration {
   parameters: JsonSchema
 }
 
-/** What a deployment accepts of JSON Schema; src/tools/schema-adapt.ts adapts every tool to it. */
+/** What a deployment accepts of JSON Schema; src/tools/schema/adapt.ts adapts every tool to it. */
 export interface SchemaProfile {
   /** anyOf/oneOf/allOf/enum/not beside the root's `type: object` */
   rootCombinators: boolean

@@ -4,7 +4,7 @@ import closeWithGrace from 'close-with-grace'
 import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
 import { inFull } from './errors.ts'
 import { openDatabase } from './store/open.ts'
-import { oneLine } from './tools/text.ts'
+import { oneLine } from './text.ts'
 
 const started = performance.now()
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const

@@ -3,6 +3,7 @@
  * Everything that the SDK throws leaves here as an McpError. Knows nothing of pools, retries or caches.
  */
 import { type Client, parseJSONRPCMessage, SdkHttpError } from '@modelcontextprotocol/client'
+import { within } from '../within.ts'
 import { type ChannelEnd, readGetStream } from './channel.ts'
 import {
   McpError,
@@ -11,7 +12,6 @@ import {
   type McpServerSpec,
   type McpTool,
 } from './contract.ts'
-import { within } from './deadline.ts'
 import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { bounded, createExchange, type Exchange, inExchange } from './http.ts'

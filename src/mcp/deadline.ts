@@ -1,15 +1,6 @@
 /** One caller's patience: a time limit and the wish to leave, over work that others may share. */
 import { McpError } from './contract.ts'
 
-/** The answer, or null when it takes longer; leaves no timer behind. */
-export async function within<T>(ms: number, answer: Promise<T>): Promise<T | null> {
-  let timer: NodeJS.Timeout | undefined
-  const over = new Promise<null>((resolve) => {
-    timer = setTimeout(() => resolve(null), ms)
-  })
-  return Promise.race([answer, over]).finally(() => clearTimeout(timer))
-}
-
 /** Whoever makes one clears it. */
 export interface Deadline {
   /** Aborts at the time limit and when the caller leaves */

@@ -3,10 +3,11 @@
  * revision, leaves a server that is down alone (health.ts), lets go of what nobody uses. How a connection works is
  * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
  */
+
+import { within } from '../within.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
-import { within } from './deadline.ts'
 import { createHealth, type Health, type HealthOptions } from './health.ts'
 import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
 

@@ -1,15 +1,15 @@
 /**
  * What is known of servers, in parallel and within a deadline: a fresh list, an older one, or none. A
  * server that is late or away is asked again behind the callers, for as long as a session uses it, and
- * `onArrival` says when it is there.
+ * `onNews` says when it is there.
  */
 import { connectBudgetMs, type Mcp, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
-import { within } from '../mcp/deadline.ts'
 import type { Binding, Connector, Store } from '../store/store.ts'
+import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
 import { dateOf, INTEREST_MS, type Wanted, Watch, type WatchDeps } from './watch.ts'
 
-export interface DiscoveryDeps extends Omit<WatchDeps, 'onNews'> {
+export interface DiscoveryDeps extends WatchDeps {
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
 }
@@ -48,8 +48,6 @@ export interface Discovery {
   lastSeen(connector: string, tool: string): string | null
   /** Its server has announced a change of the list that is known. */
   isOutdated(connector: string): boolean
-  /** A server came in, or its list changed: the sessions that bind it have something to take over. */
-  onArrival(fn: (connector: Connector) => void): void
   /** A connector was changed or deleted: nothing known of it holds any more. */
   forget(connector: string): void
   close(): void
@@ -65,7 +63,6 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   const watches = new Map<string, Watch>()
   /** The newest watch of each connector */
   const latest = new Map<string, Watch>()
-  const listeners = new Set<(connector: Connector) => void>()
 
   function watchOf(connector: Connector): Watch {
     const spec = specFor(connector)
@@ -73,14 +70,10 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     const known = watches.get(spec.key)
     known?.use(connector, spec)
     if (known) return known
-    const watch = new Watch(connector, spec, { ...deps, onNews })
+    const watch = new Watch(connector, spec, deps)
     watches.set(spec.key, watch)
     latest.set(connector.id, watch)
     return watch
-  }
-
-  function onNews(connector: Connector): void {
-    for (const tell of listeners) tell(connector)
   }
 
   function forget(isOver: (watch: Watch) => boolean): void {
@@ -149,7 +142,6 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     },
     isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
     marks: (bindings) => bindings.map(markOf),
-    onArrival: (fn) => void listeners.add(fn),
     close() {
       unsubscribe()
       forget(() => true)

@@ -9,12 +9,12 @@ import { BatonError } from '../errors.ts'
 import { type Mcp, McpError, type McpProgress, type McpResult, type McpServerSpec } from '../mcp/contract.ts'
 import { createDeadline } from '../mcp/deadline.ts'
 import type { Connector, RegistryTool, Scope, Settlement, Store } from '../store/store.ts'
+import { cutUtf8 } from '../text.ts'
 import type { Builtin } from './builtin.ts'
-import { MASK, redactJson, redactText } from './redact.ts'
+import { MASK, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
-import { renameBack } from './schema-adapt.ts'
-import { cutUtf8 } from './text.ts'
-import { createValidator, type Misfit } from './validate.ts'
+import { renameBack } from './schema/adapt.ts'
+import { createValidator, type Misfit } from './schema/validate.ts'
 
 /** A tool as the model was told of it. */
 export interface DeclaredTool {
@@ -77,8 +77,6 @@ export interface Executor {
   ): Promise<Settled>
   /** Why these arguments do not fit the tool, in the names that the model was given; null where they do. */
   misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null>
-  /** What may be written to the ledger of these arguments. */
-  redactArguments(args: Record<string, unknown>): Promise<Record<string, unknown>>
   close(): Promise<void>
 }
 
@@ -209,7 +207,6 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     },
     settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
     misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
-    redactArguments: redactJson,
     close: () => validator.close(),
   }
 }

@@ -1,5 +1,5 @@
 /** Callers' changes of a session's tools: made one after the other, and told together. */
-import { within } from '../mcp/deadline.ts'
+import { within } from '../within.ts'
 
 /** Longest that anybody waits for changes that are being written. */
 const WRITE_MS = 1_000

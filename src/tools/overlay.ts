@@ -6,7 +6,7 @@ import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
 import { isPlaceholder } from './registry.ts'
-import { type Adapted, adapt } from './schema-adapt.ts'
+import { type Adapted, adapt } from './schema/adapt.ts'
 
 /** What one request declares, and how a called name leads back. */
 export interface Overlay {

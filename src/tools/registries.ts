@@ -46,8 +46,8 @@ export interface Registries {
   noteRevision(session: string, revision: number): void
   /** The newest revision known of, which may be newer than the kept row. */
   latestRevision(session: string): number
-  /** Null for a session that is gone. */
-  ground(session: string): Promise<Ground | null>
+  /** Throws session_not_found. */
+  ground(session: string): Promise<Ground>
   /** One revision, if anything moved. Throws session_not_found. */
   change(session: string, make: Make): Promise<Change>
   /**
@@ -111,73 +111,52 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     })
   }
 
-  /** Writes what moved. Left out of the answer: sessions where another writer came first. */
-  async function write(made: readonly { before: RegistryRow; next: Next }[]): Promise<Change[]> {
-    const changes = made.map(({ before, next: { tools, added, removed, changed, onStored } }) => {
+  /** Reads, makes, and writes what moved. Null: another writer came first. Sessions that are gone are left out. */
+  async function attempt(
+    sessions: readonly string[],
+    make: Make,
+  ): Promise<ReadonlyMap<string, Change | null>> {
+    const making = (await grounds(sessions)).map(async (ground) => {
+      const { tools, added, removed, changed, onStored } = await make(ground)
+      const before = ground.row
+      const { session_id, revision: expected } = before
       const isMoved = added.length + removed.length + changed.length > 0
-      const delta = { tools_revision: before.revision + (isMoved ? 1 : 0), added, removed, changed }
-      return {
-        session_id: before.session_id,
-        expected: before.revision,
-        tools,
-        delta,
-        before,
-        isMoved,
-        onStored,
-      }
+      const delta = { tools_revision: expected + (isMoved ? 1 : 0), added, removed, changed }
+      return { session_id, expected, tools, delta, before, isMoved, onStored }
     })
-    const moved = changes.filter(({ isMoved }) => isMoved)
+    const made = await Promise.all(making)
+    const moved = made.filter(({ isMoved }) => isMoved)
     const written = moved.length === 0 ? [] : await store.registry.put(moved)
     const turns = new Map(written.map(({ session_id, turn_id }) => [session_id, turn_id]))
     const updated_at = new Date().toISOString()
-    const done = changes.flatMap(({ session_id, tools, delta, before, isMoved, onStored }): Change[] => {
-      if (isMoved && !turns.has(session_id)) return []
+    const changes = made.map(({ session_id, tools, delta, before, isMoved, onStored }) => {
+      if (isMoved && !turns.has(session_id)) return [session_id, null] as const
       const row = { session_id, revision: delta.tools_revision, updated_at, tools }
       const kept = keep(isMoved ? row : before)
       onStored?.()
-      return [{ before, row: isMoved ? row : kept, delta }]
+      return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
-    const says = done.map(async ({ row: { session_id }, delta }) => {
-      if (turns.has(session_id)) await emit(session_id, delta, turns.get(session_id) ?? null)
+    const says = moved.map(async ({ session_id, delta }) => {
+      const turn = turns.get(session_id)
+      if (turn !== undefined) await emit(session_id, delta, turn)
     })
     for (const said of await Promise.allSettled(says)) {
       if (said.status === 'rejected') log.warn({ err: said.reason }, 'an event was lost')
     }
-    return done
+    return new Map(changes)
   }
 
-  async function fromStore(session: string): Promise<RegistryRow> {
-    const [ground] = await grounds([session])
-    if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-    return keep(ground.row)
-  }
-
-  async function change(session: string, make: Make): Promise<Change> {
-    for (let tries = 0; tries < MOST_TRIES; tries++) {
-      const [ground] = await grounds([session])
-      if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-      const [done] = await write([{ before: ground.row, next: await make(ground) }])
-      if (done) return done
-    }
-    throw new Overtaken('unavailable', 'The tools of this session are changing too fast; try again.', {
-      retryAfter: 1,
-    })
-  }
-
-  async function changeTogether(sessions: readonly string[], make: Make): Promise<string[]> {
-    if (sessions.length === 0) return []
-    const made = await Promise.all(
-      (await grounds(sessions)).map(async (ground) => ({ before: ground.row, next: await make(ground) })),
-    )
-    const done = new Set((await write(made)).map(({ row }) => row.session_id))
-    return made.map(({ before }) => before.session_id).filter((id) => !done.has(id))
+  async function ground(session: string): Promise<Ground> {
+    const [found] = await grounds([session])
+    if (!found) throw deleted()
+    return found
   }
 
   return {
     keep,
     noteRevision,
-    newest: fromStore,
-    change,
+    newest: async (session) => keep((await ground(session)).row),
+    ground,
     keptRevision: (session) => rows.get(session)?.revision ?? -1,
     latestRevision: (session) => newest.get(session) ?? 0,
     async current(session) {
@@ -185,16 +164,25 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
       if (cached && cached.revision >= (newest.get(session) ?? 0)) return cached
       return keep(await store.registry.get(session))
     },
-    async ground(session) {
-      const [ground] = await grounds([session])
-      return ground ?? null
+    async change(session, make) {
+      for (let tries = 0; tries < MOST_TRIES; tries++) {
+        const change = (await attempt([session], make)).get(session)
+        if (change === undefined) throw deleted()
+        if (change) return change
+      }
+      throw new Overtaken('unavailable', 'The tools of this session are changing too fast; try again.', {
+        retryAfter: 1,
+      })
     },
-    changeTogether,
-    weightOf: (session) => weightOf(rows.get(session)),
+    async changeTogether(sessions, make) {
+      const changes = await attempt(sessions, make)
+      return [...changes].flatMap(([session, change]) => (change ? [] : [session]))
+    },
+    weightOf: (session) => (rows.get(session)?.tools.length ?? 0) + 1,
   }
 }
 
-const weightOf = (row: RegistryRow | undefined) => (row?.tools.length ?? 0) + 1
+const deleted = () => new BatonError('session_not_found', 'The session was deleted.')
 
 const sizeOf = once(({ tools }: RegistryRow): number =>
   tools

@@ -4,13 +4,12 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolsDelta } from '../chat/event.ts'
-import { canonicalJson, sha256 } from '../chat/json.ts'
 import { exposedName } from '../chat/names.ts'
 import type { McpTool, ToolProblem } from '../mcp/contract.ts'
 import type { Connector, RegistryTool } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { type Normalised, normalise } from './schema.ts'
-import { visibleText } from './text.ts'
+import { definitionOf, hashOf, schemaOf } from './definition.ts'
+import type { Normalised } from './schema/normalise.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** A bound server and what is known of it. */
@@ -44,7 +43,6 @@ export interface NextRegistry extends Pick<ToolsDelta, 'added' | 'removed' | 'ch
 
 const MOST_TOOLS = 256
 const MOST_LIST_BYTES = 512 * 1024
-const DESCRIPTION_BYTES = 4096
 
 type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
 
@@ -160,7 +158,7 @@ function builtinTool(builtin: Builtin, now: string): Candidate {
     reason: null,
     is_blocked: false,
     last_seen_at: now,
-    hash: definitionHash(builtin.name, description, parameters, annotations),
+    hash: hashOf({ name, description, inputSchema: parameters, annotations }),
   }
 }
 
@@ -175,10 +173,9 @@ function listed(
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
     .map((tool, i) => {
-      const definition = definitionOf(tool)
-      bytes += definition.bytes
+      bytes += definitionOf(tool).bytes
       const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
-      return mcpTool(server, tool, isWithinLimits ? definition.schema() : BEYOND, policy)
+      return mcpTool(server, tool, isWithinLimits ? schemaOf(tool) : BEYOND, policy)
     })
   const leftOut = server.left_out
     .filter(({ tool }) => isOffered(server.connector, tool))
@@ -197,49 +194,6 @@ const BEYOND = {
 export function isOffered({ allow_tools, deny_tools }: Connector, tool: string): boolean {
   const isAllowed = allow_tools.length === 0 || allow_tools.some((glob) => matches(glob, tool))
   return isAllowed && !deny_tools.some((glob) => matches(glob, tool))
-}
-
-/** What one definition comes to, wherever it is bound. */
-interface Definition {
-  hash: string
-  description: string
-  /** Worked out when it is first needed: a list of megabytes would take a minute, most of it for nothing */
-  schema(): Normalised
-  /** Of what the server wrote */
-  bytes: number
-}
-
-/** A list's tools are the same objects for as long as the door keeps it, and sessions share lists. */
-const definitions = new WeakMap<McpTool, Definition>()
-
-function definitionOf(tool: McpTool): Definition {
-  const known = definitions.get(tool)
-  if (known) return known
-  const description = visibleText(comparedOf(tool).description, DESCRIPTION_BYTES)
-  let schema: Normalised | null = null
-  const made: Definition = {
-    hash: hashOf(tool),
-    description,
-    bytes: JSON.stringify(tool.inputSchema).length + description.length,
-    schema() {
-      schema ??= normalise(tool.inputSchema)
-      return schema
-    },
-  }
-  definitions.set(tool, made)
-  return made
-}
-
-/** What pins and registries compare: everything that the server says of the tool to a model. */
-export const comparedOf = ({ description, title, inputSchema, annotations = {} }: McpTool) => ({
-  description: description ?? title ?? '',
-  inputSchema,
-  annotations,
-})
-
-export function hashOf(tool: McpTool): string {
-  const { description, inputSchema, annotations } = comparedOf(tool)
-  return definitionHash(tool.name, description, inputSchema, annotations)
 }
 
 function mcpTool(
@@ -318,10 +272,6 @@ function withoutCollisions(tools: RegistryTool[]): RegistryTool[] {
     }
   })
 }
-
-/** A definition's identity: what the server says of the tool, and nothing of where it was seen. */
-const definitionHash = (name: string, description: string, schema: unknown, annotations: unknown): string =>
-  sha256(canonicalJson({ name, description, schema, annotations }))
 
 /**
  * `*` stands for any run of characters; everything else for itself. Piece by piece and never back: as a regular

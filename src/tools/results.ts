@@ -6,8 +6,8 @@ import { BEARABLE, canonicalJson, isWithin } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
 import type { McpResult } from '../mcp/contract.ts'
+import { cutUtf8, endUtf8, storableText } from '../text.ts'
 import { redactJson, redactText } from './redact.ts'
-import { cutUtf8, endUtf8, storableText } from './text.ts'
 
 /** The built-in that reads on in what was too long. */
 export const INSPECT = 'inspect_tool_output'

@@ -6,7 +6,6 @@ export interface RetentionDeps {
   store: Pick<Store, 'executions'>
   /** Null: for ever */
   retentionMs: number | null
-  everyMs?: number
   log: Pick<Logger, 'info' | 'warn'>
 }
 
@@ -14,7 +13,7 @@ export interface RetentionDeps {
 const EVERY_MS = 3_600_000
 
 /** Looks at once, then every hour. `close` waits for a look that is under way. */
-export function startRetention({ store, retentionMs, everyMs = EVERY_MS, log }: RetentionDeps) {
+export function startRetention({ store, retentionMs, log }: RetentionDeps) {
   let looking: Promise<void> = Promise.resolve()
   const look = async (ms: number) => {
     try {
@@ -29,7 +28,7 @@ export function startRetention({ store, retentionMs, everyMs = EVERY_MS, log }: 
     looking = looking.then(() => look(retentionMs))
   }
   next()
-  const timer = setInterval(next, everyMs).unref()
+  const timer = setInterval(next, EVERY_MS).unref()
   return {
     async close() {
       clearInterval(timer)

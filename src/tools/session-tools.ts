@@ -12,6 +12,7 @@ import type { Apply, Caller, SessionTools, ToolsChange } from '../ports.ts'
 import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { hashOf } from './definition.ts'
 import { type Asked, createDiscovery, type LookUp, lastList } from './discovery.ts'
 import { createLine } from './line.ts'
 import { type Overlay, overlayOf } from './overlay.ts'
@@ -23,7 +24,7 @@ import {
   type Registries,
   type RegistriesDeps,
 } from './registries.ts'
-import { appended, difference, hashOf, type NextRegistry } from './registry.ts'
+import { appended, difference, type NextRegistry } from './registry.ts'
 import { declared, shownRegistry, type View } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 import { createUpkeep, datesOf } from './upkeep.ts'
@@ -83,17 +84,17 @@ export const SERVER_WAIT_MS = 400
 
 export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
-  const discovery = createDiscovery(deps)
+  const discovery = createDiscovery({
+    ...deps,
+    onNews: (connector) => void followers(connector, (id) => !upkeep.isCurrent(id, boundIn(id))),
+  })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   const line = createLine()
   /** What is to take effect now, and has not been told */
   const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
 
-  discovery.onArrival((connector) => {
-    const behind = (id: string) => !upkeep.isCurrent(id, upkeep.servers(id)?.bound ?? [])
-    void followers(connector, behind)
-  })
+  const boundIn = (session: string) => upkeep.servers(session)?.bound ?? []
 
   async function followers({ id }: Connector, behind?: (session: string) => boolean): Promise<void> {
     const all = await store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -152,9 +153,8 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     work: (bindings: readonly Binding[]) => Promise<readonly Asked[]>,
   ): Promise<ToolsChange> {
     const [about, first] = await line.take(session.id, async () => {
-      const ground = await registries.ground(session.id)
-      if (!ground) throw new BatonError('session_not_found', 'The session was deleted.')
-      return [await work(ground.bindings), ground.row.tools] as const
+      const { bindings, row } = await registries.ground(session.id)
+      return [await work(bindings), row.tools] as const
     })
     if (wait) {
       const servers = discovery.lookUp(about, { ...wait, seen: datesOf(first) })
@@ -167,14 +167,6 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
     const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
     return finish(session, { before: { ...before, tools }, row, delta }, apply)
-  }
-
-  /** Lists that are under way have come, or the time is over. */
-  async function arrived(session: string, known: readonly Binding[] | undefined, ms: number): Promise<void> {
-    const bound = upkeep.servers(session)?.bound
-    if (bound && !known) return discovery.announced(bound, Math.max(0, ms))
-    const bindings = known ?? (await store.connectors.bindings(session))
-    await discovery.lookUp(bindings, { deadlineMs: Math.max(0, ms) })
   }
 
   /** The list of a server that nobody has asked yet. */
@@ -203,11 +195,12 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     // Read a moment ago, and nothing has moved since.
     if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
     await line.empty(session)
-    const from = performance.now()
     const servers = upkeep.servers(session)
     // Nothing was announced since its registry was made, and every server was there then.
-    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return performance.now() - from
-    await arrived(session, known, deadlineMs - (performance.now() - from))
+    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return 0
+    const from = performance.now()
+    if (servers && !known) await discovery.announced(servers.bound, deadlineMs)
+    else await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'

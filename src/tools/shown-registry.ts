@@ -4,10 +4,9 @@ import type { Mcp, McpTool } from '../mcp/contract.ts'
 import type { SessionTool, SessionToolList } from '../ports.ts'
 import type { Deployment, DeploymentOptions } from '../provider.ts'
 import type { RegistryRow, Store } from '../store/store.ts'
-import { definitionDiff } from './definition-diff.ts'
+import { definitionDiff, hashOf } from './definition.ts'
 import { type Discovery, lastList } from './discovery.ts'
 import { overlayOf } from './overlay.ts'
-import { hashOf } from './registry.ts'
 
 /** For whom tools are declared: a deployment, with the operator's options for it. */
 export interface View {

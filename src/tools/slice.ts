@@ -1,7 +1,7 @@
 /** A part of a stored tool output: by JSON Pointer, then by bytes, never through a character. */
 import { stepsOf } from '../chat/json.ts'
 import { invalid } from '../errors.ts'
-import { characterStart, nextCharacter } from './text.ts'
+import { characterStart, nextCharacter } from '../text.ts'
 
 /** One part, and where it stands in the whole; offsets are bytes. */
 export interface Slice {

@@ -7,8 +7,8 @@ import type { McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
 import { connectBudgetMs, type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
+import { oneLine } from '../text.ts'
 import { isOffered } from './registry.ts'
-import { oneLine } from './text.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** Of sysexits.h */

@@ -22,7 +22,7 @@ export interface ToolboxPolicy {
   /** Whether a server's tool may be registered (api.md section 1, strict and dynamic). */
   admit(connector: Pick<Connector, 'name' | 'mode'>, tool: string): Admission
   /** A built-in is available only when the toolbox names it; `inspect_tool_output` unless switched off. */
-  admitBuiltin(name: string): Admission
+  offersBuiltin(name: string): boolean
   limits(tool: NamedTool, connector: Connector | null): ToolLimits
   needsApproval(tool: RegistryTool, connector: Connector | null): boolean
   /** May run again after a crash: its hints say so and the operator believes them. */
@@ -69,15 +69,7 @@ export function createToolboxPolicy(toolbox: Toolbox): ToolboxPolicy {
         reason: `Not configured in the toolbox, and ${connector.name} is in strict mode. Name ${connector.name}.${tool} under toolbox.tools, or set mode: dynamic. Configured tools: [${names}]`,
       }
     },
-    admitBuiltin(name) {
-      if (name === INSPECT) {
-        return toolbox.inspect
-          ? { ok: true, configured: byName.has(name) }
-          : { ok: false, reason: 'Switched off by toolbox.inspect.' }
-      }
-      if (byName.has(name)) return { ok: true, configured: true }
-      return { ok: false, reason: `Built-in tools are strict: name ${name} under toolbox.tools.` }
-    },
+    offersBuiltin: (name) => (name === INSPECT ? toolbox.inspect : byName.has(name)),
     limits,
     needsApproval(tool, connector) {
       // A tool's own setting wins over its connector's; either alone counts.

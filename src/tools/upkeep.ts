@@ -7,9 +7,10 @@ import { BoundedMap } from '../bounded-map.ts'
 import type { McpTool } from '../mcp/contract.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
+import { hashOf } from './definition.ts'
 import type { Bound, Discovery, ListedServer } from './discovery.ts'
 import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
-import { hashOf, type KnownServer, nextRegistry } from './registry.ts'
+import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
 /** What is known now: no verb waits for a server, since whoever writes a registry keeps others from it. */
@@ -48,21 +49,23 @@ interface Look {
 }
 interface Wish {
   promise: Promise<void>
-  /** Null: it is wanted whatever happens meanwhile */
-  isStill: (() => boolean) | null
   done(failure?: unknown): void
+  /** A turn waits for it */
+  isUrgent: boolean
+  /** Whether it is wanted after all */
+  isStill(): boolean
 }
 
 /** Servers of all sessions whose last look is known, each session one more: some 40 MB. */
 const MOST_LOOKED_AT = 100_000
+const always = () => true
 /** Of one lot: more would keep the store, and the event loop, from everybody else. */
 const TOGETHER = { sessions: 50, tools: 1_000 }
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
-  const urgent = new Map<string, Wish>()
-  const later = new Map<string, Wish>()
+  const wishes = new Map<string, Wish>()
   /** First uses that are being written, by list: sessions share lists */
   const pinning = new Map<readonly McpTool[], Promise<ReadonlyMap<string, string>>>()
   let isBusy = false
@@ -123,17 +126,18 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
 
   const update = (session: string): Promise<Change> => registries.change(session, look)
 
-  function wish(line: Map<string, Wish>, session: string, isStill: Wish['isStill']): Promise<void> {
-    const known = line.get(session)
+  function wish(session: string, isUrgent: boolean, isStill: Wish['isStill'] = always): Promise<void> {
+    const known = wishes.get(session)
     if (known) {
-      if (!isStill) known.isStill = null
+      known.isUrgent ||= isUrgent
+      if (isStill === always) known.isStill = always
       return known.promise
     }
     let done: Wish['done'] = () => {}
     const promise = new Promise<void>((resolve, reject) => {
       done = (failure) => (failure === undefined ? resolve() : reject(failure))
     })
-    line.set(session, { promise, isStill, done })
+    wishes.set(session, { promise, done, isUrgent, isStill })
     if (!isBusy) void work()
     return promise
   }
@@ -148,48 +152,39 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   }
 
   /** The wishes of as many sessions as may go together, the urgent ones first. */
-  function take(): Map<string, Wish[]> {
-    const lot = new Map<string, Wish[]>()
+  function take(): Map<string, Wish> {
+    const lot = new Map<string, Wish>()
     let tools = 0
-    for (const session of new Set([...urgent.keys(), ...later.keys()])) {
-      const unneeded = urgent.has(session) ? null : later.get(session)
-      if (unneeded?.isStill && !unneeded.isStill()) {
-        later.delete(session)
-        unneeded.done()
-        continue
-      }
-      tools += registries.weightOf(session)
-      if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break
-      lot.set(
-        session,
-        [urgent.get(session), later.get(session)].filter((one) => one !== undefined),
-      )
-      urgent.delete(session)
-      later.delete(session)
+    for (const [session, one] of [...wishes].sort(
+      ([, a], [, b]) => Number(b.isUrgent) - Number(a.isUrgent),
+    )) {
+      if (one.isStill()) {
+        tools += registries.weightOf(session)
+        if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break
+        lot.set(session, one)
+      } else one.done()
+      wishes.delete(session)
     }
     return lot
   }
 
-  async function together(lot: ReadonlyMap<string, readonly Wish[]>): Promise<void> {
+  async function together(lot: ReadonlyMap<string, Wish>): Promise<void> {
     const sessions = [...lot.keys()]
     const changed = registries.changeTogether(sessions, look)
     // One that cannot be changed must not keep the others from it.
     const late = new Set(await changed.catch(() => sessions))
-    for (const [session, wishes] of lot) {
-      const end = (failure?: unknown) => {
-        for (const { done } of wishes) done(failure)
-      }
-      if (late.has(session)) update(session).then(() => end(), end)
-      else end()
+    for (const [session, { done }] of lot) {
+      if (late.has(session)) update(session).then(() => done(), done)
+      else done()
     }
   }
 
   return {
     update,
-    bringUp: (session) => wish(urgent, session, null),
+    bringUp: (session) => wish(session, true),
     async follow(sessions, behind) {
       const all = await Promise.allSettled(
-        sessions.map((id) => wish(later, id, behind ? () => behind(id) : null)),
+        sessions.map((id) => wish(id, false, behind && (() => behind(id)))),
       )
       const failed = all.filter((one) => one.status === 'rejected')
       const [first] = failed

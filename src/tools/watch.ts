@@ -19,7 +19,7 @@ export interface WatchDeps {
   mcp: Pick<Mcp, 'list' | 'cached' | 'status' | 'isOutdated'>
   /** The list came for the first time (`before` is null), or moved */
   onMoved?(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
-  /** It came in or went away, or its list changed */
+  /** It came in or went away, or its list changed: the sessions that bind it have something to take over */
   onNews(connector: Connector): void
   log: Logger
 }

@@ -4,7 +4,7 @@ import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
-import { redactText } from '../tools/redact.ts'
+import { redactJson, redactText } from '../tools/redact.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
 
@@ -16,7 +16,7 @@ export async function recordDecision(
   call: string,
   given: Decision,
 ): Promise<void> {
-  const { store, executor, sealed } = deps
+  const { store, sealed } = deps
   const row = (await store.executions.ofTurn(turn.id)).find((one) => one.call_id === call)
   if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
   if (given.arguments) await assertFit(deps, turn, row, given.arguments)
@@ -26,7 +26,7 @@ export async function recordDecision(
     // The ledger holds it, and the model is told what the ledger holds.
     reason: reason === null ? null : await redactText(reason),
     sealed_arguments: given.arguments ? sealed.seal(given.arguments, row.id) : null,
-    ...(given.arguments ? { arguments: await executor.redactArguments(given.arguments) } : {}),
+    ...(given.arguments ? { arguments: await redactJson(given.arguments) } : {}),
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return

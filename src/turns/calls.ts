@@ -8,6 +8,7 @@ import { type ToolCallPart, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
 import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
+import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event, say } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
@@ -35,7 +36,7 @@ export async function planCalls(
       tool: await toolOf(job),
       connector: connector?.name ?? null,
       tools_revision: overlay.revision,
-      arguments: await deps.executor.redactArguments(call.arguments),
+      arguments: await redactJson(call.arguments),
       state: job.waits ? 'awaiting_approval' : 'started',
       repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
       ...(job.waits ? { lapses_in: deps.settings.approvalSeconds } : {}),

@@ -5,6 +5,7 @@
 import type { Bus } from '../bus/bus.ts'
 import { newId } from '../chat/ids.ts'
 import type { Apply } from '../ports.ts'
+import { within } from '../within.ts'
 import type { RestartAnswer } from './active.ts'
 
 export type Control =
@@ -35,16 +36,16 @@ export function createAsks(bus: Speaking) {
     /** Null: nobody answered in time. */
     async ask(wish: Wish): Promise<RestartAnswer | null> {
       const ask = newId('req')
-      let timer: NodeJS.Timeout | undefined
-      const answered = new Promise<RestartAnswer | null>((resolve) => {
+      const answered = new Promise<RestartAnswer>((resolve) => {
         open.set(ask, resolve)
-        timer = setTimeout(() => resolve(null), ANSWER_MS)
       })
       try {
-        await tell(bus, { ...wish, ask })
-        return await answered
+        const told = tell(bus, { ...wish, ask })
+        return await within(
+          ANSWER_MS,
+          told.then(() => answered),
+        )
       } finally {
-        clearTimeout(timer)
         open.delete(ask)
       }
     },

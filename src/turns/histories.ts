@@ -2,6 +2,7 @@
  * Histories that this process has read or written itself, so that a chat's next turn reads only what is new.
  * The store says with each turn whether what is kept still holds (TurnStart.rewrites).
  */
+import { BoundedMap } from '../bounded-map.ts'
 import type { Message } from '../chat/message.ts'
 import type { TurnStart } from '../store/store.ts'
 
@@ -10,6 +11,7 @@ interface KeptHistory {
   readonly rewrites: number
   readonly seq: number
   readonly messages: readonly Message[]
+  readonly size: number
 }
 
 export interface Histories {
@@ -25,33 +27,21 @@ export interface Histories {
 const MOST_KEPT = 8 << 20
 
 export function createHistories(most = MOST_KEPT): Histories {
-  /** Least recently used first */
-  const entries = new Map<string, KeptHistory & { size: number }>()
-  let total = 0
-  const drop = (session: string) => {
-    total -= entries.get(session)?.size ?? 0
-    entries.delete(session)
-  }
+  const histories = new BoundedMap<KeptHistory>(most, ({ size }) => size)
   return {
-    kept: (session) => entries.get(session),
+    kept: (session) => histories.get(session),
     keep(session, rewrites, messages) {
-      const size = sizeOf(messages, entries.get(session))
-      drop(session)
+      const size = sizeOf(messages, histories.get(session))
       const seq = messages.at(-1)?.seq
       // One giant must not push out everyone else.
-      if (seq === undefined || size > most / 4) return
-      entries.set(session, { rewrites, seq, messages, size })
-      total += size
-      for (const [oldest] of entries) {
-        if (total <= most) return
-        drop(oldest)
-      }
+      if (seq === undefined || size > most / 4) histories.drop(session)
+      else histories.put(session, { rewrites, seq, messages, size })
     },
   }
 }
 
 /** Only what the list has beyond the one before is measured. */
-function sizeOf(messages: readonly Message[], before: (KeptHistory & { size: number }) | undefined): number {
+function sizeOf(messages: readonly Message[], before: KeptHistory | undefined): number {
   const count = before?.messages.length ?? 0
   const goesOn = before !== undefined && messages[count - 1] === before.messages[count - 1]
   const fresh = goesOn ? messages.slice(count) : messages

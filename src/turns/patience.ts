@@ -40,43 +40,38 @@ export type LoopDeps = ReturnType<typeof createLoopDeps>
 
 /** Of the store the loop has these verbs alone: one more is to be added here. */
 export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
-  const patient =
-    <A extends unknown[], R>(verb: (...args: A) => Promise<R>) =>
-    (...args: A): Promise<R> =>
-      patiently(deps.log, () => verb(...args))
-  const { tools } = deps
+  const { log, tools, credentials } = deps
   const { sessions, turns, messages, executions, connectors } = deps.store
-  const resolve = patient(deps.credentials.resolve)
+
+  /** These of the verbs, each asked again while the store is away. */
+  function patient<Name extends string, Verbs extends Record<Name, Verb>>(verbs: Verbs, ...names: Name[]) {
+    const made = names.map((name) => [name, (...args: never[]) => patiently(log, () => verbs[name](...args))])
+    // Of each name the same function.
+    return Object.fromEntries(made) as Pick<Verbs, Name>
+  }
+
   return {
     ...deps,
     ...given,
     store: {
-      sessions: { ofTurn: patient(sessions.ofTurn) },
+      sessions: patient(sessions, 'ofTurn'),
       turns: {
-        commit: patient(turns.commit),
-        readStep: patient(turns.readStep),
+        ...patient(turns, 'commit', 'readStep'),
         // Now or never: later it would stand for what the turn has said since.
         forgetAnnouncements: turns.forgetAnnouncements,
       },
-      messages: { after: patient(messages.after) },
-      executions: {
-        begin: patient(executions.begin),
-        settle: patient(executions.settle),
-        ofTurn: patient(executions.ofTurn),
-      },
-      connectors: { bindings: patient(connectors.bindings) },
+      messages: patient(messages, 'after'),
+      executions: patient(executions, 'begin', 'settle', 'ofTurn'),
+      connectors: patient(connectors, 'bindings'),
     },
-    tools: {
-      ...tools,
-      bringUpToDate: patient(tools.bringUpToDate),
-      current: patient(tools.current),
-      newest: patient(tools.newest),
-    },
+    tools: { ...tools, ...patient(tools, 'bringUpToDate', 'current', 'newest') },
     credentials: {
-      async resolve(...args: Parameters<typeof resolve>) {
-        const credential = await resolve(...args)
-        return { ...credential, secret: patient(credential.secret) }
+      async resolve(...args: Parameters<typeof credentials.resolve>) {
+        const credential = await patiently(log, () => credentials.resolve(...args))
+        return { ...credential, secret: () => patiently(log, credential.secret) }
       },
     },
   }
 }
+
+type Verb = (...args: never[]) => Promise<unknown>

@@ -6,7 +6,7 @@
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
-import { type AssistantPart, addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
+import { addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
@@ -25,20 +25,15 @@ export async function modelStep(run: Run): Promise<Job[] | null> {
   while (true) {
     const prepared = await refresh(run)
     const attempt = { step: newStep(run, prepared), folding: createFold() }
-    const outcome = await streamStep(run, prepared, attempt)
-    // A change that came before another attempt of a call that had left already: that step is over.
-    if (outcome === 'stale') {
-      if (run.open) await discard(run, 'retry')
+    const again = await streamStep(run, prepared, attempt)
+    if (again !== null) {
+      await discard(run, again)
       continue
     }
-    if (outcome === 'restart') {
-      await discard(run, 'tools_changed')
-      continue
-    }
-    const finish = attempt.folding.finish()
-    if (finish?.invalid_call === undefined) return commitStep(run, prepared, attempt)
-    const settled = await retryInvalidCall(run, attempt, finish.invalid_call)
-    if (settled) return null
+    const words = attempt.folding.finish()?.invalid_call
+    if (words === undefined) return commitStep(run, prepared, attempt)
+    const isEnd = await retryInvalidCall(run, attempt, words)
+    if (isEnd) return null
   }
 }
 
@@ -82,12 +77,15 @@ function newStep(run: Run, prepared: Prepared): Step {
   }
 }
 
-/** Streams the answer to readers and into the fold. Throws what failed; a wish to stop wins over it. */
+/**
+ * Streams the answer to readers and into the fold. Answers why the step is to be made once more; null: it is whole.
+ * Throws what failed; a wish to stop wins over it.
+ */
 async function streamStep(
   run: Run,
   prepared: Prepared,
   attempt: Attempt,
-): Promise<'done' | 'stale' | 'restart'> {
+): Promise<'retry' | 'tools_changed' | null> {
   const { active, deps } = run
   const { step, folding } = attempt
   const abort = new AbortController()
@@ -122,19 +120,20 @@ async function streamStep(
     }
     await deps.llm.stream(call, (item) => take(run, folding, item))
   } catch (thrown) {
-    if (thrown instanceof LlmStale) return 'stale'
-    if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'restart'
+    // The tools changed before this request, or another try of it, had left.
+    if (thrown instanceof LlmStale) return 'retry'
+    if (abort.signal.reason === RESTART && !active.stop.signal.aborted) return 'tools_changed'
     throw thrown
   } finally {
     active.model = null
   }
   active.stop.signal.throwIfAborted()
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
-  if (active.restartPending) return 'restart'
+  if (active.restartPending) return 'tools_changed'
   active.phase = 'committing'
   // Asked for once more; behind tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
-  return isFirst && folding.finish()?.silent ? 'stale' : 'done'
+  return isFirst && folding.finish()?.silent ? 'retry' : null
 }
 
 function take(run: Run, folding: Fold, item: ModelEvent): void {
@@ -170,7 +169,7 @@ function take(run: Run, folding: Fold, item: ModelEvent): void {
   }
 }
 
-/** The step's attempt, where one is open, is over without a trace in the history; the turn keeps the record of it. */
+/** The step's attempt, where a request has left, is over without a trace in the history; the turn keeps the record of it. */
 export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'owner_lost'): Promise<void> {
   const { active, deps } = run
   const { turn } = active
@@ -198,7 +197,7 @@ export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'own
 
 /**
  * The model wrote a call that could not be made at all (undeclared or malformed, wire/gemini.md 6.4). It is
- * told once or twice; after that the turn ends with a notice, since the same context may repeat it forever.
+ * told once or twice; after that the turn ends with a notice (true), since the same context may repeat it forever.
  */
 async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Promise<boolean> {
   run.invalidCalls++
@@ -253,7 +252,7 @@ async function endStep(
 async function writeStep(
   run: Run,
   attempt: Attempt,
-  parts: (Part | AssistantPart)[],
+  parts: Part[],
   finish_reason: StepFinish,
   rest: Pick<Parameters<typeof commit>[1], 'executions' | 'end'>,
 ): Promise<void> {

@@ -1,5 +1,5 @@
 /** Turns that are opened, taken, run or given away: what a process that leaves waits for. */
-import { setTimeout as sleep } from 'node:timers/promises'
+import { within } from '../within.ts'
 
 export interface UnderWay {
   /** The work itself; whoever asked for it hears of its failure. */
@@ -22,9 +22,7 @@ export function createUnderWay(): UnderWay {
       return work
     },
     async over(ms) {
-      const isOver = new AbortController()
-      await Promise.race([all(), sleep(ms, undefined, { signal: isOver.signal }).catch(() => {})])
-      isOver.abort()
+      await within(ms, all())
     },
   }
 }

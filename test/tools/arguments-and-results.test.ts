@@ -5,11 +5,11 @@ import t from 'tap'
 import { inspectToolOutput } from '../../src/builtins/inspect_tool_output.ts'
 import type { ContentPart } from '../../src/chat/message.ts'
 import type { Execution } from '../../src/store/store.ts'
+import { cutUtf8, endUtf8 } from '../../src/text.ts'
 import type { ExecutorDeps } from '../../src/tools/execute.ts'
 import { MODEL_LIMIT, shapeResult } from '../../src/tools/results.ts'
+import { createValidator, type Misfit } from '../../src/tools/schema/validate.ts'
 import { outputSlice } from '../../src/tools/slice.ts'
-import { cutUtf8, endUtf8 } from '../../src/tools/text.ts'
-import { createValidator, type Misfit } from '../../src/tools/validate.ts'
 import { SECRET, text } from './declared-tool.ts'
 
 // ---------------------------------------------------------------- arguments

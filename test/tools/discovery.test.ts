@@ -7,11 +7,12 @@ import { createDiscovery, type Discovery } from '../../src/tools/discovery.ts'
 import { gate } from '../waiting.ts'
 import { connector, createDoor, createMemory, tool } from './session-tools-doubles.ts'
 
-const over = (mcp: Mcp): Discovery =>
+const over = (mcp: Mcp, onNews = () => {}): Discovery =>
   createDiscovery({
     store: createMemory().store,
     mcp,
     specFor: ({ name }) => ({ key: name, name, transport: 'streamable_http', allowPrivate: true }),
+    onNews,
     log: pino({ level: 'silent' }),
   })
 
@@ -37,13 +38,13 @@ t.test('a server that takes longer than callers wait joins by the same attempt',
   const { mcp, servers, asked } = createDoor()
   const { opened: when, open: answer } = gate()
   servers.set('s', { tools: [tool('a')], when })
-  const discovery = over(mcp)
+  const { opened: arrived, open: onNews } = gate()
+  const discovery = over(mcp, onNews)
   const bindings = [{ connector: connector('s'), alias: null }]
   const bound = discovery.lookUp(bindings, { deadlineMs: 'budget' })
   mock.timers.tick(5_500)
   t.match(await bound, [{ state: 'away', reason: /not ready within 5000 ms/ }])
   t.match(await discovery.lookUp(bindings, { deadlineMs: 400 }), [{ state: 'away' }], 'no turn waits again')
-  const arrived = new Promise((resolve) => discovery.onArrival(resolve))
   mock.timers.tick(10_000)
   answer()
   await arrived

@@ -6,9 +6,9 @@ import type { McpTool } from '../../src/mcp/contract.ts'
 import { mendTools } from '../../src/mcp/definitions.ts'
 import type { Connector, RegistryRow, RegistryTool } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
-import { definitionDiff } from '../../src/tools/definition-diff.ts'
+import { definitionDiff, hashOf } from '../../src/tools/definition.ts'
 import { overlayOf } from '../../src/tools/overlay.ts'
-import { hashOf, isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
+import { isOffered, type KnownServer, nextRegistry } from '../../src/tools/registry.ts'
 import { BUILTIN, connector, deployments, found, NOW, OPEN, OPTIONS, tool } from './session-tools-doubles.ts'
 
 /** Milliseconds of processor time: others may hold the machine. */

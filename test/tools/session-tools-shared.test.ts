@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { McpError } from '../../src/mcp/contract.ts'
-import { hashOf } from '../../src/tools/registry.ts'
+import { hashOf } from '../../src/tools/definition.ts'
 import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { createDoor, found, sessionOf, setUp, tool } from './session-tools-doubles.ts'

@@ -54,7 +54,6 @@ function toolbox(asks: (connector: Connector | null) => boolean = () => false) {
   const ran: (string | null)[] = []
   const row: RegistryRow = { session_id: '', revision: 0, updated_at: '', tools: [] }
   const executor = {
-    redactArguments: async (given: unknown) => given,
     async run({ call, exec_id, connector }: ExecutorCall) {
       ran.push(connector?.id ?? null)
       return settled(call, exec_id, 'ok')

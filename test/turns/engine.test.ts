@@ -207,7 +207,6 @@ t.test('calls that could not be run to their end are given up under their own st
     const registry = { session_id: '', revision: 0, updated_at: '', tools: [tool] }
     const overlay = { tools: [], byExposed: new Map([['a__b', { tool, rename: null }]]), revision: 0 }
     const executor = {
-      redactArguments: async (given: unknown) => given,
       run: () => Promise.reject(new Error('it throws after all')),
       async settleUnrun({ call_id, name }: ToolCallPart, id: string): Promise<Settled> {
         const ended = { outcome: 'outcome_unknown', is_error: true } as const

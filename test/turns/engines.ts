@@ -123,7 +123,6 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
 export function toolsThat(wait: (call: string) => Promise<void> | null) {
   const policy = { needsApproval: () => false, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
   const executor = {
-    redactArguments: async (given: unknown) => given,
     async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
       await wait(call.call_id)
       const { call_id, name } = call

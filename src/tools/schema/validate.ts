@@ -3,8 +3,8 @@
  * that is unusable or too slow is not held against the call: the server validates too.
  */
 import { Worker } from 'node:worker_threads'
-import { BoundedMap } from '../bounded-map.ts'
-import { canonicalJson, isWithin, sha256 } from '../chat/json.ts'
+import { BoundedMap } from '../../bounded-map.ts'
+import { canonicalJson, isWithin, sha256 } from '../../chat/json.ts'
 import type { Job, Judgement, Misfit } from './validate-worker.ts'
 
 export type { Misfit } from './validate-worker.ts'

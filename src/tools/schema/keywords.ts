@@ -1,11 +1,11 @@
 /**
- * The language of a clean schema: which keywords there are, what each holds and what is kept of it, where subschemas
- * stand, and the definitions that references lead to. A property may be named like a keyword, so every walk goes by
+ * The language of a clean schema: which keywords there are, what each holds and what is kept of it, its types, where
+ * subschemas stand, and the definitions that references lead to. A property may be named like a keyword, so every walk goes by
  * position, never by key name.
  */
-import { canonicalJson, isRecord, isWithin } from '../chat/json.ts'
-import type { JsonSchema } from '../provider.ts'
-import { visibleText } from './text.ts'
+import { canonicalJson, isRecord, isWithin } from '../../chat/json.ts'
+import type { JsonSchema } from '../../provider.ts'
+import { visibleText } from '../../text.ts'
 
 /** Of one clean schema (mcp.md 7.5). */
 export const MAX_SCHEMA_BYTES = 32_768
@@ -25,7 +25,7 @@ interface Keyword {
   place?: Place
   /** It says something about these types only; absent: about any */
   types?: readonly string[]
-  /** What is kept of its value, undefined: nothing. Absent where it takes more to know than the value (schema.ts) */
+  /** What is kept of its value, undefined: nothing. Absent where it takes more to know than the value (normalise.ts) */
   keep?: Keep
   /** It says nothing about validity, and may therefore stand beside a `$ref` in any draft */
   isAnnotation?: true
@@ -125,16 +125,6 @@ export const KEYWORD_ORDER: readonly string[] = [...KEYWORDS.keys()]
 export const isAnnotation = (keyword: string): boolean => KEYWORDS.get(keyword)?.isAnnotation === true
 const ANNOTATIONS = KEYWORD_ORDER.filter(isAnnotation)
 
-export const TYPES: ReadonlySet<string> = new Set([
-  'string',
-  'number',
-  'integer',
-  'boolean',
-  'object',
-  'array',
-  'null',
-])
-
 /** It is a keyword, and may have this value. */
 export const isFit = (keyword: string, value: unknown): boolean => KEYWORDS.get(keyword)?.fits(value) ?? false
 
@@ -160,6 +150,37 @@ export const ordered = (schema: JsonSchema): JsonSchema =>
 export const distinct = <T>(values: readonly T[]): T[] => [
   ...new Map(values.map((value) => [canonicalJson(value), value])).values(),
 ]
+
+// ---------------------------------------------------------------- types
+
+export const TYPES: ReadonlySet<string> = new Set([
+  'string',
+  'number',
+  'integer',
+  'boolean',
+  'object',
+  'array',
+  'null',
+])
+
+/** Its types as a list; null: any. */
+export const typesOf = (schema: JsonSchema): string[] | null =>
+  schema.type === undefined ? null : ([schema.type].flat() as string[])
+
+/** What `type` says of a list of types: one is written without the list. */
+export const asType = (types: readonly string[]): unknown => (types.length === 1 ? types[0] : types)
+
+/** Only what kind of value a node describes. */
+export function kindOf(node: JsonSchema): JsonSchema {
+  const types = typesOf(node)
+  if (!types) return {}
+  return {
+    type: node.type,
+    ...(node.description === undefined ? {} : { description: node.description }),
+    ...(types.includes('object') ? { properties: {} } : {}),
+    ...(types.includes('array') ? { items: {} } : {}),
+  }
+}
 
 // ---------------------------------------------------------------- positions
 

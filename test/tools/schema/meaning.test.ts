@@ -1,11 +1,11 @@
 /** Schemas of any draft keep their meaning, and fit every provider. */
 import fc from 'fast-check'
 import t from 'tap'
-import type { JsonSchema } from '../../src/provider.ts'
-import { normalise } from '../../src/tools/schema.ts'
-import { adapt, renameBack } from '../../src/tools/schema-adapt.ts'
-import { KEYWORD_ORDER } from '../../src/tools/schema-keywords.ts'
-import { CHECKERS, clean, fitted, narrowFaults, PROFILES, profile, sentForm } from './schema-targets.ts'
+import type { JsonSchema } from '../../../src/provider.ts'
+import { adapt, renameBack } from '../../../src/tools/schema/adapt.ts'
+import { KEYWORD_ORDER } from '../../../src/tools/schema/keywords.ts'
+import { normalise } from '../../../src/tools/schema/normalise.ts'
+import { CHECKERS, clean, fitted, narrowFaults, PROFILES, profile, sentForm } from './targets.ts'
 
 t.test('older drafts and odd shapes mean what they meant', async (t) => {
   const property = (sub: unknown) =>

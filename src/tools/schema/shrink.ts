@@ -1,8 +1,14 @@
 /** A clean schema that is too large, made smaller in steps: first what explains, then what restricts. */
-import { isRecord } from '../chat/json.ts'
-import type { JsonSchema } from '../provider.ts'
-import { definitionsOf, MAX_SCHEMA_BYTES, mapSubschemas, withDefinitions } from './schema-keywords.ts'
-import { kindOf, typesOf } from './schema-types.ts'
+import { isRecord } from '../../chat/json.ts'
+import type { JsonSchema } from '../../provider.ts'
+import {
+  definitionsOf,
+  kindOf,
+  MAX_SCHEMA_BYTES,
+  mapSubschemas,
+  typesOf,
+  withDefinitions,
+} from './keywords.ts'
 
 type Step = (node: JsonSchema, depth: number) => JsonSchema
 

@@ -1,8 +1,7 @@
 /** Two clean schemas as one: what both allow (`intersect`), and what any of several allows (`unite`). */
-import { canonicalJson, isRecord } from '../chat/json.ts'
-import type { JsonSchema } from '../provider.ts'
-import { distinct, KEYWORD_ORDER } from './schema-keywords.ts'
-import { asType, typesOf } from './schema-types.ts'
+import { canonicalJson, isRecord } from '../../chat/json.ts'
+import type { JsonSchema } from '../../provider.ts'
+import { asType, distinct, KEYWORD_ORDER, typesOf } from './keywords.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
 /** Told how many members a merge reads; throws where that is enough. */

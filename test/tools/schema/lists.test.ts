@@ -2,12 +2,12 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
-import { DEPLOYMENTS } from '../../providers/index.ts'
-import type { JsonSchema } from '../../src/provider.ts'
-import { renameBack } from '../../src/tools/schema-adapt.ts'
-import { CHECKERS, clean, fitted, PROFILES, sentForm, typesOf } from './schema-targets.ts'
+import { DEPLOYMENTS } from '../../../providers/index.ts'
+import type { JsonSchema } from '../../../src/provider.ts'
+import { renameBack } from '../../../src/tools/schema/adapt.ts'
+import { CHECKERS, clean, fitted, PROFILES, sentForm, typesOf } from './targets.ts'
 
-const FIXTURES = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
+const FIXTURES = new URL('../../../../test/fixtures/mcp-tools/', import.meta.url)
 
 interface Listed {
   name: string

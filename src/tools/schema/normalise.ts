@@ -7,15 +7,16 @@
  * no `allOf`; bounds are numbers; every `$ref` leads to `#/$defs/…` with only annotations beside it; keys
  * stand in one order. It may be wider than the server's schema; calls are validated against that one.
  *
- * schema-keywords.ts is the clean schema's language, schema-dialect.ts knows the drafts, schema-types.ts types,
- * schema-merge.ts and schema-size.ts make one of two and a small one of a large one; schema-adapt.ts fits the clean
- * schema to a provider.
+ * keywords.ts is the clean schema's language, dialect.ts knows what people write, merge.ts and shrink.ts make one of
+ * two and a small one of a large one. adapt.ts fits the clean schema to a provider, validate.ts holds a call's
+ * arguments against the server's own.
  */
-import { isRecord } from '../chat/json.ts'
-import type { JsonSchema } from '../provider.ts'
-import { createResolver, modernNode, type Resolved } from './schema-dialect.ts'
+import { isRecord } from '../../chat/json.ts'
+import type { JsonSchema } from '../../provider.ts'
+import { createResolver, knownTypes, modernNode, type Resolved, tidyValues } from './dialect.ts'
 import {
   annotationsOf,
+  asType,
   DEFINITION,
   definitionIn,
   isAnnotation,
@@ -23,11 +24,11 @@ import {
   keptOf,
   MAX_SCHEMA_BYTES,
   ordered,
+  typesOf,
   withDefinitions,
-} from './schema-keywords.ts'
-import { intersect } from './schema-merge.ts'
-import { shrink } from './schema-size.ts'
-import { asType, knownTypes, tidyValues, typesOf } from './schema-types.ts'
+} from './keywords.ts'
+import { intersect } from './merge.ts'
+import { shrink } from './shrink.ts'
 
 /** A clean schema, or why the tool cannot be declared. */
 export type Normalised = { schema: JsonSchema } | { undeclarable: string }
@@ -74,7 +75,6 @@ class Cleaner {
   readonly #named = new Map<string, Definition>()
   /** How often a name was wanted */
   readonly #wanted = new Map<string, number>()
-  readonly #waiting: Definition[] = []
   /** Nodes being expanded in place: meeting one again is a circle without an end. */
   readonly #expanding = new Set<JsonSchema>()
   /** Clean nodes whose type nobody knows: `file` and the like. */
@@ -88,22 +88,16 @@ class Cleaner {
   }
 
   root(): JsonSchema {
-    const raw = this.#raw
-    if (raw === false) throw new Undeclarable('its schema accepts no arguments at all')
-    const schema = isRecord(raw) ? this.#flat(raw, 1) : {}
+    const schema = this.#flat(this.#raw, 1)
     if (schema === false) throw new Undeclarable('its schema accepts no arguments at all')
     const types = schema ? typesOf(schema) : null
     if (types && !types.includes('object')) {
       throw new Undeclarable(`its schema describes ${types.join(' or ')}, not an object`)
     }
     const object = ordered({ properties: {}, ...schema, type: 'object' })
-    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
-      next.schema = this.#schema(next.raw, 1) || {}
-    }
-    return withDefinitions(
-      object,
-      new Map([...this.#definitions.values()].map(({ name, schema: one }) => [name, one])),
-    )
+    // Those that a definition leads to come into the map while it is read.
+    for (const definition of this.#named.values()) definition.schema = this.#schema(definition.raw, 1) || {}
+    return withDefinitions(object, new Map([...this.#named].map(([name, { schema }]) => [name, schema])))
   }
 
   readonly #spend = (work: number): void => {
@@ -150,7 +144,6 @@ class Cleaner {
     const definition = { name: this.#freeName(raw === this.#raw ? 'root' : ref), raw, schema: {} }
     this.#definitions.set(raw, definition)
     this.#named.set(definition.name, definition)
-    this.#waiting.push(definition)
     return definition
   }
 

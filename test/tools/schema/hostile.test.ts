@@ -1,9 +1,9 @@
 /** Schemas made to cost much are refused, or cost little. */
 import t from 'tap'
-import type { JsonSchema } from '../../src/provider.ts'
-import { normalise } from '../../src/tools/schema.ts'
-import { adapt } from '../../src/tools/schema-adapt.ts'
-import { clean, fitted, profile } from './schema-targets.ts'
+import type { JsonSchema } from '../../../src/provider.ts'
+import { adapt } from '../../../src/tools/schema/adapt.ts'
+import { normalise } from '../../../src/tools/schema/normalise.ts'
+import { clean, fitted, profile } from './targets.ts'
 
 t.test('hostile schemas cost little and break nothing', async (t) => {
   let deep: unknown = { type: 'string' }

@@ -1,10 +1,10 @@
 /** Every provider's profile of schemas, and strict checkers that stand in for the providers. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { DEPLOYMENTS } from '../../providers/index.ts'
-import type { JsonSchema, SchemaProfile } from '../../src/provider.ts'
-import { normalise } from '../../src/tools/schema.ts'
-import { adapt, type Rename } from '../../src/tools/schema-adapt.ts'
-import { KEYWORD_ORDER, mapSubschemas } from '../../src/tools/schema-keywords.ts'
+import { DEPLOYMENTS } from '../../../providers/index.ts'
+import type { JsonSchema, SchemaProfile } from '../../../src/provider.ts'
+import { adapt, type Rename } from '../../../src/tools/schema/adapt.ts'
+import { KEYWORD_ORDER, mapSubschemas } from '../../../src/tools/schema/keywords.ts'
+import { normalise } from '../../../src/tools/schema/normalise.ts'
 
 const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
 /** Every provider's profile, which its deployments share, and one that knows less than any: the keywords of OpenAPI's subset. */

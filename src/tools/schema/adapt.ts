@@ -1,22 +1,22 @@
 /**
- * `adapt`: a clean schema (schema.ts) as one target's profile accepts it. What the target has no word for
+ * `adapt`: a clean schema (normalise.ts) as one target's profile accepts it. What the target has no word for
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
  * are replaced, and `renameBack` gives a call's arguments their own names again.
  */
-import { isRecord, sha256 } from '../chat/json.ts'
-import type { JsonSchema, SchemaProfile } from '../provider.ts'
+import { isRecord, sha256 } from '../../chat/json.ts'
+import type { JsonSchema, SchemaProfile } from '../../provider.ts'
 import {
   definitionIn,
   definitionsOf,
   distinct,
   KEYWORD_ORDER,
+  kindOf,
   MAX_SCHEMA_BYTES,
   mapSubschemas,
   withDefinitions,
-} from './schema-keywords.ts'
-import { intersect, unite } from './schema-merge.ts'
-import { bytesOf, shrink } from './schema-size.ts'
-import { kindOf } from './schema-types.ts'
+} from './keywords.ts'
+import { intersect, unite } from './merge.ts'
+import { bytesOf, shrink } from './shrink.ts'
 
 /** Sent property name → the server's. A sent name carries a hash, so it stands for one name wherever it is. */
 export type Rename = ReadonlyMap<string, string>

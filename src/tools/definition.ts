@@ -1,11 +1,40 @@
 /**
- * What became of a tool's definition since it was accepted, for the person who decides on it. Characters
- * that a reader would not see are written out, since they may be the whole change.
+ * A tool as its server defines it: what of that counts, what it is known by, and what became of it since it was
+ * accepted.
  */
-import { canonicalJson, isRecord, stepOf } from '../chat/json.ts'
+import { canonicalJson, isRecord, sha256, stepOf } from '../chat/json.ts'
+import { once } from '../chat/once.ts'
 import type { McpTool } from '../mcp/contract.ts'
-import { comparedOf } from './registry.ts'
-import { cutUtf8, spelledOut } from './text.ts'
+import { cutUtf8, spelledOut, visibleText } from '../text.ts'
+import { normalise } from './schema/normalise.ts'
+
+const DESCRIPTION_BYTES = 4096
+
+/** Everything that the server says of the tool to a model. */
+const comparedOf = ({ description, title, inputSchema, annotations = {} }: McpTool) => ({
+  description: description ?? title ?? '',
+  inputSchema,
+  annotations,
+})
+
+/** A definition's identity, which pins and registries compare: nothing of where it was seen. */
+export function hashOf(tool: McpTool): string {
+  const { description, inputSchema: schema, annotations } = comparedOf(tool)
+  return sha256(canonicalJson({ name: tool.name, description, schema, annotations }))
+}
+
+/**
+ * What one definition comes to, wherever it is bound; `bytes`: of what the server wrote. A list's tools are the same
+ * objects for as long as the door keeps it, and sessions share lists.
+ */
+export const definitionOf = once((tool: McpTool) => {
+  const description = visibleText(comparedOf(tool).description, DESCRIPTION_BYTES)
+  const bytes = JSON.stringify(tool.inputSchema).length + description.length
+  return { hash: hashOf(tool), description, bytes }
+})
+
+/** By itself: for a list of megabytes it would take a minute, most of it for nothing. */
+export const schemaOf = once((tool: McpTool) => normalise(tool.inputSchema))
 
 /** One place that differs. A side that has nothing there is left out. */
 export interface DefinitionChange {
@@ -19,7 +48,10 @@ export interface DefinitionChange {
 const MOST_CHANGES = 100
 const MOST_BYTES = 4096
 
-/** The first hundred places that differ, in the definitions' own order. */
+/**
+ * The first hundred places that differ, in the definitions' own order, for the person who decides on them. Characters
+ * that a reader would not see are written out, since they may be the whole change.
+ */
 export function definitionDiff(before: McpTool, after: McpTool): DefinitionChange[] {
   const changes: DefinitionChange[] = []
   compare('', comparedOf(before), comparedOf(after), changes)

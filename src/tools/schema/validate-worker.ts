@@ -5,8 +5,8 @@
 import { parentPort } from 'node:worker_threads'
 import type { ErrorObject, ValidateFunction } from 'ajv'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import { stepsOf } from '../chat/json.ts'
-import { modernised } from './schema-dialect.ts'
+import { stepsOf } from '../../chat/json.ts'
+import { modernised } from './dialect.ts'
 
 export interface Job {
   id: number
