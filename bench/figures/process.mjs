@@ -46,7 +46,7 @@ export async function overload({ stage, upstream, row }) {
   const gateway = await stage.startBaton(upstream)
   const sessions = await openSessions(gateway, 900, { provider: 'openai', model: 'fake-d10-i5' })
   const target = baton(gateway, sessions)
-  const { best } = await ramp(target, null, { rates: [500, 1000, 2000, 3000, 4000, 6000, 8000], d: 200 })
+  const best = await ramp(target, { rates: [500, 1000, 2000, 3000, 4000, 6000, 8000], d: 200 })
   const clients = Math.round((2 * best * 20) / 1000)
   const seen = { done: 0, refused: new Vec(), transit: new Vec(), errors: {} }
   const until = performance.now() + RUN_MS
@@ -54,7 +54,7 @@ export async function overload({ stage, upstream, row }) {
     await sleep((4000 * i) / clients)
     const conn = new Conn(...hostPort(target.base))
     while (performance.now() < until) {
-      const rec = { expect: deltasOf(SLUG), transit: seen.transit, late: null, counter: 'stamp' }
+      const rec = { expect: deltasOf(SLUG), transit: seen.transit }
       const { err, status, total } = await conn.run(await wire(target, { slug: SLUG }), rec)
       if (!err) seen.done++
       else if (status === 503 || status === 429) seen.refused.push(total)

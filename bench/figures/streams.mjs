@@ -84,8 +84,7 @@ export async function sustained(world) {
   const { direct: _, ...targets } = await targetsOf(world, 700)
   const best = Object.fromEntries(Object.keys(targets).map((name) => [name, []]))
   for (let round = 0; round < world.rounds; round++) {
-    for (const name in targets)
-      best[name].push((await ramp(targets[name], null, { rates: RATES, d: 200 })).best)
+    for (const name in targets) best[name].push(await ramp(targets[name], { rates: RATES, d: 200 }))
   }
   for (const name in best) {
     const rate = median(best[name])
@@ -105,15 +104,14 @@ export async function idleStreams(world) {
   for (let round = 0; round < world.rounds; round++) rounds.push(await idleRound(world))
   for (const name in rounds[0]) {
     const middle = (read) => median(rounds.map((round) => read(round[name])))
-    const perStream = ({ points }) => points[0].perStreamKiB
     world.row(
       'idle streams',
       name,
-      `${middle(perStream).toFixed(0)} KiB each`,
-      rounds.map((round) => perStream(round[name]).toFixed(0)).join(', '),
+      `${middle(({ perStreamKiB }) => perStreamKiB).toFixed(0)} KiB each`,
+      rounds.map((round) => round[name].perStreamKiB.toFixed(0)).join(', '),
       `before ${(middle(({ baseKiB }) => baseKiB) / 1024).toFixed(0)} MiB`,
       `after ${(middle(({ afterCloseKiB }) => afterCloseKiB) / 1024).toFixed(0)} MiB`,
-      `${(middle(({ points }) => points[0].idleCores) * 100).toFixed(1)} % of a core`,
+      `${(middle(({ idleCores }) => idleCores) * 100).toFixed(1)} % of a core`,
     )
   }
 }

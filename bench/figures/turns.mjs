@@ -113,12 +113,12 @@ async function directly({ stage, upstream }) {
     const slug = slugOf(count)
     const began = nowUs()
     for (let done = 0; done < count; done++) {
-      whole(await provider.run(await requestOf(slug, done), { counter: { needle: 'response.completed' } }))
+      whole(await provider.run(await requestOf(slug, done), { needle: 'response.completed' }))
       await callTool()
     }
     const last = await requestOf(slug, count)
     const before = nowUs() - began
-    return before + whole(await provider.run(last, { expect: 3, counter: 'stamp' })).ttft
+    return before + whole(await provider.run(last, { expect: 3 })).ttft
   }
 }
 
@@ -144,7 +144,7 @@ async function bareTool(stage) {
   const request = await post(url, message('tools/call', params), { ...headers, ...session })
   const conn = new Conn(...hostPort(url))
   stage.own(async () => conn.destroy())
-  return async () => whole(await conn.run(request, { counter: { needle: 'event: message' } }))
+  return async () => whole(await conn.run(request, { needle: 'event: message' }))
 }
 
 const message = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params })
@@ -228,7 +228,7 @@ export async function replay(world) {
     const request = Buffer.from(
       `GET /v1/turns/${id}/events HTTP/1.1\r\nhost: ${new URL(gateway.base).host}\r\n\r\n`,
     )
-    const again = () => conn.run(request, { counter: { needle: '\nevent: ' }, transit: null, late: null })
+    const again = () => conn.run(request, { needle: '\nevent: ' })
     const times = []
     let events = 0
     for (let i = 0; i < 60; i++) {

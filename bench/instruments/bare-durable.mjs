@@ -39,7 +39,9 @@ app.post('/v1/turns', async (request, reply) => {
   await query(BEGIN, [turn, `session-${turn.slice(0, 2)}`, randomUUID(), JSON.stringify(messages.at(-1))])
   const say = async (events) => {
     const cursor = await log.append(turn, events)
-    reply.raw.write(events.map((event, i) => encodeEvent(event.type, JSON.stringify(event), `${cursor}.${i}`)).join(''))
+    reply.raw.write(
+      events.map((event, i) => encodeEvent(event.type, JSON.stringify(event), `${cursor}.${i}`)).join(''),
+    )
   }
   reply.hijack()
   reply.raw.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' })
@@ -50,7 +52,7 @@ app.post('/v1/turns', async (request, reply) => {
     headers: { 'content-type': 'application/json', accept: 'text/event-stream' },
     body: JSON.stringify({ model, stream: true, store: false, input: messages.map(inputItem), tools }),
   })
-  let events = []
+  const events = []
   let text = ''
   const frames = createDecoder(({ data }) => {
     const event = JSON.parse(data)

@@ -4,9 +4,9 @@
  * `details.upstream`, without any token that they might quote.
  */
 import { parseRecord } from '../../src/chat/json.ts'
-import type { MessageInput } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import { withoutReasoning } from '../amend.ts'
 import { type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
@@ -218,13 +218,5 @@ const BAD_THINKING =
  */
 export function withoutThinking(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const { status, message } = reportOf(failure)
-  if (status !== 400 || !BAD_THINKING.test(message)) return null
-  const messages = request.messages.flatMap(withoutReasoning)
-  const count = (list: readonly MessageInput[]) => list.flatMap(({ parts }) => parts).length
-  return count(messages) < count(request.messages) ? { ...request, messages } : null
-}
-
-function withoutReasoning(message: MessageInput): MessageInput[] {
-  const parts = message.parts.filter(({ type }) => type !== 'reasoning')
-  return parts.length > 0 ? [{ ...message, parts }] : []
+  return status === 400 && BAD_THINKING.test(message) ? withoutReasoning(request) : null
 }

@@ -195,7 +195,7 @@ const isFetched = (url: string | undefined): url is string => url !== undefined 
 const PDF = 'application/pdf'
 
 function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {
-  const source = documentSource(media_type.toLowerCase().split(';')[0] ?? '', data, url)
+  const source = documentSource(media_type, data, url)
   return source && { type: 'document', source, ...(name ? { title: name } : {}) }
 }
 

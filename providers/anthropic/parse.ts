@@ -267,7 +267,7 @@ function onMessageStop(state: State): ModelEvent[] {
   return [...rest, { type: 'finish', reason, ...why }]
 }
 
-/** Wire/anthropic.md 6. A reason not listed is an ordinary end. */
+/** wire/anthropic.md 6: a reason not listed is an ordinary end. */
 const FINISHES = new Map<string, StepFinish>([
   ['max_tokens', 'length'],
   ['model_context_window_exceeded', 'length'],

@@ -140,7 +140,7 @@ function toolChoice(
   return auto
 }
 
-/** Wire/anthropic.md 3.5: temperature 0 to 1; never both fields; with thinking only top_p, from 0.95. */
+/** wire/anthropic.md 3.5: temperature 0 to 1; never both fields; with thinking only top_p, from 0.95. */
 function sampling(
   { settings }: ModelRequest,
   family: Family,

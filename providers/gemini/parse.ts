@@ -5,10 +5,9 @@
 import type { ModelEvent } from '../../src/chat/event.ts'
 import type { Finish } from '../../src/chat/fold.ts'
 import { asJson, isRecord } from '../../src/chat/json.ts'
-import { standardBase64 } from '../../src/chat/media.ts'
+import { mediaKind, standardBase64 } from '../../src/chat/media.ts'
 import {
   isBlank,
-  type MediaKind,
   type MediaPart,
   parseArguments,
   type ReasoningPart,
@@ -171,7 +170,7 @@ class Answer implements ModelParser {
     this.#close()
     this.#hasOutput = true
     const media_type = string(blob.mimeType) ?? 'application/octet-stream'
-    const part: MediaPart = { type: mediaKind(media_type), media_type, data }
+    const part: MediaPart = { type: mediaKind(media_type) ?? 'file', media_type, data }
     this.#events.push({ type: 'part', index: this.#nextIndex++, part })
   }
 
@@ -244,11 +243,6 @@ function parseFrame(data: string): unknown {
     // Events are whole JSON values: half of one means that the body was cut.
     throw new BatonError('upstream_disconnected', 'The stream broke in the middle of an event.', { cause })
   }
-}
-
-function mediaKind(mediaType: string): MediaKind {
-  if (mediaType.startsWith('image/')) return 'image'
-  return mediaType.startsWith('audio/') ? 'audio' : 'file'
 }
 
 /** Input counts what the server's own tools read; thoughts are output, and not in the candidates (6.3). */

@@ -5,6 +5,7 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import { withoutReasoning } from '../amend.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn } from '../retry-after.ts'
 
@@ -196,15 +197,6 @@ function withListedEffort(request: ModelRequest, { message }: Facts): ModelReque
   const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
   if (efforts.length === 0 || efforts.join() === request.reported?.efforts?.join()) return null
   return { ...request, reported: { ...request.reported, id: request.model, efforts } }
-}
-
-function withoutReasoning(request: ModelRequest): ModelRequest | null {
-  const messages = request.messages
-    .map((message) => ({ ...message, parts: message.parts.filter(({ type }) => type !== 'reasoning') }))
-    .filter(({ parts }) => parts.length > 0)
-  const before = request.messages.flatMap(({ parts }) => parts).length
-  const after = messages.flatMap(({ parts }) => parts).length
-  return after < before ? { ...request, messages } : null
 }
 
 function toError(facts: Facts, vendor: string): BatonError {

@@ -133,7 +133,7 @@ const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${p
  */
 function filename({ name = 'file', media_type }: MediaPart): string {
   const [, ending = ''] = /\.([a-z]+)$/.exec(name) ?? []
-  const [, subtype = ''] = /\/([^;\s]+)/.exec(media_type.toLowerCase()) ?? []
+  const [, subtype = ''] = media_type.split('/')
   const own = ENDINGS[subtype] ?? (KINDS.some((kind) => kind.has(subtype)) ? subtype : 'txt')
   return KINDS.some((kind) => kind.has(ending) && kind.has(own)) ? name : `${name}.${own}`
 }

@@ -1,7 +1,7 @@
 /**
- * The Responses stream as ModelEvents (wire/openai.md 6). One output item is one part, at the place of
- * its `output_index`. Truth: `output_item.done`, then the `*.done` events, then the deltas; the terminal
- * event's own `output` is often empty and only fills gaps.
+ * The Responses stream as ModelEvents (wire/openai.md 6). One output item (items.ts) is one part. Truth:
+ * `output_item.done`, then the `*.done` events, then the deltas; the terminal event's own `output` is often empty and
+ * only fills gaps.
  */
 import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
 import { parseRecord } from '../../src/chat/json.ts'
@@ -12,36 +12,14 @@ import type { ModelParser, ParseContext, UpstreamFailure } from '../../src/provi
 import type { SseFrame } from '../../src/sse.ts'
 import { type Json, number, object, objects, string } from '../json.ts'
 import { classifyEvent } from './classify.ts'
+import { createItems, type Item, type Items } from './items.ts'
 import { packPhase, packReasoning, phase, SEGMENT_BREAK, segmentsOf } from './opaque.ts'
-
-/**
- * An output item while it streams. `pieces` holds its texts by content, or its summary by segment; the numbers are the
- * vendor's, and no list is made as long as one says.
- */
-interface Item {
-  index: number
-  /** It was announced under; null before it was */
-  id: string | null
-  kind: 'message' | 'reasoning' | 'call' | 'passed over'
-  pieces: Map<number, string>
-  /** Of a call, once known */
-  callId?: string
-  name: string
-  phase: unknown
-  done: boolean
-}
 
 interface State {
   context: ParseContext
   vendor: string
   headers: UpstreamFailure['headers']
-  items: Map<number, Item>
-  /** `item_id` → index: some relays lose `output_index` */
-  places: Map<string, number>
-  /** The highest index */
-  top: number
-  /** Two items had one `output_index`: none is believed any more */
-  isPlaceless: boolean
+  items: Items
   called: boolean
   nameless: boolean
   refused: boolean
@@ -60,10 +38,7 @@ export function createParser(
     context,
     vendor,
     headers,
-    items: new Map(),
-    places: new Map(),
-    top: -1,
-    isPlaceless: false,
+    items: createItems(),
     called: false,
     nameless: false,
     refused: false,
@@ -96,12 +71,12 @@ function decoded({ data }: SseFrame, vendor: string): Json {
 const passOver: Handler = () => []
 
 const textDelta: Handler = (state, event) => {
-  const item = itemOf(state, event, 'message')
+  const item = state.items.of(event, 'message')
   return grow(item, number(event.content_index) ?? 0, string(event.delta) ?? '', 'text.delta')
 }
 
 const summaryDelta: Handler = (state, event) => {
-  const item = itemOf(state, event, 'reasoning')
+  const item = state.items.of(event, 'reasoning')
   const segment = number(event.summary_index) ?? number(event.content_index) ?? 0
   return grow(item, segment, string(event.delta) ?? '', 'reasoning.delta')
 }
@@ -110,7 +85,7 @@ const summaryDelta: Handler = (state, event) => {
 const textDone =
   (kind: 'message' | 'reasoning', field: 'text' | 'refusal'): Handler =>
   (state, event) => {
-    const item = itemOf(state, event, kind)
+    const item = state.items.of(event, kind)
     const place = number(event.content_index) ?? number(event.summary_index) ?? 0
     const text = string(event[field])
     if (!item.done && text !== undefined) item.pieces.set(place, text)
@@ -125,7 +100,7 @@ const refusal =
   }
 
 const argumentsDelta: Handler = (state, event) => {
-  const item = itemOf(state, event, 'call')
+  const item = state.items.of(event, 'call')
   const delta = string(event.delta) ?? ''
   if (item.done || item.kind !== 'call') return []
   item.pieces.set(0, (item.pieces.get(0) ?? '') + delta)
@@ -136,7 +111,7 @@ const argumentsDelta: Handler = (state, event) => {
 }
 
 const argumentsDone: Handler = (state, event) => {
-  const item = itemOf(state, event, 'call')
+  const item = state.items.of(event, 'call')
   const text = string(event.arguments)
   if (!item.done && item.kind === 'call' && text !== undefined) item.pieces.set(0, text)
   return []
@@ -144,7 +119,7 @@ const argumentsDone: Handler = (state, event) => {
 
 const itemAdded: Handler = (state, event) => {
   const wire = object(event.item)
-  const item = ownItem(state, event, wire, true)
+  const item = state.items.own(event, wire, 'begins')
   if (item.kind === 'message') item.phase = wire.phase
   if (item.kind === 'call') nameCall(state, item, wire)
   return []
@@ -152,7 +127,7 @@ const itemAdded: Handler = (state, event) => {
 
 const itemDone: Handler = (state, event) => {
   const wire = object(event.item)
-  const item = ownItem(state, event, wire, false)
+  const item = state.items.own(event, wire, 'ends')
   if (item.done) return []
   item.done = true
   return settle(state, item, wire)
@@ -221,56 +196,6 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map([
   ['response.failed', ended('failed')],
   ['error', errorEvent],
 ])
-
-const KINDS: ReadonlyMap<string, Item['kind']> = new Map([
-  ['message', 'message'],
-  ['reasoning', 'reasoning'],
-  ['function_call', 'call'],
-])
-const kindOf = (wire: Json): Item['kind'] => KINDS.get(string(wire.type) ?? '') ?? 'passed over'
-
-/** The item that an event is about; one that was never announced begins with its first event. */
-function itemOf(state: State, event: Json, kind: Item['kind']): Item {
-  const id = string(event.item_id) ?? ''
-  return itemAt(state, placeOf(state, event, id), id, kind)
-}
-
-/** The item that an event announces (`begins`) or finishes. */
-function ownItem(state: State, event: Json, wire: Json, begins: boolean): Item {
-  const id = string(wire.id) ?? ''
-  const place = placeOf(state, event, id)
-  const { id: before = null, done = false } = state.items.get(place) ?? {}
-  const isOther = before !== null && (id === '' ? begins && done : id !== before && (begins || done))
-  const item = itemAt(state, isOther ? nextPlace(state) : place, id, kindOf(wire))
-  item.id ??= id
-  return item
-}
-
-/** Without a place of its own and a known id an event is about the item that began last. */
-function placeOf(state: State, event: Json, id: string): number {
-  if (state.isPlaceless) return state.places.get(id) ?? state.top
-  return number(event.output_index) ?? state.places.get(id) ?? state.items.size
-}
-
-/** For another item under an index that is taken (BerriAI/litellm#36375): from now on ids tell them apart. */
-function nextPlace(state: State): number {
-  state.isPlaceless = true
-  return state.top + 1
-}
-
-function itemAt(state: State, place: number, id: string, kind: Item['kind']): Item {
-  const known = state.items.get(place)
-  // Announced without a type, it is what its events are about.
-  if (known?.kind === 'passed over') known.kind = kind
-  const isOther = known !== undefined && known.kind !== kind && kind !== 'passed over'
-  const index = isOther ? nextPlace(state) : place
-  if (id !== '') state.places.set(id, index)
-  if (known && !isOther) return known
-  const item: Item = { index, id: null, kind, pieces: new Map(), name: '', phase: undefined, done: false }
-  state.items.set(index, item)
-  state.top = Math.max(state.top, index)
-  return item
-}
 
 function grow(
   item: Item,
@@ -359,16 +284,11 @@ function provenance(state: State, opaque?: string) {
 
 /** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
-  const told = new Map(
-    objects(response.output).map((wire, output_index) => {
-      const id = string(wire.id) ?? ''
-      const place = placeOf(state, { output_index }, id)
-      const there = state.items.get(place)
-      // One of another kind there: the list lacks items that were streamed, and is not believed about places.
-      return [there && there.kind !== 'passed over' ? there : itemAt(state, place, id, kindOf(wire)), wire]
-    }),
-  )
-  return [...state.items.values()].flatMap((item) => {
+  const told = new Map<Item | null, Json>()
+  objects(response.output).forEach((wire, place) => {
+    told.set(state.items.listed(place, wire), wire)
+  })
+  return [...state.items.all()].flatMap((item) => {
     if (item.done) return []
     item.done = true
     return settle(state, item, told.get(item) ?? { status })

@@ -25,7 +25,7 @@ export function asItIs(part: MediaPart): MediaPart | null {
   const found = part.data === undefined ? declared : typeOf(part.data)
   if (found === undefined && isDenied(declared, part.data ?? '')) return null
   const media_type = found ?? declared
-  const known: MediaPart = { ...part, type: kindOf(media_type) ?? part.type, media_type }
+  const known: MediaPart = { ...part, type: mediaKind(media_type) ?? part.type, media_type }
   if (part.url !== undefined) known.url = parsedUrl(part.url)
   // Rows of before may lack their padding, and nothing else.
   if (part.data !== undefined && part.data.length % 4 !== 0)
@@ -121,7 +121,7 @@ function bytesAt(base64: string, at: number, length: number): Buffer {
 }
 
 /** Undefined where the type may be of any kind. */
-function kindOf(media_type: string): MediaKind | undefined {
+export function mediaKind(media_type: string): MediaKind | undefined {
   if (media_type.startsWith('image/')) return 'image'
   if (media_type.startsWith('audio/')) return 'audio'
   return media_type === 'application/pdf' || media_type.startsWith('text/') ? 'file' : undefined

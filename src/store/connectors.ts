@@ -1,29 +1,12 @@
-/** Connectors, what sessions bind of them, and what is remembered of their tools. */
-import { BatonError } from '../errors.ts'
+/** Connectors, and what is remembered of their tools. */
 import { noted } from './audit.ts'
+import { createBindings, orGone, type StoredConnector, toConnector } from './bindings.ts'
+import { createClaims } from './claims.ts'
 import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
-import { bytesOf, document, record } from './json.ts'
-import { readCursor, SEQ, toPage } from './page.ts'
+import { document, record } from './json.ts'
+import { readCursor, toPage } from './page.ts'
 import { seenBy, setList, visibleTo } from './sql.ts'
-import type { Binding, Connector, Connectors, NewConnector, Scope } from './store.ts'
-
-/** As SQL gives it: connector_json in the schema. */
-interface StoredConnector extends Omit<Connector, 'secret'> {
-  secret: string | null
-}
-const toConnector = (stored: StoredConnector): Connector => ({ ...stored, secret: bytesOf(stored.secret) })
-
-/** As SQL gives them: bindings_json in the schema. */
-export type StoredBindings = (Omit<Binding, 'connector'> & { connector: StoredConnector })[]
-export const toBindings = (stored: StoredBindings): Binding[] =>
-  stored.map(({ connector, ...rest }) => ({ connector: toConnector(connector), ...rest }))
-
-/** The connectors of bindings with their revisions, in one word; BOUND is the same in SQL, for a session `$5`. */
-export const boundOf = (bindings: readonly Binding[]): string =>
-  bindings.map(({ connector: { id, config_revision } }) => `${id}@${config_revision}`).join(' ')
-export const BOUND = `
-  select coalesce(string_agg(c.id || '@' || c.config_revision, ' ' order by b.place), '')
-    from binding b join connector c on c.id = b.connector_id where b.session_id = $5`
+import type { Connector, Connectors, NewConnector, Scope } from './store.ts'
 
 /** What a patch may write. */
 const PATCHABLE = {
@@ -51,33 +34,7 @@ const PLACE = /^(api|config)-([\w-]{1,200})$/
 const SEEN = `($2::text is null or owner = $2 or origin = 'config')`
 
 export function createConnectors(db: Db): Connectors {
-  return { ...rows(db), ...logins(db), ...bindings(db), ...caches(db) }
-}
-
-function logins(db: Db) {
-  return {
-    claim: (id, by, seconds) =>
-      one(
-        db,
-        `update connector c set claimed_by = $2, claimed_until = seconds_from_now($3)
-          where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
-         returning connector_json(c)`,
-        [id, by, seconds],
-      ),
-    keep: async ({ id, config_revision, secret: before }, secret) =>
-      (await value(
-        db,
-        `update connector set secret = $4, secret_version = secret_version + 1
-          where id = $1 and config_revision = $2 and secret is not distinct from $3::bytea returning 1`,
-        [id, config_revision, before, secret],
-      )) !== null,
-    async release(id, by) {
-      await db.query(
-        'update connector set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2',
-        [id, by],
-      )
-    },
-  } satisfies Partial<Connectors>
+  return { ...rows(db), ...createClaims(db, 'connector', toConnector), ...createBindings(db), ...caches(db) }
 }
 
 async function one(
@@ -153,6 +110,13 @@ function rows(db: Db) {
          where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning 1`
       return (await value(db, ...noted(text, [id, visibleTo(scope)], entry))) !== null
     },
+    keep: async ({ id, config_revision, secret: before }, secret) =>
+      (await value(
+        db,
+        `update connector set secret = $4, secret_version = secret_version + 1
+          where id = $1 and config_revision = $2 and secret is not distinct from $3::bytea returning 1`,
+        [id, config_revision, before, secret],
+      )) !== null,
     syncConfig: (connectors) =>
       db.transaction(async (queries) => {
         // Replicas that start at once take turns.
@@ -207,85 +171,7 @@ async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
   }
 }
 
-function bindings(db: Db) {
-  return {
-    bindings: async (session) =>
-      toBindings((await value<StoredBindings>(db, 'select bindings_json($1)', [session])) ?? []),
-    /** By the place of the binding: a cursor stays good where that is gone. */
-    async listBound(session, page) {
-      const found = await values<{ connector: StoredConnector; alias: string | null; place: number }>(
-        db,
-        `select json_build_object('connector', connector_json(c), 'alias', b.alias, 'place', b.place)
-           from binding b join connector c on c.id = b.connector_id
-          where b.session_id = $1 and ($2::text is null or b.place < $2::bigint)
-          order by b.place desc limit $3`,
-        [session, readCursor('bindings', page, SEQ), page.limit + 1],
-      )
-      const { data, next_cursor } = toPage('bindings', page, found, ({ place }) => place)
-      const bound = data.map(({ connector, alias }) => ({ connector: toConnector(connector), alias }))
-      return { data: bound, next_cursor }
-    },
-    async bind(session, connector, alias) {
-      try {
-        return await db.transaction((queries) => bind(queries, session, connector, alias))
-      } catch (err) {
-        throw orGone(err)
-      }
-    },
-    unbind: async (session, connector) =>
-      (await value(db, 'delete from binding where session_id = $1 and connector_id = $2 returning 1', [
-        session,
-        connector,
-      ])) !== null,
-    async switchTool(session, connector, tool, isOn) {
-      await db.query(
-        `update binding set off = array_remove(off, $3) || case when $4::boolean then '{}' else array[$3::text] end
-          where session_id = $1 and connector_id = $2`,
-        [session, connector, tool, isOn],
-      )
-    },
-    sessionsOf: (connector, limit) =>
-      values<string>(
-        db,
-        `select s.id from binding b join session s on s.id = b.session_id
-          where b.connector_id = $1 order by s.updated_at desc, s.id desc limit $2`,
-        [connector, limit],
-      ),
-  } satisfies Partial<Connectors>
-}
-
-/** Those who bind at once, or bind and rename, take turns: neither would see the name that the other one takes. */
-async function bind(
-  queries: Queries,
-  session: string,
-  connector: string,
-  alias: string | null,
-): Promise<boolean> {
-  await queries.query('select 1 from session where id = $1 for no key update', [session])
-  // One of the configuration keeps its name, and `syncConfig` writes those in an order of its own.
-  await queries.query(
-    `select 1 from connector
-      where origin <> 'config' and id in (
-        select $2::identifier union all select connector_id from binding where session_id = $1
-      )
-      order by id for share`,
-    [session, connector],
-  )
-  const bound = await value(
-    queries,
-    `insert into binding (session_id, connector_id, alias)
-     select $1::text, $2::text, $3::text where not exists (
-       select from binding b join connector c on c.id = b.connector_id
-        where b.session_id = $1::text and b.connector_id <> $2::text
-          and coalesce(b.alias, c.name) = coalesce($3::text, (select name from connector where id = $2::text))
-     )
-     on conflict (session_id, connector_id) do update set alias = excluded.alias returning 1`,
-    [session, connector, alias],
-  )
-  return bound !== null
-}
-
-/** It is to get a name that another server has where it is bound without an alias. See `bind`. */
+/** It is to get a name that another server has where it is bound without an alias. See bindings.ts. */
 async function meetsAnother(
   queries: Queries,
   scope: Scope,
@@ -307,18 +193,6 @@ async function meetsAnother(
     [connector, name],
   )
   return beside !== null
-}
-
-/** The session or the connector was deleted in the meantime. */
-function orGone(err: unknown): unknown {
-  const constraint = violated(err)
-  if (constraint === 'binding_session_id_fkey') {
-    return new BatonError('session_not_found', 'The session was deleted.', { cause: err })
-  }
-  if (constraint?.endsWith('_connector_id_fkey')) {
-    return new BatonError('connector_not_found', 'The connector was deleted.', { cause: err })
-  }
-  return err
 }
 
 function caches(db: Db) {

@@ -1,5 +1,6 @@
 /** Credentials: rows for their owners, renewals under a claim. */
 import { noted } from './audit.ts'
+import { createClaims } from './claims.ts'
 import { type Db, type Param, type Queries, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
 import { readCursor, toPage } from './page.ts'
@@ -12,7 +13,7 @@ export interface StoredCredential extends Omit<Credential, 'secret'> {
 }
 export const toCredential = (stored: StoredCredential): Credential => ({
   ...stored,
-  secret: bytesOf(stored.secret) ?? new Uint8Array(),
+  secret: bytesOf(stored.secret),
 })
 
 async function one(
@@ -25,7 +26,7 @@ async function one(
 }
 
 export function createCredentials(db: Db): Credentials {
-  return { ...rows(db), ...renewing(db) }
+  return { ...rows(db), ...createClaims(db, 'credential', toCredential), ...renewing(db) }
 }
 
 function rows(db: Db) {
@@ -117,14 +118,6 @@ function renewing(db: Db) {
           order by expires_at limit $3`,
         [providers, seconds, limit],
       ),
-    claim: (id, owner, seconds) =>
-      one(
-        db,
-        `update credential c set claimed_by = $2, claimed_until = seconds_from_now($3)
-          where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
-         returning credential_json(c)`,
-        [id, owner, seconds],
-      ),
     rotate: async (id, version, next) =>
       (await value(
         db,
@@ -136,12 +129,6 @@ function renewing(db: Db) {
           where id = $1 and version = $2 returning 1`,
         [id, version, next.secret, next.hint, next.expires_at, document(next.facts)],
       )) !== null,
-    async release(id, owner) {
-      await db.query(
-        'update credential set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2',
-        [id, owner],
-      )
-    },
     fail: async (id, version, reason, ended) =>
       (await value(
         db,

@@ -31,5 +31,8 @@ export const plainParam = (param: Param): Param => {
 }
 
 /** Bytes come out of SQL's JSON as base64. */
-export const bytesOf = (base64: string | null): Uint8Array | null =>
-  base64 === null ? null : new Uint8Array(Buffer.from(base64, 'base64'))
+export function bytesOf(base64: string): Uint8Array
+export function bytesOf(base64: string | null): Uint8Array | null
+export function bytesOf(base64: string | null): Uint8Array | null {
+  return base64 === null ? null : new Uint8Array(Buffer.from(base64, 'base64'))
+}

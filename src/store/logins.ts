@@ -11,7 +11,7 @@ interface StoredLogin extends Omit<OAuthLogin, 'sealed'> {
 export function createLogins(db: Db): OAuthLogins {
   const one = async (text: string, params: Param[]): Promise<OAuthLogin | null> => {
     const found = await value<StoredLogin>(db, text, params)
-    return found && { ...found, sealed: bytesOf(found.sealed) ?? new Uint8Array() }
+    return found && { ...found, sealed: bytesOf(found.sealed) }
   }
   return {
     create: ({ state_hash, owner, provider, mode, redirect_uri, sealed, seconds }, most) =>

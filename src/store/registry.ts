@@ -1,6 +1,6 @@
 /** The tools of sessions, compared and swapped by revision, for many sessions in one statement. */
 import { BatonError } from '../errors.ts'
-import { type StoredBindings, toBindings } from './connectors.ts'
+import { type StoredBindings, toBindings } from './bindings.ts'
 import { type Db, value } from './db.ts'
 import { document, record } from './json.ts'
 import type { Registry, RegistryGrounds, RegistryRow } from './store.ts'

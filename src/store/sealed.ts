@@ -32,7 +32,7 @@ export function createSealed(db: Db): Sealed {
          where id > $1 order by id limit $2`,
         [after, limit],
       )
-      return found.map((row) => ({ ...row, secret: bytesOf(row.secret) ?? new Uint8Array() }))
+      return found.map((row) => ({ ...row, secret: bytesOf(row.secret) }))
     },
     putSecret: async ({ table, id, version }, secret) =>
       (await value(db, PUT_SECRET[table], [id, version, secret])) !== null,

@@ -1,6 +1,6 @@
 /** How a turn is opened: what `open_turn` takes and answers, as the code knows it. */
 import { type Message, NO_USAGE } from '../chat/message.ts'
-import { boundOf, type StoredBindings, toBindings } from './connectors.ts'
+import { boundOf, type StoredBindings, toBindings } from './bindings.ts'
 import { type StoredCredential, toCredential } from './credentials.ts'
 import { record } from './json.ts'
 import { asStored, type Placed } from './messages.ts'

@@ -2,7 +2,7 @@
  * Turns. Each verb is one statement, mostly a function of the schema: what must be decided at once is decided
  * there, under its locks.
  */
-import { BOUND } from './connectors.ts'
+import { BOUND } from './bindings.ts'
 import { type Db, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'

@@ -1,5 +1,5 @@
 /** Credentials, logins on their way to one, the gateway’s own keys, and the record of what was done with them. */
-import type { Page, PageRequest, Scope } from './scope.ts'
+import type { Claims, Page, PageRequest, Scope } from './scope.ts'
 
 export interface Credential {
   id: string
@@ -30,7 +30,7 @@ export interface CredentialCandidates {
   preferred: Credential | null
 }
 
-export interface Credentials {
+export interface Credentials extends Claims<Credential> {
   create(credential: NewCredential, entry?: AuditEntry): Promise<Credential>
   get(scope: Scope, id: string): Promise<Credential | null>
   list(scope: Scope, page: PageRequest): Promise<Page<Credential>>
@@ -49,15 +49,12 @@ export interface Credentials {
   preferred(owner: string, provider: string): Promise<Credential | null>
   /** Active logins whose access token ends within that time and that nobody renews now; the first to end first. */
   due(providers: readonly string[], seconds: number, limit: number): Promise<{ id: string; owner: string }[]>
-  /** Claims the renewal until a time; null when anybody holds it, the same owner included. */
-  claim(id: string, owner: string, seconds: number): Promise<Credential | null>
   /** Stores a rotated secret; false when the version moved. */
   rotate(
     id: string,
     version: number,
     next: { secret: Uint8Array; hint: string; expires_at: string | null; facts: Record<string, string> },
   ): Promise<boolean>
-  release(id: string, owner: string): Promise<void>
   /** `ended`: only where its access token has ended by the store's clock. Whether it was written. */
   fail(id: string, version: number, reason: string, ended?: 'ended'): Promise<boolean>
 }

@@ -2,7 +2,7 @@
 import type { ToolsDelta } from '../../chat/event.ts'
 import type { JsonSchema } from '../../provider.ts'
 import type { AuditEntry } from './access.ts'
-import type { Page, PageRequest, Scope } from './scope.ts'
+import type { Claims, Page, PageRequest, Scope } from './scope.ts'
 
 /** An MCP server as its owner, or the configuration, named it. */
 export interface Connector {
@@ -109,7 +109,7 @@ export interface Pin {
   hash: string
   definition: unknown
 }
-export interface Connectors {
+export interface Connectors extends Claims<Connector> {
   create(connector: NewConnector, entry?: AuditEntry): Promise<Connector | 'name_taken'>
   get(scope: Scope, id: string): Promise<Connector | null>
   /** By id or name, the owner's own before the configuration's. */
@@ -127,11 +127,8 @@ export interface Connectors {
     entry?: AuditEntry,
   ): Promise<Connector | null | 'name_taken' | 'name_beside'>
   delete(scope: Scope, id: string, entry?: AuditEntry): Promise<boolean>
-  /** Claims the renewal of its login until a time; null when anybody holds it, or the connector is gone. */
-  claim(id: string, by: string, seconds: number): Promise<Connector | null>
   /** Stores a renewed login, which is no change of the connector; false when it or its secret was written since it was read. */
   keep(read: Pick<Connector, 'id' | 'config_revision' | 'secret'>, secret: Uint8Array): Promise<boolean>
-  release(id: string, by: string): Promise<void>
   /**
    * Makes the configuration's connectors equal to this list, by name; returns them with their ids. A name
    * that is known keeps its row's id, whatever id comes with it: derive the id from the name, since a

@@ -1,4 +1,4 @@
-/** Whose rows, and how many of them at once. */
+/** Whose rows, how many of them at once, and who may renew one. */
 
 /** Whose rows a verb may see: an owner's own, or everything for an admin. */
 export interface Scope {
@@ -16,6 +16,13 @@ export interface PageRequest {
 export interface Page<T> {
   data: T[]
   next_cursor: string | null
+}
+
+/** Of rows with a login, which one process at a time renews. */
+export interface Claims<Row> {
+  /** Claims the renewal until a time; null when anybody holds it, the same caller included, or the row is gone. */
+  claim(id: string, by: string, seconds: number): Promise<Row | null>
+  release(id: string, by: string): Promise<void>
 }
 
 /** Every row of a paged list. */

@@ -139,6 +139,9 @@ t.test('the quirks of the stream', async (t) => {
     const [, only] = folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] }))
     t.match(only, { text: 'kept' }, 'also where the last list lacks what stood before')
     t.equal(folded(thinking, item(1, message('kept')), completed({ output: [message('kept')] })).length, 2)
+    const wondered = { type: 'response.reasoning_text.delta', ...at, delta: 'hm' }
+    const [hm, spoken] = folded(wondered, item(1, message('kept')), completed({ output: [message('kept')] }))
+    t.match([hm, spoken], [{ type: 'reasoning', text: 'hm' }, { text: 'kept' }], 'and takes no words from it')
     t.same(folded(completed()), [], 'an empty answer is an answer')
   })
 

@@ -1,0 +1,168 @@
+/**
+ * The rules of one session's log, as the memory of a process keeps it: what is written, what is forgotten, where a
+ * reader begins. The same rules stand once more in scripts.ts, for Redis: APPEND has `append`, `goesOn`, `isStale`, `mark`
+ * and `trim`, READ has `startOf` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to
+ * one answer.
+ */
+import { FIRST_EVENT, isTerminal } from '../chat/event.ts'
+import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'
+import { formatCursor, newGeneration, numbersOf, type Position, sessionTag } from './cursor.ts'
+
+/** Numbers of a turn's first and terminal event in its session's log; null: not there (any more) */
+interface TurnMarks {
+  first: number | null
+  end: number | null
+  /** Of the newest owner that spoke in it */
+  epoch: number
+}
+
+/** What an event weighs beside its data. */
+const OVERHEAD = 200
+const weight = (event: LoggedEvent): number => event.data.length + OVERHEAD
+
+/** Events are numbered from 1; `base` is the number of the oldest one kept. */
+export class Log {
+  base = 1
+  /** Bytes ever appended */
+  total = 0
+  readonly #tag: string
+  readonly #generation = newGeneration()
+  readonly #now: () => number
+  readonly #turns = new Map<string, TurnMarks>()
+  readonly #once = new Map<string, { n: number; cursor: string }>()
+  #events: LoggedEvent[] = []
+  /** Bytes ever appended, up to and with the event at the same index */
+  #ends: number[] = []
+  #lastMs: number
+  /** Of the newest owner that spoke */
+  #epoch = 0
+
+  constructor(session: string, now: () => number) {
+    this.#tag = sessionTag(session)
+    this.#now = now
+    this.#lastMs = now()
+  }
+
+  get last(): number {
+    return this.base + this.#events.length - 1
+  }
+  /** Events kept */
+  get count(): number {
+    return this.#events.length
+  }
+  /** Bytes kept */
+  get bytes(): number {
+    return this.total - this.bytesBefore(this.base)
+  }
+  /** Bytes ever appended before the event of this number. */
+  bytesBefore(n: number): number {
+    const end = this.#ends[n - this.base - 1]
+    if (end !== undefined) return end
+    const [first, firstEnd] = [this.#events[0], this.#ends[0]]
+    return first && firstEnd !== undefined ? firstEnd - weight(first) : this.total
+  }
+
+  /** The place after the newest event. */
+  cursor(): string {
+    return this.#cursorAt(this.last)
+  }
+
+  #cursorAt(n: number): string {
+    return formatCursor(this.#tag, { generation: this.#generation, id: `${this.#lastMs}-${n}` })
+  }
+
+  append(given: BusEvent): string {
+    const event = this.#placed(given)
+    const known = event.once === undefined ? undefined : this.#once.get(event.once)
+    if (known) return known.cursor
+    if (this.#isStale(event)) return this.cursor()
+    // A clock that goes back does not: cursors stay ordered.
+    this.#lastMs = Math.max(this.#lastMs, this.#now())
+    const n = this.last + 1
+    const { type, turn_id, data, epoch = 0 } = event
+    const logged: LoggedEvent = { cursor: this.#cursorAt(n), type, turn_id, data }
+    this.total += weight(logged)
+    this.#events.push(logged)
+    this.#ends.push(this.total)
+    if (event.once !== undefined) this.#once.set(event.once, { n, cursor: logged.cursor })
+    if (turn_id !== null) this.#mark(turn_id, type, n, epoch)
+    return logged.cursor
+  }
+
+  #placed(event: BusEvent): BusEvent {
+    if (event.alone === undefined || this.#goesOn(event.turn_id ?? '')) return event
+    return { ...event, turn_id: null, data: event.alone }
+  }
+
+  #goesOn(turn: string): boolean {
+    return this.#turns.get(turn)?.end === null
+  }
+
+  #isStale({ epoch, turn_id, type }: BusEvent): boolean {
+    if (epoch === undefined) return false
+    const marks = this.#turns.get(turn_id ?? '')
+    const newest = marks?.epoch ?? (type === FIRST_EVENT ? 0 : this.#epoch)
+    return epoch < newest || (marks?.end ?? null) !== null
+  }
+
+  #mark(turn: string, type: string, n: number, epoch: number): void {
+    const known = this.#turns.get(turn)
+    const marks: TurnMarks = known ?? { first: type === FIRST_EVENT ? n : null, end: null, epoch }
+    marks.epoch = Math.max(marks.epoch, epoch)
+    this.#epoch = Math.max(this.#epoch, epoch)
+    if (isTerminal(type)) marks.end = n
+    if (!known) this.#turns.set(turn, marks)
+  }
+
+  /** Forgets the oldest events, down to these bounds. */
+  trim(maxEvents: number, maxBytes: number): void {
+    let count = Math.max(0, this.count - maxEvents)
+    while (count < this.count && this.total - this.bytesBefore(this.base + count) > maxBytes) count++
+    this.#events.splice(0, count)
+    this.#ends.splice(0, count)
+    this.base += count
+    for (const [key, { n }] of this.#once) if (n < this.base) this.#once.delete(key)
+    for (const [turn, marks] of this.#turns) {
+      if (marks.first !== null && marks.first < this.base) marks.first = null
+      if (marks.end !== null && marks.end < this.base) this.#turns.delete(turn)
+    }
+  }
+
+  /** The number of the first event to read; null when it, or one after it, is lost. */
+  startOf(from: Position | null, { after, turn, begun }: ReadOptions): number | null {
+    if (from) {
+      const n = this.#keptNumber(from)
+      return n === null ? null : n + 1
+    }
+    if (after === 'now') return this.last + 1
+    if (turn === undefined) return this.base
+    const marks = this.#turns.get(turn)
+    return marks ? marks.first : begun ? null : this.last + 1
+  }
+
+  /** So many events from this number on, which is kept. */
+  page(n: number, most: number): LoggedEvent[] {
+    const from = n - this.base
+    return this.#events.slice(from, from + most)
+  }
+
+  /** Whether the turn's terminal event stands before this number. */
+  isOver(turn: string | undefined, n: number): boolean {
+    const end = turn === undefined ? null : this.#turns.get(turn)?.end
+    return typeof end === 'number' && n > end
+  }
+
+  /** As Bus.pastEnd. */
+  pastEnd(turn: string, position: Position, hasEnded: boolean): boolean {
+    const n = this.#keptNumber(position)
+    if (n === null) return false
+    return this.#turns.has(turn) ? this.isOver(turn, n + 1) : hasEnded
+  }
+
+  /** The number of the event that the position is right after; null where what follows it is not kept. */
+  #keptNumber({ generation, id }: Position): number | null {
+    const [ms, n] = numbersOf(id)
+    const isReal = generation === this.#generation && n <= this.last && ms <= this.#lastMs
+    return isReal && n >= this.base - 1 ? n : null
+  }
+}

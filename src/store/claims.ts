@@ -1,0 +1,27 @@
+/** Claims on rows with a login: one process at a time renews it. A claim ends by itself. */
+import { type Db, value } from './db.ts'
+import type { Claims } from './store.ts'
+
+/** `toRow`: what `<table>_json` gives, as it is known outside. */
+export const createClaims = <Stored, Row>(
+  db: Db,
+  table: 'credential' | 'connector',
+  toRow: (stored: Stored) => Row,
+): Claims<Row> => ({
+  async claim(id, by, seconds) {
+    const claimed = await value<Stored>(
+      db,
+      `update ${table} c set claimed_by = $2, claimed_until = seconds_from_now($3)
+        where id = $1 and (claimed_until is null or claimed_until <= clock_timestamp())
+       returning ${table}_json(c)`,
+      [id, by, seconds],
+    )
+    return claimed && toRow(claimed)
+  },
+  async release(id, by) {
+    await db.query(
+      `update ${table} set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2`,
+      [id, by],
+    )
+  },
+})
