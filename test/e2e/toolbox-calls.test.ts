@@ -3,9 +3,9 @@ import t from 'tap'
 import { CHILD, ended } from '../mcp/processes.ts'
 import { eventually } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
-import { everyBackend, openWorld } from './harness.ts'
+import { BACKEND, everyBackend, openWorld } from './harness.ts'
 import { type TestTool, textResult } from './tool-server.ts'
-import { BACKEND, DYNAMIC, mcp, served } from './toolbox.ts'
+import { DYNAMIC, mcp, served } from './toolbox.ts'
 
 t.setTimeout(240_000)
 

@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import { text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, spoken } from './client.ts'
-import { everyBackend, PATH_NAMES, type World } from './harness.ts'
+import { everyBackend, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { held, until } from './held-turns.ts'
 
 // ---------------------------------------------------------------- cancelling
@@ -16,7 +16,7 @@ async function cancelling(t: Test, world: World) {
     deaf: { run: () => new Promise(() => {}) },
   })
 
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(
       `while the model speaks: its text is kept, its reasoning and calls are not: ${path}`,
       async (t) => {

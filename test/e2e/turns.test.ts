@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import { calls } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Frame, type Json, ofType, outline, spoken } from './client.ts'
-import { everyBackend, PATH_NAMES, type World, wordsOf } from './harness.ts'
+import { everyBackend, PATH_NAMES, PROVIDERS, pathsIn, type World, wordsOf } from './harness.ts'
 import { held, speaking } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
@@ -48,7 +48,7 @@ async function answers(t: Test, world: World) {
     for (const [vendor, { requests }] of Object.entries(world.emulators)) t.strictSame(requests, [], vendor)
   })
 
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world)) {
     await t.test(`streamed, by default: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const stream = await api.turn(session, ADD)
@@ -207,7 +207,7 @@ async function answers(t: Test, world: World) {
     t.match(await world.run(session, 'hi'), { steps: [{ provider: 'gemini' }] })
   })
 
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world)) {
     await t.test(`/render shows what is sent, to the byte, and no secret: ${path}`, async (t) => {
       const session = await world.session(path, {
         connectors: ['kit'],
@@ -333,7 +333,7 @@ async function turnFacts(t: Test, { api }: World, id: string, frames: Frame[]): 
 
 async function maxSteps(t: Test, world: World) {
   const server = await world.tools('loop', { again: {} })
-  for (const path of ['openai key', 'anthropic key', 'gemini key'] as const) {
+  for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(`the last calls are run and stored, and no request follows: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['loop'] })
       world.script((_, { tools }) =>
