@@ -3,16 +3,16 @@
  * hundreds under legal names, results that are too long.
  */
 import { readdirSync, readFileSync } from 'node:fs'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import type { Json } from './client.ts'
-import { declaredIn, everyBackend, fresh, type Path, pathsIn, type World } from './harness.ts'
+import { declaredIn, fresh, type Path, pathsIn, type World } from './harness.ts'
 import { type TestTool, type ToolServer, textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- declarations
 
-async function declarations(t: Test, world: World) {
+export async function declarations(t: Test, world: World) {
   const { api } = world
   const schema = (words: string) => ({
     type: 'object',
@@ -85,7 +85,7 @@ const flat = (declarations: Json[]): string[] =>
 
 // ---------------------------------------------------------------- hundreds of tools
 
-async function hundreds(t: Test, world: World) {
+export async function hundreds(t: Test, world: World) {
   const folder = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
   const lists = readdirSync(folder)
     .filter((file) => file.endsWith('.json'))
@@ -170,7 +170,7 @@ function listOf(file: URL): Record<string, TestTool> {
 
 // ---------------------------------------------------------------- long results
 
-async function longResults(t: Test, world: World) {
+export async function longResults(t: Test, world: World) {
   const { api } = world
   const lines = Array.from({ length: 20_000 }, (_, i) => `line ${i}: Zeile nummer ${i} äöü €`).join('\n')
   const rows = Array.from({ length: 3_000 }, (_, i) => ({
@@ -235,7 +235,7 @@ async function longResults(t: Test, world: World) {
 
 // ---------------------------------------------------------------- servers
 
-async function servers(t: Test, world: World) {
+export async function servers(t: Test, world: World) {
   const { api } = world
   const shown = async (session: string): Promise<Json[]> =>
     (await world.api.get(`/v1/sessions/${session}/connectors`)).data
@@ -263,12 +263,3 @@ async function servers(t: Test, world: World) {
     )
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('declarations', (t) => declarations(t, world))
-  await t.test('results that are too long', (t) => longResults(t, world))
-  await t.test('hundreds of tools', (t) => hundreds(t, world))
-  await t.test('servers', (t) => servers(t, world))
-})

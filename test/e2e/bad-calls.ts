@@ -1,16 +1,16 @@
 /** What goes wrong in a model's calls and its tools: the model is told, and the turn ends in bounded time. */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { type Answer, calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { type Json, ofType, typesOf } from './client.ts'
-import { everyBackend, PROVIDERS, pathsIn, type World } from './harness.ts'
+import { PROVIDERS, pathsIn, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
 
 /** The model is told of a broken call by Gemini itself; elsewhere the call is there to be answered. */
 const GEMINI = ['gemini key', 'code assist login'] as const
 const OTHERS = ['openai key', 'anthropic key'] as const
 
-async function badCalls(t: Test, world: World) {
+export async function badCalls(t: Test, world: World) {
   const { api } = world
   const kit = await world.tools('kit', { echo: ECHO })
   for (const path of pathsIn(world, OTHERS)) {
@@ -231,5 +231,3 @@ async function badCalls(t: Test, world: World) {
     ])
   })
 }
-
-await everyBackend(t, badCalls)

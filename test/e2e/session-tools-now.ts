@@ -2,12 +2,12 @@
  * Tools that change while a model speaks or a call runs (api.md "Session tools", `apply: now`): the answer under way
  * starts anew with them, and a running call goes with its server, on each of the six paths.
  */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { calls, type Scene, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { ofType, outline, typesOf } from './client.ts'
-import { everyBackend, fresh, PROVIDERS, pathsIn, type World } from './harness.ts'
+import { fresh, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
@@ -34,7 +34,7 @@ function speaksThen(
   return { open, asked: () => asked }
 }
 
-async function applyNow(t: Test, world: World) {
+export async function applyNow(t: Test, world: World) {
   const { api } = world
   for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(
@@ -240,7 +240,7 @@ async function applyNow(t: Test, world: World) {
 
 // ---------------------------------------------------------------- while tools run
 
-async function duringTools(t: Test, world: World) {
+export async function duringTools(t: Test, world: World) {
   const { api } = world
   await t.test(`a server that goes takes its running call with it, and nothing else`, async (t) => {
     const { name, server } = await fresh(world, { quick: {} })
@@ -316,14 +316,3 @@ async function duringTools(t: Test, world: World) {
     ])
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('apply: now', async (t) => {
-    world.emulators.gemini.unexpected.splice(0)
-    await applyNow(t, world)
-    t.strictSame(world.emulators.gemini.unexpected, [], 'no restarted model was without the tool')
-  })
-  await t.test('while tools run', (t) => duringTools(t, world))
-})
