@@ -1,5 +1,5 @@
 /**
- * Tools that come and go while a conversation runs (api.md "Session tools"), on each of the six paths; servers
+ * Tools that come and go while a conversation runs (api.md "Session tools"); servers
  * that are down, hung or hostile.
  */
 import type { Test } from 'tap'

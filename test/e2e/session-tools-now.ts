@@ -1,6 +1,6 @@
 /**
  * Tools that change while a model speaks or a call runs (api.md "Session tools", `apply: now`): the answer under way
- * starts anew with them, and a running call goes with its server, on each of the six paths.
+ * starts anew with them, and a running call goes with its server.
  */
 import type { Test } from 'tap'
 import { calls, type Scene, text } from '../emulators/scene.ts'

@@ -1,5 +1,5 @@
 /**
- * What a model is shown of a session's tools, on each of the six paths: declarations whose bytes stay, lists of
+ * What a model is shown of a session's tools: declarations whose bytes stay, lists of
  * hundreds under legal names, results that are too long.
  */
 import { readdirSync, readFileSync } from 'node:fs'
