@@ -9,19 +9,19 @@ import { text } from 'node:stream/consumers'
 import Summary from './tap-summary.mjs'
 
 const ROOT = 'dist/test'
-/** More than there are processors: many of the long ones wait for leases, servers and deadlines. */
-const AT_ONCE = availableParallelism() + 1
+/** More than there are processors: half of their time the long ones wait for leases, servers and deadlines. */
+const AT_ONCE = availableParallelism() + 2
 /** Seconds for a file that does not say how long it may take, and milliseconds for one that has stopped counting. */
 const PATIENCE = { TAP_TIMEOUT: '600' }
 const LONGEST_MS = 20 * 60_000
 
-/** The long ones first: one that starts last costs its whole time. */
-const isLong = (file) => file.startsWith('e2e/')
+/** The long ones first, those of pure functions last: a long one that starts last costs its whole time. */
+const place = (file) => (/^e2e\//.test(file) ? 0 : /^(chat|config|emulators|providers)\//.test(file) ? 2 : 1)
 // By their sources: what a renamed one was compiled to still lies there.
 const files = readdirSync('test', { recursive: true })
   .filter((file) => file.endsWith('.test.ts'))
   .map((file) => file.replace(/ts$/, 'js'))
-  .sort((a, b) => isLong(b) - isLong(a) || a.localeCompare(b))
+  .sort((a, b) => place(a) - place(b) || a.localeCompare(b))
 
 const summary = new Summary()
 summary.pipe(process.stdout)

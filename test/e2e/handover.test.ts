@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { calls, type SceneItem } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
-import { everyBackend, PATH_NAMES, PATHS, type Path, type World } from './harness.ts'
+import { everyBackend, PATH_NAMES, PATHS, type Path, pathsIn, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 /** One red pixel. */
@@ -179,7 +179,7 @@ async function turnOn(t: Test, world: World, session: string, path: Path): Promi
 
 async function pairs(t: Test, world: World) {
   const { api } = world
-  for (const source of PATH_NAMES) {
+  for (const source of pathsIn(world)) {
     const session = await world.session(source, { connectors: ['kit'], instructions: 'MARK-instructions' })
     for (const message of GIVEN) await api.post(`/v1/sessions/${session}/messages`, message)
     await live(world, session)
@@ -232,7 +232,7 @@ async function pairs(t: Test, world: World) {
 
 /** A vendor's own reasoning goes back to it, and to nobody else, also when others spoke in between. */
 async function tokens(t: Test, world: World) {
-  for (const source of PATH_NAMES) {
+  for (const source of pathsIn(world)) {
     await t.test(`reasoning of ${source} comes back to it alone`, async (t) => {
       const session = await world.session(source, { connectors: ['kit'] })
       await turnOn(t, world, session, source)

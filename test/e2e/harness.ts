@@ -35,6 +35,8 @@ export const PATHS = {
 } as const
 export type Path = keyof typeof PATHS
 export const PATH_NAMES = Object.keys(PATHS) as Path[]
+/** One path of each provider, for what the door makes no difference to. */
+export const PROVIDERS: readonly Path[] = ['openai key', 'anthropic key', 'gemini key']
 
 const CREDENTIALS: Record<Path, Json> = {
   'openai key': { provider: 'openai', kind: 'api_key', api_key: 'sk-test-openai' },
@@ -56,6 +58,12 @@ const CREDENTIALS: Record<Path, Json> = {
 }
 
 export type Backend = 'embedded' | 'servers'
+/** Where one backend is enough: the one that opens sooner. */
+export const BACKEND: Backend = ON_SERVERS.skip ? 'embedded' : 'servers'
+
+/** What is the providers' is tried on one backend; on the other, which differs in store and bus, on one path alone. */
+export const pathsIn = ({ backend }: World, paths: readonly Path[] = PATH_NAMES): readonly Path[] =>
+  backend === BACKEND ? paths : paths.slice(0, 1)
 
 export interface World {
   backend: Backend

@@ -5,7 +5,7 @@
 import t, { type Test } from 'tap'
 import { gate } from '../waiting.ts'
 import { type EventStream, type Json, ofType, typesOf } from './client.ts'
-import { everyBackend, type Path, type World } from './harness.ts'
+import { BACKEND, everyBackend, openWorld, type Path, type World } from './harness.ts'
 import { type ToolServer, textResult } from './tool-server.ts'
 
 interface Started {
@@ -225,7 +225,8 @@ await everyBackend(
   { process: true, env: { BATON_LEASE_SECONDS: '2', BATON_DRAIN_SECONDS: '30' } },
 )
 
-await everyBackend(t, async (t, world) => {
+t.test('what is under way at the end of a drain', async (t) => {
+  const world = await openWorld(t, BACKEND)
   await t.test('a call that a drain cuts short is for the next process to judge', async (t) => {
     const bank = await world.tools('bank', {
       charge: {

@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import { NONE } from '../patterns.ts'
 import { eventually, gate } from '../waiting.ts'
 import { type Frame, ofType, typesOf } from './client.ts'
-import { everyBackend, PATH_NAMES, type World } from './harness.ts'
+import { everyBackend, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 const rawOf = (frames: readonly Frame[]) => frames.map(({ raw }) => raw)
@@ -12,7 +12,7 @@ const SCRIPT =
 
 async function resuming(t: Test, world: World) {
   const { api } = world
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(`after every event, and on both ways, the rest comes byte for byte: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: ['kit'] })
       const live = await api.turn(session, SCRIPT)

@@ -3,9 +3,9 @@ import t from 'tap'
 import { CHILD, ended } from '../mcp/processes.ts'
 import { eventually } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
-import { everyBackend, openWorld } from './harness.ts'
+import { BACKEND, everyBackend, openWorld } from './harness.ts'
 import { type TestTool, textResult } from './tool-server.ts'
-import { BACKEND, DYNAMIC, mcp, served } from './toolbox.ts'
+import { DYNAMIC, mcp, served } from './toolbox.ts'
 
 t.setTimeout(240_000)
 
@@ -142,65 +142,63 @@ t.test('the process of a connector goes when that is changed, and when it is del
 
 // ---------------------------------------------------------------- approvals
 
-await everyBackend(
-  t,
-  async (t, world) => {
-    const server = await served(t, {
-      wipe: {
-        inputSchema: { type: 'object', properties: { disk: { type: 'integer' } }, required: ['disk'] },
-      },
-      look: { annotations: { readOnlyHint: true } },
-      trusted: {},
-    })
-    const { id } = await world.api.post('/v1/connectors', {
-      name: 'guarded',
-      transport: 'streamable_http',
-      url: server.url,
-      require_approval: 'destructive',
-      trust_annotations: true,
-    })
-    const waiting = async (input: string) => {
-      const session = await world.session('anthropic key', { connectors: [id] })
-      const turn = await world.run(session, input)
-      t.equal(turn.state, 'awaiting_input')
-      const { data } = await world.api.get(`/v1/tool-executions?turn_id=${turn.id}`)
-      const call = data.find(({ state }: Json) => state === 'awaiting_approval')
-      return { session, turn, call, path: `/v1/turns/${turn.id}/approvals/${call.call_id}` }
-    }
+t.test('approvals by rule', async (t) => {
+  const yaml = 'toolbox: {tools: [{name: guarded.trusted, require_approval: never}]}\n'
+  const world = await openWorld(t, BACKEND, { yaml })
+  const server = await served(t, {
+    wipe: {
+      inputSchema: { type: 'object', properties: { disk: { type: 'integer' } }, required: ['disk'] },
+    },
+    look: { annotations: { readOnlyHint: true } },
+    trusted: {},
+  })
+  const { id } = await world.api.post('/v1/connectors', {
+    name: 'guarded',
+    transport: 'streamable_http',
+    url: server.url,
+    require_approval: 'destructive',
+    trust_annotations: true,
+  })
+  const waiting = async (input: string) => {
+    const session = await world.session('anthropic key', { connectors: [id] })
+    const turn = await world.run(session, input)
+    t.equal(turn.state, 'awaiting_input')
+    const { data } = await world.api.get(`/v1/tool-executions?turn_id=${turn.id}`)
+    const call = data.find(({ state }: Json) => state === 'awaiting_approval')
+    return { session, turn, call, path: `/v1/turns/${turn.id}/approvals/${call.call_id}` }
+  }
 
-    await t.test('only what may destroy waits, unless the tool’s own setting says otherwise', async (t) => {
-      const { turn, path } = await waiting(
-        'call guarded__look with {}\ncall guarded__trusted with {}\ncall guarded__wipe with {"disk": 7}',
-      )
-      t.same(server.calls.map(({ tool }) => tool).sort(), ['look', 'trusted'])
-      await world.api.post(path, { decision: 'deny', reason: 'disk 7 is in use' })
-      const done = await world.api.get(`/v1/turns/${turn.id}?wait=60`)
-      t.match(done.output_text, /disk 7 is in use/, 'the model sees the reason')
-      t.equal(server.count('wipe'), 0)
-    })
+  await t.test('only what may destroy waits, unless the tool’s own setting says otherwise', async (t) => {
+    const { turn, path } = await waiting(
+      'call guarded__look with {}\ncall guarded__trusted with {}\ncall guarded__wipe with {"disk": 7}',
+    )
+    t.same(server.calls.map(({ tool }) => tool).sort(), ['look', 'trusted'])
+    await world.api.post(path, { decision: 'deny', reason: 'disk 7 is in use' })
+    const done = await world.api.get(`/v1/turns/${turn.id}?wait=60`)
+    t.match(done.output_text, /disk 7 is in use/, 'the model sees the reason')
+    t.equal(server.count('wipe'), 0)
+  })
 
-    await t.test('approved with edited arguments after a restart, it runs once and as edited', async (t) => {
-      const { session, turn, call, path } = await waiting('call guarded__wipe with {"disk": 1}')
-      await world.restart()
-      const before = server.count('wipe')
-      const misfit = await world.api.call('POST', path, { decision: 'approve', arguments: { disk: 'all' } })
-      t.match([misfit.status, misfit.body.error], [400, { code: 'invalid_request', param: 'arguments' }])
-      t.match(misfit.body.error.message, /disk/)
-      t.equal((await world.api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input', 'and it still waits')
-      await world.api.post(path, { decision: 'approve', arguments: { disk: 2 } })
-      t.match(await world.api.get(`/v1/turns/${turn.id}?wait=60`), { state: 'completed' })
-      t.equal(server.count('wipe') - before, 1)
-      t.strictSame(server.calls.at(-1), { tool: 'wipe', args: { disk: 2 } })
-      t.match(await world.api.get(`/v1/tool-executions/${call.id}`), {
-        arguments: { disk: 2 },
-        approved_by: 'local',
-        outcome: 'ok',
-      })
-      t.match((await world.messages(session))[1].parts.at(-1), { type: 'tool_call', arguments: { disk: 1 } })
+  await t.test('approved with edited arguments after a restart, it runs once and as edited', async (t) => {
+    const { session, turn, call, path } = await waiting('call guarded__wipe with {"disk": 1}')
+    await world.restart()
+    const before = server.count('wipe')
+    const misfit = await world.api.call('POST', path, { decision: 'approve', arguments: { disk: 'all' } })
+    t.match([misfit.status, misfit.body.error], [400, { code: 'invalid_request', param: 'arguments' }])
+    t.match(misfit.body.error.message, /disk/)
+    t.equal((await world.api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input', 'and it still waits')
+    await world.api.post(path, { decision: 'approve', arguments: { disk: 2 } })
+    t.match(await world.api.get(`/v1/turns/${turn.id}?wait=60`), { state: 'completed' })
+    t.equal(server.count('wipe') - before, 1)
+    t.strictSame(server.calls.at(-1), { tool: 'wipe', args: { disk: 2 } })
+    t.match(await world.api.get(`/v1/tool-executions/${call.id}`), {
+      arguments: { disk: 2 },
+      approved_by: 'local',
+      outcome: 'ok',
     })
-  },
-  { yaml: 'toolbox: {tools: [{name: guarded.trusted, require_approval: never}]}\n' },
-)
+    t.match((await world.messages(session))[1].parts.at(-1), { type: 'tool_call', arguments: { disk: 1 } })
+  })
+})
 
 t.test('an approval that nobody gives lapses, and old calls leave the ledger', async (t) => {
   const server = await served(t, { wipe: {} })

@@ -67,24 +67,6 @@ t.test('a strict server’s tool that is not configured stops the start', async 
   ])
 })
 
-t.test('what the MCP package has to say of a server’s tools is a line of the log', async (t) => {
-  const rig = await startRig(t, 'modern')
-  const properties = { a: { type: 'string', 'x-mcp-header': 'no\n{"level":60}' } }
-  rig.tools = [TOOL, { name: 'b\nc', inputSchema: { type: 'object', properties } }]
-  const { url, log, stderr, stop } = await start(
-    t,
-    `
-toolbox:
-  mcps:
-    - {name: rig, transport: streamable_http, url: "${rig.url}", mode: dynamic, default_tool_config: {timeout: PT5S}}
-`,
-  )
-  t.ok(url)
-  t.ok(log.some(({ level, msg }) => level === 20 && /excluding tool 'b c'.*'no {"level":60}'/.test(msg)))
-  t.equal(stderr, '')
-  await stop()
-})
-
 t.test('servers that cannot be reached stop the start, each with its reason', async (t) => {
   const closed = `http://127.0.0.1:${await freePort()}/mcp`
   const { code, stderr } = await start(
@@ -94,11 +76,12 @@ toolbox:
   mcps:
     - {name: closed, transport: streamable_http, url: "${closed}?key=hunter2", mode: strict}
     - {name: missing, transport: stdio, command: /no/such/program, args: [hunter2], mode: strict}
+    - {name: notes, transport: stdio, command: /bin/sh, args: [-c, "echo no licence in /srv >&2; exit 7"], mode: strict}
 `,
   )
   t.equal(code, 69)
   const blocks = stderr.trim().split('\n\n')
-  t.equal(blocks.length, 2)
+  t.equal(blocks.length, 3)
   t.match(blocks[0]?.split('\n'), [
     `Failed to connect to MCP server 'closed' at ${closed}`,
     /^Error: .*(refused|ECONNREFUSED)/i,
@@ -109,29 +92,12 @@ toolbox:
     /^Error: ./,
     'The application cannot start without connecting to all configured MCP servers.',
   ])
-  t.notMatch(stderr, /hunter2/)
-})
-
-t.test('a program that ends tells the operator why, in its own words', async (t) => {
-  const { code, stderr } = await start(
-    t,
-    `
-toolbox:
-  mcps:
-    - {name: notes, transport: stdio, command: /bin/sh, args: [-c, "echo no licence in /srv >&2; exit 7"], mode: strict}
-`,
-  )
-  t.equal(code, 69)
-  t.match(stderr.trim().split('\n')[1], /^Error: .*exited with code 7.*no licence in \/srv/)
-})
-
-t.test('a dynamic server without defaults stops the start before anything is reached', async (t) => {
-  const { code, stderr } = await start(t, `toolbox:\n  mcps:${MEMORY}\n      mode: dynamic\n`)
-  t.equal(code, 78)
   t.match(
-    stderr,
-    "MCP server 'memory' is configured with mode='dynamic' but missing required field 'default_tool_config'",
+    blocks[2],
+    /^Error: .*exited with code 7.*no licence in \/srv/m,
+    'a program that ended, in its own words',
   )
+  t.notMatch(stderr, /hunter2/)
 })
 
 t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
@@ -139,24 +105,28 @@ t.test('a good toolbox starts, says what it made of it, and serves the tools', a
   t.teardown(stop)
   const empty = await startToolServer()
   t.teardown(() => empty.close())
+  const rig = await startRig(t, 'modern')
+  const properties = { a: { type: 'string', 'x-mcp-header': 'no\n{"level":60}' } }
+  rig.tools = [TOOL, { name: 'b\nc', inputSchema: { type: 'object', properties } }]
   const tools = [
     ...MEMORY_TOOLS.map((name) => `memory.${name}`),
     'everything.echo',
     'everything.gone',
     'absent',
   ]
-  const file = (mode: string) => `
+  const file = `
 toolbox:
   tools:
-    - {name: everything.get-sum, max_instances: 2}
+    - {name: everything.get-sum, max_instances: 3}
 ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   mcps:${MEMORY}
-      mode: ${mode}
+      mode: strict
       default_tool_config: {max_instances: 9, timeout: PT7S}
     - {name: everything, transport: streamable_http, url: "${url}", mode: dynamic, default_tool_config: {timeout: PT9S}}
     - {name: empty, transport: streamable_http, url: "${empty.url}", mode: strict}
+    - {name: rig, transport: streamable_http, url: "${rig.url}", mode: dynamic, default_tool_config: {timeout: PT5S}}
 `
-  const one = await start(t, file('strict'))
+  const one = await start(t, file, { BATON__TOOLBOX__TOOLS__0__MAX_INSTANCES: '2' })
   t.ok(one.url, one.stderr)
   const absent = "' was configured but is no longer available from MCP server "
   t.match(one.said(`Tool 'gone${absent}'everything'`), [{ level: 40 }])
@@ -182,29 +152,23 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   for (const name of ['memory.read_graph', 'everything.get-env', 'inspect_tool_output']) {
     t.ok(names.includes(name), name)
   }
-  t.equal(await one.stop(), 0)
-
-  const two = await start(t, file('dynamic'), { BATON__TOOLBOX__TOOLS__1__NAME: 'memory.create_entity' })
-  t.ok(two.url, two.stderr)
-  t.equal(two.said(byDefault('create_entities', 'memory')).length, 1, 'the edited file lets it in by default')
-  t.match(
-    two.said('tool configuration merged').find(({ tool }) => tool === 'read_graph'),
-    { maxInstances: 9, timeoutMs: 7_000 },
+  const excluded = /excluding tool 'b c'.*'no {"level":60}'/
+  t.ok(
+    one.log.some(({ level, msg }) => level === 20 && excluded.test(msg)),
+    'what the MCP package has to say of a server’s tools is a line of the log',
   )
-  t.equal(await two.stop(), 0)
-
-  const three = await start(t, file('dynamic'), { BATON__TOOLBOX__MCPS__1__MODE: 'strict' })
-  t.equal(three.code, 78)
-  t.match(three.stderr, "Tool 'get-env' from MCP server 'everything' is not configured in the toolbox.")
+  t.equal(one.stderr, '')
+  t.equal(await one.stop(), 0)
 })
 
 t.test('a data folder that cannot be made ends the start', async (t) => {
-  for (const dir of [join(folder, 'baton.yaml'), '/proc/baton']) {
-    const env = { DATABASE_URL: '', BATON_DATA_DIR: dir }
-    for (const more of [{}, { BATON_ENCRYPTION_KEYS: `k:${Buffer.alloc(32).toString('base64')}` }]) {
-      const refused = await start(t, '', { ...env, ...more })
-      t.equal(refused.code, 78, refused.stderr)
-      t.ok(refused.stderr.startsWith(`BATON_DATA_DIR: Baton cannot keep its data in ${dir} (`))
-    }
+  const BATON_ENCRYPTION_KEYS = `k:${Buffer.alloc(32).toString('base64')}`
+  for (const [dir, more] of [
+    [join(folder, 'baton.yaml'), {}],
+    ['/proc/baton', { BATON_ENCRYPTION_KEYS }],
+  ] as const) {
+    const refused = await start(t, '', { DATABASE_URL: '', BATON_DATA_DIR: dir, ...more })
+    t.equal(refused.code, 78, refused.stderr)
+    t.ok(refused.stderr.startsWith(`BATON_DATA_DIR: Baton cannot keep its data in ${dir} (`))
   }
 })

@@ -2,9 +2,9 @@
 import { connect, createServer } from 'node:net'
 import t, { type Test } from 'tap'
 import { eventually, gate } from '../waiting.ts'
-import { openWorld } from './harness.ts'
+import { BACKEND, openWorld } from './harness.ts'
 import { textResult } from './tool-server.ts'
-import { BACKEND, DYNAMIC, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
+import { DYNAMIC, mcp, recorder, served, toolOf, toolsOf } from './toolbox.ts'
 
 t.setTimeout(240_000)
 

@@ -2,14 +2,10 @@
 import { pino } from 'pino'
 import type { Test } from 'tap'
 import type { LogLine } from '../gateway-process.ts'
-import { ON_SERVERS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import type { Json } from './client.ts'
 import type { World } from './harness.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
-
-/** What does not depend on the store runs on the one that opens sooner. */
-export const BACKEND = ON_SERVERS.skip ? 'embedded' : 'servers'
 
 /** A log that remembers its lines. */
 export function recorder() {

@@ -1,14 +1,14 @@
 /** A turn under way is steered from the outside (api.md section 4): cancelled and restarted. */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, spoken } from './client.ts'
-import { everyBackend, PATH_NAMES, type World } from './harness.ts'
+import { PROVIDERS, pathsIn, type World } from './harness.ts'
 import { held, until } from './held-turns.ts'
 
 // ---------------------------------------------------------------- cancelling
 
-async function cancelling(t: Test, world: World) {
+export async function cancelling(t: Test, world: World) {
   const { api } = world
   const server = await world.tools('work', {
     quick: {},
@@ -16,7 +16,7 @@ async function cancelling(t: Test, world: World) {
     deaf: { run: () => new Promise(() => {}) },
   })
 
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(
       `while the model speaks: its text is kept, its reasoning and calls are not: ${path}`,
       async (t) => {
@@ -119,7 +119,7 @@ async function cancelling(t: Test, world: World) {
 
 // ---------------------------------------------------------------- restarting
 
-async function restarting(t: Test, world: World) {
+export async function restarting(t: Test, world: World) {
   const { api } = world
   await t.test('the model call in flight is made anew; what it streamed is discarded', async (t) => {
     const session = await world.session('anthropic key')
@@ -208,10 +208,3 @@ async function restarting(t: Test, world: World) {
     world.script(null)
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('cancelling', (t) => cancelling(t, world))
-  await t.test('restarting', (t) => restarting(t, world))
-})

@@ -1,11 +1,11 @@
 /** A turn that waits for a person: its calls approved, denied or given up (api.md section 4). */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
-import { everyBackend, type Path, type World } from './harness.ts'
+import type { Path, World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
-async function approvals(t: Test, world: World) {
+export async function approvals(t: Test, world: World) {
   const { api } = world
   const server = await world.tools('guarded', { wipe: {}, look: { annotations: { readOnlyHint: true } } })
   await api.patch(`/v1/connectors/${server.id}`, { require_approval: 'always' })
@@ -191,5 +191,3 @@ async function approvals(t: Test, world: World) {
     t.equal((await world.messages(session)).length, 4)
   })
 }
-
-await everyBackend(t, approvals)

@@ -2,16 +2,16 @@
  * How a turn is started beside others and beside the history (api.md section 4): in a session that is busy, under
  * an Idempotency-Key, with edits of its context.
  */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { gate } from '../waiting.ts'
 import { type Json, ofType, outline, spoken, typesOf } from './client.ts'
-import { everyBackend, type World, wordsOf } from './harness.ts'
+import { type World, wordsOf } from './harness.ts'
 import { held, speaking, until } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- busy sessions
 
-async function busySessions(t: Test, world: World) {
+export async function busySessions(t: Test, world: World) {
   const { api } = world
   const start = (session: string, body: Json) => api.call('POST', `/v1/sessions/${session}/turns`, body)
 
@@ -141,7 +141,7 @@ async function busySessions(t: Test, world: World) {
 
 const SAID = { role: 'user', parts: [{ type: 'text', text: 'Before.' }] }
 
-async function idempotency(t: Test, world: World) {
+export async function idempotency(t: Test, world: World) {
   const { api } = world
   const session = await world.session('openai key')
   const start = (body: Json, key: string, into = session) =>
@@ -238,7 +238,7 @@ async function idempotency(t: Test, world: World) {
 
 // ---------------------------------------------------------------- context edits
 
-async function contextEdits(t: Test, world: World) {
+export async function contextEdits(t: Test, world: World) {
   const { api } = world
   await world.tools('ctx', { look: { run: () => textResult('seen') } })
   const session = await world.session('openai key', { connectors: ['ctx'] })
@@ -360,11 +360,3 @@ async function contextEdits(t: Test, world: World) {
     )
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('a busy session', (t) => busySessions(t, world))
-  await t.test('Idempotency-Key', (t) => idempotency(t, world))
-  await t.test('context edits', (t) => contextEdits(t, world))
-})

@@ -1,13 +1,13 @@
 /**
  * Tools that change while a model speaks or a call runs (api.md "Session tools", `apply: now`): the answer under way
- * starts anew with them, and a running call goes with its server, on each of the six paths.
+ * starts anew with them, and a running call goes with its server.
  */
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { calls, type Scene, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { ofType, outline, typesOf } from './client.ts'
-import { everyBackend, fresh, PATH_NAMES, type World } from './harness.ts'
+import { fresh, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
@@ -34,9 +34,9 @@ function speaksThen(
   return { open, asked: () => asked }
 }
 
-async function applyNow(t: Test, world: World) {
+export async function applyNow(t: Test, world: World) {
   const { api } = world
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world, PROVIDERS)) {
     await t.test(
       `a stream in flight restarts, and the new tool is called on the same stream: ${path}`,
       async (t) => {
@@ -240,51 +240,46 @@ async function applyNow(t: Test, world: World) {
 
 // ---------------------------------------------------------------- while tools run
 
-async function duringTools(t: Test, world: World) {
+export async function duringTools(t: Test, world: World) {
   const { api } = world
-  for (const path of PATH_NAMES) {
-    await t.test(
-      `a server that goes takes its running call with it, and nothing else: ${path}`,
-      async (t) => {
-        const { name, server } = await fresh(world, { quick: {} })
-        let cancelled = false
-        const going = await fresh(world, {
-          nap: {
-            run: ({ signal }) =>
-              new Promise((resolve) => {
-                signal.addEventListener('abort', () => {
-                  cancelled = true
-                  resolve(textResult('late'))
-                })
-              }),
-          },
-        })
-        const session = await world.session(path, { connectors: [name, going.name] })
-        const stream = await api.turn(session, `call ${name}__quick with {}\ncall ${going.name}__nap with {}`)
-        await stream.until('tool_execution.completed')
-        await going.server.called('nap')
-        const gone = await api.delete(`/v1/sessions/${session}/connectors/${going.name}?apply=now`)
-        t.match(gone, {
-          removed: [`${going.name}.nap`],
-          effective: { from: 'next_step' },
-          restarted_turn_id: null,
-        })
-        const frames = await stream.done
-        t.equal(frames.at(-1)?.type, 'turn.completed')
-        t.match(ofType(frames, 'tool_execution.completed'), [
-          { outcome: 'ok', content: [{ text: 'quick ran' }] },
-          { outcome: 'cancelled', is_error: true },
-        ])
-        t.ok(cancelled, 'the server is told')
-        t.strictSame([server.count('quick'), going.server.count('nap')], [1, 1], 'nothing is run again')
-        t.strictSame(
-          typesOf(frames).filter((type) => type === 'step.discarded'),
-          [],
-        )
-        t.match(ofType(frames, 'step.started').at(-1), { step: 1, tool_count: 2 })
+  await t.test(`a server that goes takes its running call with it, and nothing else`, async (t) => {
+    const { name, server } = await fresh(world, { quick: {} })
+    let cancelled = false
+    const going = await fresh(world, {
+      nap: {
+        run: ({ signal }) =>
+          new Promise((resolve) => {
+            signal.addEventListener('abort', () => {
+              cancelled = true
+              resolve(textResult('late'))
+            })
+          }),
       },
+    })
+    const session = await world.session('openai key', { connectors: [name, going.name] })
+    const stream = await api.turn(session, `call ${name}__quick with {}\ncall ${going.name}__nap with {}`)
+    await stream.until('tool_execution.completed')
+    await going.server.called('nap')
+    const gone = await api.delete(`/v1/sessions/${session}/connectors/${going.name}?apply=now`)
+    t.match(gone, {
+      removed: [`${going.name}.nap`],
+      effective: { from: 'next_step' },
+      restarted_turn_id: null,
+    })
+    const frames = await stream.done
+    t.equal(frames.at(-1)?.type, 'turn.completed')
+    t.match(ofType(frames, 'tool_execution.completed'), [
+      { outcome: 'ok', content: [{ text: 'quick ran' }] },
+      { outcome: 'cancelled', is_error: true },
+    ])
+    t.ok(cancelled, 'the server is told')
+    t.strictSame([server.count('quick'), going.server.count('nap')], [1, 1], 'nothing is run again')
+    t.strictSame(
+      typesOf(frames).filter((type) => type === 'step.discarded'),
+      [],
     )
-  }
+    t.match(ofType(frames, 'step.started').at(-1), { step: 1, tool_count: 2 })
+  })
 
   await t.test('a tool that is switched off takes its call along, running or waiting', async (t) => {
     const { opened, open } = gate()
@@ -321,14 +316,3 @@ async function duringTools(t: Test, world: World) {
     ])
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('apply: now', async (t) => {
-    world.emulators.gemini.unexpected.splice(0)
-    await applyNow(t, world)
-    t.strictSame(world.emulators.gemini.unexpected, [], 'no restarted model was without the tool')
-  })
-  await t.test('while tools run', (t) => duringTools(t, world))
-})

@@ -1,25 +1,25 @@
 /**
- * What a model is shown of a session's tools, on each of the six paths: declarations whose bytes stay, lists of
+ * What a model is shown of a session's tools: declarations whose bytes stay, lists of
  * hundreds under legal names, results that are too long.
  */
 import { readdirSync, readFileSync } from 'node:fs'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
 import { calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import type { Json } from './client.ts'
-import { declaredIn, everyBackend, fresh, PATH_NAMES, type Path, type World } from './harness.ts'
+import { declaredIn, fresh, type Path, pathsIn, type World } from './harness.ts'
 import { type TestTool, type ToolServer, textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- declarations
 
-async function declarations(t: Test, world: World) {
+export async function declarations(t: Test, world: World) {
   const { api } = world
   const schema = (words: string) => ({
     type: 'object',
     properties: { q: { type: 'string', description: words } },
     required: ['q'],
   })
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world)) {
     await t.test(`the bytes of what stays stay: ${path}`, async (t) => {
       const { name, server } = await fresh(world, {
         a: { inputSchema: schema('a') },
@@ -85,7 +85,7 @@ const flat = (declarations: Json[]): string[] =>
 
 // ---------------------------------------------------------------- hundreds of tools
 
-async function hundreds(t: Test, world: World) {
+export async function hundreds(t: Test, world: World) {
   const folder = new URL('../../../test/fixtures/mcp-tools/', import.meta.url)
   const lists = readdirSync(folder)
     .filter((file) => file.endsWith('.json'))
@@ -101,7 +101,7 @@ async function hundreds(t: Test, world: World) {
   const namesOf = (tools: Json[]) =>
     tools.map((tool) => [tool.canonical_name, tool.provider_exposed_name]).sort()
   const seen = new Map<Path, Json[]>()
-  for (const path of PATH_NAMES) {
+  for (const path of pathsIn(world)) {
     await t.test(`all lists at once are declared, each under its own legal name: ${path}`, async (t) => {
       const session = await world.session(path, { connectors: names })
       const turn = await world.run(session, 'hello')
@@ -170,7 +170,7 @@ function listOf(file: URL): Record<string, TestTool> {
 
 // ---------------------------------------------------------------- long results
 
-async function longResults(t: Test, world: World) {
+export async function longResults(t: Test, world: World) {
   const { api } = world
   const lines = Array.from({ length: 20_000 }, (_, i) => `line ${i}: Zeile nummer ${i} äöü €`).join('\n')
   const rows = Array.from({ length: 3_000 }, (_, i) => ({
@@ -187,40 +187,38 @@ async function longResults(t: Test, world: World) {
       }),
     },
   })
-  for (const path of PATH_NAMES) {
-    await t.test(`given as head and tail with a notice, kept whole, and read on: ${path}`, async (t) => {
-      const session = await world.session(path, { connectors: [name] })
-      let exec = ''
-      world.script((_, { step, results }) => {
-        if (step === 0) return calls([`${name}__text`, {}])
-        if (step > 1) return text('read')
-        exec = /exec_[a-z0-9]{20,}/.exec(results[0] ?? '')?.[0] ?? ''
-        return calls(['inspect_tool_output', { exec_id: exec, offset: 40_960, limit: 200 }])
-      })
-      const turn = await world.run(session, 'go')
-      t.equal(turn.output_text, 'read')
-      const [first, second] = turn.messages
-        .filter(({ role }: Json) => role === 'tool')
-        .map(({ parts }: Json) => parts[0])
-      const bytes = Buffer.byteLength(lines)
-      t.match(first, { outcome: 'ok', spill: { exec_id: exec, bytes } })
-      t.ok(Buffer.byteLength(first.content[0].text) < 70_000)
-      t.ok(first.content[0].text.startsWith('line 0:') && first.content[0].text.endsWith(lines.slice(-100)))
-      const [head] = first.content[0].text.split('\n\n[The result is ')
-      const [next] = second.content[0].text.split('\n\n[Bytes ')
-      t.equal(lines.slice(0, head.length + next.length), head + next, 'it reads on where the head ended')
-      let all = ''
-      for (let offset = 0, more = true; more; ) {
-        const slice = await api.get(`/v1/tool-executions/${exec}/output?offset=${offset}&limit=250000`)
-        t.equal(slice.total_bytes, bytes)
-        all += slice.content
-        more = slice.next_offset !== null
-        offset = slice.next_offset
-      }
-      t.equal(all, lines)
-      world.script(null)
+  await t.test(`given as head and tail with a notice, kept whole, and read on`, async (t) => {
+    const session = await world.session('openai key', { connectors: [name] })
+    let exec = ''
+    world.script((_, { step, results }) => {
+      if (step === 0) return calls([`${name}__text`, {}])
+      if (step > 1) return text('read')
+      exec = /exec_[a-z0-9]{20,}/.exec(results[0] ?? '')?.[0] ?? ''
+      return calls(['inspect_tool_output', { exec_id: exec, offset: 40_960, limit: 200 }])
     })
-  }
+    const turn = await world.run(session, 'go')
+    t.equal(turn.output_text, 'read')
+    const [first, second] = turn.messages
+      .filter(({ role }: Json) => role === 'tool')
+      .map(({ parts }: Json) => parts[0])
+    const bytes = Buffer.byteLength(lines)
+    t.match(first, { outcome: 'ok', spill: { exec_id: exec, bytes } })
+    t.ok(Buffer.byteLength(first.content[0].text) < 70_000)
+    t.ok(first.content[0].text.startsWith('line 0:') && first.content[0].text.endsWith(lines.slice(-100)))
+    const [head] = first.content[0].text.split('\n\n[The result is ')
+    const [next] = second.content[0].text.split('\n\n[Bytes ')
+    t.equal(lines.slice(0, head.length + next.length), head + next, 'it reads on where the head ended')
+    let all = ''
+    for (let offset = 0, more = true; more; ) {
+      const slice = await api.get(`/v1/tool-executions/${exec}/output?offset=${offset}&limit=250000`)
+      t.equal(slice.total_bytes, bytes)
+      all += slice.content
+      more = slice.next_offset !== null
+      offset = slice.next_offset
+    }
+    t.equal(all, lines)
+    world.script(null)
+  })
 
   await t.test('a structured one is walked by JSON Pointer', async (t) => {
     const session = await world.session('openai key', { connectors: [name] })
@@ -237,7 +235,7 @@ async function longResults(t: Test, world: World) {
 
 // ---------------------------------------------------------------- servers
 
-async function servers(t: Test, world: World) {
+export async function servers(t: Test, world: World) {
   const { api } = world
   const shown = async (session: string): Promise<Json[]> =>
     (await world.api.get(`/v1/sessions/${session}/connectors`)).data
@@ -265,12 +263,3 @@ async function servers(t: Test, world: World) {
     )
   })
 }
-
-// ---------------------------------------------------------------- all of it
-
-await everyBackend(t, async (t, world) => {
-  await t.test('declarations', (t) => declarations(t, world))
-  await t.test('results that are too long', (t) => longResults(t, world))
-  await t.test('hundreds of tools', (t) => hundreds(t, world))
-  await t.test('servers', (t) => servers(t, world))
-})
