@@ -3,7 +3,7 @@ import type { Test } from 'tap'
 import { type Answer, calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { type Json, ofType, typesOf } from './client.ts'
-import { PROVIDERS, pathsIn, type World } from './harness.ts'
+import { type Path, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
 
 /** The model is told of a broken call by Gemini itself; elsewhere the call is there to be answered. */
