@@ -142,7 +142,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     if (connector === 'name_taken') throw taken(input.name)
     if (connector === 'name_beside') throw beside(input.name)
     deps.mcp.release(connectorKey(before))
-    tools.connectorChanged(connector)
+    await tools.connectorChanged(connector)
     return view(caller, connector)
   }
 
@@ -152,7 +152,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     const entry = entryOf(caller, 'connector.delete', connector)
     if (!(await store.connectors.delete(caller, id, entry))) throw notFound(id)
     deps.mcp.release(connectorKey(connector))
-    tools.connectorChanged(connector, sessions)
+    await tools.connectorChanged(connector, sessions)
   }
 
   async function test(caller: Caller, id: string): Promise<ConnectorTest> {

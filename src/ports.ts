@@ -133,6 +133,6 @@ export interface SessionTools {
     tool: string,
     hash?: string,
   ): Promise<{ tool: string; hash: string }>
-  /** The sessions that bind it follow soon; `sessions`: those that bound one that was deleted. */
-  connectorChanged(connector: Connector, sessions?: string[]): void
+  /** Once it is noted, the sessions that bind it follow soon; `sessions`: those that bound one that was deleted. */
+  connectorChanged(connector: Connector, sessions?: string[]): Promise<void>
 }

@@ -48,6 +48,8 @@ class Answer implements ModelParser {
   #misfit: string | null = null
   readonly #usage: Json = {}
   #hasOutput = false
+  /** Nothing of it is to be read or done */
+  #isSilent = true
   #finish: { reason: string; message: string | undefined } | null = null
   /** Why the prompt was not even read */
   #blocked: string | null = null
@@ -119,7 +121,8 @@ class Answer implements ModelParser {
     this.#growing ??= { kind, index: this.#nextIndex++, text: '' }
     if (delta !== '') {
       this.#growing.text += delta
-      this.#hasOutput ||= kind === 'text' && !isBlank(delta)
+      this.#hasOutput ||= kind === 'text'
+      this.#isSilent &&= kind === 'reasoning' || isBlank(delta)
       this.#events.push({ type: `${kind}.delta`, index: this.#growing.index, text: delta })
     }
     if (opaque !== undefined) this.#close(opaque)
@@ -169,6 +172,7 @@ class Answer implements ModelParser {
     if (data === null) return
     this.#close()
     this.#hasOutput = true
+    this.#isSilent = false
     const media_type = string(blob.mimeType) ?? 'application/octet-stream'
     const part: MediaPart = { type: mediaKind(media_type) ?? 'file', media_type, data }
     this.#events.push({ type: 'part', index: this.#nextIndex++, part })
@@ -196,10 +200,9 @@ class Answer implements ModelParser {
     if (known === 'length') return { reason: known }
     // OTHER, LANGUAGE, and reasons of tomorrow: what the model said stands; having said nothing is a failure.
     if (this.#calls.length > 0) return { reason: 'tool_calls' }
-    if (this.#hasOutput) return { reason: 'stop' }
-    // Thoughts alone or nothing at all: the vendor's own client asks again (6.5).
-    if (known) return { reason: known, silent: true }
-    throw failedWithout(reason, message)
+    if (!known && !this.#hasOutput) throw failedWithout(reason, message)
+    // Thoughts alone, blank text or nothing at all: the vendor's own client asks again (6.5).
+    return { reason: 'stop', ...(this.#isSilent ? { silent: true } : {}) }
   }
 }
 

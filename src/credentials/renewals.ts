@@ -54,7 +54,7 @@ const SPARE_MS = 10_000
 /** A token that was refused right after a forced renewal is not renewed again so soon: that is no cure. */
 const FORCED_MS = 300_000
 /** Without its note such a token is renewed once too often. */
-const MOST_FORCED = 1000
+const MOST_FORCED = 10_000
 /** A setup that failed is not tried again with every turn. */
 const SETUP_PAUSE_MS = 30_000
 const MOST_PER_ROUND = 200

@@ -96,13 +96,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   const boundIn = (session: string) => upkeep.servers(session)?.bound ?? []
 
-  async function followers({ id }: Connector, behind?: (session: string) => boolean): Promise<void> {
-    const all = await store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
+  const sessionsOf = ({ id }: Connector) =>
+    store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
       log.warn({ err }, 'tool list was not followed')
       return []
     })
-    await upkeep.follow(all, behind)
-  }
+  const followers = async (connector: Connector, behind?: (session: string) => boolean) =>
+    upkeep.follow(await sessionsOf(connector), behind)
 
   /** `off`: tools that stay, and may not be called any more. */
   async function finish(
@@ -295,9 +295,11 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       await followers(from)
       return { tool, hash }
     },
-    connectorChanged(connector, sessions) {
+    async connectorChanged(connector, sessions) {
       discovery.forget(connector.id)
-      void (sessions ? upkeep.follow(sessions) : followers(connector))
+      const all = sessions ?? (await sessionsOf(connector))
+      // From here on a step of theirs waits for it.
+      void upkeep.follow(all)
     },
     async close() {
       discovery.close()

@@ -155,9 +155,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
   function take(): Map<string, Wish> {
     const lot = new Map<string, Wish>()
     let tools = 0
-    for (const [session, one] of [...wishes].sort(
-      ([, a], [, b]) => Number(b.isUrgent) - Number(a.isUrgent),
-    )) {
+    const all = [...wishes]
+    const [urgent, others] = [true, false].map((kind) => all.filter(([, { isUrgent }]) => isUrgent === kind))
+    for (const [session, one] of [...(urgent ?? []), ...(others ?? [])]) {
       if (one.isStill()) {
         tools += registries.weightOf(session)
         if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break

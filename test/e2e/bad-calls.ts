@@ -8,7 +8,7 @@ import { ECHO } from './tool-server.ts'
 
 /** The model is told of a broken call by Gemini itself; elsewhere the call is there to be answered. */
 const GEMINI = ['gemini key', 'code assist login'] as const
-const OTHERS = ['openai key', 'anthropic key'] as const
+const OTHERS = ['chatgpt login', 'anthropic key'] as const
 
 export async function badCalls(t: Test, world: World) {
   const { api } = world

@@ -173,7 +173,9 @@ function fakeTools(store: Store) {
       noted('accept', connector.name, tool, hash)
       return { tool, hash: 'abc' }
     },
-    connectorChanged: (connector, sessions) => void noted('changed', connector.name, sessions),
+    async connectorChanged(connector, sessions) {
+      noted('changed', connector.name, sessions)
+    },
   }
   return { tools, calls }
 }

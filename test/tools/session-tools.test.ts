@@ -201,10 +201,10 @@ t.test('a connector that is changed or deleted takes its tools along', async (t)
   const one = add('s', { tools: [tool('a'), tool('b')] })
   await tools.open(session, [one])
   connectors.set(one.id, { ...one, deny_tools: ['b'] })
-  tools.connectorChanged(one)
+  await tools.connectorChanged(one)
   await heard((_, { removed }) => removed.includes('s.b'))
   connectors.delete(one.id)
-  tools.connectorChanged(one, ['ses_1'])
+  await tools.connectorChanged(one, ['ses_1'])
   await heard((_, { removed }) => removed.includes('s.a'))
   t.strictSame(
     (await tools.current('ses_1')).tools.map((left) => left.canonical_name),

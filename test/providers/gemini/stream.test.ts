@@ -185,6 +185,23 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
   }
 })
 
+t.test('an answer in which nothing is to be read or done says so', async (t) => {
+  const thought = said({ text: 'hm', thought: true })
+  for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
+    t.strictSame(parseChunks(...chunks, done('STOP')).at(-1), {
+      type: 'finish',
+      reason: 'stop',
+      silent: true,
+    })
+  }
+  t.strictSame(parseChunks(said({ text: '\n' }), done('OTHER')).at(-1), {
+    type: 'finish',
+    reason: 'stop',
+    silent: true,
+  })
+  t.strictSame(parseChunks(said({ text: 'a' }), done('OTHER')).at(-1), { type: 'finish', reason: 'stop' })
+})
+
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
   for (const reason of ['OTHER', 'LANGUAGE', 'NO_IMAGE', 'FINISH_REASON_UNSPECIFIED', 'NEW', 'constructor']) {
     const finishMessage = `Unable to answer: ${reason}`
