@@ -49,9 +49,12 @@ export function busContract(t: Test, bed: BusBed): void {
     const bus = await bed.open(t)
     const other = await bed.another(t, bus)
     const reading = start(t, bus, { maxBuffer: 1000 })
-    await other.append(SESSION, [delta('first')])
-    await reading.events(1)
-    for (let i = 2; i < 5; i++) {
+    // The first may come from the log, and lie in the buffer, too, until the next one is heard.
+    for (let i = 1; i < 3; i++) {
+      await other.append(SESSION, [delta(i)])
+      await reading.events(i)
+    }
+    for (let i = 3; i < 6; i++) {
       await other.append(SESSION, [delta('x'.repeat(5000))])
       t.equal((await reading.events(i)).length, i)
     }
