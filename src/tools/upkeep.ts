@@ -156,8 +156,9 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const lot = new Map<string, Wish>()
     let tools = 0
     const all = [...wishes]
-    const [urgent, others] = [true, false].map((kind) => all.filter(([, { isUrgent }]) => isUrgent === kind))
-    for (const [session, one] of [...(urgent ?? []), ...(others ?? [])]) {
+    const urgent = all.filter(([, { isUrgent }]) => isUrgent)
+    const others = all.filter(([, { isUrgent }]) => !isUrgent)
+    for (const [session, one] of [...urgent, ...others]) {
       if (one.isStill()) {
         tools += registries.weightOf(session)
         if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break
