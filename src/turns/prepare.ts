@@ -100,9 +100,11 @@ function parseContext(
   overlay: Overlay,
   provenance: ParseContext['provenance'],
 ): ParseContext {
-  const used = new Set(history.flatMap((message) => toolCalls(message).map((call) => call.call_id)))
+  // Put together with the first call: most answers make none, and histories are long.
+  let used: Set<string> | undefined
   return {
     callId(vendorId) {
+      used ??= new Set(history.flatMap((message) => toolCalls(message).map((call) => call.call_id)))
       const id = canonicalCallId(vendorId)
       const fresh = id === null || used.has(id) ? newId('call') : id
       used.add(fresh)
