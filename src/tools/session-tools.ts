@@ -86,15 +86,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
   const discovery = createDiscovery({
     ...deps,
-    onNews: (connector) => void followers(connector, (id) => !upkeep.isCurrent(id, boundIn(id))),
+    onNews: (connector) => void followers(connector, (id) => upkeep.standing(id) !== 'current'),
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
   const line = createLine()
   /** What is to take effect now, and has not been told */
   const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
-
-  const boundIn = (session: string) => upkeep.servers(session)?.bound ?? []
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -192,15 +190,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
-    // Read a moment ago, and nothing has moved since.
-    if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
     await line.empty(session)
-    const servers = upkeep.servers(session)
-    // Nothing was announced since its registry was made, and every server was there then.
-    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return 0
+    const standing = upkeep.standing(session, known)
+    if (standing === 'current') return 0
     const from = performance.now()
-    if (servers && !known) await discovery.announced(servers.bound, deadlineMs)
-    else await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
+    if (known || standing === 'unknown')
+      await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
+    else await upkeep.announced(session, deadlineMs)
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'
@@ -213,12 +209,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   async function present(session: string): Promise<RegistryRow> {
     const bindings = await store.connectors.bindings(session)
     // What merely grew old is a turn's to ask for: a read must not write down what it alone fails to reach.
-    if (upkeep.wasOfOthers(session, bindings)) await bringUpToDate(session, SERVER_WAIT_MS, bindings)
+    if (upkeep.standing(session, bindings) === 'rebound')
+      await bringUpToDate(session, SERVER_WAIT_MS, bindings)
     else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)
     return registries.newest(session)
   }
 
-  const isBehind = (session: string) => line.isTaken(session) || upkeep.hasMoved(session)
+  const isBehind = (session: string) => line.isTaken(session) || upkeep.standing(session) === 'moved'
 
   const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {
