@@ -4,8 +4,9 @@ import type { Store } from '../store/store.ts'
 import type { AddLogin, Credentials, CredentialView } from './credentials.ts'
 import { codeRefused, endOf, merged, readTokens } from './login-answer.ts'
 import { type LoginFile, readLoginFile } from './login-file.ts'
+import { setUp } from './login-setup.ts'
 import type { LoginRow } from './login-table.ts'
-import { type OAuthHttp, setUp } from './oauth-http.ts'
+import type { OAuthHttp } from './oauth-http.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>
