@@ -4,11 +4,11 @@
  * that was missed shows; then the log is read again from the last event that the reader has.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isTerminal } from '../chat/event.ts'
-import { BatonError } from '../errors.ts'
-import type { LoggedEvent, ReadItem, ReadOptions } from './bus.ts'
-import { compareIds, formatCursor, idOf, type Position, sessionTag } from './cursor.ts'
-import { MAX_BUFFER } from './limits.ts'
+import { isTerminal } from '../../chat/event.ts'
+import { BatonError } from '../../errors.ts'
+import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
+import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
+import { MAX_BUFFER } from '../limits.ts'
 import type { Link } from './link.ts'
 import { type Page, type ReadFrom, readSaid, type Said, type Scripts } from './scripts.ts'
 

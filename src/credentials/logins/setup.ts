@@ -1,10 +1,10 @@
 /** What a vendor wants to know or to have done before a login can be used: its account's facts, found once and kept. */
-import type { LoginSecret } from '../oauth-vendor.ts'
-import type { Credential, Store } from '../store/store.ts'
-import type { LoginRow } from './login-table.ts'
-import type { OAuthHttp } from './oauth-http.ts'
-import { shared } from './renew-once.ts'
-import { openSecret, sealSecret, type Vault } from './vault.ts'
+import type { LoginSecret } from '../../oauth-vendor.ts'
+import type { Credential, Store } from '../../store/store.ts'
+import type { OAuthHttp } from '../oauth-http.ts'
+import { shared } from '../renew-once.ts'
+import { openSecret, sealSecret, type Vault } from '../vault.ts'
+import type { LoginRow } from './table.ts'
 
 /**
  * Runs a vendor's steps between the tokens of a login and a credential that can be used: the facts found, to be added
