@@ -71,8 +71,6 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-type Effect = ReturnType<SessionToolsDeps['takeEffect']>
-
 /**
  * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
  * it at their next turn.
@@ -90,9 +88,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  const line = createLine()
-  /** What is to take effect now, and has not been told */
-  const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
+  const line = createLine((session, delta) => deps.takeEffect(session, delta, 'now'))
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -110,29 +106,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     off: readonly string[] = [],
   ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
+    const told = { ...delta, removed: [...delta.removed, ...off] }
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
+      apply === 'now' ? line.tell(session, told) : deps.takeEffect(session, told, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
-  }
-
-  /** Changes that come together are told together, once nothing more is under way: each telling may be a restart. */
-  function takeEffect(session: Session, delta: ToolsDelta, apply: Apply): Effect {
-    if (apply === 'next') return deps.takeEffect(session, delta, apply)
-    const known = untold.get(session.id)
-    if (known) {
-      known.delta.removed.push(...delta.removed)
-      known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
-      return known.effect
-    }
-    const effect = line.quiet(session.id).then(() => {
-      untold.delete(session.id)
-      return deps.takeEffect(session, delta, apply)
-    })
-    untold.set(session.id, { delta, effect })
-    return effect
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
