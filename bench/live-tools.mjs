@@ -6,7 +6,7 @@
 import { startToolServer } from '../dist/test/e2e/tool-server.js'
 import { createOpenAiEmulator } from '../dist/test/emulators/openai.js'
 import { call, openSessions } from './client.mjs'
-import { cpuUs, ms, q } from './instruments/load.mjs'
+import { cpuUs, ms, quantiles } from './instruments/measure.mjs'
 import { createStage } from './stage.mjs'
 
 const SESSION = { provider: 'openai', model: 'gpt-5.6-sol', connectors: ['first'] }
@@ -66,7 +66,7 @@ function figures(gateway) {
       cpu += cpuUs([gateway.pid]) - before
     },
     report(what, count) {
-      const [p50, p99] = q(
+      const [p50, p99] = quantiles(
         times.map((time) => time * 1000),
         0.5,
         0.99,

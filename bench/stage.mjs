@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { freePort, startPostgres, startRedis } from '../dist/test/servers.js'
-import { descendants } from './instruments/load.mjs'
+import { descendants } from './instruments/measure.mjs'
 
 export const root = fileURLToPath(new URL('..', import.meta.url))
 const instrument = (name) => join(root, 'bench/instruments', name)

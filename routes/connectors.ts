@@ -1,7 +1,7 @@
 /** Connectors: MCP servers that callers register, test and log in to, and whose changes they accept. */
 import { Type } from 'typebox'
 import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
-import { PAGE_HEADERS } from '../src/credentials/login-page.ts'
+import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   closed,

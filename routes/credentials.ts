@@ -1,6 +1,6 @@
 /** Keys and logins of providers. Their secrets come in and never go out. */
 import { Type } from 'typebox'
-import { FACT_FORM } from '../src/credentials/login-file.ts'
+import { FACT_FORM } from '../src/credentials/logins/file.ts'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import {

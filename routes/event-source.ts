@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { endedAt, positionOf, readEnd } from '../src/bus/cursor.ts'
 import { refuseAt } from '../src/errors.ts'
-import type { StreamSource } from '../src/http-sse.ts'
+import type { StreamSource } from '../src/http/sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
 import type { RouteDeps } from './app.ts'
 import { turnView } from './turn-view.ts'

@@ -1,6 +1,6 @@
 /** Logins at providers: begun, finished, asked about; the page that browsers come back to; login files. */
 import { type Static, Type } from 'typebox'
-import { PAGE_HEADERS } from '../src/credentials/login-page.ts'
+import { PAGE_HEADERS } from '../src/credentials/logins/page.ts'
 import { invalid } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { CredentialView, Fact } from './credentials.ts'

@@ -1,10 +1,10 @@
 /**
  * Shapes that several nouns share. A schema with a title becomes a named component of the OpenAPI
- * document (src/http-openapi.ts); what it says is api.md's contract.
+ * document (src/http/openapi.ts); what it says is api.md's contract.
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
-import { SECRET_FORM } from '../src/credentials/login-file.ts'
+import { SECRET_FORM } from '../src/credentials/logins/file.ts'
 import { ERROR_LIST } from '../src/errors.ts'
 
 export const closed = { additionalProperties: false } as const

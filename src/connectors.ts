@@ -11,16 +11,16 @@ import {
   type ConnectorPatch,
   patched,
   rowOf,
-} from './connector-input.ts'
+} from './connectors/input.ts'
 import {
   type BoundConnector,
   type ConnectorView,
   createConnectorViews,
   withoutQuery,
-} from './connector-view.ts'
+} from './connectors/view.ts'
 import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
-import { type LoginPage, pageOf } from './credentials/login-page.ts'
+import { type LoginPage, pageOf } from './credentials/logins/page.ts'
 import type { Vault } from './credentials/vault.ts'
 import { BatonError, isUnavailable, refuseAt } from './errors.ts'
 import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type McpTool } from './mcp/contract.ts'

@@ -23,11 +23,11 @@ import { toolExecutionRoutes } from '../routes/tool-executions.ts'
 import { turnRoutes } from '../routes/turns.ts'
 import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
-import { onClientError, requestId, sendError, useErrors } from './http-errors.ts'
-import { useOpenApi } from './http-openapi.ts'
-import { createRateLimit, type RateLimit } from './http-rate.ts'
-import { createStreams } from './http-sse.ts'
-import { NO_COMPILERS, useValidation } from './http-validation.ts'
+import { onClientError, requestId, sendError, useErrors } from './http/errors.ts'
+import { useOpenApi } from './http/openapi.ts'
+import { createRateLimit, type RateLimit } from './http/rate.ts'
+import { createStreams } from './http/sse.ts'
+import { NO_COMPILERS, useValidation } from './http/validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   config: Config

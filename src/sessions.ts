@@ -2,7 +2,7 @@
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import { configuredId } from './connector-input.ts'
+import { configuredId } from './connectors/input.ts'
 import type { Credentials } from './credentials/credentials.ts'
 import { BatonError, invalid, noSession } from './errors.ts'
 import type { Caller, SessionTools } from './ports.ts'

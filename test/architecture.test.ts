@@ -10,7 +10,7 @@ const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..')
 const LAYERS: RegExp[] = [
   /^src\/(server|cli)/,
   /^src\/app/,
-  /^(routes\/|src\/(http|auth|openapi))/,
+  /^(routes\/|src\/(http|auth))/,
   /^src\/(turns|builtins|connector|sessions)/,
   /^(src\/(tools|llm|ports|deployments)|providers\/index)/,
   /^src\/(store|bus|mcp|credentials|provider\.ts|oauth-vendor|sse|config|telemetry|log|validation)|^providers\//,

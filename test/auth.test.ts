@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createAuth, createKey } from '../src/auth.ts'
-import { createRateLimit } from '../src/http-rate.ts'
+import { createRateLimit } from '../src/http/rate.ts'
 import { fakeBus } from './routes/fake-bus.ts'
 import { bearer, gateway } from './routes/gateway.ts'
 import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'

@@ -1,7 +1,7 @@
 /** What a connector shows and takes, by who asks and by what of it can still be opened. */
 import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
-import { configConnectors } from '../src/connector-input.ts'
+import { configConnectors } from '../src/connectors/input.ts'
 import { createConnectors } from '../src/connectors.ts'
 import { connectorSpec, openConnector } from '../src/credentials/connector-secret.ts'
 import { createVault } from '../src/credentials/vault.ts'

@@ -1,7 +1,8 @@
 /** What grows with a conversation and with its tools, and what that does to others. */
 import { startToolServer } from '../../dist/test/e2e/tool-server.js'
 import { bare, baton, call, historyOf, openSessions, seed } from '../client.mjs'
-import { median, ms, q, runBatch, summarise } from '../instruments/load.mjs'
+import { runBatch, summarise } from '../instruments/load.mjs'
+import { median, ms, quantiles } from '../instruments/measure.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
@@ -130,7 +131,7 @@ export async function bystanders(world) {
       ])
       beside.push(batch)
     }
-    const p99 = (batches) => median(batches.map(({ transit }) => q(transit, 0.99)[0]))
+    const p99 = (batches) => median(batches.map(({ transit }) => quantiles(transit, 0.99)[0]))
     world.row(
       'bystanders, transit p99',
       name,

@@ -1,19 +1,9 @@
 /** Starting, and having more to do than there is time for. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { baton, openSessions } from '../client.mjs'
-import {
-  Conn,
-  deltasOf,
-  descendants,
-  hostPort,
-  median,
-  ms,
-  q,
-  ramp,
-  rssKiB,
-  Vec,
-  wire,
-} from '../instruments/load.mjs'
+import { Connection } from '../instruments/connection.mjs'
+import { deltasOf, ramp, requestOf } from '../instruments/load.mjs'
+import { descendants, median, ms, quantiles, rssKiB, Samples } from '../instruments/measure.mjs'
 
 /** From `npm start` to the first 200 of /readyz: on an empty folder, then on the same one. */
 export async function ready({ stage, upstream, rounds, row }) {
@@ -48,28 +38,28 @@ export async function overload({ stage, upstream, row }) {
   const target = baton(gateway, sessions)
   const best = await ramp(target, { rates: [500, 1000, 2000, 3000, 4000, 6000, 8000], d: 200 })
   const clients = Math.round((2 * best * 20) / 1000)
-  const seen = { done: 0, refused: new Vec(), transit: new Vec(), errors: {} }
+  const seen = { done: 0, refused: new Samples(), transit: new Samples(), errors: {} }
   const until = performance.now() + RUN_MS
   const client = async (i) => {
     await sleep((4000 * i) / clients)
-    const conn = new Conn(...hostPort(target.base))
+    const connection = new Connection(target.base)
     while (performance.now() < until) {
-      const rec = { expect: deltasOf(SLUG), transit: seen.transit }
-      const { err, status, total } = await conn.run(await wire(target, { slug: SLUG }), rec)
-      if (!err) seen.done++
+      const wanted = { expect: deltasOf(SLUG), transit: seen.transit }
+      const { error, status, total } = await connection.run(await requestOf(target, { slug: SLUG }), wanted)
+      if (!error) seen.done++
       else if (status === 503 || status === 429) seen.refused.push(total)
-      else seen.errors[err] = (seen.errors[err] ?? 0) + 1
-      if (err) await sleep(1000 + Math.random() * 1000)
+      else seen.errors[error] = (seen.errors[error] ?? 0) + 1
+      if (error) await sleep(1000 + Math.random() * 1000)
     }
-    conn.destroy()
+    connection.destroy()
   }
   await Promise.all(Array.from({ length: clients }, (_, i) => client(i)))
   await gateway.stop()
-  const [refused50, refused90] = q(seen.refused, 0.5, 0.9)
-  const [transit50, transit90] = q(seen.transit, 0.5, 0.9)
+  const [refused50, refused90] = quantiles(seen.refused, 0.5, 0.9)
+  const [transit50, transit90] = quantiles(seen.transit, 0.5, 0.9)
   row(
     `overload: ${clients} clients, saturation at ${best} deltas/s`,
-    `${seen.done} turns done, ${seen.refused.n} refused in ${ms(refused50)} (p90 ${ms(refused90)}) ms`,
+    `${seen.done} turns done, ${seen.refused.length} refused in ${ms(refused50)} (p90 ${ms(refused90)}) ms`,
     `transit p50 ${ms(transit50)}, p90 ${ms(transit90)} ms`,
     `errors ${JSON.stringify(seen.errors)}`,
   )

@@ -1,6 +1,7 @@
 /** What a delta and a turn cost: added time, CPU, throughput, and the memory of streams that wait. */
 import { bare, baton, direct, openSessions } from '../client.mjs'
-import { idle, interleave, median, ms, ramp, runBatch } from '../instruments/load.mjs'
+import { idle, interleave, ramp, runBatch } from '../instruments/load.mjs'
+import { median, ms } from '../instruments/measure.mjs'
 import { serverEnv } from '../stage.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }

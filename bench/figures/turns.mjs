@@ -3,17 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { startToolServer, textResult } from '../../dist/test/e2e/tool-server.js'
 import { baton, call, openSessions } from '../client.mjs'
-import {
-  Conn,
-  hostPort,
-  interleave,
-  median,
-  ms,
-  nowUs,
-  openPool,
-  runBatch,
-  wire,
-} from '../instruments/load.mjs'
+import { Connection } from '../instruments/connection.mjs'
+import { interleave, openPool, requestOf, runBatch } from '../instruments/load.mjs'
+import { median, ms, nowUs } from '../instruments/measure.mjs'
 
 const SESSION = { provider: 'openai', model: 'fake-d10-i5' }
 
@@ -101,10 +93,10 @@ async function sampled(ways) {
 
 /** A turn's exchanges without a gateway, from the first request to the first delta of the answer. */
 async function directly({ stage, upstream }) {
-  const provider = new Conn(...hostPort(upstream.base))
+  const provider = new Connection(upstream.base)
   stage.own(async () => provider.destroy())
   const callTool = await bareTool(stage)
-  const requestOf = (slug, done) => {
+  const exchange = (slug, done) => {
     const input = [{ type: 'message', role: 'user', content: 'go' }, ...Array(done).fill(EXCHANGE).flat()]
     const tools = [{ type: 'function', name: NOOP, parameters: { type: 'object', properties: {} } }]
     return post(`${upstream.base}/v1/responses`, { model: `fake-${slug}`, stream: true, input, tools })
@@ -113,10 +105,10 @@ async function directly({ stage, upstream }) {
     const slug = slugOf(count)
     const began = nowUs()
     for (let done = 0; done < count; done++) {
-      whole(await provider.run(await requestOf(slug, done), { needle: 'response.completed' }))
+      whole(await provider.run(await exchange(slug, done), { needle: 'response.completed' }))
       await callTool()
     }
-    const last = await requestOf(slug, count)
+    const last = await exchange(slug, count)
     const before = nowUs() - began
     return before + whole(await provider.run(last, { expect: 3 })).ttft
   }
@@ -142,20 +134,21 @@ async function bareTool(stage) {
   const session = { 'mcp-session-id': begun.headers.get('mcp-session-id') }
   const params = { name: 'nothing', arguments: ARGUMENTS }
   const request = await post(url, message('tools/call', params), { ...headers, ...session })
-  const conn = new Conn(...hostPort(url))
-  stage.own(async () => conn.destroy())
-  return async () => whole(await conn.run(request, { needle: 'event: message' }))
+  const connection = new Connection(url)
+  stage.own(async () => connection.destroy())
+  return async () => whole(await connection.run(request, { needle: 'event: message' }))
 }
 
 const message = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params })
 
 const post = (url, body, headers = {}) => {
   const { origin, pathname } = new URL(url)
-  return wire({ base: origin, build: () => ({ path: pathname, headers, body }) }, {})
+  return requestOf({ base: origin, build: () => ({ path: pathname, headers, body }) }, {})
 }
 
 function whole(answer) {
-  if (answer.err || answer.n === 0) throw new Error(answer.err ?? 'an answer without what it should hold')
+  if (answer.error || answer.count === 0)
+    throw new Error(answer.error ?? 'an answer without what it should hold')
   return answer
 }
 
@@ -224,20 +217,20 @@ export async function replay(world) {
       model: 'fake-d365-i5',
       stream: false,
     })
-    const conn = new Conn(...hostPort(gateway.base))
+    const connection = new Connection(gateway.base)
     const request = Buffer.from(
       `GET /v1/turns/${id}/events HTTP/1.1\r\nhost: ${new URL(gateway.base).host}\r\n\r\n`,
     )
-    const again = () => conn.run(request, { needle: '\nevent: ' })
+    const again = () => connection.run(request, { needle: '\nevent: ' })
     const times = []
     let events = 0
     for (let i = 0; i < 60; i++) {
-      const { total, n, err } = await again()
-      if (err) throw new Error(err)
-      events = n
+      const { total, count, error } = await again()
+      if (error) throw new Error(error)
+      events = count
       if (i >= 20) times.push(total)
     }
-    conn.destroy()
+    connection.destroy()
     world.row('replay of a turn', name, `${events} events`, `${ms(median(times))} ms`)
   }
 }

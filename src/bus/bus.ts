@@ -2,7 +2,7 @@
  * The bus: one ordered event log a session, and wake-ups between replicas. It may be flushed at any time
  * without losing a conversation: a reader whose place is gone is told so (`gap`), never served wrongly.
  * Two implementations, memory and Redis, pass the same contract tests, and answer alike (test/bus/alike.test.ts): a rule
- * of a log is changed in both, in log.ts and in the scripts of scripts.ts.
+ * of a log is changed in both, memory-log.ts and the scripts of redis/scripts.ts.
  */
 
 import type { Places } from './places.ts'

@@ -6,7 +6,7 @@ import type { Metrics } from '../telemetry.ts'
 import type { Bus, ReadItem, ReadOptions, Topic } from './bus.ts'
 import { type Position, parseCursor, positionOf } from './cursor.ts'
 import { LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
-import { Log } from './log.ts'
+import { Log } from './memory-log.ts'
 import { createMemoryPlaces } from './places.ts'
 
 interface MemoryBusDeps {

@@ -1,7 +1,7 @@
 /**
  * Places that calls take while they run: each tool has some, all tools together have some. Who finds none
  * stands in one line and is served in the order of arrival; a call whose tool has a free place passes those
- * that wait for other tools, never one of its own. Two implementations, this one and shared-places.ts.
+ * that wait for other tools, never one of its own. Two implementations, this one and redis/places.ts.
  */
 
 export interface Ticket {

@@ -6,14 +6,14 @@
 import { randomBytes } from 'node:crypto'
 import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
-import { createAppends } from './appends.ts'
 import type { Bus, Topic } from './bus.ts'
 import { parseCursor, positionOf } from './cursor.ts'
 import { LOG_LIMITS, type LogLimits } from './limits.ts'
-import { createLink } from './link.ts'
-import { createReaders } from './readers.ts'
-import { createScripts } from './scripts.ts'
-import { createSharedPlaces, type SharedPlaces } from './shared-places.ts'
+import { createAppends } from './redis/appends.ts'
+import { createLink } from './redis/link.ts'
+import { createSharedPlaces, type SharedPlaces } from './redis/places.ts'
+import { createReaders } from './redis/readers.ts'
+import { createScripts } from './redis/scripts.ts'
 
 export interface RedisBusDeps {
   url: string

@@ -13,7 +13,7 @@ import {
   targetOf,
 } from './connector-renewals.ts'
 import { openConnector, sealConnector } from './connector-secret.ts'
-import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './pending-logins.ts'
+import { createPendingLogins, LATE, LIFETIME_SECONDS, USED, wrongState } from './logins/pending.ts'
 
 /** A login that was begun: where to send the browser, and until when. */
 export interface ConnectorLogin {

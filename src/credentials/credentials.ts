@@ -10,8 +10,8 @@ import type { LoginSecret } from '../oauth-vendor.ts'
 import type { CredentialSecret, Deployment } from '../provider.ts'
 import type { Credential, Page, PageRequest, Scope, Store } from '../store/store.ts'
 import { envId } from './choose.ts'
-import { merged } from './login-answer.ts'
-import type { LoginTable } from './login-table.ts'
+import { merged } from './logins/answer.ts'
+import type { LoginTable } from './logins/table.ts'
 import { hintOf, sealSecret, type Vault } from './vault.ts'
 
 /** As the API shows it. */

@@ -1,7 +1,7 @@
 /**
- * Logins at a vendor's page: begun here (login-begin.ts), finished by the vendor's redirect, by what a person pastes,
+ * Logins at a vendor's page: begun here (logins/begin.ts), finished by the vendor's redirect, by what a person pastes,
  * or by a device code, on whichever replica the answer comes to. Single use, bound to its owner, for a few minutes. And
- * login files of vendors' own tools, taken over. Each ends as a credential (login-end.ts).
+ * login files of vendors' own tools, taken over. Each ends as a credential (logins/end.ts).
  */
 import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
@@ -9,16 +9,16 @@ import { invalid } from '../errors.ts'
 import type { LoginMode, LoginWish } from '../oauth-vendor.ts'
 import type { OAuthLogin, Scope, Store } from '../store/store.ts'
 import type { Credentials, CredentialView } from './credentials.ts'
-import { createDevices } from './device.ts'
-import { codeIn, readPasted } from './login-answer.ts'
-import { createLoginBegin, type Kept } from './login-begin.ts'
-import { createLoginEnd } from './login-end.ts'
-import type { LoginFile } from './login-file.ts'
-import { type LoginPage, pageOf } from './login-page.ts'
-import type { LoginRow, LoginTable } from './login-table.ts'
-import { createLoopback } from './loopback.ts'
+import { codeIn, readPasted } from './logins/answer.ts'
+import { createLoginBegin, type Kept } from './logins/begin.ts'
+import { createDevices } from './logins/device.ts'
+import { createLoginEnd } from './logins/end.ts'
+import type { LoginFile } from './logins/file.ts'
+import { createLoopback } from './logins/loopback.ts'
+import { type LoginPage, pageOf } from './logins/page.ts'
+import { createPendingLogins, LATE, USED, wrongState } from './logins/pending.ts'
+import type { LoginRow, LoginTable } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
-import { createPendingLogins, LATE, USED, wrongState } from './pending-logins.ts'
 import type { Vault } from './vault.ts'
 
 /** A login on its way (api.md "Credentials"). */

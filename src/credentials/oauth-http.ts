@@ -6,9 +6,8 @@
 import { type Dispatcher, request } from 'undici'
 import { BatonError } from '../errors.ts'
 import { withoutSecrets } from '../foreign.ts'
-import type { LoginSecret, OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
+import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
-import type { LoginRow } from './login-table.ts'
 
 export interface OAuthHttp {
   /**
@@ -60,27 +59,6 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
     },
     close: () => (dispatcher ? Promise.resolve() : pool.destroy()),
   }
-}
-
-/**
- * Runs a vendor's steps between the tokens of a login and a credential that can be used: the facts found, to be added
- * to the credential's. Throws a BatonError for an account that cannot be used.
- */
-export async function setUp(
-  { vendor, settings }: LoginRow,
-  secret: LoginSecret,
-  facts: Readonly<Record<string, string>>,
-  { http, sleep }: { http: OAuthHttp; sleep(ms: number): Promise<unknown> },
-): Promise<Record<string, string>> {
-  if (!vendor.setup) return {}
-  const steps = vendor.setup.steps(settings, secret.access_token ?? '', facts)
-  let step = steps.next()
-  while (!step.done) {
-    const { call, afterMs } = step.value
-    if (afterMs > 0) await sleep(afterMs)
-    step = steps.next(await http.send(call))
-  }
-  return step.value
 }
 
 function typeOf({ form, json }: OAuthCall): Record<string, string> {

@@ -10,8 +10,9 @@ import { BatonError } from '../errors.ts'
 import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import type { Credential, Store } from '../store/store.ts'
-import type { LoginRow, LoginTable } from './login-table.ts'
-import { type OAuthHttp, setUp } from './oauth-http.ts'
+import { createSetups } from './logins/setup.ts'
+import type { LoginRow, LoginTable } from './logins/table.ts'
+import type { OAuthHttp } from './oauth-http.ts'
 import { insist, shared, underClaim } from './renew-once.ts'
 import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
 import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
@@ -55,8 +56,6 @@ const SPARE_MS = 10_000
 const FORCED_MS = 300_000
 /** Without its note such a token is renewed once too often. */
 const MOST_FORCED = 10_000
-/** A setup that failed is not tried again with every turn. */
-const SETUP_PAUSE_MS = 30_000
 const MOST_PER_ROUND = 200
 
 export function createRenewals(deps: RenewalsDeps): Renewals {
@@ -67,26 +66,16 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const claimSeconds = deps.claimSeconds ?? 30
   const endpoints = createTokenEndpoints({ http, now, uptime })
   const running = new Map<string, Promise<Credential>>()
-  const setups = new Map<string, Promise<Credential>>()
   const forced = new BoundedMap<{ version: number; at: number }>(MOST_FORCED)
   const ending = new AbortController()
 
-  const isSpent = (row: Credential, spareMs: number) =>
-    row.expires_at !== null && Date.parse(row.expires_at) - now() <= spareMs
-  function isDue(row: Credential, { vendor }: LoginRow): boolean {
-    const { renewAheadSeconds, renewAfterSeconds } = vendor
-    const updated = Date.parse(row.updated_at)
-    if (row.expires_at === null) {
-      return renewAfterSeconds !== null && now() - updated > renewAfterSeconds * 1000
-    }
-    // Of one that was renewed its life is known: a short one must not be due as soon as it is born.
-    const life = Math.max(0, Date.parse(row.expires_at) - updated)
-    const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
-    return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead))
-  }
   const secretOf = (row: Credential) => openSecret<LoginSecret>(vault, row)
   const reread = async ({ id, owner }: Pick<Credential, 'id' | 'owner'>) =>
     usable(await store.credentials.get({ owner, admin: false }, id), id)
+
+  const fresh = (row: Credential, login: LoginRow) =>
+    isDue(row, login, now()) ? renew(row, false) : Promise.resolve(row)
+  const setups = createSetups({ store, vault, http, sleep, reread, fresh })
 
   function renew(row: Credential, isForced: boolean): Promise<Credential> {
     return shared(running, row.id, () => claimed(row, isForced))
@@ -102,7 +91,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
       work: (held) => renewHeld(held, row.version, isForced),
       async elsewhere() {
         const seen = await reread(row)
-        if (seen.version !== row.version || (!isForced && !isSpent(seen, SPARE_MS))) return seen
+        if (seen.version !== row.version || (!isForced && !isSpent(seen, SPARE_MS, now()))) return seen
         if (now() <= until) return null
         const words = `Credential ${row.id} is being renewed by another process.`
         throw new BatonError('unavailable', words, { retryAfter: 2 })
@@ -115,13 +104,13 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     const login = table.row(row.provider)
     usable(row, row.id)
     const isRefused = isForced && row.version === known
-    if (!isRefused && !isDue(row, login)) return row
+    if (!isRefused && !isDue(row, login, now())) return row
     try {
       return await ask(row, login, isRefused)
     } catch (thrown) {
       if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
       log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
-      if (isRefused || isSpent(row, SPARE_MS)) throw thrown
+      if (isRefused || isSpent(row, SPARE_MS, now())) throw thrown
       return row
     }
   }
@@ -130,13 +119,13 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     const secret = secretOf(row)
     const call = login.vendor.renew(login.settings, secret)
     if (!call) {
-      if (isSpent(row, 0)) throw new LoginRefused(SPENT)
+      if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
       return row
     }
     const renewed = await endpoints.renew(login, row.id, secret, call)
     // The old token stays, and so does its end.
     const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
-    if (renewed.problem && isSpent(saved, SPARE_MS)) throw renewed.problem
+    if (renewed.problem && isSpent(saved, SPARE_MS, now())) throw renewed.problem
     if (isRefused) forced.put(saved.id, { version: saved.version, at: uptime() })
     log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
     return saved
@@ -168,37 +157,17 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     return reread(row)
   }
 
-  /** The first use of a login that was never set up: one call for everybody who waits for it. */
-  function complete(row: Credential, login: LoginRow): Promise<Credential> {
-    if (!login.vendor.setup?.isNeeded(row.facts)) return Promise.resolve(row)
-    return shared(setups, row.id, () => setUpRow(row, login), SETUP_PAUSE_MS)
-  }
-
-  async function setUpRow(row: Credential, login: LoginRow): Promise<Credential> {
-    const stored = await reread(row)
-    if (!login.vendor.setup?.isNeeded(stored.facts)) return stored
-    const fresh = isDue(stored, login) ? await renew(stored, false) : stored
-    const secret = secretOf(fresh)
-    const found = await setUp(login, secret, fresh.facts, { http, sleep })
-    // Sealed anew: a re-encryption since must not be undone.
-    const sealed = sealSecret(vault, fresh, secret)
-    const next = { ...fresh, secret: sealed, facts: { ...fresh.facts, ...found } }
-    const isStored = await store.credentials.rotate(fresh.id, fresh.version, next)
-    // Not stored: a renewal came between, and the next use finds the same facts once more.
-    return isStored ? { ...next, version: fresh.version + 1 } : next
-  }
-
   function open(row: Credential): OpenLogin {
     const login = table.row(row.provider)
     let current = row
     return {
       async complete() {
-        current = await complete(current, login)
+        current = await setups.complete(current, login)
         const { path: _, ...facts } = current.facts
         return { id: current.id, ...facts }
       },
       async secret() {
-        if (isDue(current, login)) current = await renew(current, false)
+        current = await fresh(current, login)
         const { access_token } = secretOf(current)
         return access_token === undefined ? {} : { access_token }
       },
@@ -233,9 +202,22 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
     async close() {
       ending.abort()
       await timer.stop()
-      await Promise.allSettled([...running.values(), ...setups.values()])
+      await Promise.allSettled([...running.values(), ...setups.underWay()])
     },
   }
+}
+
+const isSpent = ({ expires_at }: Credential, spareMs: number, now: number): boolean =>
+  expires_at !== null && Date.parse(expires_at) - now <= spareMs
+
+function isDue(row: Credential, { vendor }: LoginRow, now: number): boolean {
+  const { renewAheadSeconds, renewAfterSeconds } = vendor
+  const updated = Date.parse(row.updated_at)
+  if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000
+  // Of one that was renewed its life is known: a short one must not be due as soon as it is born.
+  const life = Math.max(0, Date.parse(row.expires_at) - updated)
+  const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
+  return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead), now)
 }
 
 const SPENT: TokenFailure = {

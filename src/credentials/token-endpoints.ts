@@ -6,8 +6,8 @@ import { BoundedMap } from '../bounded-map.ts'
 import { BatonError, type ErrorCode } from '../errors.ts'
 import { retryAfterMs } from '../foreign.ts'
 import type { LoginSecret, OAuthAnswer, OAuthCall, TokenFailure } from '../oauth-vendor.ts'
-import { endOf, merged, readTokens } from './login-answer.ts'
-import type { LoginRow } from './login-table.ts'
+import { endOf, merged, readTokens } from './logins/answer.ts'
+import type { LoginRow } from './logins/table.ts'
 import type { OAuthHttp } from './oauth-http.ts'
 
 /** The vendor's final word on a login: only a new one helps. */

@@ -98,7 +98,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
       if (answer) return serverWith(binding, older, 'away', answer.failure)
       return serverWith(binding, older, 'pending', `${connector.name} is not ready yet`)
     }
-    const mark = watch.present()?.hash === answer.list.hash ? markOf(binding) : null
+    const mark = mcp.cached(watch.spec.key)?.hash === answer.list.hash ? markOf(binding) : null
     return { ...serverWith(binding, answer.list, 'live', null), mark }
   }
 
@@ -110,9 +110,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
   }
 
   const unsubscribe = mcp.onListChanged((key) => {
-    const watch = watches.get(key)
-    // Otherwise one that announces often would never be let go, where its connector was changed elsewhere.
-    if (watch?.isWanted()) void watch.ask({ refresh: true })
+    watches.get(key)?.noteChange()
   })
 
   /** A server whose secret cannot be opened, say, is away like any other; the rest goes on. */
@@ -131,7 +129,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
-        if (watch && mcp.isOutdated(watch.spec.key)) await watch.attempt({}, deadlineMs)
+        if (watch && mcp.isOutdated(watch.spec.key)) await watch.answer({}, deadlineMs)
       })
       await within(deadlineMs, Promise.all(asked))
     },

@@ -127,7 +127,10 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     try {
       return { outcome: 'ok', raw: await invoke(call, declared.tool, args) }
     } catch (thrown) {
-      return failure(asMcpError(thrown, declared.tool, deps.log), call, declared.tool)
+      const { tool } = declared
+      const error = asMcpError(thrown, tool, deps.log)
+      const isRepeatable = deps.isRepeatable(tool, call.connector)
+      return failed(error, tool.server ?? 'the server', call.timeoutMs, isRepeatable)
     } finally {
       giveBack()
     }
@@ -155,41 +158,6 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         onProgress: progress.tell,
       })
       .finally(progress.end)
-  }
-
-  /** What a failed call means: whether it may have taken effect is never hidden. */
-  function failure(error: McpError, call: ExecutorCall, tool: RegistryTool): Attempt {
-    const server = tool.server ?? 'the server'
-    const isRepeatable = deps.isRepeatable(tool, call.connector)
-    const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
-    const effect = !error.sent
-      ? 'The call was not sent.'
-      : isRepeatable
-        ? 'It is safe to call again.'
-        : 'Whether it took effect is not known; do not simply repeat it.'
-    switch (error.kind) {
-      case 'cancelled':
-        return said(
-          'cancelled',
-          `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
-        )
-      case 'timeout':
-        return said(unknown, `No answer came from ${server} within ${call.timeoutMs / 1000} s. ${effect}`)
-      case 'disconnected':
-        return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
-      case 'too_large':
-        return said('error', `The tool ran, but its answer is too large to take: ${error.message}`)
-      case 'auth_required':
-        return said('error', `The server ${server} asks for a login first. ${effect}`)
-      case 'unavailable':
-        return said(unknown, `The server ${server} is not available: ${error.message} ${effect}`)
-      case 'protocol':
-        return error.rpcCode === undefined
-          ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
-          : said('error', `The server ${server} answered with an error: ${error.message}`)
-      default:
-        return error.kind satisfies never
-    }
   }
 
   return {
@@ -276,6 +244,39 @@ const said = (outcome: Exclude<Outcome, 'ok'>, text: string): Attempt => ({
   outcome,
   raw: { content: [{ type: 'text', text }], is_error: true },
 })
+
+/** What a failed call means: whether it may have taken effect is never hidden. */
+function failed(error: McpError, server: string, timeoutMs: number, isRepeatable: boolean): Attempt {
+  const unknown: Outcome = error.sent && !isRepeatable ? 'outcome_unknown' : 'error'
+  const effect = !error.sent
+    ? 'The call was not sent.'
+    : isRepeatable
+      ? 'It is safe to call again.'
+      : 'Whether it took effect is not known; do not simply repeat it.'
+  switch (error.kind) {
+    case 'cancelled':
+      return said(
+        'cancelled',
+        `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
+      )
+    case 'timeout':
+      return said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+    case 'disconnected':
+      return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
+    case 'too_large':
+      return said('error', `The tool ran, but its answer is too large to take: ${error.message}`)
+    case 'auth_required':
+      return said('error', `The server ${server} asks for a login first. ${effect}`)
+    case 'unavailable':
+      return said(unknown, `The server ${server} is not available: ${error.message} ${effect}`)
+    case 'protocol':
+      return error.rpcCode === undefined
+        ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)
+        : said('error', `The server ${server} answered with an error: ${error.message}`)
+    default:
+      return error.kind satisfies never
+  }
+}
 
 /** The server's own word that the tool failed is an error, though the call itself went well. */
 async function settle(

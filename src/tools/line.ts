@@ -1,4 +1,6 @@
 /** Callers' changes of a session's tools: made one after the other, and told together. */
+import type { ToolsDelta } from '../chat/event.ts'
+import type { Session } from '../store/store.ts'
 import { within } from '../within.ts'
 
 /** Longest that anybody waits for changes that are being written. */
@@ -7,7 +9,7 @@ const WRITE_MS = 1_000
 const GATHER_MS = 400
 
 /** Each session has its own, in this process. */
-interface Line {
+interface Line<Effect> {
   /**
    * One change at a time; the compare-and-swap of the registry guards against other processes. Nobody waits for a
    * server here: all that come after would wait along.
@@ -18,16 +20,28 @@ interface Line {
   empty(session: string): Promise<void>
   /** A change that is to hold at once waits for its servers. */
   awaits(session: string, servers: Promise<unknown>): void
-  /** Empty, and no server is waited for by a change that is to hold at once, or that takes too long. */
-  quiet(session: string): Promise<void>
+  /**
+   * Makes a change hold at once. Those that come together are told together, once nothing more is under way and no
+   * server is waited for, or that takes too long: each telling may be a restart.
+   */
+  tell(session: Session, delta: ToolsDelta): Promise<Effect>
 }
 
-export function createLine(): Line {
+export function createLine<Effect>(
+  takeEffect: (session: Session, delta: ToolsDelta) => Promise<Effect>,
+): Line<Effect> {
   const last = new Map<string, Promise<unknown>>()
   const servers = new Map<string, Promise<unknown>>()
+  const untold = new Map<string, { delta: ToolsDelta; effect: Promise<Effect> }>()
 
   async function empty(session: string): Promise<void> {
     await gone(last, session, WRITE_MS)
+  }
+
+  async function quiet(session: string): Promise<void> {
+    await empty(session)
+    // Whoever has heard from its servers goes on in the line.
+    await gone(servers, session, GATHER_MS, empty)
   }
 
   return {
@@ -40,10 +54,19 @@ export function createLine(): Line {
     isTaken: (session) => last.has(session),
     empty,
     awaits: (session, more) => put(servers, session, Promise.allSettled([servers.get(session), more])),
-    async quiet(session) {
-      await empty(session)
-      // Whoever has heard from its servers goes on in the line.
-      await gone(servers, session, GATHER_MS, empty)
+    tell(session, delta) {
+      const known = untold.get(session.id)
+      if (known) {
+        known.delta.removed.push(...delta.removed)
+        known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
+        return known.effect
+      }
+      const effect = quiet(session.id).then(() => {
+        untold.delete(session.id)
+        return takeEffect(session, delta)
+      })
+      untold.set(session.id, { delta, effect })
+      return effect
     },
   }
 }

@@ -42,27 +42,31 @@ export async function shapeResult(
   const json = structured === undefined ? null : JSON.stringify(structured)
   // Servers repeat what is structured as text; one of them is enough (MCP, tools: structured content).
   const isRepeated = json !== null && (text === '' || isSame(text, structured))
-  const isLongText = !isRepeated && Buffer.byteLength(text) > MODEL_LIMIT
-  const isLongJson = json !== null && Buffer.byteLength(json) > MODEL_LIMIT
+  const isLongText = !isRepeated && isLong(text)
+  const isLongJson = json !== null && isLong(json)
   // The model's abridgement is one of what is stored, so that it can read on at an offset.
-  const both = isLongText && isLongJson ? { text, structured } : undefined
+  const document = !isLongText ? structured : isLongJson ? { text, structured } : undefined
   const stored = await storedForm(
-    both ?? (isLongText ? undefined : structured),
+    document,
     [text, ...media.map(named)].filter((one) => one !== '').join('\n\n'),
   )
   const bytes = Buffer.byteLength(stored.output)
-  const whole = both ? JSON.stringify(both) : isLongText ? text : isLongJson && isRepeated ? json : null
-  const shown = whole === null ? content : [part(await abridged(whole, bytes, execId, canInspect)), ...media]
-  if (whole === null && isLongJson) shown.push(part(elsewhere(bytes, execId, canInspect)))
-  if (whole === null && texts.length === 0 && json !== null) shown.unshift(part(json))
+  const short = async (whole: string) => [part(await abridged(whole, bytes, execId, canInspect)), ...media]
+  const shown = async (): Promise<ContentPart[]> => {
+    if (isLongText) return short(document ? JSON.stringify(document) : text)
+    if (isLongJson) return isRepeated ? short(json) : [...content, part(elsewhere(bytes, execId, canInspect))]
+    return json !== null && texts.length === 0 ? [part(json), ...content] : content
+  }
   return {
-    content: shown,
+    content: await shown(),
     ...(structured === undefined || isLongJson ? {} : { structured }),
     ...(isLongText || isLongJson ? { spill: { exec_id: execId, bytes } } : {}),
     stored,
     bytes,
   }
 }
+
+const isLong = (text: string): boolean => Buffer.byteLength(text) > MODEL_LIMIT
 
 const part = (text: string): TextPart => ({ type: 'text', text })
 

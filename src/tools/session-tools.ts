@@ -71,8 +71,6 @@ export interface EngineTools
   close(): Promise<void>
 }
 
-type Effect = ReturnType<SessionToolsDeps['takeEffect']>
-
 /**
  * Sessions that follow a server's announcement, a changed connector or an accepted definition at once; the others see
  * it at their next turn.
@@ -86,15 +84,11 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   const { store, mcp, log } = deps
   const discovery = createDiscovery({
     ...deps,
-    onNews: (connector) => void followers(connector, (id) => !upkeep.isCurrent(id, boundIn(id))),
+    onNews: (connector) => void followers(connector, (id) => upkeep.standing(id) !== 'current'),
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  const line = createLine()
-  /** What is to take effect now, and has not been told */
-  const untold = new Map<string, { delta: ToolsDelta; effect: Effect }>()
-
-  const boundIn = (session: string) => upkeep.servers(session)?.bound ?? []
+  const line = createLine((session, delta) => deps.takeEffect(session, delta, 'now'))
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -112,29 +106,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     off: readonly string[] = [],
   ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
+    const told = { ...delta, removed: [...delta.removed, ...off] }
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      takeEffect(session, { ...delta, removed: [...delta.removed, ...off] }, apply),
+      apply === 'now' ? line.tell(session, told) : deps.takeEffect(session, told, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }
-  }
-
-  /** Changes that come together are told together, once nothing more is under way: each telling may be a restart. */
-  function takeEffect(session: Session, delta: ToolsDelta, apply: Apply): Effect {
-    if (apply === 'next') return deps.takeEffect(session, delta, apply)
-    const known = untold.get(session.id)
-    if (known) {
-      known.delta.removed.push(...delta.removed)
-      known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
-      return known.effect
-    }
-    const effect = line.quiet(session.id).then(() => {
-      untold.delete(session.id)
-      return deps.takeEffect(session, delta, apply)
-    })
-    untold.set(session.id, { delta, effect })
-    return effect
   }
 
   async function isPrefixKept(session: Session, before: RegistryRow, after: RegistryRow): Promise<boolean> {
@@ -192,15 +170,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   }
 
   async function bringUpToDate(session: string, deadlineMs: number, known?: readonly Binding[]) {
-    // Read a moment ago, and nothing has moved since.
-    if (known && !line.isTaken(session) && upkeep.isCurrent(session, known)) return 0
     await line.empty(session)
-    const servers = upkeep.servers(session)
-    // Nothing was announced since its registry was made, and every server was there then.
-    if (!known && servers?.isWhole && !upkeep.hasMoved(session)) return 0
+    const standing = upkeep.standing(session, known)
+    if (standing === 'current') return 0
     const from = performance.now()
-    if (servers && !known) await discovery.announced(servers.bound, deadlineMs)
-    else await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
+    if (known || standing === 'unknown')
+      await discovery.lookUp(known ?? (await store.connectors.bindings(session)), { deadlineMs })
+    else await upkeep.announced(session, deadlineMs)
     const waited = performance.now() - from
     await upkeep.bringUp(session).catch((err: unknown) => {
       const isGone = err instanceof BatonError && err.code === 'session_not_found'
@@ -213,12 +189,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   async function present(session: string): Promise<RegistryRow> {
     const bindings = await store.connectors.bindings(session)
     // What merely grew old is a turn's to ask for: a read must not write down what it alone fails to reach.
-    if (upkeep.wasOfOthers(session, bindings)) await bringUpToDate(session, SERVER_WAIT_MS, bindings)
+    if (upkeep.standing(session, bindings) === 'rebound')
+      await bringUpToDate(session, SERVER_WAIT_MS, bindings)
     else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)
     return registries.newest(session)
   }
 
-  const isBehind = (session: string) => line.isTaken(session) || upkeep.hasMoved(session)
+  const isBehind = (session: string) => line.isTaken(session) || upkeep.standing(session) === 'moved'
 
   const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
   return {

@@ -21,19 +21,28 @@ interface Upkeep {
   bringUp(session: string): Promise<void>
   /** The same without haste, for those that are still `behind` when it is their turn, by default for all. Never rejects. */
   follow(sessions: readonly string[], behind?: (session: string) => boolean): Promise<void>
-  /** Its registry is what these servers' present lists make of it. */
-  isCurrent(session: string, bindings: readonly Bound[]): boolean
-  /** A server that it binds moved since its registry was made. */
-  hasMoved(session: string): boolean
-  /** Its registry was made here, of other servers than these or of these as they were configured before. */
-  wasOfOthers(session: string, bindings: readonly Bound[]): boolean
-  /** The servers that its registry was last made of; null: it was not made here. */
-  servers(session: string): { bound: readonly Bound[]; isWhole: boolean } | null
+  /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
+  standing(session: string, bindings?: readonly Bound[]): Standing
+  /** Waits, no longer than told, for lists that its servers have announced. */
+  announced(session: string, deadlineMs: number): Promise<void>
 }
+
+/** How a registry stands to the servers that it was last made of; the first that holds. */
+type Standing =
+  /** It was not made here */
+  | 'unknown'
+  /** They are others than the session binds, or were configured otherwise */
+  | 'rebound'
+  /** One of them has another list since, or has announced one */
+  | 'moved'
+  /** All are there, with the lists that it was made of */
+  | 'current'
+  /** One is away, or its list has grown old: whether it has moved shows once it is asked */
+  | 'doubtful'
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'lookUp' | 'marks' | 'isOutdated'>
+  discovery: Pick<Discovery, 'lookUp' | 'announced' | 'marks' | 'isOutdated'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
@@ -44,8 +53,6 @@ export interface UpkeepDeps {
 interface Look {
   bound: Bound[]
   marks: (string | null)[]
-  /** Every server was there: nothing is waited for */
-  isWhole: boolean
 }
 interface Wish {
   promise: Promise<void>
@@ -79,7 +86,6 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     const made: Look = {
       bound: bindings.map(boundIn),
       marks: servers.map(({ mark }) => mark),
-      isWhole: servers.every(({ state, mark }) => state === 'live' && mark !== null),
     }
     const next = nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
@@ -193,24 +199,17 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (first)
         log.warn({ err: first.reason, sessions: failed.length }, 'tools could not be brought up to date')
     },
-    isCurrent(session, bindings) {
+    standing(session, bindings) {
       const last = looks.get(session)
-      return last?.isWhole === true && discovery.marks(bindings).join('\n') === last.marks.join('\n')
+      if (!last) return 'unknown'
+      const { bound, marks } = last
+      if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
+      const now = discovery.marks(bound)
+      const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
+      if (isOther || bound.some(({ connector: { id } }) => discovery.isOutdated(id))) return 'moved'
+      return now.includes(null) ? 'doubtful' : 'current'
     },
-    hasMoved(session) {
-      const last = looks.get(session)
-      if (!last) return false
-      const marks = discovery.marks(last.bound)
-      return last.bound.some(
-        ({ connector: { id } }, i) =>
-          discovery.isOutdated(id) || (marks[i] !== null && marks[i] !== last.marks[i]),
-      )
-    },
-    wasOfOthers(session, bindings) {
-      const last = looks.get(session)
-      return last !== undefined && JSON.stringify(last.bound) !== JSON.stringify(bindings.map(boundIn))
-    },
-    servers: (session) => looks.get(session) ?? null,
+    announced: (session, deadlineMs) => discovery.announced(looks.get(session)?.bound ?? [], deadlineMs),
   }
 }
 

@@ -77,25 +77,27 @@ export class Watch {
   }
 
   /** A list that is there, at once, unless the last attempt to get it failed; else what comes of an attempt. */
-  answer(wanted: Wanted, deadlineMs: number): Promise<Answer> {
-    return this.#reuse(wanted) ?? this.attempt(wanted, deadlineMs)
+  async answer(wanted: Wanted, deadlineMs: number): Promise<Answer> {
+    const list = this.#usable(wanted)
+    if (list) return { list }
+    const { failure } = this
+    // Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way.
+    const isSoon = (this.#retry || this.#asking) && deadlineMs < connectBudgetMs(this.connector)
+    return failure !== null && isSoon ? { failure } : this.#ask(wanted)
   }
 
-  /** Who cannot wait for a whole attempt is told how the last one ended; the next one comes soon, or is under way. */
-  attempt(wanted: Wanted, deadlineMs: number): Promise<Answer> {
-    const failure = this.failure
-    if (failure !== null && (this.#retry || this.#asking) && deadlineMs < connectBudgetMs(this.connector)) {
-      return Promise.resolve({ failure })
-    }
-    return this.ask(wanted)
+  /** Its server has announced another list. Without a use for it one that announces often would never be let go. */
+  noteChange(): void {
+    if (this.isWanted()) void this.#ask({ refresh: true })
   }
 
   /** One attempt at a time; who comes meanwhile shares it, unless they want it newer. */
-  ask(wanted: Wanted): Promise<Answer> {
+  #ask(wanted: Wanted): Promise<Answer> {
     const { refresh = false, insists = false, seen } = wanted
     if (this.#asking && !refresh) return this.#asking
     // After a failure the door's own list is only a memory, however fresh.
-    const isNewer = refresh || insists || this.failure !== null || this.#isOutdated(seen)
+    const isMemory = this.failure !== null || this.#deps.mcp.isOutdated(this.spec.key)
+    const isNewer = refresh || insists || isMemory || this.#isPassed(seen)
     this.#dropRetry()
     // The attempt itself may take longer than callers wait: a server that always does joins later.
     const options = { timeoutMs: ATTEMPT_MS, refresh: isNewer, insists }
@@ -119,15 +121,9 @@ export class Watch {
     return asking
   }
 
-  /** The last list of a server that is not known to be away. */
-  present(): ToolList | null {
-    const { mcp } = this.#deps
-    return DOWN.has(mcp.status(this.spec.key).state) ? null : mcp.cached(this.spec.key)
-  }
-
-  /** The same where nothing speaks for asking again. */
+  /** The last list, where nothing speaks for asking again. */
   current(): ToolList | null {
-    const list = this.failure === null && !this.#deps.mcp.isOutdated(this.spec.key) ? this.present() : null
+    const list = this.#present()
     return list && isRecent(list) ? list : null
   }
 
@@ -136,23 +132,29 @@ export class Watch {
     this.#dropRetry()
   }
 
-  /** An old list is asked for again behind the caller. */
-  #reuse({ refresh = false, seen }: Wanted): Promise<Answer> | null {
-    const isOld = refresh || this.failure !== null || this.#isOutdated(seen)
-    const list = isOld ? null : this.present()
+  /** The last list, where it may be shown; one that is merely old is asked for again behind the caller. */
+  #usable({ refresh = false, seen }: Wanted): ToolList | null {
+    const list = refresh || this.#isPassed(seen) ? null : this.#present()
     if (!list) return null
-    if (!isRecent(list)) void this.ask({ refresh: true })
+    if (!isRecent(list)) void this.#ask({ refresh: true })
     // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)
-    return Promise.resolve({ list })
+    return list
   }
 
-  /** A change was announced, or another replica has listed newer tools, which this list would take away again. */
-  #isOutdated(seen: Wanted['seen']): boolean {
+  /** The last list of a server that is not known to be away, and has announced no other. */
+  #present(): ToolList | null {
     const { mcp } = this.#deps
-    const list = mcp.cached(this.spec.key)
+    const { key } = this.spec
+    const isAway = this.failure !== null || DOWN.has(mcp.status(key).state)
+    return isAway || mcp.isOutdated(key) ? null : mcp.cached(key)
+  }
+
+  /** Another replica has listed newer tools, which the list here would take away again. */
+  #isPassed(seen: Wanted['seen']): boolean {
+    const list = this.#deps.mcp.cached(this.spec.key)
     const shown = seen?.get(this.connector.id) ?? ''
-    return (list !== null && dateOf(list) < shown && this.#caughtUp < shown) || mcp.isOutdated(this.spec.key)
+    return list !== null && dateOf(list) < shown && this.#caughtUp < shown
   }
 
   #catchUp(seen: Wanted['seen']): void {
@@ -190,10 +192,9 @@ export class Watch {
     return { failure }
   }
 
-  /** Only while a session has use for it: a server that nobody wants is left alone. */
   #askAgain(): void {
     this.#retry = null
-    if (this.isWanted()) void this.ask({})
+    if (this.isWanted()) void this.#ask({})
   }
 
   #dropRetry(): void {

@@ -1,4 +1,4 @@
-/** The rules of a session's log stand twice, in log.ts and as scripts in Redis: here both are held to one answer. */
+/** The rules of a session's log stand twice, in memory-log.ts and as scripts in Redis: here both are held to one answer. */
 import { deepStrictEqual } from 'node:assert'
 import fc from 'fast-check'
 import t from 'tap'

@@ -2,9 +2,9 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t from 'tap'
-import { createAppends } from '../../src/bus/appends.ts'
-import { createLink, type Link } from '../../src/bus/link.ts'
-import type { Group, Scripts } from '../../src/bus/scripts.ts'
+import { createAppends } from '../../src/bus/redis/appends.ts'
+import { createLink, type Link } from '../../src/bus/redis/link.ts'
+import type { Group, Scripts } from '../../src/bus/redis/scripts.ts'
 import { delta } from '../contracts/bus-bed.ts'
 
 const link = { persist: (attempt: () => Promise<unknown>) => attempt() } as unknown as Link

@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { createSharedPlaces } from '../../src/bus/shared-places.ts'
+import { createSharedPlaces } from '../../src/bus/redis/places.ts'
 
 const ticket = (id: string) => ({ id, tool: 'read', most: 1, total: 10 })
 

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import t from 'tap'
 import type { TurnEvent } from '../../src/chat/event.ts'
-import { rotateKeys } from '../../src/credentials/rotation.ts'
+import { rotateKeys } from '../../src/credentials/key-rotation.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault, secretContext, verifyKeys } from '../../src/credentials/vault.ts'
 import { openStore } from '../../src/store/open.ts'

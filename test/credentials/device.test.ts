@@ -1,7 +1,7 @@
 /** How often a vendor is asked whether a device login was granted. */
 import { pino } from 'pino'
 import t from 'tap'
-import { createDevices, type DevicesDeps } from '../../src/credentials/device.ts'
+import { createDevices, type DevicesDeps } from '../../src/credentials/logins/device.ts'
 import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { readPasted } from '../../src/credentials/login-answer.ts'
+import { readPasted } from '../../src/credentials/logins/answer.ts'
 
 t.test('pasted texts are read as people copy them', async (t) => {
   const read = (text: string) => Object.fromEntries(readPasted(text))

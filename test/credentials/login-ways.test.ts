@@ -2,7 +2,7 @@
 import { createServer } from 'node:http'
 import t from 'tap'
 import { openaiLogins } from '../../providers/openai/oauth.ts'
-import { createLoopback } from '../../src/credentials/loopback.ts'
+import { createLoopback } from '../../src/credentials/logins/loopback.ts'
 import { jwt } from '../emulators/oauth.ts'
 import { FEDERATION } from '../emulators/oauth-anthropic.ts'
 import { freePort } from '../servers.ts'

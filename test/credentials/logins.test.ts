@@ -1,6 +1,6 @@
 /** Logins by paste, and what holds for every login, against emulated vendors that refuse what the real ones refuse. */
 import t from 'tap'
-import { createPendingLogins } from '../../src/credentials/pending-logins.ts'
+import { createPendingLogins } from '../../src/credentials/logins/pending.ts'
 import { createVault } from '../../src/credentials/vault.ts'
 import { BatonError } from '../../src/errors.ts'
 import { ACCOUNT } from '../emulators/oauth-openai.ts'

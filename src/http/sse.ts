@@ -6,13 +6,13 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
-import type { LoggedEvent, ReadItem } from './bus/bus.ts'
-import { endedAt } from './bus/cursor.ts'
-import { isTerminal } from './chat/event.ts'
-import { BatonError } from './errors.ts'
-import { encodeComment, encodeEvent } from './sse.ts'
-import type { Turn } from './store/store.ts'
-import type { Metrics } from './telemetry.ts'
+import type { LoggedEvent, ReadItem } from '../bus/bus.ts'
+import { endedAt } from '../bus/cursor.ts'
+import { isTerminal } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
+import { encodeComment, encodeEvent } from '../sse.ts'
+import type { Turn } from '../store/store.ts'
+import type { Metrics } from '../telemetry.ts'
 
 export interface StreamSource {
   /** Ends when the signal fires */

@@ -8,10 +8,10 @@
  * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
  * newest owner that spoke.
  */
-import { FIRST_EVENT, TERMINAL } from '../chat/event.ts'
-import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'
-import { compareIds, formatCursor, type Position, sessionTag } from './cursor.ts'
-import { type LogLimits, PAGE } from './limits.ts'
+import { FIRST_EVENT, TERMINAL } from '../../chat/event.ts'
+import type { BusEvent, LoggedEvent, ReadOptions } from '../bus.ts'
+import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
+import { type LogLimits, PAGE } from '../limits.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
 /** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */

@@ -1,8 +1,8 @@
 /** Reads what login pages and token endpoints answer; refusals in words. */
 import * as oauth from 'oauth4webapi'
-import { BatonError, invalid } from '../errors.ts'
-import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../oauth-vendor.ts'
-import type { LoginRow } from './login-table.ts'
+import { BatonError, invalid } from '../../errors.ts'
+import type { LoginSecret, OAuthAnswer, TokenAnswer } from '../../oauth-vendor.ts'
+import type { LoginRow } from './table.ts'
 
 /**
  * What people bring back from a login page: the whole address that the browser ended at, `code#state`,

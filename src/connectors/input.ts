@@ -1,12 +1,12 @@
 /** What a connector may be asked to be: the shape that holds, what a patch keeps, and the row that it becomes. */
-import type { McpSetting } from './config/config.ts'
-import { shapeProblems } from './config/connector-shape.ts'
-import { type ConnectorSecret, openConnector, sealConnector } from './credentials/connector-secret.ts'
-import type { Vault } from './credentials/vault.ts'
-import { durationMs } from './duration.ts'
-import { invalid } from './errors.ts'
-import type { McpLogin } from './mcp/oauth.ts'
-import type { Connector, NewConnector } from './store/store.ts'
+import type { McpSetting } from '../config/config.ts'
+import { shapeProblems } from '../config/connector-shape.ts'
+import { type ConnectorSecret, openConnector, sealConnector } from '../credentials/connector-secret.ts'
+import type { Vault } from '../credentials/vault.ts'
+import { durationMs } from '../duration.ts'
+import { invalid } from '../errors.ts'
+import type { McpLogin } from '../mcp/oauth.ts'
+import type { Connector, NewConnector } from '../store/store.ts'
 
 /** A connector as a caller, or the configuration, asks for it; defaults are filled in by `rowOf`. */
 export interface ConnectorInput {

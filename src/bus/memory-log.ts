@@ -1,8 +1,8 @@
 /**
  * The rules of one session's log, as the memory of a process keeps it: what is written, what is forgotten, where a
- * reader begins. The same rules stand once more in scripts.ts, for Redis: APPEND has `append`, `goesOn`, `isStale`, `mark`
- * and `trim`, READ has `startOf` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to
- * one answer.
+ * reader begins. The same rules stand once more in redis/scripts.ts: APPEND has `append`, `goesOn`, `isStale`, `mark` and
+ * `trim`, READ has `startOf` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to one
+ * answer.
  */
 import { FIRST_EVENT, isTerminal } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'

@@ -1,11 +1,12 @@
 /** Connectors as callers see them: without their secrets, and with what is known of their connections. */
-import { opened } from './connector-input.ts'
-import { loginPath } from './credentials/connector-renewals.ts'
-import { type ConnectorSecret, connectorKey } from './credentials/connector-secret.ts'
-import type { Vault } from './credentials/vault.ts'
-import type { Mcp, McpState } from './mcp/contract.ts'
-import type { SessionTool, SessionTools } from './ports.ts'
-import type { Connector, Page, PageRequest, Scope, Session, Store } from './store/store.ts'
+
+import { loginPath } from '../credentials/connector-renewals.ts'
+import { type ConnectorSecret, connectorKey } from '../credentials/connector-secret.ts'
+import type { Vault } from '../credentials/vault.ts'
+import type { Mcp, McpState } from '../mcp/contract.ts'
+import type { SessionTool, SessionTools } from '../ports.ts'
+import type { Connector, Page, PageRequest, Scope, Session, Store } from '../store/store.ts'
+import { opened } from './input.ts'
 
 /**
  * Without secrets: of headers and variables the names alone (null: they cannot be opened any more). Callers who are

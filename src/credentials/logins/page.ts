@@ -1,5 +1,5 @@
 /** What a person sees in the browser at the end of a login. */
-import { BatonError } from '../errors.ts'
+import { BatonError } from '../../errors.ts'
 
 export interface LoginPage {
   status: 200 | 400

@@ -1,8 +1,8 @@
 /** Logins that a browser is away for. Those at providers and those at MCP servers share a table. */
-import { sha256 } from '../chat/json.ts'
-import { BatonError, invalid } from '../errors.ts'
-import type { OAuthLogin, Store } from '../store/store.ts'
-import type { Vault } from './vault.ts'
+import { sha256 } from '../../chat/json.ts'
+import { BatonError, invalid } from '../../errors.ts'
+import type { OAuthLogin, Store } from '../../store/store.ts'
+import type { Vault } from '../vault.ts'
 
 /** How long a login may take in a browser. */
 export const LIFETIME_SECONDS = 600

@@ -4,11 +4,11 @@
  * of them together, and lapses with a replica that dies.
  */
 import type { Logger } from 'pino'
-import { BatonError } from '../errors.ts'
-import type { DeviceGrant } from '../oauth-vendor.ts'
-import type { OAuthLogin, OAuthLogins } from '../store/store.ts'
-import type { LoginTable } from './login-table.ts'
-import type { OAuthHttp } from './oauth-http.ts'
+import { BatonError } from '../../errors.ts'
+import type { DeviceGrant } from '../../oauth-vendor.ts'
+import type { OAuthLogin, OAuthLogins } from '../../store/store.ts'
+import type { OAuthHttp } from '../oauth-http.ts'
+import type { LoginTable } from './table.ts'
 
 interface Devices {
   /** Until it is granted, refused or expired. Does nothing for one that is watched already. */

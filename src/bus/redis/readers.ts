@@ -4,11 +4,11 @@
  * that was missed shows; then the log is read again from the last event that the reader has.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isTerminal } from '../chat/event.ts'
-import { BatonError } from '../errors.ts'
-import type { LoggedEvent, ReadItem, ReadOptions } from './bus.ts'
-import { compareIds, formatCursor, idOf, type Position, sessionTag } from './cursor.ts'
-import { MAX_BUFFER } from './limits.ts'
+import { isTerminal } from '../../chat/event.ts'
+import { BatonError } from '../../errors.ts'
+import type { LoggedEvent, ReadItem, ReadOptions } from '../bus.ts'
+import { compareIds, formatCursor, idOf, type Position, sessionTag } from '../cursor.ts'
+import { MAX_BUFFER } from '../limits.ts'
 import type { Link } from './link.ts'
 import { type Page, type ReadFrom, readSaid, type Said, type Scripts } from './scripts.ts'
 
@@ -194,39 +194,46 @@ async function* live(
     }
     const { heard } = ear
     clear(ear)
-    const understood = understand(heard, position)
-    position = understood.position
-    const events = ofTurn(understood.events, turn)
+    const followed = follow(heard, position)
+    position = followed.position
+    const events = ofTurn(followed.events, turn)
     if (events.length > 0) yield { events }
-    if (understood.isDropped || (turn !== undefined && events.some(({ type }) => isTerminal(type))))
-      return null
-    if (!understood.isWhole) return position
+    const isOver = turn !== undefined && events.some(({ type }) => isTerminal(type))
+    if (isOver || followed.end === 'dropped') return null
+    if (followed.end === 'missed') return position
   }
   return null
 }
 
-/** The events that follow on `position` without a hole. */
-function understand(heard: readonly (Said | null)[], position: Position) {
+/** The events that come after `start` without a hole; `end`: why no more of them do. */
+function follow(
+  heard: readonly (Said | null)[],
+  start: Position,
+): { events: LoggedEvent[]; position: Position; end: 'dropped' | 'missed' | null } {
   const events: LoggedEvent[] = []
-  let { generation, id } = position
+  let position = start
   for (const said of heard) {
-    if (!said) return { events, position, isWhole: true, isDropped: true }
+    if (!said) return { events, position, end: 'dropped' }
+    const place = placeOf(said, position)
+    if (place === 'later') return { events, position, end: 'missed' }
+    if (place === 'earlier') continue
+    events.push(...said.events)
     const newest = said.events.at(-1)
-    const isLater = newest !== undefined && compareIds(idOf(newest.cursor), id) > 0
-    const follows =
-      said.generation === generation
-        ? said.before === id
-        : // The log expired or was flushed, but whoever listened has missed nothing. If it was heard late, that log may be lost too.
-          said.before === 'fresh' && isLater
-    if (follows) {
-      events.push(...said.events)
-      generation = said.generation
-      if (newest) id = idOf(newest.cursor)
-    } else if (said.generation !== generation || !newest || isLater) {
-      return { events, position: { generation, id }, isWhole: false, isDropped: false }
-    }
+    position = { generation: said.generation, id: newest ? idOf(newest.cursor) : position.id }
   }
-  return { events, position: { generation, id }, isWhole: true, isDropped: false }
+  return { events, position, end: null }
+}
+
+/** `next`: right after the position; `earlier`: read already; `later`: what comes between was not heard. */
+function placeOf(said: Said, { generation, id }: Position): 'earlier' | 'next' | 'later' {
+  const newest = said.events.at(-1)
+  const isNewer = newest !== undefined && compareIds(idOf(newest.cursor), id) > 0
+  if (said.generation === generation) {
+    if (said.before === id) return 'next'
+    return newest && !isNewer ? 'earlier' : 'later'
+  }
+  // The log expired or was flushed, but whoever listened has missed nothing. If it was heard late, that log may be lost too.
+  return said.before === 'fresh' && isNewer ? 'next' : 'later'
 }
 
 const ofTurn = (events: LoggedEvent[], turn: string | undefined): LoggedEvent[] =>

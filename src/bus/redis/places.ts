@@ -7,8 +7,8 @@
  * `i<tool>` calls inside, `l<tool>` calls in line. A ticket there is `<replica>.<id>/<most>/<tool>`.
  */
 import type { Logger } from 'pino'
+import { createMemoryPlaces, type Places, type Ticket } from '../places.ts'
 import { type Link, type Script, script } from './link.ts'
-import { createMemoryPlaces, type Places, type Ticket } from './places.ts'
 
 /** KEYS: held, line, seen, count. ARGV: channel, places of all tools, lease ms, then the operation's own. */
 const COMMON = `

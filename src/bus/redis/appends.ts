@@ -4,10 +4,10 @@
  * Events that had to be given up leave a mark: their session's log starts over, so that its readers get a
  * gap and not a log that only looks whole.
  */
-import { BatonError } from '../errors.ts'
-import type { Bus, BusEvent } from './bus.ts'
+import { BatonError } from '../../errors.ts'
+import type { Bus, BusEvent } from '../bus.ts'
+import type { RedisBusDeps } from '../redis.ts'
 import type { Link } from './link.ts'
-import type { RedisBusDeps } from './redis.ts'
 import type { Group, Scripts } from './scripts.ts'
 
 /** Events of one script call: Redis serves nobody else meanwhile. */

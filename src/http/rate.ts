@@ -1,8 +1,8 @@
 /** How often a key may call: counted by the minute, over all replicas where they share a bus. */
-import type { Bus } from './bus/bus.ts'
-import type { Config } from './config/config.ts'
-import { BatonError } from './errors.ts'
-import type { Caller } from './ports.ts'
+import type { Bus } from '../bus/bus.ts'
+import type { Config } from '../config/config.ts'
+import { BatonError } from '../errors.ts'
+import type { Caller } from '../ports.ts'
 
 /** Asked once for each request. */
 export interface RateLimit {

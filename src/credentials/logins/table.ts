@@ -1,7 +1,7 @@
 /** Who can be logged in to: each vendor's description with the operator's settings for it. */
-import type { Config } from '../config/config.ts'
-import { BatonError, invalid } from '../errors.ts'
-import type { OAuthSettings, OAuthVendor } from '../oauth-vendor.ts'
+import type { Config } from '../../config/config.ts'
+import { BatonError, invalid } from '../../errors.ts'
+import type { OAuthSettings, OAuthVendor } from '../../oauth-vendor.ts'
 
 /** A vendor's description and the operator's settings for it. */
 export interface LoginRow {

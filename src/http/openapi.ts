@@ -1,9 +1,9 @@
 /** The OpenAPI 3.1 document, made from the routes' own schemas, and the page that shows it. */
 import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
-import type { App } from '../routes/app.ts'
-import { ErrorShape, Json } from '../routes/schemas.ts'
-import { isRecord } from './chat/json.ts'
+import type { App } from '../../routes/app.ts'
+import { ErrorShape, Json } from '../../routes/schemas.ts'
+import { isRecord } from '../chat/json.ts'
 
 const DESCRIPTION =
   'An HTTP gateway that keeps one conversation and hands it to any model. ' +
@@ -153,7 +153,7 @@ function named<D extends object>(document: D): D {
   return { ...rest, components: { ...components, headers, schemas } } as D
 }
 
-/** A body whose fields are all optional may be absent (src/http-validation.ts). */
+/** A body whose fields are all optional may be absent (src/http/validation.ts). */
 function needsBody({ content }: Node): boolean {
   const { schema } =
     (content as Record<string, { schema?: { required?: unknown[] } }>)['application/json'] ?? {}

@@ -6,8 +6,8 @@ import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis, type RedisOptions } from 'ioredis'
 import type { Logger } from 'pino'
-import { BatonError } from '../errors.ts'
-import { createPresence } from '../log.ts'
+import { BatonError } from '../../errors.ts'
+import { createPresence } from '../../log.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000

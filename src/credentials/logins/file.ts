@@ -1,8 +1,8 @@
 /** Reads login files of vendors' own tools. */
-import { isRecord } from '../chat/json.ts'
-import { invalid } from '../errors.ts'
-import type { ImportedLogin } from '../oauth-vendor.ts'
-import type { LoginRow } from './login-table.ts'
+import { isRecord } from '../../chat/json.ts'
+import { invalid } from '../../errors.ts'
+import type { ImportedLogin } from '../../oauth-vendor.ts'
+import type { LoginRow } from './table.ts'
 
 /** A login file, given as its text or its JSON. */
 export interface LoginFile {

@@ -1,11 +1,12 @@
 /** Where every login at a provider ends: tokens for what the vendor granted, the account set up, a credential stored. */
-import type { LoginSecret, LoginWish, OAuthCall } from '../oauth-vendor.ts'
-import type { Store } from '../store/store.ts'
-import type { AddLogin, Credentials, CredentialView } from './credentials.ts'
-import { codeRefused, endOf, merged, readTokens } from './login-answer.ts'
-import { type LoginFile, readLoginFile } from './login-file.ts'
-import type { LoginRow } from './login-table.ts'
-import { type OAuthHttp, setUp } from './oauth-http.ts'
+import type { LoginSecret, LoginWish, OAuthCall } from '../../oauth-vendor.ts'
+import type { Store } from '../../store/store.ts'
+import type { AddLogin, Credentials, CredentialView } from '../credentials.ts'
+import type { OAuthHttp } from '../oauth-http.ts'
+import { codeRefused, endOf, merged, readTokens } from './answer.ts'
+import { type LoginFile, readLoginFile } from './file.ts'
+import { setUp } from './setup.ts'
+import type { LoginRow } from './table.ts'
 
 interface LoginEndDeps {
   store: Pick<Store, 'credentials'>

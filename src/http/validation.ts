@@ -8,9 +8,9 @@ import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import type { Ajv, AnySchemaObject, ErrorObject, ValidateFunction } from 'ajv'
 import type { FastifyRequest, FastifySchemaValidationError, RouteOptions } from 'fastify'
 import type { TSchema } from 'typebox'
-import type { App } from '../routes/app.ts'
-import { BatonError } from './errors.ts'
-import { createAjv, deepest, problemOf } from './validation.ts'
+import type { App } from '../../routes/app.ts'
+import { BatonError } from '../errors.ts'
+import { createAjv, deepest, problemOf } from '../validation.ts'
 
 /** Nesting beyond which JSON can no longer be written again with certainty. */
 const DEEPEST = 200

@@ -1,6 +1,6 @@
 /** Re-encryption over a table of many pages that is written meanwhile. */
 import t from 'tap'
-import { rotateKeys } from '../../src/credentials/rotation.ts'
+import { rotateKeys } from '../../src/credentials/key-rotation.ts'
 import { createVault, secretContext } from '../../src/credentials/vault.ts'
 
 const key = (id: string, fill: number) => ({ id, key: new Uint8Array(32).fill(fill) })

@@ -1,8 +1,8 @@
 /** Pages of other origins and other names of this machine: who may call, who may read, and what hardens answers. */
 import t from 'tap'
-import type { Document } from './routes/document.ts'
-import { bearer, gateway } from './routes/gateway.ts'
-import { ADMIN, gatewayOnStore, KEYS } from './routes/gateway-on-store.ts'
+import type { Document } from './document.ts'
+import { bearer, gateway } from './gateway.ts'
+import { ADMIN, gatewayOnStore, KEYS } from './gateway-on-store.ts'
 
 const g = await gatewayOnStore(t, {
   ...KEYS,

@@ -1,15 +1,15 @@
 /** How a login at a provider begins: a page to open, with a state and a PKCE pair of its own, or a code to type there. */
 import * as oauth from 'oauth4webapi'
-import { sha256 } from '../chat/json.ts'
-import { invalid } from '../errors.ts'
-import type { DeviceGrant, LoginMode, LoginWish } from '../oauth-vendor.ts'
-import type { OAuthLogin } from '../store/store.ts'
-import type { LoginPage } from './login-page.ts'
-import type { LoginRow } from './login-table.ts'
-import type { Login } from './logins.ts'
+import { sha256 } from '../../chat/json.ts'
+import { invalid } from '../../errors.ts'
+import type { DeviceGrant, LoginMode, LoginWish } from '../../oauth-vendor.ts'
+import type { OAuthLogin } from '../../store/store.ts'
+import type { Login } from '../logins.ts'
+import type { OAuthHttp } from '../oauth-http.ts'
 import type { Loopback } from './loopback.ts'
-import type { OAuthHttp } from './oauth-http.ts'
-import { LIFETIME_SECONDS, type PendingLogins } from './pending-logins.ts'
+import type { LoginPage } from './page.ts'
+import { LIFETIME_SECONDS, type PendingLogins } from './pending.ts'
+import type { LoginRow } from './table.ts'
 
 /** What only the login's end needs, sealed. */
 export interface Kept {

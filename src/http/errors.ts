@@ -5,9 +5,9 @@
 
 import type { Socket } from 'node:net'
 import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
-import type { App } from '../routes/app.ts'
-import { newId } from './chat/ids.ts'
-import { asBatonError, BatonError } from './errors.ts'
+import type { App } from '../../routes/app.ts'
+import { newId } from '../chat/ids.ts'
+import { asBatonError, BatonError } from '../errors.ts'
 
 const ID = /^[A-Za-z0-9._~-]{1,128}$/
 

@@ -4,9 +4,9 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { BatonError } from '../errors.ts'
-import type { OAuthVendor } from '../oauth-vendor.ts'
-import { type LoginPage, PAGE_HEADERS } from './login-page.ts'
+import { BatonError } from '../../errors.ts'
+import type { OAuthVendor } from '../../oauth-vendor.ts'
+import { type LoginPage, PAGE_HEADERS } from './page.ts'
 
 type Vendor = Pick<OAuthVendor, 'provider' | 'loopback'>
 type Answer = (query: URLSearchParams) => Promise<LoginPage>

@@ -1,0 +1,70 @@
+/** What a vendor wants to know or to have done before a login can be used: its account's facts, found once and kept. */
+import type { LoginSecret } from '../../oauth-vendor.ts'
+import type { Credential, Store } from '../../store/store.ts'
+import type { OAuthHttp } from '../oauth-http.ts'
+import { shared } from '../renew-once.ts'
+import { openSecret, sealSecret, type Vault } from '../vault.ts'
+import type { LoginRow } from './table.ts'
+
+/**
+ * Runs a vendor's steps between the tokens of a login and a credential that can be used: the facts found, to be added
+ * to the credential's. Throws a BatonError for an account that cannot be used.
+ */
+export async function setUp(
+  { vendor, settings }: LoginRow,
+  secret: LoginSecret,
+  facts: Readonly<Record<string, string>>,
+  { http, sleep }: { http: OAuthHttp; sleep(ms: number): Promise<unknown> },
+): Promise<Record<string, string>> {
+  if (!vendor.setup) return {}
+  const steps = vendor.setup.steps(settings, secret.access_token ?? '', facts)
+  let step = steps.next()
+  while (!step.done) {
+    const { call, afterMs } = step.value
+    if (afterMs > 0) await sleep(afterMs)
+    step = steps.next(await http.send(call))
+  }
+  return step.value
+}
+
+interface SetupDeps {
+  store: Pick<Store, 'credentials'>
+  vault: Pick<Vault, 'seal' | 'open'>
+  http: OAuthHttp
+  sleep(ms: number): Promise<unknown>
+  /** As it is stored now. Throws what keeps it from being used. */
+  reread(row: Credential): Promise<Credential>
+  /** With a token that is not about to end */
+  fresh(row: Credential, login: LoginRow): Promise<Credential>
+}
+
+/** One that failed is not tried again with every turn. */
+const PAUSE_MS = 30_000
+
+/** The setups of logins that came without one: at their first use, by one call for everybody who waits for it. */
+export function createSetups({ store, vault, http, sleep, reread, fresh }: SetupDeps) {
+  const running = new Map<string, Promise<Credential>>()
+
+  async function complete(row: Credential, login: LoginRow): Promise<Credential> {
+    const { setup } = login.vendor
+    const stored = await reread(row)
+    if (!setup?.isNeeded(stored.facts)) return stored
+    const ready = await fresh(stored, login)
+    const secret = openSecret<LoginSecret>(vault, ready)
+    const found = await setUp(login, secret, ready.facts, { http, sleep })
+    // Sealed anew: a re-encryption since must not be undone.
+    const sealed = sealSecret(vault, ready, secret)
+    const next = { ...ready, secret: sealed, facts: { ...ready.facts, ...found } }
+    const isStored = await store.credentials.rotate(ready.id, ready.version, next)
+    // Not stored: a renewal came between, and the next use finds the same facts once more.
+    return isStored ? { ...next, version: ready.version + 1 } : next
+  }
+
+  return {
+    async complete(row: Credential, login: LoginRow): Promise<Credential> {
+      if (!login.vendor.setup?.isNeeded(row.facts)) return row
+      return shared(running, row.id, () => complete(row, login), PAUSE_MS)
+    },
+    underWay: () => running.values(),
+  }
+}
