@@ -10,8 +10,10 @@ import {
   type MediaPart,
   type MessageInput,
   type Part,
+  type TextPart,
   type ToolResultPart,
 } from '../../src/chat/message.ts'
+import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { isTooLarge } from './images.ts'
 import { thinkingBlock } from './opaque.ts'
@@ -40,7 +42,8 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
       for (const part of message.parts) collect(part, message.role === 'system', turn)
       continue
     }
-    const blocks = message.parts.flatMap((part) => assistantBlocks(part, rendering))
+    const shown = message.parts.filter(({ type }) => rendering.replay || type !== 'reasoning')
+    const blocks = shown.flatMap(assistantBlocks)
     // "The final block in an assistant message cannot be `thinking`" (tailcallhq/forgecode#3071): an answer that was
     // cut or taken back while it thought.
     const content = blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
@@ -50,7 +53,7 @@ export function renderMessages(messages: readonly MessageInput[], rendering: Ren
     pushAssistant(out, content)
   }
   out.push(...userMessages(turn))
-  return wellFormedValue(endedByUser(out, rendering))
+  return endedByUser(out, rendering)
 }
 
 /** Prefill is refused since 4.6, so the assistant never has the last word (wire/anthropic.md 3.6). */
@@ -90,12 +93,12 @@ const emptyTurn = (): UserTurn => ({ results: [], content: [], system: [] })
 function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
   switch (part.type) {
     case 'text':
-      if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(textBlock(part.text))
+      if (!isBlank(part.text)) (bySystem ? turn.system : turn.content).push(givenText(part))
       return
     case 'image':
     case 'audio':
     case 'file':
-      turn.content.push(...mediaBlocks(part))
+      turn.content.push(...givenMedium(part))
       return
     case 'tool_result':
       turn.results.push(toolResult(part))
@@ -109,6 +112,11 @@ function collect(part: Part, bySystem: boolean, turn: UserTurn): void {
       return part satisfies never
   }
 }
+
+/** The block as it is sent from now on; it is made once of a part, and its bytes too. */
+const kept = <B extends object>(block: B): B => frozen(wellFormedValue(block))
+const givenText = once(({ text }: TextPart) => kept(textBlock(text)))
+const givenMedium = once((part: MediaPart) => mediaBlocks(part).map(kept))
 
 /**
  * A system message may only follow a user's (wire/anthropic.md 3.2): it goes after all that the turn
@@ -125,15 +133,15 @@ function userMessages({ results, content, system }: UserTurn): WireMessage[] {
   ]
 }
 
-function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
+const assistantBlocks = once((part: Part): readonly AssistantBlock[] => {
   switch (part.type) {
     case 'text':
-      return isBlank(part.text) ? [] : [textBlock(part.text)]
+      return isBlank(part.text) ? [] : [kept(textBlock(part.text))]
     case 'reasoning':
-      return replay ? thinkingBlock(part) : []
+      return thinkingBlock(part).map(kept)
     case 'tool_call': {
       const { call_id, name, arguments: input } = part
-      return [{ type: 'tool_use', id: call_id, name, input }]
+      return [kept({ type: 'tool_use', id: call_id, name, input })]
     }
     case 'image':
     case 'audio':
@@ -144,9 +152,9 @@ function assistantBlocks(part: Part, { replay }: Rendering): AssistantBlock[] {
     default:
       return part satisfies never
   }
-}
+})
 
-function toolResult(part: ToolResultPart): ToolResultBlock {
+const toolResult = once((part: ToolResultPart): ToolResultBlock => {
   const content = part.content.flatMap((item): ContentBlock[] => {
     if (item.type !== 'text') return part.is_error ? [] : mediaBlocks(item)
     return isBlank(item.text) ? [] : [textBlock(item.text)]
@@ -155,20 +163,20 @@ function toolResult(part: ToolResultPart): ToolResultBlock {
   if (part.structured !== undefined && !hasText) content.push(textBlock(JSON.stringify(part.structured)))
   // "content cannot be empty if `is_error` is true" (can1357/oh-my-pi#2250)
   if (part.is_error && content.length === 0) content.push(textBlock('The tool failed without a message.'))
-  return {
+  return kept({
     type: 'tool_result',
     tool_use_id: part.call_id,
     ...(content.length > 0 ? { content } : {}),
     ...(part.is_error ? { is_error: true } : {}),
-  }
-}
+  })
+})
 
 /** "all content must be type `text` if `is_error` is true": a failed call's media stand behind the results. */
-function besideFailed({ name, content, is_error }: ToolResultPart): ContentBlock[] {
+const besideFailed = once(({ name, content, is_error }: ToolResultPart): readonly ContentBlock[] => {
   const media = is_error ? content.filter((item) => item.type !== 'text') : []
   if (media.length === 0) return []
-  return [textBlock(`[From the result of ${name}:]`), ...media.flatMap(mediaBlocks)]
-}
+  return [textBlock(`[From the result of ${name}:]`), ...media.flatMap(mediaBlocks)].map(kept)
+})
 
 const textBlock = (text: string): TextBlock => ({ type: 'text', text })
 

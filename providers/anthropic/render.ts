@@ -81,10 +81,10 @@ export const declareTools = once((tools: readonly ToolDeclaration[]) =>
 const CACHED: CacheControl = { type: 'ephemeral' }
 
 function withAnchors(messages: WireMessage[]): WireMessage[] {
-  for (const message of messages.filter(({ role }) => role === 'user').slice(-2)) {
+  for (const { content } of messages.filter((message) => message.role === 'user').slice(-2)) {
     // A user's blocks can all be marked: none is thinking, none is empty text.
-    const block = message.content.at(-1)
-    if (block) Object.assign(block, { cache_control: CACHED })
+    const block = content.at(-1)
+    if (block) content[content.length - 1] = { ...block, cache_control: CACHED }
   }
   return messages
 }

@@ -13,6 +13,8 @@ import type {
   ToolCallPart,
   ToolResultPart,
 } from '../../src/chat/message.ts'
+import { frozen, once } from '../../src/chat/once.ts'
+import { wellFormedValue } from '../../src/chat/well-formed.ts'
 
 /** Wire parts as Baton writes them; a part holds exactly one of the data members. */
 type WirePart =
@@ -61,11 +63,12 @@ const LAST = 'Please continue.'
  */
 export function toContents(messages: readonly MessageInput[], target: ContentsTarget): Content[] {
   const contents: Content[] = []
+  const written = writtenFor(target)
   for (const { role, parts } of messages) {
     const next: Content =
       role === 'assistant'
-        ? { role: 'model', parts: parts.flatMap((part) => modelPart(part, target)) }
-        : { role: 'user', parts: userParts(parts, target) }
+        ? { role: 'model', parts: parts.flatMap(written.model) }
+        : { role: 'user', parts: userParts(parts.map(written.user)) }
     if (next.parts.length === 0) continue
     const last = contents.at(-1)
     if (last?.role === next.role) last.parts.push(...next.parts)
@@ -77,6 +80,25 @@ export function toContents(messages: readonly MessageInput[], target: ContentsTa
   if (contents.at(-1)?.role !== 'user') contents.push({ role: 'user', parts: [{ text: LAST }] })
   return contents
 }
+
+const kept = (parts: WirePart[]): readonly WirePart[] => parts.map((part) => frozen(wellFormedValue(part)))
+
+/** The wire parts of a part, made once of it for each kind of target. */
+interface Written {
+  model(part: Part): readonly WirePart[]
+  user(part: Part): UserParts
+}
+
+function writtenFor(target: ContentsTarget): Written {
+  const kind = `${target.gemini3} ${target.ids}`
+  const written = WRITTEN.get(kind) ?? {
+    model: once((part) => kept(modelPart(part, target))),
+    user: once((part) => userPart(part, target)),
+  }
+  WRITTEN.set(kind, written)
+  return written
+}
+const WRITTEN = new Map<string, Written>()
 
 function modelPart(part: Part, target: ContentsTarget): WirePart[] {
   switch (part.type) {
@@ -109,26 +131,33 @@ const functionCall = (part: ToolCallPart, { ids }: ContentsTarget): FunctionCall
 const functionName = (name: string): string => (/^[A-Za-z_]/.test(name) ? name : `_${name}`)
 
 /** Gemini signs the first of parallel calls only, and checks that one (4.4). */
-function signFirstCall(content: Content): void {
-  const first = content.parts.find((part) => 'functionCall' in part)
-  if (first && 'functionCall' in first) first.thoughtSignature ??= DUMMY_SIGNATURE
+function signFirstCall({ parts }: Content): void {
+  const at = parts.findIndex((part) => 'functionCall' in part)
+  const first = parts[at]
+  if (first && !('thoughtSignature' in first)) parts[at] = { ...first, thoughtSignature: DUMMY_SIGNATURE }
+}
+
+interface UserParts {
+  responses: readonly WirePart[]
+  rest: readonly WirePart[]
 }
 
 /** All function responses first, in order, then media that could not go inside of them, then the rest. */
-function userParts(parts: readonly Part[], target: ContentsTarget): WirePart[] {
-  const responses: WirePart[] = []
-  const rest: WirePart[] = []
-  for (const part of parts) {
-    if (part.type === 'tool_result') {
-      const { inside, outside } = placeMedia(part, target)
-      responses.push({ functionResponse: functionResponse(part, inside, target) })
-      if (outside.length > 0) {
-        rest.push({ text: `[From the result of ${part.name}:]` }, ...outside.map(mediaPart))
-      }
-    } else if (part.type === 'text') rest.push({ text: part.text })
-    else if (isMedia(part)) rest.push(mediaPart(part))
+const userParts = (written: readonly UserParts[]): WirePart[] => [
+  ...written.flatMap(({ responses }) => responses),
+  ...written.flatMap(({ rest }) => rest),
+]
+
+function userPart(part: Part, target: ContentsTarget): UserParts {
+  if (part.type === 'text') return { responses: [], rest: kept([{ text: part.text }]) }
+  if (isMedia(part)) return { responses: [], rest: kept([mediaPart(part)]) }
+  if (part.type !== 'tool_result') return { responses: [], rest: [] }
+  const { inside, outside } = placeMedia(part, target)
+  const named = outside.length > 0 ? [{ text: `[From the result of ${part.name}:]` }] : []
+  return {
+    responses: kept([{ functionResponse: functionResponse(part, inside, target) }]),
+    rest: kept([...named, ...outside.map(mediaPart)]),
   }
-  return [...responses, ...rest]
 }
 
 const isMedia = (part: Part): part is MediaPart =>

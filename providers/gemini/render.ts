@@ -95,7 +95,7 @@ export function renderBody(
     ...(system.length > 0
       ? { systemInstruction: { role: 'user', parts: system.map((text) => ({ text: wellFormed(text) })) } }
       : {}),
-    contents: wellFormedValue(toContents(request.messages, { gemini3, ids })),
+    contents: toContents(request.messages, { gemini3, ids }),
     ...(tools.length > 0 ? { tools } : {}),
     ...(toolConfig ? { toolConfig: { functionCallingConfig: toolConfig } } : {}),
     ...(Object.keys(generationConfig).length > 0 ? { generationConfig } : {}),

@@ -15,50 +15,51 @@ import { wellFormedValue } from '../../src/chat/well-formed.ts'
 import { phaseOf, reasoningItem } from './opaque.ts'
 import type { InputContent, InputItem, TextInput } from './wire.ts'
 
-/** A message that was rendered before gives the same items, bytes and all. */
+/** What was rendered before gives the same items, bytes and all. */
 export function inputItems(messages: readonly MessageInput[]): InputItem[] {
   const items: InputItem[] = []
   for (const message of messages) items.push(...itemsOf(message))
   return items
 }
 
-const itemsOf = once(({ role, parts }: MessageInput) => {
-  const items =
-    role === 'assistant'
-      ? assistantItems(parts)
-      : role === 'tool'
-        ? parts.flatMap(resultItem)
-        : // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
-          givenItem(role === 'system' ? 'developer' : 'user', parts)
-  return items.map((item) => frozen(wellFormedValue(item)))
-})
-
-function givenItem(role: 'user' | 'developer', parts: readonly Part[]): InputItem[] {
-  const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
-  return content.length === 0 ? [] : [{ type: 'message', role, content }]
+function itemsOf(message: MessageInput): readonly InputItem[] {
+  if (message.role === 'assistant') return assistantItems(message.parts)
+  return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItem(message)
 }
 
-/** Each part its own item, as they came; reasoning that nothing follows cannot go back alone. */
+const kept = (items: InputItem[]): readonly InputItem[] => items.map((item) => frozen(wellFormedValue(item)))
+
+const givenItem = once(({ role, parts }: MessageInput) => {
+  const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
+  if (content.length === 0) return []
+  // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
+  return kept([{ type: 'message', role: role === 'system' ? 'developer' : 'user', content }])
+})
+
+/** As they came; reasoning that nothing follows cannot go back alone. */
 function assistantItems(parts: readonly Part[]): InputItem[] {
-  const items = parts.flatMap((part): InputItem[] => {
-    switch (part.type) {
-      case 'text':
-        return part.text === '' ? [] : [assistantMessage(part)]
-      case 'reasoning': {
-        const item = reasoningItem(part)
-        return item ? [item] : []
-      }
-      case 'tool_call': {
-        const { call_id, name } = part
-        return [{ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) }]
-      }
-      default:
-        return []
-    }
-  })
+  const items = parts.flatMap(assistantItem)
   const end = items.findLastIndex(({ type }) => type !== 'reasoning')
   return items.slice(0, end + 1)
 }
+
+/** Each part its own item. */
+const assistantItem = once((part: Part) => {
+  switch (part.type) {
+    case 'text':
+      return part.text === '' ? [] : kept([assistantMessage(part)])
+    case 'reasoning': {
+      const item = reasoningItem(part)
+      return item ? kept([item]) : []
+    }
+    case 'tool_call': {
+      const { call_id, name } = part
+      return kept([{ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) }])
+    }
+    default:
+      return []
+  }
+})
 
 function assistantMessage(part: TextPart): InputItem {
   const phase = phaseOf(part)
@@ -70,14 +71,14 @@ function assistantMessage(part: TextPart): InputItem {
   }
 }
 
-function resultItem(part: Part): InputItem[] {
+const resultItem = once((part: Part) => {
   if (part.type !== 'tool_result') return []
   const content = resultContent(part).map(inputContent)
   const texts = content.filter((item): item is TextInput => item.type === 'input_text')
   const plain = texts.length === content.length
   const output = plain ? texts.map(({ text }) => text).join('\n') : content
-  return [{ type: 'function_call_output', call_id: part.call_id, output }]
-}
+  return kept([{ type: 'function_call_output', call_id: part.call_id, output }])
+})
 
 /** There is no flag for a failure on this wire: the text says what became of the call. */
 function resultContent(part: ToolResultPart): ContentPart[] {

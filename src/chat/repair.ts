@@ -3,10 +3,10 @@
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
  * their provenance fits; ids and names are legal; media are declared as what they are; refused media and
- * empty parts are gone. A message that needs none of this comes out as the very object that went in, so
- * that adapters may know it again.
+ * empty parts are gone. A message that needs none of this comes out as the very object that went in, and what
+ * is made of a call or a result as the one that was made of it before, so that adapters may know them again.
  */
-import { createHash, type Hash } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { asItIs, mediaAsText } from './media.ts'
 import {
   type AssistantPart,
@@ -21,6 +21,7 @@ import {
   type ToolResultPart,
 } from './message.ts'
 import { exposedName, legalCallId } from './names.ts'
+import { once } from './once.ts'
 
 /** Where the history goes; the capabilities are those of the target's model. */
 export interface RepairTarget {
@@ -73,11 +74,12 @@ class Walk {
   readonly #calls = new Set<string>()
   /** Ids that were given, and the number with which the next call of that id is told apart */
   readonly #usedIds = new Map<string, number>()
-  readonly #hash: Hash | null
+  /** Hash of the head and all messages so far, each with the hash before it */
+  #prefix: string
 
   constructor(history: readonly MessageInput[], target: RepairTarget, head: string) {
     this.#target = target
-    this.#hash = target.boundThinking ? createHash('sha256').update(head) : null
+    this.#prefix = target.boundThinking ? sha256(head) : ''
     for (const message of history) {
       for (const part of message.parts) {
         if (part.type === 'tool_call' && message.role === 'assistant') this.#ask(part.call_id, message)
@@ -101,7 +103,7 @@ class Walk {
   }
 
   prefix(): string {
-    return this.#hash?.copy().digest('hex') ?? ''
+    return this.#prefix
   }
 
   take(message: MessageInput): void {
@@ -121,7 +123,7 @@ class Walk {
     switch (part.type) {
       case 'text':
         if (isBlank(part.text)) return []
-        return [part.provenance ? { type: 'text', text: part.text } : part]
+        return [part.provenance ? again(part, { type: 'text', text: part.text }) : part]
       case 'image':
       case 'audio':
       case 'file':
@@ -157,18 +159,19 @@ class Walk {
     switch (part.type) {
       case 'text':
         if (isBlank(part.text) && !provenance) return null
-        return provenance || part.provenance?.opaque === undefined ? part : { type: 'text', text: part.text }
+        if (provenance || part.provenance?.opaque === undefined) return part
+        return again(part, { type: 'text', text: part.text })
       case 'reasoning':
         return provenance ? part : null
       case 'tool_call':
         this.#calls.add(part.call_id)
-        return {
+        return again(part, {
           type: 'tool_call',
           call_id: this.#freshId(part.call_id),
           name: exposedName(part.name),
           arguments: part.arguments,
           ...(provenance ? { provenance } : {}),
-        }
+        })
       case 'image':
       case 'audio':
       case 'file':
@@ -211,7 +214,7 @@ class Walk {
     const result = { ...found, call_id: ready.call_id, name: ready.name, content }
     const { structured, ...plain } = result
     const isNamed = content.some((part) => part.type === 'text' && !found.content.includes(part))
-    if (structured === undefined || !isNamed) return result
+    if (structured === undefined || !isNamed) return again(found, result)
     // Vendors take words or a structure of a result: as words, neither hides the other.
     const hasWords = found.content.some((part) => part.type === 'text' && content.includes(part))
     if (!hasWords) content.unshift({ type: 'text', text: JSON.stringify(structured) })
@@ -243,7 +246,8 @@ class Walk {
 
   #push(message: MessageInput): void {
     this.messages.push(message)
-    this.#hash?.update(JSON.stringify([message.role, message.parts.map(withoutPrefix)]))
+    if (this.#prefix === '') return
+    this.#prefix = sha256([this.#prefix, message.role, ...message.parts.map(hashOf)].join(' '))
   }
 }
 
@@ -255,6 +259,33 @@ function withParts(message: MessageInput, role: MessageInput['role'], parts: Par
     parts.every((part, i) => part === message.parts[i])
   return isSame ? message : { role, parts }
 }
+
+/** The last thing that each part became. */
+const made = new WeakMap<Part, Part>()
+
+/** What was made of `part` before, where it is the same: a history is repaired for each step. */
+function again<P extends Part>(part: Part, fresh: P): P {
+  const known = made.get(part) as P | undefined
+  if (known && isAlike(known, fresh)) return known
+  made.set(part, fresh)
+  return fresh
+}
+
+function isAlike<P extends Part>(one: P, other: P): boolean {
+  const names = Object.keys(one) as (keyof P)[]
+  return names.length === Object.keys(other).length && names.every((name) => isSame(one[name], other[name]))
+}
+
+/** Lists may be new, their items not. */
+const isSame = (one: unknown, other: unknown): boolean =>
+  one === other ||
+  (Array.isArray(one) &&
+    Array.isArray(other) &&
+    one.length === other.length &&
+    one.every((item, i) => item === other[i]))
+
+const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')
+const hashOf = once((part: Part) => sha256(JSON.stringify(withoutPrefix(part))))
 
 /**
  * A token's own prefix hash is bookkeeping, not content; a tool's argument of that name is content. Provenance

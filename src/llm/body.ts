@@ -15,20 +15,18 @@ const bytesOf = once((value: object) => {
 const isFrozen = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && Object.isFrozen(value)
 
-/** Between the items of a list that is kept in memory: thousands of them, so bytes already, like the items. */
+type Piece = string | Buffer
+
+/** Between kept pieces: there are thousands, so bytes already, as they are. */
 const COMMA = Buffer.from(',')
 
-type Piece = string | Buffer
-type Pieces = Piece[]
-
-const sizeOf = (piece: Piece): number => (typeof piece === 'string' ? Buffer.byteLength(piece) : piece.length)
+/** How deep kept pieces stand: the parts of a content in the list of a request in an envelope. */
+const DEPTH = 5
 
 /** What JSON.stringify would say, in UTF-8. */
 export function bodyBytes(body: Readonly<Record<string, unknown>>): Buffer {
-  const pieces: Pieces = []
-  // Long lists stand in the body, or in one object of it; deeper down nothing is looked for.
-  addObject(pieces, body, 1)
-  if (!pieces.some((piece) => typeof piece !== 'string')) return Buffer.from(pieces.join(''))
+  const pieces: Piece[] = []
+  addObject(pieces, body, DEPTH)
   const length = pieces.reduce((sum, piece) => sum + sizeOf(piece), 0)
   const bytes = Buffer.allocUnsafe(length)
   let at = 0
@@ -36,31 +34,41 @@ export function bodyBytes(body: Readonly<Record<string, unknown>>): Buffer {
   return bytes
 }
 
-function addObject(pieces: Pieces, value: Readonly<Record<string, unknown>>, depth: number): void {
+const sizeOf = (piece: Piece): number => (typeof piece === 'string' ? Buffer.byteLength(piece) : piece.length)
+
+/** Text is measured and written by the piece: as few as can be. */
+function addText(pieces: Piece[], text: string): void {
+  const last = pieces.at(-1)
+  if (typeof last === 'string') pieces[pieces.length - 1] = last + text
+  else pieces.push(text)
+}
+
+function addObject(pieces: Piece[], value: Readonly<Record<string, unknown>>, depth: number): void {
   let before = '{'
   for (const [name, member] of Object.entries(value)) {
     if (member === undefined) continue
-    pieces.push(`${before}${JSON.stringify(name)}:`)
-    addValue(pieces, member, depth)
+    addText(pieces, `${before}${JSON.stringify(name)}:`)
+    addValue(pieces, member, depth - 1)
     before = ','
   }
-  pieces.push(before === '{' ? '{}' : '}')
+  addText(pieces, before === '{' ? '{}' : '}')
 }
 
-function addValue(pieces: Pieces, value: unknown, depth: number): void {
+function addValue(pieces: Piece[], value: unknown, depth: number): void {
   if (isFrozen(value)) pieces.push(bytesOf(value))
-  else if (Array.isArray(value) && value.some(isFrozen)) addList(pieces, value)
-  else if (depth > 0 && isPlain(value)) addObject(pieces, value, depth - 1)
-  else pieces.push(JSON.stringify(value))
+  else if (depth > 0 && Array.isArray(value)) addList(pieces, value, depth)
+  else if (depth > 0 && isPlain(value)) addObject(pieces, value, depth)
+  else addText(pieces, JSON.stringify(value))
 }
 
-function addList(pieces: Pieces, list: readonly unknown[]): void {
-  let before: Piece = '['
-  for (const item of list) {
-    pieces.push(before, isFrozen(item) ? bytesOf(item) : JSON.stringify(item ?? null))
-    before = COMMA
-  }
-  pieces.push(']')
+function addList(pieces: Piece[], list: readonly unknown[], depth: number): void {
+  addText(pieces, '[')
+  list.forEach((item, i) => {
+    if (i > 0 && isFrozen(item)) pieces.push(COMMA)
+    else if (i > 0) addText(pieces, ',')
+    addValue(pieces, item ?? null, depth - 1)
+  })
+  addText(pieces, ']')
 }
 
 const isPlain = (value: unknown): value is Record<string, unknown> =>

@@ -57,6 +57,19 @@ t.test('in any repaired history every call has exactly one result, in order, dir
   )
 })
 
+t.test('a call becomes the same object when the history is repaired again', async () => {
+  fc.assert(
+    fc.property(history, target, (given, to) => {
+      const parts = () => repair(given, to).messages.flatMap((one) => one.parts)
+      const before = parts()
+      parts().forEach((part, i) => {
+        if (part.type === 'tool_call' && part !== before[i]) throw new Error('a new call')
+      })
+    }),
+    RUNS,
+  )
+})
+
 t.test('repaired ids are unique and legal, names are legal', async () => {
   fc.assert(
     fc.property(history, target, (given, to) => {
