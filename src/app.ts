@@ -160,6 +160,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
       onLastWords: (server, words) => void logLastWords(log, server, words),
     }),
   )
+  const internet = owned(createGuard({ allowPrivate: false, requireHttps: true }))
   const connectorLogins = owned(
     createConnectorLogins({
       store,
@@ -167,6 +168,11 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
       oauth: owned(createMcpOAuth()),
       allowPrivate,
       publicUrl: () => config.publicUrl ?? listensAt(),
+      isPublic: (url) =>
+        internet.assertUrl(url).then(
+          () => true,
+          () => false,
+        ),
     }),
   )
   const specFor = (connector: Connector) =>

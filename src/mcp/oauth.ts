@@ -75,6 +75,8 @@ export interface BeginLogin {
   login: McpLogin | null
   challenge: McpChallenge | null
   redirect_url: string
+  /** Where the login service may read who we are, in place of a registration; empty: nowhere */
+  client_metadata_url: string
   state: string
 }
 
@@ -84,19 +86,24 @@ export interface StepContext {
   /** An address that the guard kept it from */
   refused: BatonError | null
   now(): number
-  clientMetadataUrl: string | undefined
   discoveryMs: number
 }
 
 export interface McpOAuthOptions {
-  /** Where servers may read who we are, in place of a registration (client ID metadata document) */
-  clientMetadataUrl?: string
   now?(): number
   /** How long a renewal may look for the login service. With the token request it must end within a claim. */
   discoveryMs?: number
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
+
+/** Who we are: what a registration says, and the document that stands in its place. */
+export const clientMetadata = (redirect_url: string) => ({
+  client_name: 'Baton',
+  redirect_uris: [redirect_url],
+  grant_types: ['authorization_code', 'refresh_token'],
+  response_types: ['code'],
+})
 
 const TIMEOUT_MS = 15_000
 const DISCOVERY_MS = 25_000
@@ -125,7 +132,6 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
         }
       },
       now: options.now ?? Date.now,
-      clientMetadataUrl: options.clientMetadataUrl,
       discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }
     return context
