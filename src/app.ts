@@ -156,6 +156,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
   const mcp = owned(
     createMcp({
       version: VERSION,
+      proxy: config.connectorProxy,
       sandbox: await sandboxOf(config),
       onLastWords: (server, words) => void logLastWords(log, server, words),
     }),
@@ -165,7 +166,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
     createConnectorLogins({
       store,
       vault,
-      oauth: owned(createMcpOAuth()),
+      oauth: owned(createMcpOAuth({ proxy: config.connectorProxy })),
       allowPrivate,
       publicUrl: () => config.publicUrl ?? listensAt(),
       isPublic: (url) =>

@@ -6,7 +6,7 @@
  */
 import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
-import { createGuards, type Resolve } from '../guard.ts'
+import { type ConnectorProxy, createGuards, type Resolve } from '../guard.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
 
 /** What a login at one server is made of. Secret. */
@@ -93,6 +93,8 @@ export interface McpOAuthOptions {
   now?(): number
   /** How long a renewal may look for the login service. With the token request it must end within a claim. */
   discoveryMs?: number
+  /** What login services are reached through over https */
+  proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
@@ -114,6 +116,7 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
   const guards = createGuards({
     timeoutMs: TIMEOUT_MS,
     maxBytes: MAX_BYTES,
+    proxy: options.proxy ?? null,
     ...(options.resolve && { resolve: options.resolve }),
   })
   const flow = () => import('./oauth-flow.ts')
