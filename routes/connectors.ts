@@ -157,6 +157,19 @@ const Login = Type.Object(
   { authorization_url: Type.String(), state: Type.String(), expires_at: Instant },
   { title: 'ConnectorLogin' },
 )
+const ClientDocument = Type.Object(
+  {
+    client_id: Type.String({ description: "The document's own address" }),
+    client_name: Type.String(),
+    client_uri: Type.String(),
+    redirect_uris: Type.Array(Type.String()),
+    grant_types: Type.Array(Type.String()),
+    response_types: Type.Array(Type.String()),
+    application_type: Type.Literal('web'),
+    token_endpoint_auth_method: Type.Literal('none'),
+  },
+  { title: 'ClientDocument' },
+)
 const Acceptance = Type.Object(
   {
     hash: Type.Optional(
@@ -265,6 +278,20 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
       const { status, html } = await connectors.loginPage(request.query)
       return reply.code(status).headers(PAGE_HEADERS).send(html)
     },
+  )
+  app.get(
+    '/oauth/connectors/client',
+    {
+      config: { open: true },
+      schema: {
+        tags,
+        summary: "Who this gateway is to MCP servers' login services",
+        description:
+          'A client ID metadata document, which they read by themselves; there only while BATON_PUBLIC_URL is https.',
+        response: { 200: ClientDocument },
+      },
+    },
+    () => connectors.clientDocument(),
   )
   app.post(
     '/connectors/:id/tools/:tool/accept',

@@ -156,17 +156,24 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
   const mcp = owned(
     createMcp({
       version: VERSION,
+      proxy: config.connectorProxy,
       sandbox: await sandboxOf(config),
       onLastWords: (server, words) => void logLastWords(log, server, words),
     }),
   )
+  const internet = owned(createGuard({ allowPrivate: false, requireHttps: true }))
   const connectorLogins = owned(
     createConnectorLogins({
       store,
       vault,
-      oauth: owned(createMcpOAuth()),
+      oauth: owned(createMcpOAuth({ proxy: config.connectorProxy })),
       allowPrivate,
       publicUrl: () => config.publicUrl ?? listensAt(),
+      isPublic: (url) =>
+        internet.assertUrl(url).then(
+          () => true,
+          () => false,
+        ),
     }),
   )
   const specFor = (connector: Connector) =>

@@ -18,7 +18,7 @@ import {
   createConnectorViews,
   withoutQuery,
 } from './connectors/view.ts'
-import type { ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
+import type { ClientDocument, ConnectorLogin, ConnectorLogins } from './credentials/connector-logins.ts'
 import { connectorKey } from './credentials/connector-secret.ts'
 import { type LoginPage, pageOf } from './credentials/logins/page.ts'
 import type { Vault } from './credentials/vault.ts'
@@ -62,6 +62,8 @@ export interface Connectors {
   login(caller: Caller, id: string): Promise<ConnectorLogin>
   /** Ends it, by what the browser brings back. */
   loginPage(query: Readonly<Record<string, string>>): Promise<LoginPage>
+  /** Who Baton is to login services. Throws not_found where the gateway has no https address. */
+  clientDocument(): ClientDocument
   /**
    * Takes a tool's changed definition. Throws tool_not_found, and forbidden where it is not the caller's
    * alone to say: a connector of the configuration.
@@ -184,6 +186,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
     login: async (caller, id) => deps.logins.begin(caller, await row(caller, id)),
     loginPage: (query) =>
       pageOf(deps.logins.finish(query).then((changed) => tools.connectorChanged(changed))),
+    clientDocument: deps.logins.clientDocument,
     get: async (scope, id) => view(scope, await row(scope, id)),
     async list(scope, page) {
       const { data, next_cursor } = await store.connectors.list(scope, page)

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, buildConnector, fetch as undiciFetch } from 'undici'
 import { isPublicAddress, type Openings, parseOpenings } from './addresses.ts'
 import { BatonError, invalid } from './errors.ts'
-import { PATIENT } from './outbound.ts'
+import { createTunnels, type ForwardProxy, NoTunnelError, PATIENT, type Tunnels } from './outbound.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
@@ -34,8 +34,18 @@ export interface GuardOptions extends GuardRules {
   timeoutMs?: number
   /** Most connections to one origin; further requests wait. Default 16 */
   connections?: number
+  /** What https goes through; null: nothing. Default: nothing */
+  proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
+}
+
+/**
+ * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which it resolves
+ * and judges itself.
+ */
+export interface ConnectorProxy extends ForwardProxy {
+  asksFor: 'address' | 'name'
 }
 
 /** A fetch, and the check of an address before anything is kept. */
@@ -62,8 +72,10 @@ export function createGuard(options: GuardOptions): Guard {
   const resolve: Resolve = options.resolve ?? ((hostname) => dnsLookup(hostname, { all: true }))
   const maxBytes = options.maxBytes ?? DEFAULT_MAX_BYTES
   const timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS
+  const { proxy } = options
+  const tunnels = proxy ? { ...createTunnels(proxy, CONNECT_TIMEOUT_MS), asksFor: proxy.asksFor } : null
   const agent = new Agent({
-    connect: guardedConnector(openings, resolve),
+    connect: guardedConnector(openings, resolve, tunnels),
     connections: options.connections ?? 16,
     // Streams stay silent for minutes (undici's default cuts them at 300 s); deadlines are the callers'.
     bodyTimeout: 0,
@@ -97,12 +109,11 @@ export function createGuard(options: GuardOptions): Guard {
       checkUrl(url, openings, options.requireHttps ?? false)
       const hostname = bareHostname(url.hostname)
       if (isIP(hostname) !== 0 || openings.name(hostname)) return
-      // The system may take half a minute over a name whose servers do not answer.
-      const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
-      const addresses = await Promise.race([resolve(hostname).catch(() => []), late])
-      if (!allPass(addresses, openings)) throw notAllowed(hostname)
+      if (!allPass(await known(hostname, resolve), openings)) throw notAllowed(hostname)
     },
-    close: () => agent.destroy(),
+    async close() {
+      await Promise.all([agent.destroy(), tunnels?.close()])
+    },
   }
 }
 
@@ -179,6 +190,12 @@ function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
 
 const bareHostname = (hostname: string): string => hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
 
+/** A name's addresses as far as they can be had; the system may take half a minute where its servers do not answer. */
+async function known(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
+  const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
+  return Promise.race([resolve(hostname).catch(() => []), late])
+}
+
 const allPass = (addresses: { address: string }[], openings: Openings): boolean =>
   addresses.every(({ address }) => isPublicAddress(address) || openings.address(address))
 
@@ -196,7 +213,11 @@ const notAllowed = (hostname: string): BatonError =>
  * Connects only to addresses that pass; the resolver is asked once and its answer is what gets dialled. A
  * literal address is not looked up: checkUrl has judged it before each request.
  */
-function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.connector {
+function guardedConnector(
+  openings: Openings,
+  resolve: Resolve,
+  tunnels: Tunneling | null,
+): buildConnector.connector {
   const lookup: LookupFunction = (hostname, options, callback) => {
     resolve(hostname).then(
       (found) => {
@@ -213,14 +234,52 @@ function guardedConnector(openings: Openings, resolve: Resolve): buildConnector.
     )
   }
   const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
-  return (options, callback) =>
-    connect(options, (...[error, socket]) => {
-      if (error) return callback(error, null)
-      // Before undici's own listeners, which it adds next.
-      for (const end of ['end', 'error', 'close']) socket.on(end, letGoOn)
-      callback(null, socket)
-    })
+  return (options, callback) => {
+    const dial = (more?: { httpSocket: Socket }) =>
+      connect({ ...options, ...more }, (...[error, socket]) => {
+        if (error) return callback(error, null)
+        // Before undici's own listeners, which it adds next.
+        for (const end of ['end', 'error', 'close']) socket.on(end, letGoOn)
+        callback(null, socket)
+      })
+    const { protocol, hostname } = options
+    const port = Number(options.port || 443)
+    if (protocol !== 'https:' || !tunnels?.serve(bracketed(hostname), port)) return dial()
+    tunnelTo(hostname, port, { openings, resolve, tunnels }).then(
+      (httpSocket) => dial({ httpSocket }),
+      (error: Error) => callback(error, null),
+    )
+  }
 }
+
+/** The way through the forward proxy. */
+interface Tunneling extends Tunnels, Pick<ConnectorProxy, 'asksFor'> {}
+
+/** A tunnel to a host that passes. TLS is begun behind it with the host's name, whatever the proxy is asked for. */
+async function tunnelTo(
+  host: string,
+  port: number,
+  { openings, resolve, tunnels }: { openings: Openings; resolve: Resolve; tunnels: Tunneling },
+): Promise<Socket> {
+  const isName = isIP(host) === 0
+  const found = isName ? await known(host, resolve) : []
+  if (!openings.name(bareHostname(host)) && !allPass(found, openings)) throw notAllowed(host)
+  const targets = isName && tunnels.asksFor === 'address' ? found.map(({ address }) => address) : [host]
+  let failure: Error = Object.assign(new Error(`${host} has no address`), { code: 'ENOTFOUND' })
+  for (const target of targets) {
+    try {
+      return await tunnels.open(`${bracketed(target)}:${port}`)
+    } catch (thrown) {
+      if (!(thrown instanceof NoTunnelError)) throw thrown
+      // Where the proxy itself stands is nothing for a tenant.
+      const words = `${host} cannot be reached: the forward proxy gave no tunnel (${thrown.what}).`
+      failure = new BatonError('upstream_disconnected', words)
+    }
+  }
+  throw failure
+}
+
+const bracketed = (host: string): string => (isIP(host) === 6 ? `[${host}]` : host)
 
 /** Of undici's parser, which its socket carries. */
 interface Parser {

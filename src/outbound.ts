@@ -1,4 +1,5 @@
 /** Connections outwards: how patiently an address is dialled, and the forward proxy of a network that has no other way out. */
+import type { Socket } from 'node:net'
 import { Agent, type Dispatcher, EnvHttpProxyAgent, Pool } from 'undici'
 
 /** Its URL, and what is reached without it: hosts and domains, separated by commas. */
@@ -19,8 +20,7 @@ const LOOPBACK = 'localhost,127.0.0.1,[::1]'
 /** `options.connectTimeout` bounds each part of the way: to the proxy, its answer, and TLS behind it. */
 export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options): Dispatcher {
   if (!proxy || proxy.except.split(/[\s,]+/).includes('*')) return new Agent({ ...PATIENT, ...options })
-  const { origin, username, password } = new URL(proxy.url)
-  const asked = Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`)
+  const { origin, token } = accessTo(proxy)
   const timeout = options.connectTimeout ?? 10_000
   // Nothing is left to the package to find in the environment.
   return new EnvHttpProxyAgent({
@@ -29,20 +29,67 @@ export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options
     httpProxy: '',
     httpsProxy: origin,
     noProxy: `${proxy.except},${LOOPBACK}`,
-    ...(username !== '' && { token: `Basic ${asked.toString('base64')}` }),
+    ...(token !== null && { token }),
     proxyTls: { ...PATIENT, timeout },
     requestTls: { timeout },
     clientFactory: (url, given) => tunnels(new Pool(url, { ...given, headersTimeout: timeout })),
   })
 }
 
+/** Tunnels through the proxy, for whoever dials by himself. */
+export interface Tunnels {
+  /** Whether this host, named as in a URL, is reached through the proxy */
+  serve(host: string, port: number): boolean
+  /** A connection to `host:port`. Rejects with NoTunnelError. */
+  open(target: string): Promise<Socket>
+  close(): Promise<void>
+}
+
+/** `timeout` bounds the way to the proxy, and its answer. */
+export function createTunnels(proxy: ForwardProxy, timeout: number): Tunnels {
+  const { origin, token } = accessTo(proxy)
+  const pool = tunnels(new Pool(origin, { connect: { ...PATIENT, timeout }, headersTimeout: timeout }))
+  const excepted = exceptions(`${proxy.except},${LOOPBACK}`)
+  return {
+    serve: (host, port) => !excepted.some((exception) => exception(host.toLowerCase(), port)),
+    async open(target) {
+      const headers = { host: target, ...(token !== null && { 'proxy-authorization': token }) }
+      const { socket } = await pool.connect({ path: target, headers })
+      return socket as Socket
+    },
+    close: () => pool.destroy(),
+  }
+}
+
+/** As EnvHttpProxyAgent reads them: `host`, `.domain` and `*.domain` alike, a port behind a colon, `*` for all. */
+const exceptions = (list: string): ((host: string, port: number) => boolean)[] =>
+  list
+    .toLowerCase()
+    .split(/[\s,]+/)
+    .filter((entry) => entry !== '')
+    .map((entry) => {
+      const [, name = entry, only] = /^(.+):(\d+)$/.exec(entry) ?? []
+      const bare = name.replace(/^\*?\./, '')
+      return (host, port) =>
+        bare === '*' ||
+        ((host === bare || host.endsWith(`.${bare}`)) && (only === undefined || Number(only) === port))
+    })
+
+function accessTo({ url }: ForwardProxy): { origin: string; token: string | null } {
+  const { origin, username, password } = new URL(url)
+  const asked = Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`)
+  return { origin, token: username === '' ? null : `Basic ${asked.toString('base64')}` }
+}
+
 /** A proxy that gave no tunnel; the code says what it did instead. */
-class NoTunnelError extends Error {
+export class NoTunnelError extends Error {
   override name = 'NoTunnelError'
+  readonly what: string
   readonly code: string
 
   constructor(what: string, options?: ErrorOptions) {
     super('The forward proxy gave no tunnel', options)
+    this.what = what
     this.code = `FORWARD_PROXY_${what}`
   }
 }

@@ -10,15 +10,16 @@ export interface SseFrame {
 
 /**
  * Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line.
- * `onRetry` gets the reconnection time in milliseconds that a `retry:` field sets.
+ * `onRetry` gets the reconnection time in milliseconds that a `retry:` field sets, `onStray` a line that is no field.
  */
 export function createDecoder(
   onFrame: (frame: SseFrame) => void,
-  onRetry?: (milliseconds: number) => void,
+  { onRetry, onStray }: { onRetry?: (milliseconds: number) => void; onStray?: (line: string) => void } = {},
 ): { push(text: string): void; end(): void } {
   const parser = createParser({
     onEvent: (message) => onFrame({ event: message.event, data: message.data, id: message.id }),
     ...(onRetry && { onRetry }),
+    ...(onStray && { onError: ({ line }) => line !== undefined && onStray(line) }),
   })
   let isStart = true
   let isAfterCr = false

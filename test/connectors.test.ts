@@ -111,7 +111,7 @@ t.test('a test that Baton itself could not make is no word on the server', async
     config: { allowStdioConnectors: false, toolbox: g.config.toolbox },
     assertUrl: never,
     mcp: { list, status: never, release: never },
-    logins: { authFor: never, begin: never, finish: never, close: never },
+    logins: { authFor: never, begin: never, finish: never, clientDocument: never, close: never },
     specFor: (row) => connectorSpec(row, vault, false),
     tools: { accept: never, connectorChanged: never, list: never },
   })

@@ -1,10 +1,11 @@
-/** Which requests to the vendors take the forward proxy, and how it is asked. */
+/** Which requests to vendors and to connectors take the forward proxy, and how it is asked. */
 import { createServer, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { request } from 'undici'
+import { createGuard, type GuardOptions } from '../src/guard.ts'
 import { type ForwardProxy, upstreamAgent } from '../src/outbound.ts'
 
 const refuses = (socket: Duplex): unknown => socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
@@ -82,4 +83,108 @@ t.test('behind the tunnel TLS is begun with the host that was asked for', async 
   t.match(await get(t, { url, except: '' }, 'https://api.vendor.test/v1'), /ECONNRESET|UND_ERR_SOCKET/)
   t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
   t.match(bytes.toString('latin1'), /api\.vendor\.test/)
+})
+
+// ---------------------------------------------------------------- connectors, by the guarded fetch
+
+const NAMES: Record<string, string[]> = {
+  'public.test': ['93.184.215.14', '2606:2800:21f:cb07:6820:80da:af6b:8b2c'],
+  'inner.test': ['10.0.0.7'],
+}
+
+/** What a connector's request comes to, in words. */
+function connectorGet(t: Test, options: Partial<GuardOptions>) {
+  const guard = createGuard({
+    allowPrivate: false,
+    async resolve(name) {
+      const found = NAMES[name]
+      if (!found) throw Object.assign(new Error(`no ${name}`), { code: 'ENOTFOUND' })
+      return found.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
+    },
+    ...options,
+  })
+  t.teardown(() => guard.close())
+  return (url: string): Promise<string> =>
+    guard.fetch(url, { signal: AbortSignal.timeout(5_000) }).then(
+      ({ status }) => `${status}`,
+      (failure: Error & { code?: string; cause?: { code?: string } }) =>
+        `${failure.cause?.code ?? failure.code}: ${failure.message}`,
+    )
+}
+
+const targets = (asked: IncomingMessage[]) => asked.splice(0).map(({ url }) => url)
+
+t.test(
+  'a proxy is asked for the addresses of a connector that were checked, one after the other',
+  async (t) => {
+    const { asked, url } = await proxy(t)
+    const get = connectorGet(t, { proxy: { url, except: '', asksFor: 'address' } })
+    t.equal(
+      await get('https://public.test/mcp'),
+      'upstream_disconnected: public.test cannot be reached: the forward proxy gave no tunnel (403).',
+    )
+    const basic = `Basic ${Buffer.from('me:p@ss').toString('base64')}`
+    t.equal(asked[0]?.headers['proxy-authorization'], basic)
+    t.same(targets(asked), ['93.184.215.14:443', '[2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443'])
+    await get('https://[2606:4700::1]:8443/mcp')
+    t.same(targets(asked), ['[2606:4700::1]:8443'])
+    t.match(await get('https://inner.test/mcp'), /^address_not_allowed/)
+    t.match(await get('https://10.0.0.7/mcp'), /^address_not_allowed/)
+    t.match(await get('https://unknown.test/mcp'), /^ENOTFOUND/)
+    t.same(targets(asked), [])
+  },
+)
+
+t.test('asked for names it may know more of them, but none that leads inside from here', async (t) => {
+  const { asked, url } = await proxy(t)
+  const through = { url, except: '', asksFor: 'name' as const }
+  const get = connectorGet(t, { proxy: through })
+  await get('https://public.test/mcp')
+  await get('https://unknown.test:8443/mcp')
+  t.same(targets(asked), ['public.test:443', 'unknown.test:8443'])
+  t.match(await get('https://inner.test/mcp'), /^address_not_allowed/)
+  t.same(targets(asked), [])
+  const opened = connectorGet(t, { proxy: through, allowPrivate: ['inner.test'] })
+  await opened('https://inner.test/mcp')
+  t.same(targets(asked), ['inner.test:443'], 'that is for NO_PROXY to say')
+})
+
+t.test('connectors on plain http, on this machine or excepted are reached without the proxy', async (t) => {
+  const { asked, port, url } = await proxy(t)
+  const except = '.Excepted.test inner.test:444'
+  const get = connectorGet(t, { allowPrivate: true, proxy: { url, except, asksFor: 'name' } })
+  t.equal(await get(`http://127.0.0.1:${port}/mcp`), '200')
+  for (const host of [
+    `127.0.0.1:${port}`,
+    `[::1]:${port}`,
+    `localhost:${port}`,
+    'excepted.test',
+    'a.excepted.test',
+  ])
+    t.match(await get(`https://${host}/mcp`), /^(ECONN|EADDRNOTAVAIL|ENOTFOUND|ERR_SSL)/, host)
+  t.same(targets(asked), [])
+  await get('https://inner.test:445/mcp')
+  await get('https://notexcepted.test/mcp')
+  t.same(targets(asked), ['inner.test:445', 'notexcepted.test:443'])
+  const nobody = connectorGet(t, { proxy: { url: 'http://127.0.0.1:1', except: '', asksFor: 'name' } })
+  t.equal(
+    await nobody('https://public.test/mcp'),
+    'upstream_disconnected: public.test cannot be reached: the forward proxy gave no tunnel (UNREACHABLE).',
+  )
+})
+
+t.test('behind a tunnel to an address TLS is begun with the name of the connector’s host', async (t) => {
+  let bytes: Buffer = Buffer.alloc(0)
+  const { asked, url } = await proxy(t, (socket) => {
+    socket.once('data', (hello: Buffer) => {
+      bytes = hello
+      socket.destroy()
+    })
+    socket.write('HTTP/1.1 200 OK\r\n\r\n')
+  })
+  const get = connectorGet(t, { proxy: { url, except: '', asksFor: 'address' } })
+  t.match(await get('https://public.test/mcp'), /ECONNRESET|UND_ERR_SOCKET/)
+  t.equal(bytes[0], 22, 'a handshake (RFC 8446 5.1)')
+  t.match(bytes.toString('latin1'), /public\.test/)
+  t.same(targets(asked), ['93.184.215.14:443'])
 })

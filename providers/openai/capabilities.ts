@@ -15,11 +15,14 @@ interface Family {
   reasoning: boolean
   /** Efforts from least to most; empty: none may be named. */
   efforts: readonly Effort[]
+  /** Takes temperature and top_p while its effort is none (gettranslatebot/translatebot-django#135, BerriAI/litellm#34599) */
+  samplesAtNone?: true
   /** Takes images (and pages of PDF files) */
   vision: boolean
 }
 
 const UP_TO_HIGH: readonly Effort[] = ['low', 'medium', 'high']
+const UP_TO_XHIGH: readonly Effort[] = ['none', ...UP_TO_HIGH, 'xhigh']
 const NEWEST: Family = {
   pattern: /^/,
   reasoning: true,
@@ -45,9 +48,10 @@ const FAMILIES: readonly Family[] = [
   { pattern: /^gpt-5(-|$)/, reasoning: true, efforts: ['minimal', ...UP_TO_HIGH], vision: true },
   { pattern: /^gpt-5\.1-codex-max/, reasoning: true, efforts: [...UP_TO_HIGH, 'xhigh'], vision: true },
   { pattern: /^gpt-5\.1-codex/, reasoning: true, efforts: UP_TO_HIGH, vision: true },
-  { pattern: /^gpt-5\.1/, reasoning: true, efforts: ['none', ...UP_TO_HIGH], vision: true },
+  { ...NEWEST, pattern: /^gpt-5\.1/, efforts: ['none', ...UP_TO_HIGH], samplesAtNone: true },
   { pattern: /^gpt-5\.\d-pro/, reasoning: true, efforts: ['medium', 'high', 'xhigh'], vision: true },
-  { pattern: /^gpt-5\.[2-5]/, reasoning: true, efforts: ['none', ...UP_TO_HIGH, 'xhigh'], vision: true },
+  { ...NEWEST, pattern: /^gpt-5\.[2-4](?!-codex)/, efforts: UP_TO_XHIGH, samplesAtNone: true },
+  { ...NEWEST, pattern: /^gpt-5\.[2-5]/, efforts: UP_TO_XHIGH },
   { ...NEWEST, pattern: /^gpt-6(\.1-sol|-astra)/, efforts: [...UP_TO_HIGH, 'xhigh', 'max'] },
   NEWEST,
 ]

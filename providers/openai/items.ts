@@ -1,7 +1,8 @@
 /**
  * The output items of one stream, and which of them an event is about. The API tells by `output_index`. Relays lose it,
  * give one index to all items (BerriAI/litellm#36375), or an item another id in each event: an index is believed until
- * two items have the same, from then on ids are, and an event without a known one is about the item that began last.
+ * two items have the same, from then on ids are (an item's, or its call's), and an event without a known one is about
+ * the item that began last.
  */
 import { type Json, number, string } from '../json.ts'
 
@@ -16,6 +17,8 @@ export interface Item {
   index: number
   /** It was announced under; null before it was */
   id: string | null
+  /** The vendor's id of its call; empty: none is known */
+  call: string
   kind: Kind
   pieces: Map<number, string>
   /** Of a call, once known */
@@ -37,26 +40,55 @@ interface Told {
   place: number | undefined
   /** Empty where it names none */
   id: string
+  /** Empty where it is no call, or names none */
+  call: string
   kind: Kind
   /** The event announces the item, tells of it, or finishes it */
   stage: 'begins' | 'goes on' | 'ends'
 }
+
+const toldOf = (wire: Json, place: number | undefined, stage: Told['stage']): Told => ({
+  place,
+  id: string(wire.id) ?? '',
+  call: string(wire.call_id) ?? '',
+  kind: kindOf(wire),
+  stage,
+})
 
 export type Items = ReturnType<typeof createItems>
 
 export function createItems() {
   const items = new Map<number, Item>()
   const byId = new Map<string, Item>()
+  const byCall = new Map<string, Item>()
   let top = -1
   let believesPlaces = true
 
-  function placeOf({ place, id }: Told): number {
-    const known = byId.get(id)?.index
-    return believesPlaces ? (place ?? known ?? items.size) : (known ?? top)
+  const known = ({ id, call }: Told): Item | undefined => byCall.get(call) ?? byId.get(id)
+
+  function placeOf(told: Told): number {
+    const at = known(told)?.index
+    if (!believesPlaces) return at ?? top
+    return told.place ?? at ?? (isOfLast(told) ? top : items.size)
+  }
+
+  /** Of an event that names no item at all. */
+  function isOfLast({ id, stage }: Told): boolean {
+    const last = items.get(top)
+    return id === '' && stage !== 'begins' && last !== undefined && !(stage === 'ends' && last.done)
   }
 
   function begin(index: number, kind: Kind): Item {
-    const item: Item = { index, id: null, kind, pieces: new Map(), name: '', phase: undefined, done: false }
+    const item: Item = {
+      index,
+      id: null,
+      call: '',
+      kind,
+      pieces: new Map(),
+      name: '',
+      phase: undefined,
+      done: false,
+    }
     items.set(index, item)
     top = Math.max(top, index)
     return item
@@ -71,6 +103,8 @@ export function createItems() {
     // Announced without a type, it is what its events are about.
     if (item.kind === 'passed over') item.kind = told.kind
     if (told.id !== '') byId.set(told.id, item)
+    if (told.call !== '') byCall.set(told.call, item)
+    item.call ||= told.call
     if (told.stage !== 'goes on') item.id ??= told.id
     return item
   }
@@ -79,22 +113,38 @@ export function createItems() {
     all: () => items.values(),
     /** The item that an event tells of; one that was never announced begins with its first event. */
     of: ({ output_index, item_id }: Json, kind: Kind): Item =>
-      find({ place: number(output_index), id: string(item_id) ?? '', kind, stage: 'goes on' }),
+      find({ place: number(output_index), id: string(item_id) ?? '', call: '', kind, stage: 'goes on' }),
     /** The item that an event announces or finishes; `wire` is the item as it stands there. */
     own: ({ output_index }: Json, wire: Json, stage: 'begins' | 'ends'): Item =>
-      find({ place: number(output_index), id: string(wire.id) ?? '', kind: kindOf(wire), stage }),
-    /** The item at this place of the terminal event's list. Null for another one: the list lacks what was streamed. */
-    listed(place: number, wire: Json): Item | null {
-      const told: Told = { place, id: string(wire.id) ?? '', kind: kindOf(wire), stage: 'goes on' }
-      const there = items.get(placeOf(told))
-      return there && isAnother(there, told) ? null : find(told)
+      find(toldOf(wire, number(output_index), stage)),
+    /**
+     * The items of the terminal event's list, as they stand there: those of known ids first, the others by place. One whose
+     * place is another's is left out: the list lacks what was streamed.
+     */
+    listed(list: readonly Json[]): Map<Item, Json> {
+      const found = new Map<Item, Json>()
+      const all = list.map((wire, place) => ({ wire, told: toldOf(wire, place, 'goes on') }))
+      const rest = all.filter(({ wire, told }) => {
+        const item = byId.get(told.id)
+        const isOtherCall = item?.call !== '' && told.call !== '' && item?.call !== told.call
+        if (!item || isOtherCall || found.has(item) || isAnother(item, told)) return true
+        found.set(item, wire)
+        return false
+      })
+      for (const { wire, told } of rest) {
+        const there = items.get(placeOf(told))
+        if (!there || !(found.has(there) || isAnother(there, told))) found.set(find(told), wire)
+      }
+      return found
     },
   }
 }
 
 /** What is said cannot be of this item: it is of another kind, or was announced, or has ended, under another id. */
-function isAnother(item: Item, { id, kind, stage }: Told): boolean {
+function isAnother(item: Item, { id, call, kind, stage }: Told): boolean {
   const isOfKind = kind === item.kind || kind === 'passed over' || item.kind === 'passed over'
   if (!isOfKind || item.id === null || stage === 'goes on') return !isOfKind
-  return id === '' ? stage === 'begins' && item.done : id !== item.id && (stage === 'begins' || item.done)
+  if (id === '' && call === '') return stage === 'begins' && item.done
+  const isSame = call !== '' && item.call !== '' ? call === item.call : id === item.id
+  return !isSame && (stage === 'begins' || item.done)
 }

@@ -284,10 +284,7 @@ function provenance(state: State, opaque?: string) {
 
 /** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
-  const told = new Map<Item | null, Json>()
-  objects(response.output).forEach((wire, place) => {
-    told.set(state.items.listed(place, wire), wire)
-  })
+  const told = state.items.listed(objects(response.output))
   return [...state.items.all()].flatMap((item) => {
     if (item.done) return []
     item.done = true

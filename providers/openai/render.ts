@@ -92,11 +92,15 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
   if (request.tools.length > 0 && settings.parallel_tool_calls !== undefined) {
     body.parallel_tool_calls = settings.parallel_tool_calls
   }
+  const { reasoning, samplesAtNone } = familyOf(request.model)
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
     if (value === undefined) continue
-    if (!familyOf(request.model).reasoning) body[field] = value
-    else notes.push(`${field}: not accepted by ${request.model}`)
+    if (!reasoning || (samplesAtNone && body.reasoning?.effort === 'none')) body[field] = value
+    else
+      notes.push(
+        `${field}: not accepted by ${request.model}${samplesAtNone ? ' unless its effort is none' : ''}`,
+      )
   }
   if (settings.max_output_tokens !== undefined) {
     body.max_output_tokens = Math.max(LEAST_OUTPUT_TOKENS, settings.max_output_tokens)

@@ -81,7 +81,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 }
 
 async function* tryConnectors(config: Config, store: Store, vault: Vault) {
-  const mcp = createMcp({ version: VERSION, sandbox: await sandboxOf(config) })
+  const mcp = createMcp({ version: VERSION, proxy: config.connectorProxy, sandbox: await sandboxOf(config) })
   try {
     for (const connector of await all((page) => store.connectors.list(EVERYONE, page))) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)

@@ -1,4 +1,5 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
+import type { ConnectorProxy } from '../guard.ts'
 import type { Base } from './settings.ts'
 
 /** What everything else works from: whole, checked and frozen. */
@@ -39,6 +40,8 @@ export interface Config {
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null
   /** What requests to providers go through; `except`: hosts and domains, separated by commas */
   forwardProxy: { url: string; except: string } | null
+  /** What connectors go through over https */
+  connectorProxy: ConnectorProxy | null
   /** Upstream roots by deployment base, without a trailing slash */
   baseUrls: Readonly<Record<Base, string>>
   oauth: {

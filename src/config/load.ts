@@ -248,7 +248,7 @@ function assemble(
     stdioIsolation: values.stdio_isolation,
     enableOauth: values.enable_oauth,
     encryptionKeys: values.encryption_keys,
-    forwardProxy: values.https_proxy === null ? null : { url: values.https_proxy, except: values.no_proxy },
+    ...proxiesOf(values),
     baseUrls: baseUrlsOf(values),
     oauth: oauthOf(values),
     envCredentials,
@@ -257,6 +257,13 @@ function assemble(
     toolbox: toolboxOf(content.toolbox),
     limits: limitsOf(content.limits),
   }
+}
+
+function proxiesOf(values: SettingValues): Pick<Config, 'forwardProxy' | 'connectorProxy'> {
+  const { https_proxy: url, no_proxy: except, connectors_proxy: asksFor } = values
+  if (url === null) return { forwardProxy: null, connectorProxy: null }
+  const forwardProxy = { url, except }
+  return { forwardProxy, connectorProxy: asksFor === 'none' ? null : { ...forwardProxy, asksFor } }
 }
 
 const baseUrlsOf = (values: SettingValues): Config['baseUrls'] =>

@@ -59,7 +59,7 @@ export const SETTINGS = {
   public_url: optional(
     'BATON_PUBLIC_URL',
     upstream,
-    'Where browsers reach the gateway, for logins at MCP servers to come back to. Default: BATON_HOST and BATON_PORT on a loopback host.',
+    'Where browsers reach the gateway, for logins at MCP servers to come back to; login services that read who it is do so there, if that is a public https address. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: optional(
@@ -162,11 +162,7 @@ export const SETTINGS = {
       'embedded, a key file in the data folder is made when it is not set.',
   ),
   https_proxy: {
-    ...optional(
-      'HTTPS_PROXY',
-      forwardProxy,
-      'Forward proxy for requests to providers and their logins. Connectors are reached without it.',
-    ),
+    ...optional('HTTPS_PROXY', forwardProxy, 'Forward proxy for requests to providers and their logins.'),
     also: 'https_proxy',
   },
   no_proxy: {
@@ -178,6 +174,13 @@ export const SETTINGS = {
     ),
     also: 'no_proxy',
   },
+  connectors_proxy: required(
+    'BATON_CONNECTORS_PROXY',
+    'none',
+    oneOf('none', 'address', 'name'),
+    'Whether HTTPS_PROXY is for connectors, too, and what it is asked for: `address`, the one that was resolved and checked here; ' +
+      '`name`, the host, which the proxy resolves. It must then refuse private addresses itself.',
+  ),
   openai_base_url: required(
     'BATON_OPENAI_BASE_URL',
     'https://api.openai.com/v1',

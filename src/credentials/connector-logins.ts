@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { BatonError, invalid } from '../errors.ts'
-import type { McpLogin, McpOAuth, McpPending } from '../mcp/oauth.ts'
+import { clientMetadata, type McpLogin, type McpOAuth, type McpPending } from '../mcp/oauth.ts'
 import type { Connector, OAuthLogin, Scope, Store } from '../store/store.ts'
 import {
   type ConnectorRenewalDeps,
@@ -21,6 +21,14 @@ export interface ConnectorLogin {
   state: string
   expires_at: string
 }
+/** Who the gateway is to login services that read it themselves (MCP 2025-11-25 "Client ID Metadata Documents"). */
+export interface ClientDocument extends ReturnType<typeof clientMetadata> {
+  /** Its own address */
+  client_id: string
+  client_uri: string
+  application_type: 'web'
+  token_endpoint_auth_method: 'none'
+}
 export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'close'> {
   /**
    * Throws forbidden for anybody but the owner, not_available where no browser can come back or nobody can
@@ -29,6 +37,8 @@ export interface ConnectorLogins extends Pick<ConnectorRenewals, 'authFor' | 'cl
   begin(caller: Scope, connector: Connector): Promise<ConnectorLogin>
   /** The browser's way back; its single-use `state` stands for the caller. Throws invalid_request, what `begin` does. */
   finish(query: Readonly<Record<string, string>>): Promise<Connector>
+  /** Throws not_found where the gateway's address is not https: nobody may be known by another. */
+  clientDocument(): ClientDocument
 }
 
 interface ConnectorLoginDeps extends ConnectorRenewalDeps {
@@ -36,6 +46,8 @@ interface ConnectorLoginDeps extends ConnectorRenewalDeps {
   oauth: McpOAuth
   /** Where browsers reach the gateway, without a trailing slash; null: nowhere that is known */
   publicUrl(): string | null
+  /** Whether a login service on the internet reaches that address, over https */
+  isPublic(url: string): Promise<boolean>
 }
 
 export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins {
@@ -51,12 +63,20 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     if (connector.owner !== caller.owner) {
       throw new BatonError('forbidden', `Only ${connector.owner} can log in for this connector.`)
     }
-    const redirect_url = redirectUrl()
+    const root = rootUrl()
+    const redirect_url = `${root}${CALLBACK}`
+    const client_metadata_url = (await deps.isPublic(root)) ? `${root}${CLIENT}` : ''
     await pending.prune()
     const state = randomBytes(32).toString('base64url')
     const { login, challenge } = renewals.known(connector)
     const target = targetOf(connector, allowPrivate)
-    const begun = await oauth.begin(target, { login, challenge, redirect_url, state })
+    const begun = await oauth.begin(target, {
+      login,
+      challenge,
+      redirect_url,
+      client_metadata_url,
+      state,
+    })
     const { expires_at } = await pending.begin({
       state,
       owner: connector.owner,
@@ -69,9 +89,9 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return { authorization_url: begun.authorization_url, state, expires_at }
   }
 
-  function redirectUrl(): string {
+  function rootUrl(): string {
     const root = deps.publicUrl()
-    if (root !== null) return `${root}/v1/oauth/connectors/callback`
+    if (root !== null) return root
     throw new BatonError(
       'not_available',
       'The browser could not come back here: the operator must set BATON_PUBLIC_URL.',
@@ -119,8 +139,23 @@ export function createConnectorLogins(deps: ConnectorLoginDeps): ConnectorLogins
     return written && typeof written !== 'string' ? written : signIn(owner, id, revision, login)
   }
 
-  return { authFor: renewals.authFor, begin, finish, close: renewals.close }
+  function clientDocument(): ClientDocument {
+    const root = deps.publicUrl()
+    if (!root?.startsWith('https:')) throw new BatonError('not_found', 'This gateway has no https address.')
+    return {
+      client_id: `${root}${CLIENT}`,
+      client_uri: root,
+      ...clientMetadata(`${root}${CALLBACK}`),
+      application_type: 'web',
+      token_endpoint_auth_method: 'none',
+    }
+  }
+
+  return { authFor: renewals.authFor, begin, finish, clientDocument, close: renewals.close }
 }
+
+const CALLBACK = '/v1/oauth/connectors/callback'
+const CLIENT = '/v1/oauth/connectors/client'
 
 /** What only the login's end needs, sealed. */
 interface Kept {

@@ -15,8 +15,9 @@ export interface Reading {
   scrub: Scrub
 }
 
-/** What may come in place of a stream is worth this many characters to `classify`. */
+/** What may come in place of a stream, or of its rest, is worth this many characters to `classify`. */
 const STRAY_TEXT = 64 << 10
+const ERROR = /^[[{].*"error"/s
 
 /**
  * Hands on the answer's events as they come and resolves after the last. Throws the adapter's BatonError,
@@ -57,28 +58,29 @@ export async function readAnswer(
       return parser.push({ ...frame, data: scrub.text(frame.data) })
     }
   }
-  const frames = createDecoder((frame) => {
+  const onFrame = (frame: SseFrame) => {
     sawFrame = true
+    stray = ''
     // In none of the protocols, but relays add both to each of them.
     if (frame.data !== '' && frame.data !== '[DONE]') guard(() => read(frame))
-  })
-  const feed = (text: string) => {
-    if (!sawFrame && stray.length < STRAY_TEXT) stray += text
-    frames.push(text)
-    if (sawFrame) stray = ''
   }
-  await exchange.body((piece) => feed(utf8.write(piece)))
+  const onStray = (line: string) => {
+    if (stray.length < STRAY_TEXT) stray += `${line.slice(0, STRAY_TEXT)}\n`
+  }
+  const frames = createDecoder(onFrame, { onStray })
+  await exchange.body((piece) => frames.push(utf8.write(piece)))
   if (!isOver) {
-    feed(utf8.end())
+    frames.push(utf8.end())
     frames.end()
-    // A bare JSON error under the name of a stream: wire/gemini.md 6.1.
-    const words = stray.trim()
-    if (!sawFrame && words !== '') {
-      guard(() => {
-        throw classify({ ...head, body: words })
-      })
-    }
-    guard(() => parser.end())
+    guard(() => {
+      try {
+        return parser.end()
+      } catch (thrown) {
+        // A bare JSON error under the name of a stream, or in place of its rest: wire/gemini.md 6.1.
+        const body = stray.trim()
+        throw (sawFrame ? ERROR.test(body) : body !== '') ? classify({ ...head, body }) : thrown
+      }
+    })
   }
   if (failure !== undefined) throw failure
 }

@@ -118,8 +118,10 @@ export async function readGetStream(
       if (frame.id) end.lastEventId = frame.id
       if (frame.data && (!frame.event || frame.event === 'message')) deliver(frame.data, options.onMessage)
     },
-    (retryMs) => {
-      end.retryMs = retryMs
+    {
+      onRetry(retryMs) {
+        end.retryMs = retryMs
+      },
     },
   )
   try {

@@ -4,7 +4,7 @@
  * connection.ts (one connection), wire.ts (how one comes to stand), tap.ts (each message), and http.ts or stdio.ts
  * (the bytes).
  */
-import { createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
+import { type ConnectorProxy, createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
   ATTEMPT_MS,
@@ -42,6 +42,8 @@ export interface McpOptions {
   elicit?: ElicitHandler
   /** What the process of a configured server said last: the one place where it is told */
   onLastWords?: (server: string, words: string) => void
+  /** What servers are reached through over https */
+  proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
@@ -60,6 +62,7 @@ export function createMcp(options: McpOptions): Mcp {
     maxBytes: Number.POSITIVE_INFINITY,
     timeoutMs: 0,
     connections: 1_024,
+    proxy: options.proxy ?? null,
     ...(options.resolve && { resolve: options.resolve }),
   })
   const watchdog = createWatchdog()

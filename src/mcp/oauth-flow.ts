@@ -15,15 +15,16 @@ import {
 import { BatonError } from '../errors.ts'
 import { challengeIn } from './challenge.ts'
 import type { McpChallenge } from './contract.ts'
-import type {
-  BeginLogin,
-  McpClient,
-  McpLogin,
-  McpLoginTarget,
-  McpMetadata,
-  McpPending,
-  McpTokens,
-  StepContext,
+import {
+  type BeginLogin,
+  clientMetadata,
+  type McpClient,
+  type McpLogin,
+  type McpLoginTarget,
+  type McpMetadata,
+  type McpPending,
+  type McpTokens,
+  type StepContext,
 } from './oauth.ts'
 import { leniently, TokenlessError, tokenFetch } from './oauth-answers.ts'
 import { away, codeIn, rejected, step } from './oauth-failures.ts'
@@ -32,6 +33,7 @@ import { away, codeIn, rejected, step } from './oauth-failures.ts'
 interface Desk {
   login: McpLogin
   redirect_url: string
+  client_metadata_url: string
   state: string
   verifier: string
   discovery: OAuthDiscoveryState | undefined
@@ -41,11 +43,11 @@ interface Desk {
 /** The first step, as McpOAuth promises it: throws the BatonErrors that it names. */
 export async function begin(
   target: McpLoginTarget,
-  { login, challenge, redirect_url, state }: BeginLogin,
+  { login, challenge, redirect_url, client_metadata_url, state }: BeginLogin,
   context: StepContext,
 ): Promise<{ authorization_url: string; pending: McpPending }> {
   const known = challenge ?? (await challengeOf(target, context))
-  const desk = deskOf(givenIn(login), { redirect_url, state })
+  const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
   // A step up asks for what was granted, too: else it would be lost.
   const scope = login?.scope ?? computeScopeUnion(scopeIn(login), known?.scope)
   await step(target, context, async () =>
@@ -199,6 +201,7 @@ const isSame = (one: unknown, other: unknown): boolean =>
 const deskOf = (login: McpLogin, brought: Partial<Desk> = {}): Desk => ({
   login,
   redirect_url: '',
+  client_metadata_url: '',
   state: '',
   verifier: '',
   discovery: undefined,
@@ -209,13 +212,10 @@ const deskOf = (login: McpLogin, brought: Partial<Desk> = {}): Desk => ({
 function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   return {
     redirectUrl: desk.redirect_url,
-    ...(context.clientMetadataUrl && { clientMetadataUrl: context.clientMetadataUrl }),
-    clientMetadata: {
-      client_name: 'Baton',
-      redirect_uris: [desk.redirect_url],
-      grant_types: ['authorization_code', 'refresh_token'],
-      response_types: ['code'],
+    get clientMetadataUrl() {
+      return takesNoSecret(desk.discovery) ? desk.client_metadata_url : ''
     },
+    clientMetadata: clientMetadata(desk.redirect_url),
     state: () => desk.state,
     clientInformation(asked) {
       const { client } = desk.login
@@ -226,7 +226,9 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
       return desk.login.client
     },
     saveClientInformation(client) {
-      desk.login = { ...desk.login, client: client as McpClient }
+      // By its redirect_uris it is told from one that was given by hand.
+      const { redirect_uris } = clientMetadata(desk.redirect_url)
+      desk.login = { ...desk.login, client: { redirect_uris, ...(client as McpClient) } }
     },
     tokens: () => desk.login.tokens,
     saveTokens(tokens) {
@@ -259,6 +261,10 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
     },
   }
 }
+
+/** Whoever is known by a document has none. A service that does not say which proofs it takes may do so. */
+const takesNoSecret = (found: OAuthDiscoveryState | undefined): boolean =>
+  found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported?.includes('none') ?? true
 
 function withTokens(login: McpLogin, tokens: object, { now }: StepContext): McpLogin {
   // The SDK has checked the answer by its schema.

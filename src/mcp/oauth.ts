@@ -6,7 +6,7 @@
  */
 import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
-import { createGuards, type Resolve } from '../guard.ts'
+import { type ConnectorProxy, createGuards, type Resolve } from '../guard.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
 
 /** What a login at one server is made of. Secret. */
@@ -75,6 +75,8 @@ export interface BeginLogin {
   login: McpLogin | null
   challenge: McpChallenge | null
   redirect_url: string
+  /** Where the login service may read who we are, in place of a registration; empty: nowhere */
+  client_metadata_url: string
   state: string
 }
 
@@ -84,19 +86,26 @@ export interface StepContext {
   /** An address that the guard kept it from */
   refused: BatonError | null
   now(): number
-  clientMetadataUrl: string | undefined
   discoveryMs: number
 }
 
 export interface McpOAuthOptions {
-  /** Where servers may read who we are, in place of a registration (client ID metadata document) */
-  clientMetadataUrl?: string
   now?(): number
   /** How long a renewal may look for the login service. With the token request it must end within a claim. */
   discoveryMs?: number
+  /** What login services are reached through over https */
+  proxy?: ConnectorProxy | null
   /** Stands in for the system's resolver in tests */
   resolve?: Resolve
 }
+
+/** Who we are: what a registration says, and the document that stands in its place. */
+export const clientMetadata = (redirect_url: string) => ({
+  client_name: 'Baton',
+  redirect_uris: [redirect_url],
+  grant_types: ['authorization_code', 'refresh_token'],
+  response_types: ['code'],
+})
 
 const TIMEOUT_MS = 15_000
 const DISCOVERY_MS = 25_000
@@ -107,6 +116,7 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
   const guards = createGuards({
     timeoutMs: TIMEOUT_MS,
     maxBytes: MAX_BYTES,
+    proxy: options.proxy ?? null,
     ...(options.resolve && { resolve: options.resolve }),
   })
   const flow = () => import('./oauth-flow.ts')
@@ -125,7 +135,6 @@ export function createMcpOAuth(options: McpOAuthOptions = {}): McpOAuth {
         }
       },
       now: options.now ?? Date.now,
-      clientMetadataUrl: options.clientMetadataUrl,
       discoveryMs: options.discoveryMs ?? DISCOVERY_MS,
     }
     return context

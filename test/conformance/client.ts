@@ -21,7 +21,7 @@ const mcp = createMcp({ version: '0.0.0', elicit: async () => ({ action: 'accept
 
 // ---------------------------------------------------------------- a person who logs in wherever it is asked for
 
-const oauth = createMcpOAuth({ clientMetadataUrl: 'https://conformance-test.local/client-metadata.json' })
+const oauth = createMcpOAuth()
 const target = { name: 'conformance', url, allowPrivate: true }
 const { client_id, client_secret } = context
 let login: McpLogin | null = client_id
@@ -51,7 +51,9 @@ async function withLogin<T>(run: () => Promise<T>): Promise<T> {
       if (!(error instanceof McpError) || error.kind !== 'auth_required' || logins === MOST_LOGINS) throw error
       const state = crypto.randomUUID()
       const redirect_url = 'http://127.0.0.1:3000/callback'
-      const { authorization_url, pending } = await oauth.begin(target, { login, challenge, redirect_url, state })
+      const client_metadata_url = 'https://conformance-test.local/client-metadata.json'
+      const asked = { login, challenge, redirect_url, client_metadata_url, state }
+      const { authorization_url, pending } = await oauth.begin(target, asked)
       const page = await fetch(authorization_url, { redirect: 'manual' })
       const answer = new URL(page.headers.get('location') ?? redirect_url).searchParams
       if (answer.get('state') !== state) throw new Error('the answer is not for this login')

@@ -222,8 +222,8 @@ t.test('no address of a login leads where a connector may not go', async (t) => 
     resolve: async (name) => [{ address: name === 'inner.test' ? '10.0.0.7' : '93.184.215.14', family: 4 }],
   })
   t.teardown(() => closed.close())
-  const begin = (where: McpLoginTarget) =>
-    closed.begin(where, { login: null, challenge: null, redirect_url: 'http://127.0.0.1:1/cb', state: 's' })
+  const begun = { login: null, redirect_url: 'http://127.0.0.1:1/cb', client_metadata_url: '', state: 's' }
+  const begin = (where: McpLoginTarget) => closed.begin(where, { ...begun, challenge: null })
   const refused = { code: 'address_not_allowed' }
   await t.rejects(begin({ ...target(guarded), allowPrivate: false }), refused, 'the server itself')
   await t.rejects(
@@ -242,11 +242,7 @@ t.test('no address of a login leads where a connector may not go', async (t) => 
   }
   const challenge = { resource_metadata: 'https://inner.test/metadata' }
   const where = { ...target(guarded), allowPrivate: ['127.0.0.1'] }
-  await t.rejects(
-    closed.begin(where, { login: null, challenge, redirect_url: 'http://127.0.0.1:1/cb', state: 's' }),
-    refused,
-    'metadata that the refusal names',
-  )
+  await t.rejects(closed.begin(where, { ...begun, challenge }), refused, 'metadata that the refusal names')
   guarded.metadata({ resource: 'https://other.test/mcp', authorization_servers: [guarded.origin] })
   await t.rejects(begin(where), { code: 'upstream_rejected', message: /for another server/ })
 })

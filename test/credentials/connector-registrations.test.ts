@@ -150,3 +150,50 @@ t.test('what the owner wants asked for stands in place of the server’s words',
   await logIn()
   t.equal(await asked(), oauth.scope, 'at each login')
 })
+
+t.test('a service that reads documents is told of no client, and knows it by its address', async (t) => {
+  const asked: string[] = []
+  const guarded = await guardedServer(t, {
+    expires_in: 600,
+    async document(client_id) {
+      asked.push(client_id)
+      return { ...replica(new URL(client_id).origin).clientDocument() }
+    },
+  })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  await logIn(replica('https://baton.test'))
+  t.same(guarded.clients, [], 'nobody registers')
+  time.ahead = 590_000
+  t.ok(
+    await replica()
+      .authFor(await read())
+      .token(),
+    'it is renewed',
+  )
+  t.equal(guarded.grants.refresh_token, 1)
+  await logIn(replica('https://moved.test'))
+  t.same(asked, [
+    'https://baton.test/v1/oauth/connectors/client',
+    'https://moved.test/v1/oauth/connectors/client',
+  ])
+
+  await logIn(replica('http://127.0.0.1:1'))
+  t.equal(guarded.clients.length, 1, 'nobody could read it there')
+  t.throws(() => replica('http://127.0.0.1:1').clientDocument(), { code: 'not_found' })
+  await retell(guarded, SERVICE, { token_endpoint_auth_methods_supported: ['client_secret_post'] })
+  await logIn(replica('https://baton.test'))
+  t.equal(guarded.clients.length, 2, 'whoever is known by a document has no secret')
+})
+
+t.test('a client that was given by hand goes before the document', async (t) => {
+  const client = { client_id: 'by-hand', client_secret: 'mcp-client-secret-1' }
+  const document = async () => ({})
+  const guarded = await guardedServer(t, { client, document })
+  const { replica, logIn, read } = await bench(t, guarded)
+  await store.connectors.update(ANN, await read(), {
+    secret: sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { client } }),
+  })
+  await logIn(replica('https://baton.test'))
+  await logIn(replica('https://baton.test'))
+  t.equal(guarded.grants.authorization_code, 2)
+})

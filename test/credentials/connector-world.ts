@@ -41,6 +41,7 @@ export async function connectorWorld(t: Test) {
         oauth,
         allowPrivate: true,
         publicUrl: () => publicUrl,
+        isPublic: async (url) => url.startsWith('https:'),
         now,
         sleep: () => new Promise((resolve) => setTimeout(resolve, 5)),
       })

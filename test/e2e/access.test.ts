@@ -132,6 +132,7 @@ t.test('a key that is missing, unknown, expired, revoked or too weak opens nothi
       'GET /readyz',
       'GET /metrics',
       'GET /v1/oauth/connectors/callback',
+      'GET /v1/oauth/connectors/client',
       'GET /v1/oauth/callback/{provider}',
     ],
     'what needs no key',

@@ -12,13 +12,17 @@ const ADMIN = 'the-bootstrap-admin-key'
 type Call = (method: string, path: string, body?: unknown) => Promise<Answer>
 
 /** A gateway that wants keys, and its callers. */
-async function gateway(t: Test): Promise<{ url: string; ann: Call; bob: Call; admin: Call }> {
+async function gateway(
+  t: Test,
+  env: Record<string, string> = {},
+): Promise<{ url: string; ann: Call; bob: Call; admin: Call }> {
   const { listen } = await wholeGateway(t, {
     BATON_DATA_DIR: scratch(t),
     BATON_AUTH: 'keys',
     BATON_ADMIN_KEY: ADMIN,
     BATON_CONNECTORS_ALLOW_PRIVATE: 'true',
     BATON_DRAIN_SECONDS: '0',
+    ...env,
   })
   const url = await listen()
   const client = createClient(url)
@@ -147,4 +151,45 @@ t.test('an owner logs in at a server that wants it, and nobody else ever uses th
       for (const secret of guarded.secrets) t.notMatch(shown, secret)
     },
   )
+})
+
+t.test('a gateway with a public https address is known to login services by its document', async (t) => {
+  const root = 'https://93.184.215.14/chat'
+  const { url, ann } = await gateway(t, { BATON_PUBLIC_URL: `${root}/` })
+  const here = (address: URL | string) => `${address}`.replace(root, url)
+  const document = async (client_id: string) => {
+    const answer = await fetch(here(client_id))
+    t.match(answer.headers.get('content-type'), /^application\/json/)
+    return (await answer.json()) as Json
+  }
+  const guarded = await guardedServer(t, { document })
+  const auth = { type: 'oauth' }
+  const body = { name: 'docs', transport: 'streamable_http', url: guarded.url, auth }
+  const { id } = (await ann('POST', '/v1/connectors', body)).body
+  const begun = (await ann('POST', `/v1/connectors/${id}/login`)).body
+  const client_id = `${root}/v1/oauth/connectors/client`
+  t.equal(new URL(begun.authorization_url).searchParams.get('client_id'), client_id)
+  t.same(await document(client_id), {
+    client_id,
+    client_uri: root,
+    client_name: 'Baton',
+    redirect_uris: [`${root}/v1/oauth/connectors/callback`],
+    grant_types: ['authorization_code', 'refresh_token'],
+    response_types: ['code'],
+    application_type: 'web',
+    token_endpoint_auth_method: 'none',
+  })
+  t.equal((await fetch(here(await visit(begun.authorization_url)))).status, 200)
+  t.match((await ann('POST', `/v1/connectors/${id}/test`)).body, { ok: true })
+  t.same(guarded.clients, [])
+
+  const inner = await gateway(t, { BATON_PUBLIC_URL: 'https://10.0.0.7' })
+  const there = (await inner.ann('POST', '/v1/connectors', body)).body.id
+  const asked = (await inner.ann('POST', `/v1/connectors/${there}/login`)).body.authorization_url
+  t.match(
+    new URL(asked).searchParams.get('client_id'),
+    /^client-/,
+    'one that the internet does not reach registers',
+  )
+  t.equal((await fetch(`${(await gateway(t)).url}/v1/oauth/connectors/client`)).status, 404)
 })

@@ -54,6 +54,8 @@ export interface McpLoginsOptions {
   expires_in?: number
   /** No client can register itself; this one is known */
   client?: { client_id: string; client_secret: string }
+  /** It takes clients by their documents, which this reads */
+  document?(client_id: string): Promise<Record<string, unknown>>
   /** Path of the issuer */
   tenant?: string
   /** It gives no refresh tokens */
@@ -148,6 +150,7 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
         authorization_endpoint: `${origin}/authorize`,
         token_endpoint: `${origin}/token`,
         ...(options.client ? {} : { registration_endpoint: `${origin}/register` }),
+        ...(options.document && { client_id_metadata_document_supported: true }),
         response_types_supported: ['code'],
         code_challenge_methods_supported: ['S256'],
         authorization_response_iss_parameter_supported: true,
@@ -200,9 +203,20 @@ export async function createMcpLogins(options: McpLoginsOptions): Promise<McpLog
     json(response, 201, registered({ ...asked, client_id, client_secret, client_secret_expires_at: 0 }))
   }
 
+  /** A client that is known by its document: the document must be of that very address, and of a client without a secret. */
+  async function meet(client_id: string): Promise<void> {
+    if (!options.document || !client_id.startsWith('https:')) return
+    const said = await options.document(client_id)
+    const { redirect_uris, client_name, token_endpoint_auth_method = 'client_secret_basic' } = said
+    const isWhole = typeof client_name === 'string' && Array.isArray(redirect_uris)
+    if (said.client_id !== client_id || token_endpoint_auth_method !== 'none' || !isWhole) return
+    known.set(client_id, { redirect_uris, secret: null })
+  }
+
   /** Everybody agrees at once, and is a new user. */
-  function authorize(_: IncomingMessage, url: URL, response: ServerResponse): void {
+  async function authorize(_: IncomingMessage, url: URL, response: ServerResponse): Promise<void> {
     const asked = (name: string) => url.searchParams.get(name) ?? ''
+    await meet(asked('client_id'))
     const client = known.get(asked('client_id'))
     const redirect_uri = asked('redirect_uri')
     const isKnown = client && (client.redirect_uris === null || client.redirect_uris.includes(redirect_uri))

@@ -84,8 +84,10 @@ function checkSettings(body: Json): void {
       field,
       'unsupported_parameter',
     )
+  const effort = isObject(body.reasoning) ? body.reasoning.effort : undefined
+  const samples = !reasons(model) || (effort === 'none' && /^gpt-5\.[1-4](-mini|-nano|-\d{4}|$)/.test(model))
   for (const field of ['temperature', 'top_p']) {
-    if (body[field] !== undefined && reasons(model)) unsupported(field)
+    if (body[field] !== undefined && !samples) unsupported(field)
   }
   const { reasoning, include, max_output_tokens, prompt_cache_key, previous_response_id } = body
   if (isObject(reasoning)) {

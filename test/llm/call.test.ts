@@ -133,6 +133,26 @@ t.test('what is no stream goes to classify, whatever its status', async (t) => {
   }
 })
 
+t.test('an error that follows the events of a stream as bare JSON goes to classify, too', async (t) => {
+  const begun = frame({ text: 'hel' })
+  for (const body of ['{"error":"in a line"}', '[{\r\n  "error": {\r\n    "code": 503\r\n  }\r\n}\r\n]']) {
+    const server = await upstreamServer(t, status(200, `${begun}${body}`, SSE))
+    const { batches, thrown } = await collect(bench(t, server.url).call())
+    t.equal(textOf(batches), 'hel')
+    const message = body.replaceAll('\r', '')
+    t.match(thrown, { code: 'upstream_rejected', details: { upstream: { message } } })
+  }
+  const ends: [rest: string, code: string | undefined][] = [
+    ['trace-id: 5\n\n{"cut": ', 'upstream_disconnected'],
+    [`${frame({ finish: true })}{"error": "late"}`, undefined],
+  ]
+  for (const [rest, code] of ends) {
+    const server = await upstreamServer(t, status(200, `${begun}${rest}`, SSE))
+    const { thrown } = await collect(bench(t, server.url).call())
+    t.equal((thrown as { code?: string } | undefined)?.code, code)
+  }
+})
+
 t.test('frames that relays put into a stream are passed over, wherever they stand', async (t) => {
   const added = [frame({ text: 'hel' }), 'event: ping\ndata:\n\n', 'data: [DONE]\n\n', frame({ text: 'lo' })]
   const server = await upstreamServer(t, (response) =>

@@ -252,6 +252,7 @@ export async function gateway(
     oauth: createMcpOAuth(),
     allowPrivate: false,
     publicUrl: () => null,
+    isPublic: async () => false,
   })
   const logins = createLogins({ store, vault, table, http, credentials, log, ownUrl: () => null })
   const connectors = createConnectors({

@@ -38,6 +38,25 @@ t.test('what a model accepts is looked up by its family', async (t) => {
     t.same(sampled(model), [sampling, false], model)
     t.equal(kinds(openai, model), media, model)
   }
+  const unthinking = (model: string, effort: 'none' | 'low' | null) => {
+    const settings = { temperature: 0.2, top_p: 0.5, ...(effort && { reasoning: { effort } }) }
+    const { body } = publicBody(requestFor({ model, settings }))
+    return [body.temperature, body.top_p]
+  }
+  for (const model of ['gpt-5.1', 'gpt-5.2-2025-12-11', 'gpt-5.4-mini']) {
+    t.same(unthinking(model, 'none'), [0.2, 0.5], `${model} samples while it does not think`)
+    t.same(unthinking(model, 'low'), [undefined, undefined], model)
+    t.same(unthinking(model, null), [undefined, undefined], model)
+  }
+  for (const model of [
+    'gpt-5.5',
+    'gpt-5.6-sol',
+    'gpt-5.1-codex',
+    'gpt-5.3-codex',
+    'gpt-5.2-pro',
+    'gpt-5.2-chat-latest',
+  ])
+    t.same(unthinking(model, 'none'), [undefined, undefined], model)
   t.same([openai.toolLimit, chatgpt.toolLimit], [128, null])
   t.equal(kinds(chatgpt, MODEL), 'image')
   t.equal(kinds(chatgpt, 'o3-mini'), '')

@@ -249,6 +249,56 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 
+  await t.test(
+    'calls that a relay gives one index, and no id or one, are told apart by their own',
+    async (t) => {
+      const streamOf = (more: object) =>
+        ['1', '2'].map((call) => [
+          added(0, called(`call_${call}`, '', more)),
+          { type: 'response.function_call_arguments.done', output_index: 0, arguments: `{"n":${call}}` },
+          item(0, called(`call_${call}`, `{"n":${call}}`, more)),
+        ])
+      const both = [
+        { call_id: 'call_1', arguments: { n: 1 } },
+        { call_id: 'call_2', arguments: { n: 2 } },
+      ]
+      for (const more of [{}, { id: 'fc' }]) {
+        const [one = [], two = []] = streamOf(more)
+        for (const [how, events] of Object.entries({
+          'one after the other': [...one, ...two],
+          mixed: one.flatMap((event, at) => [event, two[at] ?? event]),
+          'their ends alone': [...one.slice(2), ...two.slice(2)],
+        })) {
+          const parts = folded(...events, completed())
+          t.equal(parts.length, 2, how)
+          t.match(parts, both, how)
+          const unplaced = events.map(({ output_index: _, ...event }) => event)
+          if (how !== 'mixed') t.match(folded(...unplaced, completed()), both, `${how}, without an index`)
+        }
+      }
+    },
+  )
+
+  await t.test('what lost its end is found by its id, wherever the last list has it', async (t) => {
+    const [a, b] = [
+      { ...message('one'), id: 'a' },
+      { ...message('two'), id: 'b' },
+    ]
+    const thought = { type: 'reasoning', id: 'r', summary: [] }
+    const said = { type: 'response.output_text.delta', item_id: 'b', delta: 'tw' }
+    for (const output of [
+      [thought, b],
+      [a, b],
+      [b, a],
+    ]) {
+      const parts = folded(said, completed({ output }))
+      t.equal(parts.filter((part) => 'text' in part && part.text === 'two').length, 1)
+      t.match(parts[0], { text: 'two' })
+    }
+    const announced = { ...added(0, { ...b, content: [] }) }
+    t.equal(folded(announced, { ...said, output_index: 0 }, completed({ output: [thought, b] })).length, 1)
+  })
+
   await t.test('a call that names no tool is told to the model', async (t) => {
     const nameless = [
       added(0, called('call_a', '', { name: '' })),
