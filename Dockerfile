@@ -13,12 +13,14 @@ RUN npm run -s build && npm prune --omit=dev --ignore-scripts
 FROM node:22-bookworm-slim
 ENV NODE_ENV=production BATON_HOST=0.0.0.0 BATON_PORT=8787 BATON_DATA_DIR=/data
 WORKDIR /app
-RUN mkdir /data && chown node:node /data
+# Also for a user that is not known beforehand, in group 0, as OpenShift has it.
+RUN mkdir /data && chown node:0 /data && chmod 770 /data
 COPY --from=build /app/package.json ./
 COPY --from=build /app/node_modules ./node_modules
 COPY --from=build /app/migrations ./migrations
 COPY --from=build /app/dist ./dist
-USER node
+# `node`, as a number: Kubernetes cannot tell from a name that it is not root.
+USER 1000
 VOLUME /data
 EXPOSE 8787
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s \

@@ -265,6 +265,8 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   app.get(
     '/oauth/connectors/callback',
     {
+      // Whoever only looks at a link must not use its `state` up.
+      exposeHeadRoute: false,
       config: { open: true },
       schema: {
         tags,

@@ -27,6 +27,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
   app.get(
     '/turns/:id/events',
     {
+      exposeHeadRoute: false,
       schema: {
         tags,
         summary: "Follow a turn's events",
@@ -48,6 +49,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
   app.get(
     '/sessions/:id/events',
     {
+      exposeHeadRoute: false,
       schema: {
         tags,
         summary: 'Follow all turns and tool changes of a session',

@@ -89,6 +89,8 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
   app.get(
     '/oauth/callback/:provider',
     {
+      // Whoever only looks at a link must not use its `state` up.
+      exposeHeadRoute: false,
       config: { open: true },
       schema: {
         tags,

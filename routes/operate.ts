@@ -18,13 +18,12 @@ export function operateRoutes(app: App, deps: RouteDeps): void {
 
   app.get(
     '/healthz',
-    { exposeHeadRoute: true, schema: { tags, summary: 'The process is up', response: { 200: Health } } },
+    { schema: { tags, summary: 'The process is up', response: { 200: Health } } },
     async () => ({ status: 'ok', version }),
   )
   app.get(
     '/readyz',
     {
-      exposeHeadRoute: true,
       schema: {
         tags,
         summary: 'Store, bus and migrations are ready, and the process is not draining',

@@ -66,7 +66,6 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     bodyLimit: deps.config.bodyLimit,
     // In UTF-16 units. The routes' schemas count characters, of which 512 may be given.
     routerOptions: { maxParamLength: 1024 },
-    exposeHeadRoutes: false,
     schemaController: { compilersFactory: NO_COMPILERS },
     requestTimeout: 300_000,
     // Longer than any balancer keeps an idle connection (Google's 600 s, 620 s as docs/operations.md has it): one that

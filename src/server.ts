@@ -1,4 +1,5 @@
 /** The process: configuration, listening, signals. The only file that may end it. */
+import { constants } from 'node:os'
 import { format } from 'node:util'
 import closeWithGrace from 'close-with-grace'
 import { ConfigError, EX_CONFIG, loadConfig } from './config/load.ts'
@@ -10,6 +11,13 @@ const started = performance.now()
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 /** npm passes on what the whole group was told: a signal that comes again so soon is the same one. */
 const REPEAT_MS = 2_000
+
+/**
+ * Before it serves there is nothing to hand over, and what the store was doing is one transaction. The default
+ * would do as much, but not for process 1 of a container: that one ignores what it has no handler for.
+ */
+let stop = (signal: NodeJS.Signals): void => process.exit(128 + constants.signals[signal])
+for (const signal of STOP_SIGNALS) process.on(signal, () => stop(signal))
 
 function load() {
   try {
@@ -65,16 +73,14 @@ try {
     else if (signal) app.log.info({ signal }, 'shutting down')
     await app.close()
   })
-  for (const signal of STOP_SIGNALS) {
-    process.on(signal, () => {
-      if (toldAt === null) {
-        app.log.info({ signal }, 'shutting down')
-        close()
-      } else if (performance.now() - toldAt > REPEAT_MS) {
-        app.log.fatal({ signal }, 'the process is ending at once: it was told again')
-        process.exit(1)
-      }
-    })
+  stop = (signal) => {
+    if (toldAt === null) {
+      app.log.info({ signal }, 'shutting down')
+      close()
+    } else if (performance.now() - toldAt > REPEAT_MS) {
+      app.log.fatal({ signal }, 'the process is ending at once: it was told again')
+      process.exit(1)
+    }
   }
 } catch (failure) {
   if (failure instanceof StartupError || failure instanceof ConfigError) {

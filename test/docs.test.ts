@@ -120,6 +120,12 @@ t.test('a Service named baton sets no setting of its pods', async (t) => {
   t.equal(pods.enableServiceLinks, false)
 })
 
+t.test('pods run as the user of the image, unless the cluster gives one', async (t) => {
+  const { securityContext } = parse(read('deploy/kubernetes/deployment.yaml')).spec.template.spec
+  t.match(securityContext, { runAsNonRoot: true, runAsUser: undefined, fsGroup: undefined })
+  t.match(read('Dockerfile'), /^USER [1-9]\d*$/m, 'with runAsNonRoot a name is refused')
+})
+
 t.test('every file that a document links to or names in code exists', async (t) => {
   for (const page of pages) {
     const text = read(page)

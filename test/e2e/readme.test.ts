@@ -20,6 +20,7 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
   t.teardown(everything.stop)
   const tools = everything.url.replace(/\/mcp$/, '')
   const world = await openWorld(t, 'embedded')
+  for (const id of Object.values(world.credentials)) await world.api.delete(`/v1/credentials/${id}`)
   const text = readFileSync(README, 'utf8')
   const script = [...text.matchAll(/```sh\n([\s\S]*?)```/g)].map(([, block]) => block).join('\n')
   const here = script
@@ -50,6 +51,12 @@ t.test('the walk does what it says', { skip: hasCurl ? false : 'curl is not ther
     ({ provider, model }: { provider: string; model: string }) => `${provider} ${model}`,
   )
   t.equal(new Set(paths).size, 4)
+  for (const path of new Set<string>(paths)) {
+    const [provider, model] = path.split(' ')
+    const { id } = await world.api.post('/v1/sessions', { provider, model })
+    const next = await world.api.post(`/v1/sessions/${id}/turns`, { input: 'Go on.', stream: false })
+    t.equal(next.state, 'completed', `a session that names no credential goes on with ${path}`)
+  }
 })
 
 t.test('the client for frontends goes on where it is cut off, and loses and repeats nothing', async (t) => {

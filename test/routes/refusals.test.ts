@@ -50,20 +50,40 @@ t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(await call('GET', '/'), refused('not_found', 404))
   const wrong = await call('PUT', '/v1/sessions')
   t.match(wrong, refused('method_not_allowed', 405))
-  t.equal(wrong.headers.allow, 'POST, GET')
+  t.equal(wrong.headers.allow, 'POST, GET, HEAD')
   t.match(await call('DELETE', '/v1/turns/turn_1?x=1'), refused('method_not_allowed', 405))
   t.match(await call('OPTIONS', '/v1/sessions'), refused('method_not_allowed', 405))
-  const head = await call('HEAD', '/v1/sessions')
-  t.match(head, { status: 405, text: '' })
   t.match(await call('GET', '/docs/static/zz'), refused('not_found', 404))
   t.match(await call('POST', '/docs/static/zz'), refused('method_not_allowed', 405))
   for (const page of ['/docs', '/docs/']) {
     t.equal((await call('GET', page)).status, 200, page)
-    t.match(await call('HEAD', page), { status: 405, headers: { allow: 'GET' } }, page)
     t.match(await call('POST', page), refused('method_not_allowed', 405), page)
   }
   t.match(await call('POST', '/v1/sessions/'), refused('not_found', 404))
   t.match(await call('PUT', '/v1/sessions/'), refused('not_found', 404))
+})
+
+t.test('HEAD answers as GET does, without the body', async (t) => {
+  for (const path of [
+    '/healthz',
+    '/docs',
+    '/docs/',
+    '/docs/static/index.css',
+    '/v1/sessions',
+    '/v1/sessions/ses_0',
+  ]) {
+    const get = await call('GET', path)
+    t.match(await call('HEAD', path), { status: get.status, text: '' }, path)
+  }
+  const length = (await call('HEAD', '/v1/sessions')).headers['content-length']
+  t.equal(length, (await call('GET', '/v1/sessions')).headers['content-length'])
+  for (const only of [
+    '/v1/turns/turn_0/events',
+    '/v1/sessions/ses_0/events',
+    '/v1/oauth/callback/openai?state=x',
+  ])
+    t.match(await call('HEAD', only), { status: 405, headers: { allow: 'GET' } }, `${only} has effects`)
+  t.notMatch((await call('GET', '/openapi.json')).text, '"head":')
 })
 
 t.test('a body is not read where there is nothing', async (t) => {

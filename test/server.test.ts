@@ -1,0 +1,32 @@
+/** The process before it serves: how it ends when it is told to. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { type AddressInfo, createServer } from 'node:net'
+import { fileURLToPath } from 'node:url'
+import t from 'tap'
+import { scratch } from './scratch.ts'
+
+const SERVER = fileURLToPath(new URL('../src/server.js', import.meta.url))
+
+t.test('a start that waits for its database ends at once when it is told to', async (t) => {
+  const silent = createServer().listen(0, '127.0.0.1')
+  await once(silent, 'listening')
+  t.teardown(() => silent.close())
+  const { port } = silent.address() as AddressInfo
+  const env = {
+    PATH: process.env.PATH,
+    BATON_PORT: '0',
+    DATABASE_URL: `postgres://baton@127.0.0.1:${port}/baton`,
+    BATON_ENCRYPTION_KEYS: `k1:${Buffer.alloc(32).toString('base64')}`,
+  }
+  for (const [signal, code] of [
+    ['SIGTERM', 143],
+    ['SIGINT', 130],
+  ] as const) {
+    const start = spawn(process.execPath, [SERVER], { cwd: scratch(t), env, stdio: 'ignore' })
+    await Promise.race([once(silent, 'connection'), once(start, 'exit')])
+    start.kill(signal)
+    // By a handler of its own: process 1 of a container would ignore a signal that is left to its default.
+    t.same(await once(start, 'exit'), [code, null], signal)
+  }
+})
