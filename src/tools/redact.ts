@@ -9,35 +9,54 @@ import { setImmediate as breathe } from 'node:timers/promises'
 export const MASK = '[redacted]'
 
 /**
- * What secretlint's preset misses, by trial: shapes with a prefix that nothing else has. Before each stands
- * its sign, which every match holds and which is found in a tenth of the time.
+ * All that secretlint's preset finds, since `hasSecret` asks these alone, and what it misses, by trial: shapes
+ * with a prefix that nothing else has. Before each stands its sign, which every match holds and which is found
+ * in a tenth of the time.
  */
 const OWN_RULES: readonly (readonly [sign: RegExp, rule: RegExp])[] = [
   [/sk-/, /\bsk-(?:proj-|svcacct-|admin-|ant-)?[A-Za-z0-9_-]{20,}/], // OpenAI, Anthropic
   [/A(?:KI|SI|BI|CC)A/, /\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b/], // AWS key ids, examples included
-  [/gh[pousr]_|github_pat_/, /\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,})/],
-  [/xox/, /\bxox[abeoprs]-[A-Za-z0-9-]{10,}/], // Slack
+  // An app's installation token is `ghs_<app>_<JWT>` since April 2026 (github.blog/changelog, 2026-05-15).
+  [
+    /gh[pousr]_|github_pat_/,
+    /\b(?:gh[pour]_[A-Za-z0-9]{30,}|ghs_[A-Za-z0-9._-]{30,}|github_pat_[A-Za-z0-9_]{40,})/,
+  ],
+  [/xox/, /\bxox[a-eoprs]-[A-Za-z0-9%/+=-]{10,}/], // Slack; those of browsers (xoxd) are percent-encoded
+  [
+    /hooks\.slack/,
+    /\bhttps:\/\/hooks\.slack(?:-gov)?\.com\/(?:services|workflows|triggers)\/[A-Za-z0-9/_-]{20,}/,
+  ],
   [/xapp-/, /\bxapp-[A-Za-z0-9-]{20,}/],
   [/AIza/, /\bAIza[A-Za-z0-9_-]{30,}/], // Google API keys
   [/ya29\./, /\bya29\.[A-Za-z0-9_-]{20,}/], // Google access tokens
   [/glpat-/, /\bglpat-[A-Za-z0-9_-]{20,}/], // GitLab
   [/npm_/, /\bnpm_[A-Za-z0-9]{36}\b/],
+  [/_authToken=/, /(?<=_authToken=)[^\s$"'\\][^\s"'\\]{7,}/], // .npmrc
+  [/SG\./, /\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,}/], // SendGrid
+  [/shp(?:at|ca|pa|ss)_/, /\bshp(?:at|ca|pa|ss)_[A-Za-z0-9]{32,}/], // Shopify
+  [/lin_api_/, /\blin_api_[A-Za-z0-9_]{32,}/], // Linear
+  [/ops_ey/, /\bops_ey[A-Za-z0-9+/=]{100,}/], // 1Password
   [/[rs]k_(?:live|test)_/, /\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}/], // Stripe
   [/bk_/, /\bbk_[A-Za-z0-9_-]{40,}/], // our own keys
   // JWT. It begins where no other such character stands before it, else "eyJ-eyJ-…" takes quadratic time.
   [/eyJ/, /(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{8,16384}\.[A-Za-z0-9_-]{8,2048}/],
   [
     /PRIVATE KEY/,
-    /-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----)){0,20000}(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|$)/,
+    /-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----)){0,20000}(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)/,
   ],
   [
-    /:\/\/[^\s:@/'"]{1,200}:[^\s@/'"]{1,200}@/,
-    /\b[a-z][a-z0-9+.-]{1,20}:\/\/[^\s:@/'"]{1,200}:[^\s@/'"]{1,200}@(?=[^\s])/, // passwords in URLs
+    /:\/\/[^\s:@/'"]{0,200}:[^\s@/'"]{1,200}@/,
+    /\b[a-z][a-z0-9+.-]{1,20}:\/\/[^\s:@/'"]{0,200}:[^\s@/'"]{1,200}@(?=[^\s])/, // passwords in URLs
   ],
   [/[Bb]earer\s/, /(?<=\b[Bb]earer\s)[A-Za-z0-9._~+/=-]{20,}/],
+  // AWS. The preset's rule has the secret begin at its name, and leaves as much of its end in the clear.
   [
-    /aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey/,
-    /(?<=(?:aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey)["'\s]{0,5}[=:]["'\s]{0,5})[A-Za-z0-9/+]{40}/,
+    /[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)/,
+    /(?<=[Ss](?:ecret|ECRET)_?(?:[Aa](?:ccess|CCESS)_?)?[Kk](?:ey|EY)["'\s\\]{0,5}(?:=>?|[:>])["'\s\\]{0,5})[A-Za-z0-9/+]{40,}/,
+  ],
+  [
+    /[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)/,
+    /(?<=[Ss](?:ession|ESSION)_?[Tt](?:oken|OKEN)["'\s\\]{0,5}(?:=>?|[:>])["'\s\\]{0,5})[A-Za-z0-9/+=]{100,}/,
   ],
 ]
 const anyOf = (patterns: RegExp[]): string => patterns.map(({ source }) => source).join('|')
@@ -45,7 +64,7 @@ const OWN = new RegExp(anyOf(OWN_RULES.map(([, rule]) => rule)), 'g')
 const SIGN = new RegExp(anyOf(OWN_RULES.map(([sign]) => sign)))
 
 const NAMES =
-  'password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|access[_-]?token|refresh[_-]?token|authorization'
+  'password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|(?:access|refresh|session)[_-]?token|authorization'
 
 /** A field with such a name holds a secret, whatever it looks like. */
 const SECRET_NAME = new RegExp(`^(?:.*[_-])?(?:${NAMES})$`, 'i')
@@ -53,9 +72,15 @@ const SECRET_NAME = new RegExp(`^(?:.*[_-])?(?:${NAMES})$`, 'i')
 /** The same in JSON text: such a name with a text that is not empty. */
 const NAMED_SECRET = new RegExp(`"(?:[^"]{0,200}[_-])?(?:${NAMES})"\\s*:\\s*"[^"]`, 'i')
 
-/** One of these stands in every match of it. */
+/** What stands there. */
+const NAMED_VALUE = new RegExp(
+  `(?<="(?:[^"]{0,200}[_-])?(?:${NAMES})"\\s{0,9}:\\s{0,9}")(?:[^"\\\\]|\\\\.)+`,
+  'gi',
+)
+
+/** One of these stands in every match of both. */
 const SECRET_WORD =
-  /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|(?:access|refresh)[_-]?token|authorization/i
+  /password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|(?:access|refresh|session)[_-]?token|authorization/i
 
 const SLICE = 200_000
 /** Longer than any secret that a slice's border could cut: a JWT of OWN_RULES has up to 26,632 characters. */
@@ -194,7 +219,9 @@ async function importRules(): Promise<Lint> {
 
 async function found(slice: string): Promise<Range[]> {
   const lint = await loadRules()
-  const own = [...slice.matchAll(OWN)].map((match): Range => [match.index, match.index + match[0].length])
+  const own = [OWN, ...(SECRET_WORD.test(slice) ? [NAMED_VALUE] : [])].flatMap((rule) =>
+    [...slice.matchAll(rule)].map((match): Range => [match.index, match.index + match[0].length]),
+  )
   const linted = await lint(slice)
   return [...own, ...linted.map(({ range: [from, to] }): Range => [from, to])]
 }

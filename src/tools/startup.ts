@@ -167,8 +167,11 @@ function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: read
       return owner.tools.includes(tool) ? [] : [goneTool(tool, owner.setting.name)]
     }
     if (builtins.includes(name) || up.some(({ tools }) => tools.includes(name))) return []
-    return up.length === 0
-      ? [`Tool '${name}' is configured, but no MCP server is`]
+    if (up.length === 0) return [`Tool '${name}' is configured, but no MCP server is`]
+    // A connector of the API may have that name, now or later.
+    const [, server] = /^([a-z][a-z0-9-]{0,31})\./.exec(name) ?? []
+    return server
+      ? [`Tool '${name}' is configured, but no MCP server '${server}' is`]
       : [goneTool(name, up.map(({ setting }) => setting.name).join("', '"))]
   })
 }

@@ -113,6 +113,7 @@ t.test('a good toolbox starts, says what it made of it, and serves the tools', a
     'everything.echo',
     'everything.gone',
     'absent',
+    'later.tool',
   ]
   const file = `
 toolbox:
@@ -132,6 +133,7 @@ ${tools.map((name) => `    - {name: ${name}}`).join('\n')}
   t.match(one.said(`Tool 'gone${absent}'everything'`), [{ level: 40 }])
   t.equal(one.said(`MCP server 'empty' at ${empty.url} returned no tools`).length, 1)
   t.ok(one.log.some(({ msg, level }) => level === 40 && msg.startsWith(`Tool 'absent${absent}`)))
+  t.equal(one.said("Tool 'later.tool' is configured, but no MCP server 'later' is").length, 1)
   t.match(
     one.said('tool configuration merged').find(({ tool }) => tool === 'get-sum'),
     { level: 20, server: 'everything', maxInstances: 2, timeoutMs: 9_000 },

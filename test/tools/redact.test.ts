@@ -24,6 +24,19 @@ const PLANTED: Record<string, string> = {
   'a key of our own': `bk_${'a1B2_'.repeat(9)}`,
   'a bearer token': `Authorization: Bearer ${'a1B2.'.repeat(6)}`,
   'an AWS secret': `aws_secret_access_key = ${'a1B2/'.repeat(8)}`,
+  'an AWS secret in JavaScript': `{ secretAccessKey: '${'a1B2/'.repeat(8)}' }`,
+  'an AWS secret in XML': `<SecretAccessKey>${'a1B2/'.repeat(8)}</SecretAccessKey>`,
+  'a session token of AWS': `AWS_SESSION_TOKEN=${'FwoGZ/+1'.repeat(30)}==`,
+  'an installation token of GitHub': `ghs_${'123456_'}eyJ${'hbGciOiJSUzI1NiJ9'}.eyJ${'pc3MiOiIxMjM0NTYifQ'}.${'s1-G_'.repeat(60)}`,
+  "a Slack browser's token": `xoxd-${'a1B2%2F'.repeat(9)}`,
+  'a Slack webhook': `https://hooks.slack.com/${'services'}/T0A1B2C3D/B0A1B2C3D/${'a1B2'.repeat(6)}`,
+  'a PGP key': `-----BEGIN PGP ${'PRIVATE KEY'} BLOCK-----\n\nlQOYBF${'A'.repeat(120)}\n=aBcD\n-----END PGP ${'PRIVATE KEY'} BLOCK-----`,
+  'a SendGrid key': `SG.${'a1B2-'.repeat(4)}ab.${'c3D4_'.repeat(8)}efg`,
+  'a Shopify token': `shpat_${'a1b2c3d4'.repeat(4)}`,
+  'a Linear key': `lin_api_${'a1B2'.repeat(10)}`,
+  'a 1Password token': `ops_ey${'JlbWFp'.repeat(40)}fQ==`,
+  "an npm registry's token": `//registry.example/:_authToken=${'0a1b2c3d-'.repeat(3)}0a1b2c3d`,
+  'a password without a user in a URL': `redis://:${'hunter2hunter2'}@cache.example:6379`,
 }
 
 for (const [what, secret] of Object.entries(PLANTED)) {
@@ -34,6 +47,23 @@ for (const [what, secret] of Object.entries(PLANTED)) {
     t.ok(value.includes(MASK))
   })
 }
+
+t.test('a secret is replaced to its end, whatever the name before it', async (t) => {
+  const secret = 'a1B2/'.repeat(8)
+  const names = [
+    ...['secret_access_key: "', "secretAccessKey: '", 'AWS_SECRET_KEY=', 'aws_secret_key => '],
+    ...['"SecretAccessKey": "', '<SecretAccessKey>', 'SECRET_ACCESS_KEY=', '//r.example/:_authToken='],
+  ]
+  for (const name of names) t.equal(await redactText(`${name}${secret}`), `${name}${MASK}`)
+  const nested = JSON.stringify({ text: JSON.stringify({ SecretAccessKey: secret }) })
+  t.equal(await redactText(nested), nested.replace(secret, MASK), 'in JSON in JSON')
+})
+
+t.test('JSON text is searched by its names, as an object is', async (t) => {
+  const text = '{"user": "ann", "db_password" : "hunter2 \\" and more", "tokens": 3, "password": ""}'
+  t.equal(await redactText(text), text.replace('hunter2 \\" and more', MASK))
+  t.same(await redactJson({ text }), { text: await redactText(text) })
+})
 
 t.test('the quick look at JSON text misses none of them, nor a name that says secret', async (t) => {
   for (const [what, secret] of Object.entries(PLANTED)) {
