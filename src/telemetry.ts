@@ -145,8 +145,11 @@ export interface Metrics {
   stepEnded(provider: string, finish: string): void
   modelCallEnded(call: ModelCallRecord): void
   modelRetried(provider: string, code: string): void
-  toolEnded(tool: string, outcome: string, ms: number): void
-  /** A call got its place after `ms`. */
+  /** `ms` is null for a call that was settled without a run. */
+  toolEnded(tool: string, outcome: string, ms: number | null): void
+  /** A call wants a place. */
+  toolAsked(tool: string): void
+  /** It got it after `ms`. */
   toolEntered(tool: string, ms: number): void
   toolLeft(): void
   /** One more call waits for a place (1), or one less (-1). */
@@ -208,14 +211,17 @@ export function createMetrics({ defaults = true } = {}): Metrics {
     toolEnded(name, outcome, ms) {
       const label = tool(name)
       counter('baton_tool_calls_total').inc({ tool: label, outcome })
-      histogram('baton_tool_call_seconds').observe({ tool: label }, ms / 1000)
+      if (ms !== null) histogram('baton_tool_call_seconds').observe({ tool: label }, ms / 1000)
+    },
+    toolAsked(name) {
+      const label = tool(name)
+      counter('baton_tool_busy_total').inc({ tool: label }, 0)
+      counter('baton_tool_calls_total').inc({ tool: label, outcome: 'outcome_unknown' }, 0)
     },
     toolEntered(name, ms) {
       const label = tool(name)
       gauge('baton_tools_running').inc()
       histogram('baton_tool_wait_seconds').observe({ tool: label }, ms / 1000)
-      counter('baton_tool_busy_total').inc({ tool: label }, 0)
-      counter('baton_tool_calls_total').inc({ tool: label, outcome: 'outcome_unknown' }, 0)
     },
     toolLeft: () => gauge('baton_tools_running').dec(),
     toolWaits: (change) => gauge('baton_tools_waiting').inc(change),

@@ -73,12 +73,12 @@ t.test('a series that an alarm watches is there before its first event', async (
   for (const state of ['completed', 'failed', 'cancelled', 'running', 'awaiting_input'])
     t.equal(first.get(`baton_turns_total{state="${state}"}`), 0, state)
   t.equal(first.get('baton_events_lost_total'), 0)
-  metrics.toolEntered('github.search', 0)
-  const entered = await samples(metrics)
-  t.equal(entered.get('baton_tool_busy_total{tool="github.search"}'), 0)
-  t.equal(entered.get('baton_tool_calls_total{tool="github.search",outcome="outcome_unknown"}'), 0)
+  metrics.toolAsked('github.search')
+  const asked = await samples(metrics)
+  t.equal(asked.get('baton_tool_busy_total{tool="github.search"}'), 0)
+  t.equal(asked.get('baton_tool_calls_total{tool="github.search",outcome="outcome_unknown"}'), 0)
   metrics.toolRefused('github.search')
-  metrics.toolEntered('github.search', 0)
+  metrics.toolAsked('github.search')
   t.equal(
     (await samples(metrics)).get('baton_tool_busy_total{tool="github.search"}'),
     1,

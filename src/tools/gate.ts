@@ -24,7 +24,7 @@ export interface GateOptions {
   /** Calls that may wait for one tool */
   queueLimit?: number
   queueMs?: number
-  metrics?: Pick<Metrics, 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
+  metrics?: Pick<Metrics, 'toolAsked' | 'toolEntered' | 'toolLeft' | 'toolWaits' | 'toolRefused'>
 }
 
 export function createGate(options: GateOptions): Gate {
@@ -71,6 +71,8 @@ export function createGate(options: GateOptions): Gate {
     waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
+      // Its first call here may be one that other replicas' calls keep out.
+      metrics?.toolAsked(name)
       const since = performance.now()
       const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }
       try {

@@ -12,7 +12,7 @@ import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event, say } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
-import { completion, isSame, type Job, runJob, sayCompleted, toolOf } from './job.ts'
+import { completion, isSame, type Job, recordEnd, runJob, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
@@ -128,12 +128,14 @@ function newJob(
 }
 
 /** The job as its fate makes it; one that is to run stays as it is. */
-async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Promise<void> {
+async function applyFate(run: Pick<Run, 'active' | 'deps'>, job: Job, fate: Fate): Promise<void> {
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
   else if (fate.kind === 'settled') Object.assign(job, { result: fate.result, duration_ms: fate.duration_ms })
   else if (fate.kind === 'unrun') {
-    Object.assign(job, await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text))
+    const settled = await run.deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
+    Object.assign(job, settled)
+    await recordEnd(run, job, settled.settlement, null)
   }
 }
 

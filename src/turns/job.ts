@@ -50,21 +50,11 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   say(run, { type: 'tool_execution.started', call_id: call.call_id, exec_id })
   const { result, settlement } = await withinGrace(run, job, abort.signal, callTool(run, job, abort.signal))
   active.calls.delete(call.call_id)
-  // Not declared: names that models make up would leave no room for those of tools.
-  deps.metrics.toolEnded(job.declared ? call.name : 'unknown', settlement.outcome, settlement.duration_ms)
-  logEnd(deps.log, 'tool call ended', {
-    session_id: active.session.id,
-    turn_id: active.turn.id,
-    call_id: call.call_id,
-    exec_id,
-    tool: await toolOf(job),
-    outcome: settlement.outcome,
-    ms: settlement.duration_ms,
-  })
   const travels = isLast()
   const { reason } = active.stop.signal
   // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
+  await recordEnd(run, job, settlement, settlement.duration_ms)
   job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
@@ -73,6 +63,27 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   await deps.store.executions.settle(active.fence, settlement)
   job.duration_ms = settlement.duration_ms
   sayCompleted(run, job)
+}
+
+/** By whoever settles it. `ranMs`: null for one that was settled without a run. */
+export async function recordEnd(
+  { active, deps }: Pick<Run, 'active' | 'deps'>,
+  job: Job,
+  { outcome, duration_ms }: Settlement,
+  ranMs: number | null,
+): Promise<void> {
+  const { call, exec_id } = job
+  // Not declared: names that models make up would leave no room for those of tools.
+  deps.metrics.toolEnded(job.declared ? call.name : 'unknown', outcome, ranMs)
+  logEnd(deps.log, 'tool call ended', {
+    session_id: active.session.id,
+    turn_id: active.turn.id,
+    call_id: call.call_id,
+    exec_id,
+    tool: await toolOf(job),
+    outcome,
+    ms: duration_ms,
+  })
 }
 
 /** Said at once; the commit of the results says it again unless it is known by then to be in the stream. */

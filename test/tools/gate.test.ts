@@ -298,6 +298,17 @@ t.test('counts and waits are metrics', async (t) => {
   t.match(after, /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
 })
 
+t.test('a tool whose places are all taken elsewhere has its count before it grows', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  const gate = createGate({ places: createMemoryPlaces(), maxConcurrent: 0, queueMs: 100, metrics })
+  const refused = t.rejects(gate.enter('key', 1, new AbortController().signal, 'srv.read'), {
+    message: /busy/,
+  })
+  t.match(await metrics.text(), /^baton_tool_busy_total\{tool="srv.read"\} 0$/m)
+  await refused
+  t.match(await metrics.text(), /^baton_tool_busy_total\{tool="srv.read"\} 1$/m)
+})
+
 t.test('who leaves while it asks for a place gives back whatever it gets', async (t) => {
   for (const answer of ['in', 'line'] as const) {
     const left: string[] = []

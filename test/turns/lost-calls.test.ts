@@ -3,6 +3,7 @@ import t, { type Test } from 'tap'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
+import { createMetrics } from '../../src/telemetry.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
@@ -96,6 +97,21 @@ t.test('what may run again does, and so does what never could; of the rest nobod
     { name: 'gone.look', ...UNKNOWN },
     { name: 'gone.write', ...UNKNOWN },
   ])
+})
+
+t.test('a call that nobody knows the end of is counted by whoever settles it, and has no time', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  await takenOver(t, await lost(), { metrics })
+  const page = await metrics.text()
+  t.match(page, 'baton_tool_calls_total{tool="unknown",outcome="outcome_unknown"} 2\n')
+  const timed = [...page.matchAll(/^baton_tool_call_seconds_count.* (\d+)$/gm)].map(([, count]) =>
+    Number(count),
+  )
+  t.equal(
+    timed.reduce((sum, count) => sum + count, 0),
+    3,
+    'of the calls that were made again alone',
+  )
 })
 
 t.test('a call that the ledger does not know is not run', async (t) => {
