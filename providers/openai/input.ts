@@ -22,19 +22,19 @@ export function inputItems(messages: readonly MessageInput[]): InputItem[] {
   return items
 }
 
-function itemsOf(message: MessageInput): readonly InputItem[] {
+const itemsOf = once((message: MessageInput): readonly InputItem[] => {
   if (message.role === 'assistant') return assistantItems(message.parts)
   return message.role === 'tool' ? message.parts.flatMap(resultItem) : givenItem(message)
-}
+})
 
 const kept = (items: InputItem[]): readonly InputItem[] => items.map((item) => frozen(wellFormedValue(item)))
 
-const givenItem = once(({ role, parts }: MessageInput) => {
+function givenItem({ role, parts }: MessageInput): readonly InputItem[] {
   const content = parts.flatMap((part) => (isContent(part) ? [inputContent(part)] : []))
   if (content.length === 0) return []
   // Role `system` is refused on the ChatGPT path; `developer` means the same on both.
   return kept([{ type: 'message', role: role === 'system' ? 'developer' : 'user', content }])
-})
+}
 
 /** As they came; reasoning that nothing follows cannot go back alone. */
 function assistantItems(parts: readonly Part[]): InputItem[] {

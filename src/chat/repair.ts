@@ -108,7 +108,8 @@ class Walk {
 
   take(message: MessageInput): void {
     if (message.role === 'assistant') return this.#assistant(message)
-    const parts = message.parts.flatMap((part) => this.#givenPart(part))
+    const parts: (ContentPart | ToolResultPart)[] = []
+    for (const part of message.parts) parts.push(...this.#givenPart(part))
     if (parts.length === 0) return
     if (message.role !== 'system') return this.#push(withParts(message, 'user', parts))
     if (this.#target.systemMessages) return this.#push(withParts(message, 'system', parts))

@@ -4,9 +4,12 @@
  */
 import { once } from '../chat/once.ts'
 
-/** In memory of their own: a piece of Node's pool keeps all of its 8 kB for as long as it is kept itself. */
+/**
+ * With a comma before it, as it stands in lists: a piece for each comma would cost more than all the rest. In memory of
+ * its own: a piece of Node's pool keeps all of its 8 kB for as long as it is kept itself.
+ */
 const bytesOf = once((value: object) => {
-  const text = JSON.stringify(value)
+  const text = `,${JSON.stringify(value)}`
   const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text))
   bytes.write(text)
   return bytes
@@ -16,9 +19,6 @@ const isFrozen = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && Object.isFrozen(value)
 
 type Piece = string | Buffer
-
-/** Between kept pieces: there are thousands, so bytes already, as they are. */
-const COMMA = Buffer.from(',')
 
 /** How deep kept pieces stand: the parts of a content in the list of a request in an envelope. */
 const DEPTH = 5
@@ -55,7 +55,7 @@ function addObject(pieces: Piece[], value: Readonly<Record<string, unknown>>, de
 }
 
 function addValue(pieces: Piece[], value: unknown, depth: number): void {
-  if (isFrozen(value)) pieces.push(bytesOf(value))
+  if (isFrozen(value)) pieces.push(bytesOf(value).subarray(1))
   else if (depth > 0 && Array.isArray(value)) addList(pieces, value, depth)
   else if (depth > 0 && isPlain(value)) addObject(pieces, value, depth)
   else addText(pieces, JSON.stringify(value))
@@ -64,8 +64,11 @@ function addValue(pieces: Piece[], value: unknown, depth: number): void {
 function addList(pieces: Piece[], list: readonly unknown[], depth: number): void {
   addText(pieces, '[')
   list.forEach((item, i) => {
-    if (i > 0 && isFrozen(item)) pieces.push(COMMA)
-    else if (i > 0) addText(pieces, ',')
+    if (i > 0 && isFrozen(item)) {
+      pieces.push(bytesOf(item))
+      return
+    }
+    if (i > 0) addText(pieces, ',')
     addValue(pieces, item ?? null, depth - 1)
   })
   addText(pieces, ']')
