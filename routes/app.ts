@@ -6,7 +6,7 @@ import type { Auth } from '../src/auth.ts'
 import type { Bus } from '../src/bus/bus.ts'
 import type { Connectors } from '../src/connectors.ts'
 import type { Credentials } from '../src/credentials/credentials.ts'
-import type { Rotation } from '../src/credentials/key-rotation.ts'
+import type { KeyRotation } from '../src/credentials/key-rotation.ts'
 import type { Logins } from '../src/credentials/logins.ts'
 import type { Streams } from '../src/http/sse.ts'
 import type { Caller, SessionTools, Turns } from '../src/ports.ts'
@@ -54,7 +54,7 @@ export interface RouteDeps {
   connectors: Connectors
   credentials: Credentials
   /** Re-encrypts everything at rest with the first encryption key. */
-  rotateEncryption(by: string): Promise<Rotation>
+  rotateEncryption(by: string): Promise<KeyRotation>
   logins: Logins
   /** Rejects with address_not_allowed (src/guard.ts): URLs of media that callers give */
   assertUrl(url: string): Promise<void>

@@ -44,6 +44,12 @@ const Rotated = Type.Object(
   {
     resealed: Type.Integer({ description: 'Secrets that are sealed anew' }),
     left: Type.Integer({ description: 'Those that kept changing; not 0: ask again' }),
+    unopened: Type.Array(Type.String(), {
+      description:
+        'Those that no configured key opens, with the reason, the first hundred; they stay as they are',
+    }),
+    key: Type.String({ description: 'The id of the first key, under which all that opens now stands' }),
+    others: Type.Array(Type.String(), { description: 'The ids of the other keys that are configured' }),
   },
   { title: 'Rotation' },
 )

@@ -169,11 +169,7 @@ async function serverParts({ config, log, owned, store, vault }: Base, listensAt
       oauth: owned(createMcpOAuth({ proxy: config.connectorProxy })),
       allowPrivate,
       publicUrl: () => config.publicUrl ?? listensAt(),
-      isPublic: (url) =>
-        internet.assertUrl(url).then(
-          () => true,
-          () => false,
-        ),
+      isPublic: internet.isReachable,
     }),
   )
   const specFor = (connector: Connector) =>

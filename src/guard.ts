@@ -57,6 +57,8 @@ export interface Guard {
   fetch(url: string | URL, init?: RequestInit): Promise<Response>
   /** Rejects with `address_not_allowed` if the URL may not be used. A name that does not resolve passes. */
   assertUrl(url: string): Promise<void>
+  /** Whether it passes and is known to lead somewhere: a name that has no address here does not. */
+  isReachable(url: string): Promise<boolean>
   /** Cuts all connections. */
   close(): Promise<void>
 }
@@ -110,6 +112,18 @@ export function createGuard(options: GuardOptions): Guard {
       const hostname = bareHostname(url.hostname)
       if (isIP(hostname) !== 0 || openings.name(hostname)) return
       if (!allPass(await known(hostname, resolve), openings)) throw notAllowed(hostname)
+    },
+    async isReachable(text) {
+      const url = parseUrl(text)
+      try {
+        checkUrl(url, openings, options.requireHttps ?? false)
+      } catch {
+        return false
+      }
+      const hostname = bareHostname(url.hostname)
+      if (isIP(hostname) !== 0) return true
+      const found = await known(hostname, resolve)
+      return found.length > 0 && allPass(found, openings)
     },
     async close() {
       await Promise.all([agent.destroy(), tunnels?.close()])

@@ -133,12 +133,15 @@ t.test('a gateway that has the embedded store seals anew while it serves', async
   })
   await serve(`${fresh},${old}`, async (url) => {
     const at = { ...env, BATON_ENCRYPTION_KEYS: `${fresh},${old}`, BATON_PORT: new URL(url).port }
-    t.match(await run(at, 'keys rotate-encryption'), { code: 0, err: /^1 secrets are sealed anew; all are/ })
+    t.match(await run(at, 'keys rotate-encryption'), {
+      code: 0,
+      err: /^1 secrets are sealed anew; all are under the first key, new\. .* take old out there\.$/m,
+    })
     t.match(await run({}, `keys rotate-encryption --url ${url}`), { code: 0, err: /^0 secrets/ })
     const { out } = await run(at, 'keys rotate-encryption --json')
     t.same(
       out.map((line) => JSON.parse(line)),
-      [{ resealed: 0, left: 0 }],
+      [{ resealed: 0, left: 0, unopened: [], key: 'new', others: ['old'] }],
     )
   })
   await serve(fresh, async (url) => {

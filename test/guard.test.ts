@@ -143,6 +143,24 @@ t.test('a name that does not resolve in time passes, to be judged when it is dia
   over.abort()
 })
 
+t.test('what leads nowhere is let in, since it may later, but is not reachable', async (t) => {
+  const answers: Record<string, string[]> = { 'out.test': ['93.184.215.14'], 'in.test': ['10.0.0.7'] }
+  const { assertUrl, isReachable } = guard(t, {
+    requireHttps: true,
+    resolve: async (name) => addresses(answers[name] ?? []),
+  })
+  await t.resolves(assertUrl('https://nowhere.test/'))
+  for (const [url, is] of [
+    ['https://out.test/', true],
+    ['https://93.184.215.14/', true],
+    ['https://nowhere.test/', false],
+    ['https://in.test/', false],
+    ['https://10.0.0.7/', false],
+    ['http://out.test/', false],
+  ] as const)
+    t.equal(await isReachable(url), is, url)
+})
+
 t.test('only http and https without user information are URLs to fetch', async (t) => {
   const { assertUrl, fetch } = guard(t)
   for (const url of [

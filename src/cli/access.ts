@@ -5,7 +5,7 @@
 import type { NewKey } from '../auth.ts'
 import type { Config } from '../config/config.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
-import type { Rotation } from '../credentials/key-rotation.ts'
+import type { KeyRotation } from '../credentials/key-rotation.ts'
 import type { Login, LoginStatus } from '../credentials/logins.ts'
 import type { LoginMode } from '../oauth-vendor.ts'
 import { FolderInUse } from '../store/lock.ts'
@@ -19,7 +19,7 @@ export interface Access {
   createKey(input: NewKey): Promise<ApiKey & { key: string }>
   keys(page: PageRequest): Promise<Page<ApiKey>>
   revokeKey(id: string): Promise<void>
-  rotateEncryption(): Promise<Rotation>
+  rotateEncryption(): Promise<KeyRotation>
   credentials(page: PageRequest): Promise<Page<CredentialView>>
   deleteCredential(id: string): Promise<void>
   authorize(provider: string, mode: LoginMode | null): Promise<Login>

@@ -1,5 +1,6 @@
 /** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
+import type { KeyRotation } from '../credentials/key-rotation.ts'
 import { all } from '../store/store.ts'
 import { isDay, LAST_INSTANT } from '../validation.ts'
 import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
@@ -69,16 +70,34 @@ export const KEY_COMMANDS: readonly Command[] = [
     options: { url: TARGET.url, key: TARGET.key, json: TARGET.json },
     async run(given) {
       const done = await (await given.access()).rotateEncryption()
-      const { resealed, left } = done
-      const words =
-        left > 0
-          ? `${left} kept changing meanwhile. Does every replica have the new key first? Run it again before you take the former key away.`
-          : 'all are under the first key. A login that somebody is in the middle of still needs the former one: wait 15 minutes, then take it out of BATON_ENCRYPTION_KEYS.'
-      tell(given, done, `${resealed} secrets are sealed anew; ${words}`)
-      return left > 0 ? 1 : 0
+      const { resealed, left, unopened } = done
+      const words = [`${resealed} secrets are sealed anew; ${adviceAfter(done)}`, ...lost(unopened)].join(
+        '\n',
+      )
+      tell(given, done, words)
+      return left > 0 || unopened.length > 0 ? 1 : 0
     },
   },
 ]
+
+function adviceAfter({ left, key, others, unopened }: KeyRotation): string {
+  if (left > 0) {
+    return `${left} kept changing meanwhile. Does every replica have the new key first? Run it again before you take the former key away.`
+  }
+  const all = unopened.length > 0 ? 'all others' : 'all'
+  if (others.length === 0)
+    return `${all} are under ${key}, which is the only key here: there is none to take out.`
+  const former = others.join(', ')
+  return `${all} are under the first key, ${key}. If ${former} is to stay instead, put it first in BATON_ENCRYPTION_KEYS and run this again. Otherwise wait 15 minutes, since a login that somebody is in the middle of may still need it, then take ${former} out there.`
+}
+
+const lost = (unopened: readonly string[]): string[] =>
+  unopened.length === 0
+    ? []
+    : [
+        'These do not open and stay as they are. Put their key back behind the first and run this again, or give what they hold anew:',
+        ...unopened.map((one) => `  ${one}`),
+      ]
 
 function newKey(given: Given): NewKey {
   const owner = given.text('owner')

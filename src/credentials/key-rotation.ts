@@ -2,6 +2,7 @@
  * Re-encryption: everything at rest is opened and sealed anew under the first key, while the gateway serves.
  * Nothing is written over what changed meanwhile: that is looked at again.
  */
+import { BatonError } from '../errors.ts'
 import type { SealedPlace, Store } from '../store/store.ts'
 import { confirmKeys, secretContext, type Vault } from './vault.ts'
 
@@ -11,17 +12,24 @@ export interface Rotation {
   resealed: number
   /** Those that kept changing; not 0: run it again before a former key is taken away */
   left: number
+  /** Those that no configured key opens, which stay as they are: each with the reason, the first hundred of them */
+  unopened: string[]
+}
+/** The same with the keys that it ran under, by their ids: the one that seals, and the others. */
+export interface KeyRotation extends Rotation {
+  key: string
+  others: readonly string[]
 }
 /** Rotation as an act of administration, on record. */
 export async function rotateEncryption(
   store: RotationStore & Pick<Store, 'audit'>,
   vault: Vault,
   by: string,
-): Promise<Rotation> {
+): Promise<KeyRotation> {
   const rotation = await rotateKeys(store, vault)
-  const details = { ...rotation }
+  const details = { ...rotation, unopened: rotation.unopened.length }
   await store.audit.write({ owner: by, act: 'encryption.rotate', subject: vault.current, details })
-  return rotation
+  return { ...rotation, key: vault.current, others: vault.others }
 }
 
 type RotationStore = Pick<Store, 'sealed' | 'settings'>
@@ -30,6 +38,7 @@ type RotationStore = Pick<Store, 'sealed' | 'settings'>
 const PAGE = 500
 /** What was written while a pass went by is found by the next. */
 const MOST_PASSES = 5
+const MOST_NAMED = 100
 
 /** A part as it is stored: one of the conversation's, or a sealed one. */
 interface StoredPart {
@@ -49,70 +58,76 @@ const ALL_PLACES = Object.keys(PLACES) as SealedPlace[]
 
 /**
  * Every replica must have the new key first in BATON_ENCRYPTION_KEYS by now: a replica without it still
- * seals under the old key. Logins on their way stay as they are: they end within minutes. Throws BatonError
- * `internal` for what no key opens.
+ * seals under the old key. Logins on their way stay as they are: they end within minutes.
  */
 export async function rotateKeys(store: RotationStore, vault: Vault): Promise<Rotation> {
   let resealed = 0
   for (let pass = 0; pass < MOST_PASSES; pass++) {
     const tally = { done: 0, moved: 0 }
+    const unopened: string[] = []
     // One after the other; false: it was changed meanwhile.
-    for await (const write of outdated(store, vault)) (await write()) ? tally.done++ : tally.moved++
+    for await (const write of outdated(store, vault, unopened)) (await write()) ? tally.done++ : tally.moved++
     resealed += tally.done
     if (tally.moved > 0) continue
     if (tally.done > 0 && pass < MOST_PASSES - 1) continue
     await confirmKeys(store.settings, vault)
-    return { resealed, left: 0 }
+    return { resealed, left: 0, unopened }
   }
-  const left = await count(store, vault)
+  const unopened: string[] = []
+  let left = 0
+  for await (const _ of outdated(store, vault, unopened)) left++
   if (left === 0) await confirmKeys(store.settings, vault)
-  return { resealed, left }
-}
-
-async function count(store: RotationStore, vault: Vault): Promise<number> {
-  let found = 0
-  for await (const _ of outdated(store, vault)) found++
-  return found
+  return { resealed, left, unopened }
 }
 
 type Write = () => Promise<boolean>
 
-/** Everything under a former key, each with the way to write it anew. */
-async function* outdated({ sealed }: RotationStore, vault: Vault): AsyncGenerator<Write> {
-  const isOld = (bytes: Uint8Array) => vault.keyId(bytes) !== vault.current
-  const anew = (bytes: Uint8Array, context: string) => vault.seal(vault.open(bytes, context), context)
+/** Everything under a former key, each with the way to write it anew; `unopened` gets what no key opens. */
+async function* outdated({ sealed }: RotationStore, vault: Vault, unopened: string[]): AsyncGenerator<Write> {
+  /** Null: it stays as it is. */
+  function anew(what: string, bytes: Uint8Array, context: string): Uint8Array | null {
+    try {
+      return vault.keyId(bytes) === vault.current ? null : vault.seal(vault.open(bytes, context), context)
+    } catch (failure) {
+      if (!(failure instanceof BatonError)) throw failure
+      if (unopened.length < MOST_NAMED) unopened.push(`${what}: ${failure.message}`)
+      return null
+    }
+  }
 
   for await (const row of pages((after) => sealed.secrets(after, PAGE))) {
-    const { id, owner, secret } = row
-    if (isOld(secret)) yield () => sealed.putSecret(row, anew(secret, secretContext(owner, id)))
+    const { table, id, owner, secret } = row
+    const next = anew(`${table} ${id} of ${owner}`, secret, secretContext(owner, id))
+    if (next) yield () => sealed.putSecret(row, next)
   }
   for await (const { id, sealed: bytes } of pages((after) => sealed.arguments(after, PAGE))) {
-    if (bytes && isOld(bytes)) yield () => sealed.putArguments(id, bytes, anew(bytes, id))
+    const next = bytes && anew(`execution.arguments ${id}`, bytes, id)
+    if (bytes && next) yield () => sealed.putArguments(id, bytes, next)
   }
   for (const place of ALL_PLACES) {
     for await (const { id, session_id, text } of pages((after) => sealed.documents(place, after, PAGE))) {
       if (text === null) continue
-      const next = resealedText(place, text, vault, (bytes) => anew(bytes, session_id))
+      const what = `${place} ${id} of ${session_id}`
+      const next = resealedText(place, text, (bytes) => anew(what, bytes, session_id))
       if (next !== null) yield () => sealed.putDocument(place, id, text, next)
     }
   }
 }
 
-/** The document with each sealed part (sealed-parts.ts) under the current key; null: they are already. */
+/** The document with the sealed parts (sealed-parts.ts) that `anew` gives; null: none. */
 function resealedText(
   place: SealedPlace,
   text: string,
-  vault: Vault,
-  anew: (bytes: Uint8Array) => Uint8Array,
+  anew: (bytes: Uint8Array) => Uint8Array | null,
 ): string | null {
   const document: unknown = JSON.parse(text)
   let isChanged = false
   for (const part of PLACES[place](document)) {
     // What a model said may look alike, but stands deeper.
     if (part.type !== 'sealed' || typeof part.sealed !== 'string') continue
-    const bytes = new Uint8Array(Buffer.from(part.sealed, 'base64'))
-    if (vault.keyId(bytes) === vault.current) continue
-    part.sealed = Buffer.from(anew(bytes)).toString('base64')
+    const next = anew(new Uint8Array(Buffer.from(part.sealed, 'base64')))
+    if (!next) continue
+    part.sealed = Buffer.from(next).toString('base64')
     isChanged = true
   }
   return isChanged ? JSON.stringify(document) : null

@@ -23,6 +23,8 @@ interface VaultKey {
 export interface Vault {
   /** The id of the key that seals. */
   readonly current: string
+  /** The ids of the other keys, which only open. */
+  readonly others: readonly string[]
   /** `context` says whose it is and where it stands: see secretContext. */
   seal(plain: string, context: string): Uint8Array
   /** Throws BatonError `internal` for an unknown key, another context, or damaged bytes. */
@@ -69,6 +71,7 @@ export function createVault(keys: readonly VaultKey[]): Vault {
   }
   return {
     current: first.id,
+    others: keys.slice(1).map(({ id }) => id),
     keyId: (sealed) => readHeader(sealed).id,
     seal(plain, context) {
       const header = Buffer.from([VERSION, first.id.length, ...Buffer.from(first.id, 'latin1')])

@@ -182,7 +182,13 @@ export class Link {
   /** What a failure means for this connection beside what is remembered of it. */
   failed(error: McpError, what: 'attempt' | 'call'): void {
     this.health.failed(error, what)
-    if (this.health.isStuck()) this.#letGo()
+    if (this.health.isStuck()) {
+      this.#letGo()
+      // Some answer the probe and then hang in the revision that they named: the next attempt does without it. One
+      // that knows no other refuses that, and is probed anew.
+      if (what === 'attempt')
+        this.#verdict = { value: { kind: 'legacy' }, until: performance.now() + VERDICT_MS }
+    }
     // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
     // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
     const isRefused = error.kind === 'protocol' || error.kind === 'auth_required'

@@ -128,14 +128,13 @@ function newJob(
 }
 
 /** The job as its fate makes it; one that is to run stays as it is. */
-async function applyFate(run: Pick<Run, 'active' | 'deps'>, job: Job, fate: Fate): Promise<void> {
+async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Promise<void> {
   const { call, exec_id } = job
   if (fate.kind === 'waits') job.waits = true
   else if (fate.kind === 'settled') Object.assign(job, { result: fate.result, duration_ms: fate.duration_ms })
   else if (fate.kind === 'unrun') {
-    const settled = await run.deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
-    Object.assign(job, settled)
-    await recordEnd(run, job, settled.settlement, null)
+    const settled = await deps.executor.settleUnrun(call, exec_id, fate.outcome, fate.text)
+    Object.assign(job, settled, { isUnrun: true })
   }
 }
 
@@ -203,9 +202,8 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const { active, deps } = run
   const key = `${active.turn.id}:awaiting:${run.index}`
   const body = event(active.turn, run.index, { type: 'turn.awaiting_input' })
-  const settlements = jobs.flatMap((job) => job.settlement ?? [])
   active.turn.state = 'awaiting_input'
-  await commit(run, { state: 'awaiting_input', settlements, events: [{ key, event: body }] })
+  await commitEnds(run, jobs, { state: 'awaiting_input', events: [{ key, event: body }] })
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
   return false
 }
@@ -216,13 +214,20 @@ async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null):
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
   const events = jobs.flatMap((job) => (job.isSaid ? [] : completion(run, job)))
-  const stored = await commit(run, {
+  const stored = await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
-    settlements: jobs.flatMap((job) => job.settlement ?? []),
     before: events,
     ...(end ? { end } : {}),
   })
   run.history.push(...stored)
+}
+
+/** A commit that brings the settlements which are not in the ledger yet. */
+async function commitEnds(run: Committing, jobs: Job[], rest: Parameters<typeof commit>[1]) {
+  const ended = jobs.flatMap((job) => (job.settlement ? [{ job, settlement: job.settlement }] : []))
+  const stored = await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })
+  for (const { job, settlement } of ended) await recordEnd(run, job, settlement)
+  return stored
 }
 
 /** The session's connectors, read again only when its registry or one of them has moved since the step before. */

@@ -24,8 +24,10 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
-  /** Not in the ledger yet */
+  /** Not in the ledger yet: it travels with the next commit */
   settlement?: Settlement
+  /** Settled without a run */
+  isUnrun?: boolean
   result?: ToolResultPart
   /** Of one whose settlement is in the ledger */
   duration_ms?: number
@@ -54,27 +56,26 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   const { reason } = active.stop.signal
   // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
-  await recordEnd(run, job, settlement, settlement.duration_ms)
   job.result = result
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
     return
   }
   await deps.store.executions.settle(active.fence, settlement)
+  await recordEnd(run, job, settlement)
   job.duration_ms = settlement.duration_ms
   sayCompleted(run, job)
 }
 
-/** By whoever settles it. `ranMs`: null for one that was settled without a run. */
+/** Of a call whose end is in the ledger: what is not written is counted by the next owner, who settles it anew. */
 export async function recordEnd(
   { active, deps }: Pick<Run, 'active' | 'deps'>,
   job: Job,
   { outcome, duration_ms }: Settlement,
-  ranMs: number | null,
 ): Promise<void> {
-  const { call, exec_id } = job
+  const { call, exec_id, declared, isUnrun } = job
   // Not declared: names that models make up would leave no room for those of tools.
-  deps.metrics.toolEnded(job.declared ? call.name : 'unknown', outcome, ranMs)
+  deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, isUnrun ? null : duration_ms)
   logEnd(deps.log, 'tool call ended', {
     session_id: active.session.id,
     turn_id: active.turn.id,

@@ -2,6 +2,8 @@
 import { randomBytes } from 'node:crypto'
 import t from 'tap'
 import type { TurnEvent } from '../../src/chat/event.ts'
+import type { Given } from '../../src/cli/command.ts'
+import { KEY_COMMANDS } from '../../src/cli/keys.ts'
 import { rotateKeys } from '../../src/credentials/key-rotation.ts'
 import { sealParts } from '../../src/credentials/sealed-parts.ts'
 import { createVault, secretContext, verifyKeys } from '../../src/credentials/vault.ts'
@@ -171,18 +173,22 @@ t.test('after re-encryption the former key opens nothing and is not needed for a
       },
     },
   }
-  t.same(await rotateKeys(busy, vault), { resealed: 10, left: 0 })
+  t.same(await rotateKeys(busy, vault), { resealed: 10, left: 0, unopened: [] })
   vault = createVault([NEW])
   await verifyKeys(store.settings, vault)
   t.same(await everything(), { ...before, credentials: ['renewed', 'secret of cred_2'] })
   t.same(
     await rotateKeys(store, createVault([NEW, OLD])),
-    { resealed: 0, left: 0 },
+    { resealed: 0, left: 0, unopened: [] },
     'and there is nothing left to do',
   )
 
   const never = { ...store, sealed: { ...store.sealed, putSecret: async () => false } }
-  t.same(await rotateKeys(never, createVault([OLD, NEW])), { resealed: 8, left: 2 })
+  t.same(await rotateKeys(never, createVault([OLD, NEW])), {
+    resealed: 8,
+    left: 2,
+    unopened: [],
+  })
   await t.rejects(
     verifyKeys(store.settings, createVault([OLD])),
     /do not fit/,
@@ -246,4 +252,28 @@ t.test('secrets are re-encrypted while a gateway serves with them', ON_SERVERS, 
   t.match(await after.call('GET', `/connectors/${id}`), { header_names: ['x-key'] })
   await after.close()
   await t.rejects(serving(old ?? ''), /do not fit/)
+})
+
+t.test('what is advised fits the keys that it ran under, and what does not open is named', async (t) => {
+  const command = KEY_COMMANDS.find(({ name }) => name === 'keys rotate-encryption')
+  const told = async (others: string[], unopened: string[] = []) => {
+    let words = ''
+    const rotateEncryption = async () => ({ resealed: 1, left: 0, unopened, key: 'k1', others })
+    const given = {
+      access: async () => ({ rotateEncryption }),
+      flag: () => false,
+      io: { note: (text: string) => (words += text) },
+    }
+    const code = await command?.run(given as unknown as Given)
+    return { code, words }
+  }
+  t.match(await told([]), { code: 0, words: /all are under k1, .* none to take out/ })
+  t.match(await told(['k2']), {
+    code: 0,
+    words: /first key, k1\. If k2 is to stay instead.* then take k2 out/,
+  })
+  t.match(await told(['k2'], ['credential cred_1 of me: why']), {
+    code: 1,
+    words: /all others are under .*\nThese do not open .*\n {2}credential cred_1 of me: why$/s,
+  })
 })

@@ -28,6 +28,51 @@ t.test('every page is sealed anew, and so is what was written while a pass went 
     },
     settings: { set: async () => {} },
   } as unknown as Parameters<typeof rotateKeys>[0]
-  t.same(await rotateKeys(store, vault), { resealed: 4, left: 0 })
+  t.same(await rotateKeys(store, vault), { resealed: 4, left: 0, unopened: [] })
   for (const [id, secret] of rows) t.equal(vault.keyId(secret), 'new', id)
+})
+
+t.test('what no key opens is named and stays, and the rest is sealed anew', async (t) => {
+  const lost = createVault([key('lost', 3)])
+  const part = (by: typeof vault) => ({
+    type: 'sealed',
+    sealed: Buffer.from(by.seal('text', 'ses_1')).toString('base64'),
+  })
+  const rows = new Map([
+    ['a', lost.seal('secret', secretContext('ann', 'a'))],
+    ['b', former.seal('secret', secretContext('ann', 'b'))],
+  ])
+  let parts = [part(lost), part(former)]
+  const store = {
+    sealed: {
+      secrets: async (after: string) =>
+        after ? [] : [...rows].map(([id, secret]) => ({ table: 'credential', id, owner: 'ann', secret })),
+      async putSecret({ id }: { id: string }, secret: Uint8Array) {
+        rows.set(id, secret)
+        return true
+      },
+      arguments: async () => [],
+      documents: async (place: string, after: string) =>
+        place === 'turn.input' && !after
+          ? [{ id: 'turn_1', session_id: 'ses_1', text: JSON.stringify(parts) }]
+          : [],
+      async putDocument(_place: string, _id: string, _before: string, text: string) {
+        parts = JSON.parse(text)
+        return true
+      },
+    },
+    settings: { set: async () => {} },
+  } as unknown as Parameters<typeof rotateKeys>[0]
+  const why = 'A stored secret is sealed under the encryption key lost, which is not configured.'
+  t.same(await rotateKeys(store, vault), {
+    resealed: 2,
+    left: 0,
+    unopened: [`credential a of ann: ${why}`, `turn.input turn_1 of ses_1: ${why}`],
+  })
+  const keyOf = (sealed: string) => vault.keyId(Buffer.from(sealed, 'base64'))
+  t.same([...rows.values()].map(vault.keyId), ['lost', 'new'])
+  t.same(
+    parts.map(({ sealed }) => keyOf(sealed)),
+    ['lost', 'new'],
+  )
 })

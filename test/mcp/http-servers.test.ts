@@ -3,7 +3,7 @@ import t from 'tap'
 import { collect, held } from '../memory.ts'
 import { NONE } from '../patterns.ts'
 import { eventually } from '../waiting.ts'
-import { call, door, fails, list, RAN, specOf } from './door.ts'
+import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
 import { modernAnswers, startRig, TOOL } from './servers/rig.ts'
 
 t.setTimeout(120_000)
@@ -316,6 +316,32 @@ t.test('a server that is silent to the probe is asked the old way at the next at
   t.equal(rig.count('initialize'), 0, 'the first time it may just be slow')
   t.match(await list(mcp, specOf(rig)), { server: { protocol_version: '2025-11-25' } })
 })
+
+t.test(
+  'a server that hangs in the new revision, which it says it speaks, is asked in the old one',
+  async (t) => {
+    const rig = await startRig(t)
+    const answers = modernAnswers(rig)
+    rig.on('server/discover', (asked) => answers['server/discover']?.(asked))
+    rig.on('tools/list', ({ rpc, reply }) => {
+      if (rpc.params?._meta === undefined) reply({ tools: rig.tools })
+    })
+    const mcp = door(t, { connectMs: { http: 300, stdio: 300 }, attemptMs: 60_000 })
+    const anew = { timeoutMs: PATIENCE, insists: true }
+    for (const _ of [1, 2, 3]) await fails(t, list(mcp, specOf(rig)), { kind: 'timeout' })
+    t.equal(rig.count('initialize'), 0, 'it may just be slow')
+    t.match(await mcp.list(specOf(rig), anew), { server: { protocol_version: '2025-11-25' }, tools: [TOOL] })
+
+    const slow = await startRig(t, 'modern')
+    slow.on('initialize', ({ fail }) => fail(-32601, 'Method not found'))
+    slow.on('tools/list', () => {})
+    const other = { ...specOf(slow), key: 'slow' }
+    for (const _ of [1, 2, 3]) await fails(t, list(mcp, other), { kind: 'timeout' })
+    slow.on('tools/list', (asked) => answers['tools/list']?.(asked))
+    await fails(t, mcp.list(other, anew), { kind: 'protocol' }, 'one that knows no other')
+    t.match(await mcp.list(other, anew), { server: { protocol_version: '2026-07-28' } }, 'is asked anew')
+  },
+)
 
 t.test('a slow server of the new revision alone is waited for longer each time', async (t) => {
   const rig = await startRig(t, 'modern')

@@ -277,7 +277,7 @@ export async function gateway(
     tools: tools.tools,
     connectors,
     credentials,
-    rotateEncryption: async () => ({ resealed: 0, left: 0 }),
+    rotateEncryption: async () => ({ resealed: 0, left: 0, unopened: [], key: 'new', others: ['old'] }),
     logins,
     assertUrl,
     metrics: createMetrics({ defaults: false }),

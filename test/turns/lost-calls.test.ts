@@ -7,7 +7,7 @@ import { createMetrics } from '../../src/telemetry.ts'
 import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
-import { eventually } from '../waiting.ts'
+import { eventually, gate } from '../waiting.ts'
 import { CALLER, pieces, type Seen, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
@@ -52,14 +52,15 @@ async function lost(isNoted = true) {
 }
 
 /** The calls that whoever takes it over hands to the executor, and what became of the others. */
-async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeof lost>>, more: object = {}) {
+async function takenOver(
+  test: Test,
+  { turn, session }: Awaited<ReturnType<typeof lost>>,
+  more: object = {},
+  isDrainedFirst = false,
+) {
   const { say, replica } = world(test)
   say()
   const made: string[] = []
-  const { executor, policy } = toolsThat((one) => {
-    made.push(one)
-    return null
-  })
   const settleUnrun = async ({ call_id, name }: ToolCallPart, exec: string, outcome: 'outcome_unknown') => {
     const ended = { outcome, is_error: true }
     const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
@@ -71,17 +72,33 @@ async function takenOver(test: Test, { turn, session }: Awaited<ReturnType<typeo
   )
   const registry = { session_id: '', revision: 0, updated_at: '', tools }
   const byExposed = new Map(tools.map((tool) => [tool.canonical_name, { tool, rename: null }]))
-  replica({
-    policy,
-    executor: { ...executor, settleUnrun },
-    tools: {
-      ...pieces(Promise.resolve(), []).tools,
-      current: async () => registry,
-      newest: async () => registry,
-      overlay: () => ({ tools: [], byExposed, revision: 0 }),
-    },
-    ...more,
-  } as unknown as Pick<EngineDeps, Seen>)
+  const start = (wait: Parameters<typeof toolsThat>[0]) => {
+    const { executor, policy } = toolsThat(wait)
+    return replica({
+      policy,
+      executor: { ...executor, settleUnrun },
+      tools: {
+        ...pieces(Promise.resolve(), []).tools,
+        current: async () => registry,
+        newest: async () => registry,
+        overlay: () => ({ tools: [], byExposed, revision: 0 }),
+      },
+      ...more,
+    } as unknown as Pick<EngineDeps, Seen>)
+  }
+  if (isDrainedFirst) {
+    const begun = gate()
+    const first = start(() => {
+      begun.open()
+      return new Promise(() => {})
+    })
+    await begun.opened
+    await first.drain(0)
+  }
+  start((one) => {
+    made.push(one)
+    return null
+  })
   await eventually(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
   const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
   const others = results.filter((part) => part.type === 'tool_result' && !made.includes(part.call_id))
@@ -112,6 +129,13 @@ t.test('a call that nobody knows the end of is counted by whoever settles it, an
     3,
     'of the calls that were made again alone',
   )
+})
+
+t.test('a call that one owner settled in vain, being drained, is counted once', async (t) => {
+  const metrics = createMetrics({ defaults: false })
+  const { made } = await takenOver(t, await lost(), { metrics }, true)
+  t.equal(made.length, 3, 'the others are not run by the next owner, either')
+  t.match(await metrics.text(), 'baton_tool_calls_total{tool="unknown",outcome="outcome_unknown"} 2\n')
 })
 
 t.test('a call that the ledger does not know is not run', async (t) => {
