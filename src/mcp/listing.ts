@@ -24,9 +24,18 @@ export interface Listing {
 
 type Fetch = (spec: McpServerSpec) => Promise<ListedTools & { server: McpServerInfo }>
 
+/** Where the list is kept. It may be gone when it is looked for: then the server is asked again. */
+export interface KeptList {
+  get(): ToolList | null
+  put(list: ToolList): void
+}
+
 /** A listing that asks by `fetch`, one request at a time. */
-export function createListing(fetch: Fetch, now: () => number = () => performance.now()): Listing {
-  let kept: ToolList | null = null
+export function createListing(
+  fetch: Fetch,
+  kept: KeptList,
+  now: () => number = () => performance.now(),
+): Listing {
   let underWay: Promise<ToolList> | null = null
   /** Announced, and no fetch has begun since */
   let isOutdated = false
@@ -42,8 +51,9 @@ export function createListing(fetch: Fetch, now: () => number = () => performanc
     const fetched_at = Date.now()
     const fresh_until = now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }
-    if (kept && kept.hash !== list.hash) countChange()
-    kept = list
+    const before = kept.get()
+    if (before && before.hash !== list.hash) countChange()
+    kept.put(list)
     isBehind = isOutdated
     return list
   }
@@ -69,11 +79,12 @@ export function createListing(fetch: Fetch, now: () => number = () => performanc
 
   return {
     async get(spec, refresh) {
-      const isFresh = kept !== null && !isBehind && kept.fresh_until > now()
+      const list = kept.get()
+      const isFresh = list !== null && !isBehind && list.fresh_until > now()
       const isHeld = quarantinedUntil > now() || isFresh
-      return kept && isHeld && !refresh ? kept : share(spec)
+      return list && isHeld && !refresh ? list : share(spec)
     },
-    cached: () => kept,
+    cached: kept.get,
     markChanged() {
       isOutdated = true
       isBehind = true

@@ -4,6 +4,8 @@
  * connection.ts (one connection), wire.ts (how one comes to stand), tap.ts (each message), and http.ts or stdio.ts
  * (the bytes).
  */
+import { BoundedMap } from '../bounded-map.ts'
+import { once } from '../chat/once.ts'
 import { type ConnectorProxy, createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
@@ -13,6 +15,7 @@ import {
   type Mcp,
   McpError,
   type McpServerSpec,
+  type ToolList,
 } from './contract.ts'
 import type { LinkOptions } from './link.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -34,6 +37,8 @@ export interface McpOptions {
   drainMs?: number
   /** Most bytes of one answer. Default 8 MiB */
   maxBytes?: number
+  /** Characters of kept tool lists, all together. Default 128 Mi */
+  mostListed?: number
   /** At most one announcement of a changed list per key in this time. Default 5 s */
   announceMs?: number
   /** What stdio servers are run in (sandbox.ts). Default: nothing */
@@ -51,11 +56,16 @@ export interface McpOptions {
 /** Beyond this many keys, those that hold no connection are forgotten, the oldest first. */
 const MAX_SERVERS = 1_000
 
+/** Characters of JSON, all kept lists together: a server may send 8 MiB of tools. */
+const MOST_LISTED = 128 << 20
+const sizeOf = once((list: ToolList): number => JSON.stringify(list).length)
+
 /** The door to MCP servers; nothing is connected before it is asked for. */
 export function createMcp(options: McpOptions): Mcp {
   const { connectMs = CONNECT_MS, idleMs = { http: 600_000, stdio: 300_000 } } = options
   const { maxProcesses = 32, maxBytes = DEFAULT_MAX_BYTES } = options
   const servers = new Map<string, Server>()
+  const lists = new BoundedMap<ToolList>(options.mostListed ?? MOST_LISTED, sizeOf)
   // Deadlines belong to the calls and the cap to http.ts, which knows whose answer it cuts. Many users of one server
   // share an origin, each with a stream of its own: none may starve the others.
   const guards = createGuards({
@@ -104,13 +114,25 @@ export function createMcp(options: McpOptions): Mcp {
     }
   }
 
+  const forgetOldest = (): void => {
+    const unused = [...servers].filter(([, { link }]) => link.isIdle() && !link.isConnected())
+    const [oldest] = unused.sort(([, a], [, b]) => a.link.lastUsed - b.link.lastUsed)
+    if (!oldest) return
+    servers.delete(oldest[0])
+    lists.drop(oldest[0])
+  }
+
   const serverFor = (spec: McpServerSpec): Server => {
     if (isClosed) throw new McpError('unavailable', 'The gateway is shutting down.', { sent: false })
     const known = servers.get(spec.key)
     if (known) return known
-    if (servers.size >= MAX_SERVERS) forgetOldest(servers)
-    const server = createServer(linkOptions(spec))
-    servers.set(spec.key, server)
+    if (servers.size >= MAX_SERVERS) forgetOldest()
+    const { key } = spec
+    const server = createServer(linkOptions(spec), {
+      get: () => lists.get(key) ?? null,
+      put: (list) => lists.put(key, list),
+    })
+    servers.set(key, server)
     return server
   }
 
@@ -134,10 +156,4 @@ export function createMcp(options: McpOptions): Mcp {
       watchdog.stop()
     },
   }
-}
-
-function forgetOldest(servers: Map<string, Server>): void {
-  const unused = [...servers].filter(([, { link }]) => link.isIdle() && !link.isConnected())
-  const [oldest] = unused.sort(([, a], [, b]) => a.link.lastUsed - b.link.lastUsed)
-  if (oldest) servers.delete(oldest[0])
 }

@@ -4,7 +4,7 @@ import { readResult } from './content.ts'
 import { type Mcp, McpError, type McpStatus, type ToolList } from './contract.ts'
 import { createDeadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
-import { createListing } from './listing.ts'
+import { createListing, type KeptList } from './listing.ts'
 import { unquoted } from './scrub.ts'
 
 /** The verbs of Mcp for one key; they throw McpError alike. */
@@ -21,7 +21,7 @@ export interface Server {
 const HEADER_MISMATCH = -32020
 
 /** A server that connects with its first list or call. */
-export function createServer(options: LinkOptions): Server {
+export function createServer(options: LinkOptions, kept: KeptList): Server {
   const link = new Link({
     ...options,
     onListChanged() {
@@ -49,7 +49,7 @@ export function createServer(options: LinkOptions): Server {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
       throw error
     }
-  })
+  }, kept)
 
   return {
     link,

@@ -2,6 +2,7 @@
  * A registry as one deployment's model sees it: adapted declarations in registry order, within the
  * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
  */
+import { BoundedMap } from '../bounded-map.ts'
 import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
@@ -20,8 +21,12 @@ export interface Overlay {
 /** Rows are immutable: a change makes a new one, so a row's overlays live as long as the row. */
 const overlays = new WeakMap<RegistryRow, Map<Deployment, Overlay>>()
 /** One adaptation for a definition and profile, however many sessions bind it and deployments share it. */
-const adapted = new WeakMap<SchemaProfile, Map<string, Adapted>>()
-const MOST_ADAPTED = 5_000
+const adapted = new WeakMap<SchemaProfile, BoundedMap<Adapted>>()
+/** Characters of JSON for one profile */
+const MOST_ADAPTED = 32 << 20
+/** Of an adaptation beside its schema */
+const OVERHEAD = 500
+const sizeOf = (one: Adapted): number => OVERHEAD + ('schema' in one ? JSON.stringify(one.schema).length : 0)
 
 /** A row and deployment have one overlay: the same object each time. */
 export function overlayOf(row: RegistryRow, deployment: Deployment): Overlay {
@@ -62,14 +67,13 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   if (tool.status === 'undeclarable' || tool.is_blocked) {
     return { undeclarable: tool.reason ?? 'It cannot be declared.' }
   }
-  const known = adapted.get(deployment.schema) ?? new Map<string, Adapted>()
+  const known = adapted.get(deployment.schema) ?? new BoundedMap<Adapted>(MOST_ADAPTED, sizeOf)
   adapted.set(deployment.schema, known)
   // A row may hold the placeholder for its definition's schema: that is nobody else's.
   const key = isPlaceholder(tool) ? '' : tool.hash
   const found = known.get(key)
   if (found) return found
   const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
-  if (known.size >= MOST_ADAPTED) known.clear()
-  known.set(key, fresh)
+  known.put(key, fresh)
   return fresh
 }

@@ -34,6 +34,11 @@ export interface Wanted {
   seen?: ReadonlyMap<string, string>
 }
 export type Answer = { list: ToolList } | { failure: string }
+/** What is remembered of a list; the door keeps the list itself, as long as there is room. */
+interface Told {
+  hash: string
+  names: string[]
+}
 
 /** In these states the last list is a memory, not the present. */
 const DOWN: ReadonlySet<string> = new Set(['down', 'auth_required', 'quarantined'])
@@ -50,7 +55,7 @@ export class Watch {
   failure: string | null = null
   readonly #deps: WatchDeps
   /** The last list that came from the server */
-  #list: ToolList | null = null
+  #list: Told | null = null
   #failures = 0
   /** The newest date of its tools in a registry (`seen`) after which a list was asked for: clocks of replicas differ */
   #caughtUp = ''
@@ -167,9 +172,9 @@ export class Watch {
     const [before, connector, failure] = [this.#list, this.connector, this.failure]
     this.failure = null
     this.#failures = 0
-    this.#list = list
+    this.#list = { hash: list.hash, names: namesOf(list) }
     const isNew = before?.hash !== list.hash && (await this.#keep(before, list))
-    if (isNew) onMoved?.(connector, before && namesOf(before), namesOf(list))
+    if (isNew) onMoved?.(connector, before?.names ?? null, namesOf(list))
     if (isNew || failure !== null) onNews(connector)
     return { list }
   }
@@ -206,12 +211,12 @@ export class Watch {
    * Keeps the list for a cold start. False when the store had this very list: another replica, or this one
    * before its start, told the sessions.
    */
-  async #keep(before: ToolList | null, list: ToolList): Promise<boolean> {
+  async #keep(before: Told | null, list: ToolList): Promise<boolean> {
     const { store, log } = this.#deps
     const { id, name } = this.connector
     const { key } = this.spec
     try {
-      const stored = before ?? ((await store.connectors.loadList(key)) as ToolList | null)
+      const stored = before ?? ((await store.connectors.loadList(key)) as Pick<ToolList, 'hash'> | null)
       if (stored?.hash === list.hash) return false
       // For how long it is fresh is this process's own time.
       const { fresh_until: _, ...kept } = list

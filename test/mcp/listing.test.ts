@@ -1,10 +1,22 @@
 /** A kept tool list: when it is asked for again. */
 import t from 'tap'
 import type { ListedTools } from '../../src/mcp/connection.ts'
-import type { McpServerInfo, McpServerSpec } from '../../src/mcp/contract.ts'
-import { createListing } from '../../src/mcp/listing.ts'
+import type { McpServerInfo, McpServerSpec, ToolList } from '../../src/mcp/contract.ts'
+import { createListing, type KeptList } from '../../src/mcp/listing.ts'
+import { call, door, list, RAN, specOf } from './door.ts'
+import { startRig } from './servers/rig.ts'
 
 const spec: McpServerSpec = { key: 'k', name: 's', transport: 'stdio', allowPrivate: false }
+
+function keeping(): KeptList {
+  let kept: ToolList | null = null
+  return {
+    get: () => kept,
+    put(list) {
+      kept = list
+    },
+  }
+}
 
 /** A listing whose requests a test answers. */
 function served() {
@@ -23,6 +35,7 @@ function served() {
           fail: () => reject(new Error('away')),
         })
       }),
+    keeping(),
     () => time.now,
   )
   const get = async () => (await listing.get(spec, false)).tools[0]?.name
@@ -87,6 +100,7 @@ t.test(
           left_out: [],
         }
       },
+      keeping(),
       () => clock,
     )
     const both = [listing.get(spec, false), listing.get(spec, true)]
@@ -121,3 +135,22 @@ t.test(
     t.equal(await ask('calm again'), 'calm again')
   },
 )
+
+t.test('of kept lists that are too large together the oldest is asked for again', async (t) => {
+  const rig = await startRig(t)
+  rig.tools = [{ name: 'wordy', description: 'x'.repeat(10_000), inputSchema: { type: 'object' } }]
+  const mcp = door(t, { mostListed: 25_000 })
+  const specs = ['a', 'b', 'c'].map((key) => specOf(rig, { key }))
+  for (const one of specs) await list(mcp, one)
+  t.same(
+    specs.map(({ key }) => mcp.cached(key)?.tools.length ?? null),
+    [null, 1, 1],
+  )
+  t.equal(mcp.status('a').state, 'ready', 'its connection stands')
+  t.match(await call(mcp, specOf(rig, { key: 'a' }), 'wordy'), RAN)
+  t.equal((await list(mcp, specOf(rig, { key: 'a' }))).tools[0]?.name, 'wordy')
+  t.same(
+    specs.map(({ key }) => mcp.cached(key)?.tools.length ?? null),
+    [1, null, 1],
+  )
+})

@@ -376,3 +376,26 @@ t.test('two hundred tools cost little once they were seen', async (t) => {
   for (let i = 0; i < 20; i++) next(tools, [server('s', unique)])
   t.ok(worked() - started < 2_000, 'schemas are not read anew')
 })
+
+t.test('adapted schemas are kept up to a size, not a number', async (t) => {
+  const [deployment] = deployments
+  if (!deployment) return t.fail('no deployment')
+  const values = Array.from({ length: 500 }, (_, i) => `value ${i} ${'x'.repeat(50)}`)
+  const sets = Array.from({ length: 90 }, (_, set) => {
+    const tools = Array.from({ length: 15 }, (_, i) =>
+      tool(`large_${i}`, {
+        inputSchema: { type: 'object', properties: { [`p${set}_${i}`]: { enum: values } } },
+      }),
+    )
+    return next([], [server(`s${set}`, tools)]).tools
+  })
+  const declared = (tools: RegistryTool[]) =>
+    overlayOf(rowOf(tools), deployment).tools.map((one) => one.parameters)
+  const first = sets.map(declared)
+  t.equal(first.flat().length, 1_350)
+  const [oldest, newest] = [sets.at(0) ?? [], sets.at(-1) ?? []]
+  t.equal(declared(newest)[0], first.at(-1)?.[0], 'one that is kept is made once')
+  const again = declared(oldest)[0]
+  t.same(again, first[0]?.[0])
+  t.not(again, first[0]?.[0], 'the oldest gave way')
+})

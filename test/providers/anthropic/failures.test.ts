@@ -75,6 +75,30 @@ t.test('failures', async (t) => {
     t.equal(fail(status, type, message, headers).retryable, RETRYABLE.includes(code))
   }
 
+  await t.test('the type decides where a relay gives every failure one status', async (t) => {
+    for (const [, type, message, code, headers] of CASES) {
+      if (type === null || type === 'new_error') continue
+      for (const status of [400, 500]) t.equal(fail(status, type, message, headers).code, code, type)
+    }
+    for (const status of [402, 404, 504])
+      t.notMatch(fail(status, null, 'no').message, /with status|overloaded/)
+  })
+
+  await t.test(
+    'a login that may not be used so, and a spent limit, are told from a malformed request',
+    async (t) => {
+      const policy = [
+        'This credential is only authorized for use with Claude Code and cannot be used for other API requests.',
+        'Third-party apps now draw from your extra usage, not your plan limits.',
+        "You're out of extra usage. Add more at claude.ai/settings/usage and keep going.",
+        'Error',
+      ]
+      for (const words of policy) t.match(fail(400, 'invalid_request_error', words).message, /Use an API key/)
+      const spent = fail(400, 'invalid_request_error', 'You have reached your specified API usage limits.')
+      t.match(spent.message, /spending limit/)
+    },
+  )
+
   await t.test("the vendor's words are kept, and no token with them", async (t) => {
     const { details, message } = fail(401, 'authentication_error', 'bad key sk-ant-api03-abc_DEF-1')
     t.strictSame(details, {

@@ -38,6 +38,26 @@ t.test('recorded failures become errors of the catalogue, with the words and lin
   })
 })
 
+t.test('a link to help oneself by is found wherever Google puts it', async (t) => {
+  const linksOf = (detail: object) => {
+    const body = { error: { code: 403, message: 'Verify.', status: 'PERMISSION_DENIED', details: [detail] } }
+    const { details } = classify(JSON.stringify(body), 403)
+    return (details as { upstream: { links: unknown } }).upstream.links
+  }
+  const info = (metadata: object) => ({
+    '@type': 'type.googleapis.com/google.rpc.ErrorInfo',
+    reason: 'VALIDATION_REQUIRED',
+    metadata,
+  })
+  const url = 'https://accounts.example/verify'
+  t.same(linksOf(info({ validation_url: url })), [{ text: 'Verify the account', url }])
+  t.same(linksOf(info({ validation_link: url })), [{ text: 'Verify the account', url }])
+  t.same(linksOf(info({ validation_learn_more_url: url })), [{ text: 'Learn more', url }])
+  t.same(linksOf(info({ appeal_url: url })), [{ text: 'Appeal', url }])
+  const help = { '@type': 'type.googleapis.com/google.rpc.Help', links: [{ url }] }
+  t.same(linksOf(help), [{ text: 'Help', url }])
+})
+
 /** Body, status, expected code, and words that the message must hold. */
 const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [
@@ -46,7 +66,8 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     'upstream_auth',
   ],
   [error(400, 'API key expired. Please renew the API key.'), 400, 'upstream_auth'],
-  [error(403, 'Blocked.', because('API_KEY_SERVICE_BLOCKED')), 403, 'upstream_auth'],
+  [error(400, 'Bad.', because('API_KEY_INVALID')), 400, 'upstream_auth', /this API key/],
+  [error(403, 'Blocked.', because('API_KEY_SERVICE_BLOCKED')), 403, 'upstream_auth', /may not be used/],
   [error(403, 'Your project has been denied access. Please contact support.'), 403, 'upstream_auth'],
   [error(401, 'Expired.', because('ACCESS_TOKEN_TYPE_UNSUPPORTED')), 401, 'upstream_auth'],
   [error(403, 'Scopes.', because('ACCESS_TOKEN_SCOPE_INSUFFICIENT')), 403, 'upstream_auth', /its own path/],

@@ -434,3 +434,31 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 })
+
+t.test('an answer that comes by its `.done` events alone is whole', async (t) => {
+  const at = (output_index: number) => ({ output_index, content_index: 0, summary_index: 0 })
+  const added = (output_index: number, item: object) => ({
+    type: 'response.output_item.added',
+    output_index,
+    item,
+  })
+  const events = parse(
+    framed(
+      added(0, { type: 'reasoning', id: 'rs_1' }),
+      { type: 'response.reasoning_summary_text.done', ...at(0), text: 'Thought.' },
+      added(1, { type: 'reasoning', id: 'rs_2' }),
+      { type: 'response.reasoning_text.done', ...at(1), text: 'Raw.' },
+      added(2, { type: 'message', id: 'msg_1' }),
+      { type: 'response.refusal.done', ...at(2), refusal: 'No.' },
+      added(3, { type: 'function_call', id: 'fc_1', call_id: 'call_1', name: 'look' }),
+      { type: 'response.function_call_arguments.done', ...at(3), arguments: '{"a":1}' },
+      { type: 'response.completed', response: { status: 'completed', output: [] } },
+    ),
+  )
+  t.match(fold(events), [
+    { type: 'reasoning', text: 'Thought.' },
+    { type: 'reasoning', text: 'Raw.' },
+    { type: 'text', text: 'No.' },
+    { type: 'tool_call', name: 'look', arguments: { a: 1 } },
+  ])
+})
