@@ -1,7 +1,7 @@
 /** Keeps a connector's own secrets out of what its server says: servers quote addresses, headers and variables. */
 import { BEARABLE, isWithin } from '../chat/json.ts'
 import { withoutSecrets } from '../foreign.ts'
-import type { McpError, McpResult, McpServerSpec } from './contract.ts'
+import type { McpError, McpProgress, McpResult, McpServerSpec, ToolList } from './contract.ts'
 
 const BEARER = /\b(Bearer|Basic|DPoP)\s+[\w.~+/=-]{8,}/gi
 
@@ -25,32 +25,65 @@ export function scrubbed(failure: McpError, spec: Secretive): McpError {
 
 /** Some servers take their key in the query: its values, as they are and as they were written. */
 function queryOf(url: string | undefined): string[] {
+  return namedQueryOf(url).map(([, value]) => value)
+}
+
+function namedQueryOf(url: string | undefined): [name: string, value: string][] {
   if (url === undefined || !URL.canParse(url)) return []
   const { search, searchParams } = new URL(url)
   const written = search.slice(1).split('&')
-  return [...searchParams.values(), ...written.map((pair) => pair.slice(pair.indexOf('=') + 1))]
+  return [
+    ...searchParams,
+    ...written.map((pair): [string, string] => {
+      const at = pair.indexOf('=')
+      return [pair.slice(0, Math.max(at, 0)), pair.slice(at + 1)]
+    }),
+  ]
 }
 
 /** Others say which tenant or region is meant, and stand in many a result. */
 const CREDENTIAL = /auth|key|token|secret|cookie|pass/i
+/** A database's address, for one */
+const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
 
-/** A result without the headers that authorise Baton: a server that shows what it was sent shows them to every reader. */
-export function unquoted(
-  result: McpResult,
-  { headers = {}, auth }: Pick<McpServerSpec, 'headers' | 'auth'>,
-): McpResult {
-  const own = Object.entries(headers).flatMap(([name, value]) => (CREDENTIAL.test(name) ? [value] : []))
+/** A text without what authorises Baton: a server that shows what it was given shows it to every reader. */
+type Clean = (text: string) => string
+
+function cleanerOf({ url, headers = {}, env = {}, auth }: Secretive): Clean | null {
+  const own = [...namedQueryOf(url), ...Object.entries(headers), ...Object.entries(env)].flatMap(
+    ([name, value]) => (CREDENTIAL.test(name) || WITH_PASSWORD.test(value) ? [value] : []),
+  )
   const secrets = [...own, auth?.held?.() ?? ''].filter((value) => value !== '')
-  if (secrets.length === 0) return result
-  const clean = (text: string): string => withoutSecrets(text, secrets)
+  return secrets.length === 0 ? null : (text) => withoutSecrets(text, secrets)
+}
+
+/** Every text of a JSON value but the names of its fields. */
+function cleaned<T>(value: T, clean: Clean): T {
+  const text = JSON.stringify(value)
+  if (clean(text) === text) return value
+  return JSON.parse(text, (_, item) => (typeof item === 'string' ? clean(item) : item))
+}
+
+export function unquotedList<T extends Pick<ToolList, 'server' | 'tools'>>(list: T, spec: Secretive): T {
+  const clean = cleanerOf(spec)
+  if (!clean) return list
+  // Calls go by a tool's name: it stays.
+  const tools = list.tools.map((tool) => ({ ...cleaned(tool, clean), name: tool.name }))
+  return { ...list, server: cleaned(list.server, clean), tools }
+}
+
+export function unquotedProgress(progress: McpProgress, spec: Secretive): McpProgress {
+  return cleaned(progress, cleanerOf(spec) ?? String)
+}
+
+export function unquoted(result: McpResult, spec: Secretive): McpResult {
+  const clean = cleanerOf(spec)
+  if (!clean) return result
   const content = result.content.map((part) =>
     part.type === 'text' ? { ...part, text: clean(part.text) } : part,
   )
   const { structured } = result
   // One beyond that is left out of the result anyway.
   if (structured === undefined || !isWithin(structured, BEARABLE)) return { ...result, content }
-  const text = JSON.stringify(structured)
-  if (clean(text) === text) return { ...result, content }
-  const told = JSON.parse(text, (_, value) => (typeof value === 'string' ? clean(value) : value))
-  return { ...result, content, structured: told }
+  return { ...result, content, structured: cleaned(structured, clean) }
 }

@@ -5,7 +5,7 @@ import { type Mcp, McpError, type McpStatus, type ToolList } from './contract.ts
 import { createDeadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
 import { createListing, type KeptList } from './listing.ts'
-import { unquoted } from './scrub.ts'
+import { unquoted, unquotedList, unquotedProgress } from './scrub.ts'
 
 /** The verbs of Mcp for one key; they throw McpError alike. */
 export interface Server {
@@ -44,7 +44,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       link.health.succeeded()
       // A list over a connection that stands says nothing of how long the next one takes to be made.
       if (!wasConnected) link.health.took(performance.now() - from)
-      return listed
+      return spec.isConfigured ? unquotedList(listed, spec) : listed
     } catch (error) {
       if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
       throw error
@@ -67,12 +67,16 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         const patience = createDeadline(spec.name, options.connectMs, signal)
         return patience.race(connecting).finally(patience.clear)
       }
+      // An owner may read their own; the configuration's are the operator's.
+      const told: typeof onProgress = spec.isConfigured
+        ? (progress) => onProgress?.(unquotedProgress(progress, spec))
+        : onProgress
       const send = async (connection: Connection): Promise<unknown> => {
         // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
         if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
         const definition = listing.cached()?.tools.find(({ name }) => name === tool)
         deadline.markSent()
-        return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress })
+        return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress: told })
       }
       try {
         const raw = await link.use(spec, wait, send).catch(async (error) => {
@@ -81,7 +85,6 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
           return link.use(spec, wait, send)
         })
         link.health.succeeded()
-        // An owner may read their own; the configuration's are the operator's.
         const result = readResult(raw)
         return spec.isConfigured ? unquoted(result, spec) : result
       } catch (error) {

@@ -113,6 +113,42 @@ t.test('a server that quotes what it was sent gives no secret away', async (t) =
   )
 })
 
+t.test("nor do its definitions, its progress or its variables, where they are the operator's", async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const bare = specOf(rig)
+  const given = {
+    url: `${bare.url}?key=query-secret&region=eu-central`,
+    headers: { 'x-api-key': 'header-secret' },
+    env: { APP_TOKEN: 'variable-secret', DB: 'postgres://u:hunter22@db/x', MODE: 'production' },
+  }
+  const all = [given.headers['x-api-key'], 'query-secret', ...Object.values(given.env), 'eu-central'].join(
+    ' ',
+  )
+  rig.tools = [{ ...TOOL, description: all }]
+  rig.on('tools/call', ({ rpc, stream }) => {
+    const { send, reply } = stream()
+    const params = { progressToken: rpc.params._meta.progressToken, progress: 1, message: all }
+    send({ method: 'notifications/progress', params })
+    reply({ content: [{ type: 'text', text: all }] })
+  })
+  const read = async (spec: typeof bare) => {
+    const progress: unknown[] = []
+    const { tools } = await mcp.list(spec, { timeoutMs: 5_000 })
+    const result = await call(
+      mcp,
+      spec,
+      'tool',
+      {},
+      { onProgress: ({ message }) => void progress.push(message) },
+    )
+    return [tools[0]?.description, ...progress, ...result.content.map((part) => 'text' in part && part.text)]
+  }
+  const clean = '*** *** *** *** production eu-central'
+  t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean])
+  t.same(await read({ ...bare, ...given, key: 'own' }), [all, all, all], 'an owner may read their own')
+})
+
 t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
