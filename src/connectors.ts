@@ -4,14 +4,8 @@
  */
 import { newId } from './chat/ids.ts'
 import type { Config } from './config/config.ts'
-import {
-  assertLimits,
-  assertShape,
-  type ConnectorInput,
-  type ConnectorPatch,
-  patched,
-  rowOf,
-} from './connectors/input.ts'
+import type { ConnectorInput } from './config/connector-shape.ts'
+import { assertLimits, assertShape, type ConnectorPatch, patched, rowOf } from './connectors/input.ts'
 import {
   type BoundConnector,
   type ConnectorView,

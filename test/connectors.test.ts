@@ -21,27 +21,16 @@ const ownerOf = async (owner: string) => as(await keyOf(owner))
 const SETTING: McpSetting = {
   name: 'notes',
   transport: 'stdio',
-  url: null,
   command: '/srv/operator/notes-server',
   args: ['--database', 'postgres://notes:hunter2@db/notes'],
-  env: {},
-  headers: {},
   mode: 'dynamic',
-  defaultToolConfig: {},
   bind: 'auto',
-  allowTools: [],
-  denyTools: [],
-  requireApproval: 'never',
-  trustAnnotations: true,
-  pin: 'warn',
 }
-const HTTP = { transport: 'streamable_http' as const, command: null, args: [] }
+const HTTP = { transport: 'streamable_http', mode: 'dynamic', bind: 'auto' } as const
 
 t.test('of a configured server an owner sees neither the command line nor the query', async (t) => {
   const url = 'https://mcp.test/v1/mcp?api_key=hunter2#frag'
-  await store.connectors.syncConfig(
-    configConnectors([SETTING, { ...SETTING, ...HTTP, name: 'search', url }], vault),
-  )
+  await store.connectors.syncConfig(configConnectors([SETTING, { ...HTTP, name: 'search', url }], vault))
   const ann = await ownerOf('ann')
   for (const path of [
     '/v1/connectors/con_config_notes',
@@ -186,7 +175,7 @@ t.test('a name that the configuration takes later stays its owner’s, and no se
     BATON__TOOLBOX__MCPS__0__MODE: 'strict',
   })
   t.teardown(() => configured.close())
-  await store.connectors.syncConfig(configConnectors([{ ...SETTING, ...HTTP, name: 'shared', url }], vault))
+  await store.connectors.syncConfig(configConnectors([{ ...HTTP, name: 'shared', url }], vault))
   const zoe = configured.as(key)
 
   const made = await zoe('POST', '/v1/sessions', MODEL)

@@ -1,5 +1,6 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
 import type { ConnectorProxy } from '../guard.ts'
+import type { ConnectorInput } from './connector-shape.ts'
 import type { Base } from './settings.ts'
 
 /** What everything else works from: whole, checked and frozen. */
@@ -73,10 +74,6 @@ export interface Config {
   }
 }
 
-/** Which calls wait for a person; `destructive`: those that are not known to be harmless. */
-type ApprovalPolicy = 'never' | 'always' | 'destructive'
-
-/** Durations are milliseconds here, ISO 8601 in the file. */
 export interface Toolbox {
   /** Infinity without a `toolbox` in the file */
   maxConcurrent: number
@@ -86,29 +83,17 @@ export interface Toolbox {
 }
 /**
  * What `toolbox.tools` says of one tool. A field that is left out has its default from its server
- * (tools/toolbox.ts).
+ * (tools/toolbox.ts). Its timeout is milliseconds here, ISO 8601 in the file.
  */
 export interface ToolSetting {
   name: string
   maxInstances?: number
   timeoutMs?: number
-  requireApproval?: ApprovalPolicy
+  /** Which calls wait for a person; `destructive`: those that are not known to be harmless */
+  requireApproval?: 'never' | 'always' | 'destructive'
 }
-/** One server of `toolbox.mcps`, defaults filled in. */
-export interface McpSetting {
-  name: string
-  transport: 'streamable_http' | 'sse' | 'stdio'
-  url: string | null
-  command: string | null
-  args: readonly string[]
-  env: Readonly<Record<string, string>>
-  headers: Readonly<Record<string, string>>
+/** One server of `toolbox.mcps`. */
+export interface McpSetting extends Omit<ConnectorInput, 'auth'> {
   mode: 'strict' | 'dynamic'
-  defaultToolConfig: { maxInstances?: number; timeoutMs?: number } | null
   bind: 'auto' | 'manual'
-  allowTools: readonly string[]
-  denyTools: readonly string[]
-  requireApproval: ApprovalPolicy
-  trustAnnotations: boolean
-  pin: 'warn' | 'block'
 }

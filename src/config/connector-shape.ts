@@ -1,11 +1,42 @@
 /** What a connector may be asked to be, in the file as over the API: which fields go with which transport, and what they hold. */
 import { envProblem } from '../mcp/child-env.ts'
+import type { Connector } from '../store/store.ts'
 
 /** Names of connectors and their aliases, as a schema has them: canonical names of tools begin with one. */
 export const CONNECTOR_NAME = {
   pattern: '^[a-z][a-z0-9-]{0,31}$',
   description: 'A lower-case letter, then up to 31 lower-case letters, digits or hyphens',
 } as const
+
+/** A connector as a caller, or the configuration, asks for it; `rowOf` (src/connectors/input.ts) fills in the defaults. */
+export interface ConnectorInput {
+  name: string
+  transport: Connector['transport']
+  url?: string
+  headers?: Record<string, string>
+  command?: string
+  args?: string[]
+  env?: Record<string, string>
+  /** The token of `bearer` may also stand in the headers */
+  auth?: {
+    type: Connector['auth']['type']
+    token?: string
+    /** Of `oauth`: a client that the server knows, where it lets none register itself */
+    client_id?: string
+    client_secret?: string
+    /** What its login service calls itself, where its metadata is found at another address */
+    issuer?: string
+    /** What to ask for, in place of what the server says; separated by blanks */
+    scope?: string
+  }
+  mode?: Connector['mode']
+  default_tool_config?: { max_instances?: number; timeout?: string }
+  allow_tools?: string[]
+  deny_tools?: string[]
+  require_approval?: Connector['require_approval']
+  trust_annotations?: boolean
+  pin?: Connector['pin']
+}
 
 /** A connector's fields as they were given, checked for their types at most. */
 interface ConnectorShape {

@@ -61,36 +61,29 @@ export function toolboxOf(file: ToolboxFile | undefined): Toolbox {
   }
 }
 
-function limitsOf(file: { max_instances?: number; timeout?: string }) {
+const toolSetting = ({ name, max_instances, timeout, require_approval }: ToolFile): ToolSetting => ({
+  name,
+  ...(max_instances === undefined ? {} : { maxInstances: max_instances }),
+  ...(timeout === undefined ? {} : { timeoutMs: durationMs(timeout) }),
+  ...(require_approval === undefined ? {} : { requireApproval: require_approval }),
+})
+
+function mcpSetting(file: McpFile): McpSetting {
+  const { prompts: _, args, env, headers, default_tool_config: limits, ...rest } = file
   return {
-    ...(file.max_instances === undefined ? {} : { maxInstances: file.max_instances }),
-    ...(file.timeout === undefined ? {} : { timeoutMs: durationMs(file.timeout) }),
+    ...rest,
+    ...(args && { args: args.map(String) }),
+    ...(env && { env: textValues(env) }),
+    ...(headers && { headers: textValues(headers) }),
+    ...(limits && { default_tool_config: { ...limits, ...(limits.timeout && inSeconds(limits.timeout)) } }),
+    mode: file.mode ?? 'strict',
+    bind: file.bind ?? 'auto',
+    trust_annotations: file.trust_annotations ?? true,
   }
 }
 
-const toolSetting = (file: ToolFile): ToolSetting => ({
-  name: file.name,
-  ...limitsOf(file),
-  ...(file.require_approval === undefined ? {} : { requireApproval: file.require_approval }),
-})
-
-const mcpSetting = (file: McpFile): McpSetting => ({
-  name: file.name,
-  transport: file.transport,
-  url: file.url ?? null,
-  command: file.command ?? null,
-  args: (file.args ?? []).map(String),
-  env: textValues(file.env),
-  headers: textValues(file.headers),
-  mode: file.mode ?? 'strict',
-  defaultToolConfig: file.default_tool_config ? limitsOf(file.default_tool_config) : null,
-  bind: file.bind ?? 'auto',
-  allowTools: file.allow_tools ?? [],
-  denyTools: file.deny_tools ?? [],
-  requireApproval: file.require_approval ?? 'never',
-  trustAnnotations: file.trust_annotations ?? true,
-  pin: file.pin ?? 'warn',
-})
+/** Written alike, however the file has it: a connector that reads otherwise counts as changed. */
+const inSeconds = (timeout: string) => ({ timeout: `PT${durationMs(timeout) / 1000}S` })
 
 /** Pairs as texts: YAML reads 12345 and true as something else. */
 export const textValues = (pairs: Record<string, string | number | boolean> = {}): Record<string, string> =>

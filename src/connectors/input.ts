@@ -1,6 +1,6 @@
 /** What a connector may be asked to be: the shape that holds, what a patch keeps, and the row that it becomes. */
 import type { McpSetting } from '../config/config.ts'
-import { shapeProblems } from '../config/connector-shape.ts'
+import { type ConnectorInput, shapeProblems } from '../config/connector-shape.ts'
 import { type ConnectorSecret, openConnector, sealConnector } from '../credentials/connector-secret.ts'
 import type { Vault } from '../credentials/vault.ts'
 import { durationMs } from '../duration.ts'
@@ -8,35 +8,6 @@ import { invalid } from '../errors.ts'
 import type { McpLogin } from '../mcp/oauth.ts'
 import type { Connector, NewConnector } from '../store/store.ts'
 
-/** A connector as a caller, or the configuration, asks for it; defaults are filled in by `rowOf`. */
-export interface ConnectorInput {
-  name: string
-  transport: Connector['transport']
-  url?: string
-  headers?: Record<string, string>
-  command?: string
-  args?: string[]
-  env?: Record<string, string>
-  /** The token of `bearer` may also stand in the headers */
-  auth?: {
-    type: Connector['auth']['type']
-    token?: string
-    /** Of `oauth`: a client that the server knows, where it lets none register itself */
-    client_id?: string
-    client_secret?: string
-    /** What its login service calls itself, where its metadata is found at another address */
-    issuer?: string
-    /** What to ask for, in place of what the server says; separated by blanks */
-    scope?: string
-  }
-  mode?: Connector['mode']
-  default_tool_config?: { max_instances?: number; timeout?: string }
-  allow_tools?: string[]
-  deny_tools?: string[]
-  require_approval?: Connector['require_approval']
-  trust_annotations?: boolean
-  pin?: Connector['pin']
-}
 /** A connector keeps its transport; secrets that are not given stay, with the server that they were given for. */
 export type ConnectorPatch = Partial<Omit<ConnectorInput, 'transport'>>
 
@@ -211,35 +182,8 @@ function loginIn(auth: ConnectorInput['auth']): McpLogin | null {
 export const configuredId = (name: string): string => `con_config_${name}`
 
 /** The configuration's servers as rows for `store.connectors.syncConfig`; their ids come from their names. */
-export function configConnectors(
+export const configConnectors = (
   settings: readonly McpSetting[],
   vault: Pick<Vault, 'seal'>,
-): NewConnector[] {
-  return settings.map((mcp) =>
-    rowOf(
-      vault,
-      { id: configuredId(mcp.name), owner: 'config', origin: 'config' },
-      {
-        name: mcp.name,
-        transport: mcp.transport,
-        ...(mcp.url === null ? {} : { url: mcp.url, headers: { ...mcp.headers } }),
-        ...(mcp.command === null ? {} : { command: mcp.command, args: [...mcp.args], env: { ...mcp.env } }),
-        mode: mcp.mode,
-        default_tool_config: configuredLimits(mcp),
-        allow_tools: [...mcp.allowTools],
-        deny_tools: [...mcp.denyTools],
-        require_approval: mcp.requireApproval,
-        trust_annotations: mcp.trustAnnotations,
-        pin: mcp.pin,
-      },
-    ),
-  )
-}
-
-function configuredLimits({ defaultToolConfig }: McpSetting): { max_instances?: number; timeout?: string } {
-  const { maxInstances, timeoutMs } = defaultToolConfig ?? {}
-  return {
-    ...(maxInstances === undefined ? {} : { max_instances: maxInstances }),
-    ...(timeoutMs === undefined ? {} : { timeout: `PT${timeoutMs / 1000}S` }),
-  }
-}
+): NewConnector[] =>
+  settings.map((mcp) => rowOf(vault, { id: configuredId(mcp.name), owner: 'config', origin: 'config' }, mcp))

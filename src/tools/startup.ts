@@ -130,7 +130,7 @@ const goneTool = (tool: string, server: string) =>
 const noTools = (server: Place & { name: string }) =>
   `MCP server '${server.name}' at ${placeOf(server)} returned no tools`
 
-type Place = Pick<McpSetting, 'url' | 'command'>
+type Place = { url?: string | null; command?: string | null }
 /** Arguments of a program may hold secrets, and so may a query. */
 const placeOf = ({ url, command }: Place): string => url?.replace(/\?.*$/s, '') ?? command ?? ''
 
