@@ -21,7 +21,6 @@ export function auditRoutes(app: App, { store }: RouteDeps): void {
     {
       config: { admin: true },
       schema: {
-        tags: ['audit'],
         summary: 'List acts of administration',
         description: 'What became of keys, credentials and connectors, and by whom. For admins.',
         querystring: Paging,

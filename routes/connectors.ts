@@ -183,12 +183,10 @@ const Acceptance = Type.Object(
 )
 const Accepted = Type.Object({ tool: Type.String(), hash: Type.String() })
 
-const tags = ['connectors']
-
 export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   app.post(
     '/connectors',
-    { schema: { tags, summary: 'Add an MCP server', body: NewConnector, response: { 201: ConnectorView } } },
+    { schema: { summary: 'Add an MCP server', body: NewConnector, response: { 201: ConnectorView } } },
     async (request, reply) => {
       const connector = await connectors.create(request.caller, request.body)
       return reply.code(201).header('location', `/v1/connectors/${connector.id}`).send(connector)
@@ -198,7 +196,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors',
     {
       schema: {
-        tags,
         summary: 'List MCP servers',
         querystring: Paging,
         response: { 200: listOf(ConnectorView) },
@@ -208,14 +205,13 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   )
   app.get(
     '/connectors/:id',
-    { schema: { tags, summary: 'Read an MCP server', params: IdParam, response: { 200: ConnectorView } } },
+    { schema: { summary: 'Read an MCP server', params: IdParam, response: { 200: ConnectorView } } },
     (request) => connectors.get(request.caller, request.params.id),
   )
   app.patch(
     '/connectors/:id',
     {
       schema: {
-        tags,
         summary: 'Change an MCP server',
         description:
           'A field that is given is replaced as a whole; headers, env and auth that are not given stay. Where url leads to ' +
@@ -229,7 +225,7 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
   )
   app.delete(
     '/connectors/:id',
-    { schema: { tags, summary: 'Remove an MCP server', params: IdParam, response: { 204: Type.Null() } } },
+    { schema: { summary: 'Remove an MCP server', params: IdParam, response: { 204: Type.Null() } } },
     async (request, reply) => {
       await connectors.delete(request.caller, request.params.id)
       return reply.code(204).send()
@@ -239,7 +235,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/test',
     {
       schema: {
-        tags,
         summary: 'Connect and list the tools now',
         params: IdParam,
         body: NoBody,
@@ -252,7 +247,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/login',
     {
       schema: {
-        tags,
         summary: 'Begin a login at an MCP server',
         description: 'For `auth: oauth`; by the owner of the connector only.',
         params: IdParam,
@@ -269,7 +263,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
       exposeHeadRoute: false,
       config: { open: true },
       schema: {
-        tags,
         summary: "Where an MCP server's login returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         querystring: LoginReturn,
@@ -286,7 +279,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     {
       config: { open: true },
       schema: {
-        tags,
         summary: "Who this gateway is to MCP servers' login services",
         description:
           'A client ID metadata document, which they read by themselves; there only while BATON_PUBLIC_URL is https.',
@@ -299,7 +291,6 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
     '/connectors/:id/tools/:tool/accept',
     {
       schema: {
-        tags,
         summary: "Accept a tool's changed definition",
         params: idParams('id', 'tool'),
         body: Acceptance,

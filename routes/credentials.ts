@@ -98,14 +98,11 @@ export const CredentialView = Type.Object(
   { title: 'Credential' },
 )
 
-const tags = ['credentials']
-
 export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   app.post(
     '/credentials',
     {
       schema: {
-        tags,
         summary: 'Add a key or login of a provider',
         description: 'Secrets are written, never returned.',
         body: NewCredential,
@@ -121,7 +118,6 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     '/credentials',
     {
       schema: {
-        tags,
         summary: 'List keys and logins',
         querystring: Paging,
         response: { 200: listOf(CredentialView) },
@@ -131,7 +127,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   )
   app.get(
     '/credentials/:id',
-    { schema: { tags, summary: 'Read a key or login', params: IdParam, response: { 200: CredentialView } } },
+    { schema: { summary: 'Read a key or login', params: IdParam, response: { 200: CredentialView } } },
     async (request) => {
       const credential = await credentials.get(request.caller, request.params.id)
       if (credential) return credential
@@ -142,7 +138,6 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
     '/credentials/:id',
     {
       schema: {
-        tags,
         summary: 'Rename, disable, or make it the default',
         params: IdParam,
         body: CredentialPatch,
@@ -153,7 +148,7 @@ export function credentialRoutes(app: App, { credentials }: RouteDeps): void {
   )
   app.delete(
     '/credentials/:id',
-    { schema: { tags, summary: 'Delete a credential', params: IdParam, response: { 204: Type.Null() } } },
+    { schema: { summary: 'Delete a credential', params: IdParam, response: { 204: Type.Null() } } },
     async (request, reply) => {
       await credentials.delete(request.caller, request.params.id)
       return reply.code(204).send()

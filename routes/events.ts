@@ -20,8 +20,6 @@ const ResumeHeaders = Type.Object({
   'last-event-id': Type.Optional(Type.String({ description: 'The last `id` received' })),
 })
 
-const tags = ['events']
-
 export function eventRoutes(app: App, deps: RouteDeps): void {
   const { store, sessions, streams } = deps
   app.get(
@@ -29,7 +27,6 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     {
       exposeHeadRoute: false,
       schema: {
-        tags,
         summary: "Follow a turn's events",
         description: 'From its first event, or after a cursor. 204 at or after its terminal event.',
         params: IdParam,
@@ -51,7 +48,6 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
     {
       exposeHeadRoute: false,
       schema: {
-        tags,
         summary: 'Follow all turns and tool changes of a session',
         description: 'From now on, or after a cursor.',
         params: IdParam,

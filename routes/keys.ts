@@ -54,13 +54,12 @@ const Rotated = Type.Object(
   { title: 'Rotation' },
 )
 
-const tags = ['keys']
 const config = { admin: true }
 
 export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps): void {
   app.post(
     '/keys',
-    { config, schema: { tags, summary: 'Create a key', body: NewKey, response: { 201: MadeKey } } },
+    { config, schema: { summary: 'Create a key', body: NewKey, response: { 201: MadeKey } } },
     async (request, reply) => {
       const { expires_at } = request.body
       if (expires_at !== undefined && Date.parse(expires_at) <= Date.now()) {
@@ -71,10 +70,7 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
   )
   app.get(
     '/keys',
-    {
-      config,
-      schema: { tags, summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } },
-    },
+    { config, schema: { summary: 'List keys', querystring: Paging, response: { 200: listOf(KeyView) } } },
     (request) => store.keys.list(request.caller, pageOf(request.query)),
   )
   app.post(
@@ -82,7 +78,6 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
     {
       config,
       schema: {
-        tags,
         summary: 'Re-encrypt every stored secret with the first key of BATON_ENCRYPTION_KEYS',
         body: NoBody,
         response: { 200: Rotated },
@@ -95,7 +90,6 @@ export function keyRoutes(app: App, { auth, store, rotateEncryption }: RouteDeps
     {
       config,
       schema: {
-        tags,
         summary: 'Revoke a key',
         description: 'Refused within a second; event streams that it has open end at their next ping.',
         params: IdParam,

@@ -42,14 +42,12 @@ const MessagePatch = Type.Object(
   { role: Type.Optional(Role), parts: GivenParts },
   { ...closed, examples: [{ parts: [{ type: 'text', text: 'My name is Grace.' }] }] },
 )
-const tags = ['messages']
 
 export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDeps): void {
   app.get(
     '/sessions/:id/messages',
     {
       schema: {
-        tags,
         summary: 'The canonical history, ascending by seq',
         params: IdParam,
         querystring: Paging,
@@ -66,7 +64,6 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages',
     {
       schema: {
-        tags,
         summary: 'Append without running a turn',
         description: 'Answers with the message, or with `{data}` for several.',
         params: IdParam,
@@ -96,7 +93,6 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages/:message',
     {
       schema: {
-        tags,
         summary: 'Replace what a message says, for good',
         params: idParams('id', 'message'),
         body: MessagePatch,
@@ -122,7 +118,6 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     '/sessions/:id/messages/:message',
     {
       schema: {
-        tags,
         summary: 'Delete a message; with tool calls, their results too',
         params: idParams('id', 'message'),
         response: { 200: Type.Object({ deleted: Type.Array(Id, { description: 'Ids of all that went' }) }) },

@@ -66,14 +66,11 @@ const Imported = Type.Object(
   { title: 'ImportedCredential' },
 )
 
-const tags = ['logins']
-
 export function oauthRoutes(app: App, { logins }: RouteDeps): void {
   app.post(
     '/oauth/:provider/authorize',
     {
       schema: {
-        tags,
         summary: "Begin a login at a provider's page",
         params: ProviderParam,
         body: Authorize,
@@ -93,7 +90,6 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
       exposeHeadRoute: false,
       config: { open: true },
       schema: {
-        tags,
         summary: "Where a provider's page returns to",
         description: 'Needs no key: its single-use `state` authenticates it.',
         params: ProviderParam,
@@ -111,7 +107,6 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/oauth/:provider/exchange',
     {
       schema: {
-        tags,
         summary: 'Finish a login with the code that the page showed',
         params: ProviderParam,
         body: Exchange,
@@ -127,7 +122,6 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/oauth/:provider/status',
     {
       schema: {
-        tags,
         summary: "Read a login's status",
         params: ProviderParam,
         querystring: Type.Object({ state: State }, closed),
@@ -143,7 +137,6 @@ export function oauthRoutes(app: App, { logins }: RouteDeps): void {
     '/credentials/import',
     {
       schema: {
-        tags,
         summary: "Take over a login file of a provider's own tool",
         body: Import,
         response: { 201: Imported },

@@ -82,6 +82,12 @@ export const LoginReturn = Type.Unsafe<Record<string, string>>(
   ),
 )
 
+/** What the schema shows of a row: all else that is stored with it stays inside. */
+export const shownBy = <P extends TProperties>(
+  { properties }: TObject<P>,
+  row: { readonly [Name in keyof P]?: unknown },
+) => Object.fromEntries(Object.keys(properties).map((name) => [name, row[name]]))
+
 /** A page of a list: newest first, unless its route says otherwise. */
 export const listOf = (item: TSchema) =>
   Type.Object({ data: Type.Array(item), next_cursor: nullable(Type.String()) })

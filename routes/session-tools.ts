@@ -2,6 +2,7 @@
 import { Type } from 'typebox'
 import { CONNECTOR_NAME } from '../src/config/connector-shape.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
+import type { Caller } from '../src/ports.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   Apply,
@@ -127,31 +128,28 @@ const ApplyBody = Type.Object({ apply: Apply }, { ...closed, examples: [{ apply:
 const ApplyQuery = Type.Object({ apply: Apply }, closed)
 const OfProvider = Type.Object({ provider: Type.Optional(Provider) }, closed)
 
-const tags = ['session tools']
 const change = { 200: ToolsChange }
 
 export function sessionToolRoutes(app: App, { sessions, tools, connectors }: RouteDeps): void {
+  const sessionOf = ({ caller, params }: { caller: Caller; params: { id: string } }) =>
+    sessions.get(caller, params.id)
+
   app.get(
     '/sessions/:id/connectors',
     {
       schema: {
-        tags,
         summary: 'Connectors that the session binds',
         params: IdParam,
         querystring: Paging,
         response: { 200: listOf(BoundConnector) },
       },
     },
-    async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      return connectors.boundTo(session, pageOf(request.query))
-    },
+    async (request) => connectors.boundTo(await sessionOf(request), pageOf(request.query)),
   )
   app.put(
     '/sessions/:id/connectors/:connector',
     {
       schema: {
-        tags,
         summary: 'Bind a connector by id or name',
         params: idParams('id', 'connector'),
         body: Bind,
@@ -160,15 +158,13 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     },
     async (request) => {
       const { apply = 'next', alias = null } = request.body
-      const session = await sessions.get(request.caller, request.params.id)
-      return tools.bind(session, request.params.connector, apply, alias)
+      return tools.bind(await sessionOf(request), request.params.connector, apply, alias)
     },
   )
   app.delete(
     '/sessions/:id/connectors/:connector',
     {
       schema: {
-        tags,
         summary: 'Unbind a connector',
         params: idParams('id', 'connector'),
         querystring: ApplyQuery,
@@ -176,31 +172,26 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
       },
     },
     async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      return tools.unbind(session, request.params.connector, request.query.apply ?? 'next')
+      const { params, query } = request
+      return tools.unbind(await sessionOf(request), params.connector, query.apply ?? 'next')
     },
   )
   app.get(
     '/sessions/:id/tools',
     {
       schema: {
-        tags,
         summary: 'The tools that the session may call',
         params: IdParam,
         querystring: OfProvider,
         response: { 200: SessionToolList },
       },
     },
-    async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      return tools.list(session, request.query.provider ?? null)
-    },
+    async (request) => tools.list(await sessionOf(request), request.query.provider ?? null),
   )
   app.patch(
     '/sessions/:id/tools/:tool',
     {
       schema: {
-        tags,
         summary: 'Switch a tool on or off, by its canonical name',
         params: idParams('id', 'tool'),
         body: Toggle,
@@ -209,24 +200,19 @@ export function sessionToolRoutes(app: App, { sessions, tools, connectors }: Rou
     },
     async (request) => {
       const { enabled, apply = 'next' } = request.body
-      const session = await sessions.get(request.caller, request.params.id)
-      return tools.setEnabled(session, request.params.tool, enabled, apply)
+      return tools.setEnabled(await sessionOf(request), request.params.tool, enabled, apply)
     },
   )
   app.post(
     '/sessions/:id/tools/refresh',
     {
       schema: {
-        tags,
         summary: 'Ask all servers for their tools again',
         params: IdParam,
         body: ApplyBody,
         response: change,
       },
     },
-    async (request) => {
-      const session = await sessions.get(request.caller, request.params.id)
-      return tools.refresh(session, request.body.apply ?? 'next')
-    },
+    async (request) => tools.refresh(await sessionOf(request), request.body.apply ?? 'next'),
   )
 }

@@ -100,8 +100,6 @@ const Rendered = Type.Object(
   { title: 'Rendered' },
 )
 
-const tags = ['sessions']
-
 /** JSON of a session's metadata may not grow without bound: it travels with every read. */
 function assertSmall(metadata: Record<string, unknown> | undefined): void {
   if (metadata === undefined || Buffer.byteLength(JSON.stringify(metadata)) <= 16 * 1024) return
@@ -111,7 +109,7 @@ function assertSmall(metadata: Record<string, unknown> | undefined): void {
 export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: RouteDeps): void {
   app.post(
     '/sessions',
-    { schema: { tags, summary: 'Start a conversation', body: NewSession, response: { 201: SessionView } } },
+    { schema: { summary: 'Start a conversation', body: NewSession, response: { 201: SessionView } } },
     async (request, reply) => {
       assertSmall(request.body.metadata)
       const session = await sessions.create(request.caller, request.body)
@@ -120,21 +118,18 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
   )
   app.get(
     '/sessions',
-    {
-      schema: { tags, summary: 'List sessions', querystring: Paging, response: { 200: listOf(SessionView) } },
-    },
+    { schema: { summary: 'List sessions', querystring: Paging, response: { 200: listOf(SessionView) } } },
     (request) => store.sessions.list(request.caller, pageOf(request.query)),
   )
   app.get(
     '/sessions/:id',
-    { schema: { tags, summary: 'Read a session', params: IdParam, response: { 200: SessionView } } },
+    { schema: { summary: 'Read a session', params: IdParam, response: { 200: SessionView } } },
     (request) => sessions.get(request.caller, request.params.id),
   )
   app.patch(
     '/sessions/:id',
     {
       schema: {
-        tags,
         summary: 'Change a session, its provider included',
         description: 'Holds from the next turn on. `settings` and `metadata` are replaced as a whole.',
         params: IdParam,
@@ -151,7 +146,6 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     '/sessions/:id',
     {
       schema: {
-        tags,
         summary: 'Delete a session with all that it holds',
         params: IdParam,
         response: { 204: Type.Null() },
@@ -166,7 +160,6 @@ export function sessionRoutes(app: App, { sessions, store, turns, assertUrl }: R
     '/sessions/:id/render',
     {
       schema: {
-        tags,
         summary: 'Show what would be sent now; nothing is sent',
         params: IdParam,
         body: RenderBody,

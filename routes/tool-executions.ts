@@ -1,7 +1,6 @@
 /** The ledger of tool calls. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
-import type { Execution } from '../src/store/store.ts'
 import { outputSlice } from '../src/tools/slice.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -17,6 +16,7 @@ import {
   Outcome,
   pageOf,
   paging,
+  shownBy,
   text,
 } from './schemas.ts'
 
@@ -98,14 +98,11 @@ const Stats = Type.Object({
   ),
 })
 
-const tags = ['tool executions']
-
 export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   app.get(
     '/tool-executions',
     {
       schema: {
-        tags,
         summary: 'The ledger of tool calls',
         querystring: Filter,
         response: { 200: listOf(ExecutionView) },
@@ -113,14 +110,13 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     },
     async (request) => {
       const page = await store.executions.list(request.caller, request.query, pageOf(request.query))
-      return { data: page.data.map(executionView), next_cursor: page.next_cursor }
+      return { data: page.data.map((row) => shownBy(ExecutionView, row)), next_cursor: page.next_cursor }
     },
   )
   app.get(
     '/tool-executions/stats',
     {
       schema: {
-        tags,
         summary: 'Counts and durations',
         description: 'Of the 1,000 tools, connectors or sessions with the most calls.',
         querystring: Grouping,
@@ -133,18 +129,17 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   )
   app.get(
     '/tool-executions/:id',
-    { schema: { tags, summary: 'Read one call', params: IdParam, response: { 200: ExecutionView } } },
+    { schema: { summary: 'Read one call', params: IdParam, response: { 200: ExecutionView } } },
     async (request) => {
       const execution = await store.executions.get(request.caller, request.params.id)
-      if (!execution) throw notFound(request.params.id)
-      return executionView(execution)
+      if (execution) return shownBy(ExecutionView, execution)
+      throw new BatonError('tool_execution_not_found', `No tool execution ${request.params.id} exists.`)
     },
   )
   app.get(
     '/tool-executions/:id/output',
     {
       schema: {
-        tags,
         summary: "Read a call's full output, in slices",
         description: 'Slices are in bytes and never split a character.',
         params: IdParam,
@@ -162,31 +157,6 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   )
 }
 
-/** What the ledger shows; bookkeeping of recovery and sealed edits stay inside. */
-function executionView(row: Execution) {
-  return {
-    id: row.id,
-    session_id: row.session_id,
-    turn_id: row.turn_id,
-    step: row.step,
-    call_id: row.call_id,
-    tool: row.tool,
-    connector: row.connector,
-    tools_revision: row.tools_revision,
-    arguments: row.arguments,
-    state: row.state,
-    outcome: row.outcome,
-    is_error: row.is_error,
-    error: row.error,
-    started_at: row.started_at,
-    ended_at: row.ended_at,
-    duration_ms: row.duration_ms,
-    bytes: row.bytes,
-    approved_by: row.approved_by,
-  }
-}
-
-const notFound = (id: string) => new BatonError('tool_execution_not_found', `No tool execution ${id} exists.`)
 const noOutput = (id: string) =>
   new BatonError(
     'tool_execution_not_found',

@@ -14,6 +14,7 @@ import {
   Part,
   Provider,
   StepFinish,
+  shownBy,
   TurnFinish,
   Usage,
 } from './schemas.ts'
@@ -61,28 +62,8 @@ export const TurnView = Type.Object(
 )
 
 /** `messages` are the turn's own; without them the short form, as lists and answers of verbs show it. */
-export function turnView(turn: Turn, messages?: readonly ChatMessage[]) {
-  return {
-    id: turn.id,
-    session_id: turn.session_id,
-    state: turn.state,
-    provider: turn.provider,
-    model: turn.model,
-    input: turn.input,
-    context: turn.context,
-    max_steps: turn.max_steps,
-    attempt: turn.attempt,
-    steps: turn.steps,
-    usage: turn.usage,
-    finish_reason: turn.finish_reason,
-    error: turn.error,
-    idempotency_key: turn.idempotency_key,
-    created_at: turn.created_at,
-    started_at: turn.started_at,
-    ended_at: turn.ended_at,
-    ...(messages ? { messages, output_text: outputText(messages) } : {}),
-  }
-}
+export const turnView = (turn: Turn, messages?: readonly ChatMessage[]) =>
+  shownBy(TurnView, { ...turn, ...(messages && { messages, output_text: outputText(messages) }) })
 
 function outputText(messages: readonly ChatMessage[]): string {
   const spoken = messages.filter(({ role }) => role === 'assistant').map(textOf)

@@ -85,8 +85,6 @@ const Decision = Type.Object(
 )
 const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{ answer: 'blue' }] })
 
-const tags = ['turns']
-
 export function turnRoutes(app: App, deps: RouteDeps): void {
   const { turns, store, streams } = deps
 
@@ -117,7 +115,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/sessions/:id/turns',
     {
       schema: {
-        tags,
         summary: 'Start a turn and stream its events',
         description:
           'Default: an event stream of the turn. `stream: false` waits and answers with the turn, or with its ' +
@@ -150,7 +147,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/sessions/:id/turns',
     {
       schema: {
-        tags,
         summary: "List a session's turns",
         params: IdParam,
         querystring: Paging,
@@ -167,7 +163,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id',
     {
       schema: {
-        tags,
         summary: 'Read a turn, or wait for it',
         params: IdParam,
         querystring: Wait,
@@ -183,7 +178,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/cancel',
     {
       schema: {
-        tags,
         summary: 'Cancel a turn',
         description: 'Idempotent. 202 at once; with `wait=true` 200 after its end.',
         params: IdParam,
@@ -204,7 +198,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/restart',
     {
       schema: {
-        tags,
         summary: 'Restart the model call in flight',
         description:
           '409 `not_restartable` when none is in flight, `restart_limit` after 8; 503 when its replica cannot be told.',
@@ -220,7 +213,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/approvals/:call_id',
     {
       schema: {
-        tags,
         summary: 'Decide on a tool call that waits for approval',
         params: idParams('id', 'call_id'),
         body: Decision,
@@ -239,7 +231,6 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     '/turns/:id/answers/:call_id',
     {
       schema: {
-        tags,
         summary: 'Answer a tool that asks (reserved)',
         params: idParams('id', 'call_id'),
         body: Answer,

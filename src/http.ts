@@ -36,19 +36,20 @@ export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   pingMs?: number
 }
 
-const ROUTES = [
-  sessionRoutes,
-  messageRoutes,
-  turnRoutes,
-  eventRoutes,
-  sessionToolRoutes,
-  connectorRoutes,
-  credentialRoutes,
-  oauthRoutes,
-  keyRoutes,
-  auditRoutes,
-  toolExecutionRoutes,
-]
+/** All below /v1, by the tag of their operations. */
+const ROUTES = {
+  sessions: sessionRoutes,
+  messages: messageRoutes,
+  turns: turnRoutes,
+  events: eventRoutes,
+  'session tools': sessionToolRoutes,
+  connectors: connectorRoutes,
+  credentials: credentialRoutes,
+  logins: oauthRoutes,
+  keys: keyRoutes,
+  audit: auditRoutes,
+  'tool executions': toolExecutionRoutes,
+}
 
 /** Headers of answers that pages of an allowed origin may read. */
 const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replayed', 'Retry-After']
@@ -100,7 +101,14 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   await app.register(
     async (v1) => {
       v1.addHook('onRequest', admit(deps, createRateLimit(deps)))
-      for (const routes of ROUTES) routes(v1 as App, routeDeps)
+      for (const [tag, routes] of Object.entries(ROUTES)) {
+        v1.register(async (noun) => {
+          noun.addHook('onRoute', ({ schema }) => {
+            if (schema) schema.tags = [tag]
+          })
+          routes(noun as App, routeDeps)
+        })
+      }
     },
     { prefix: '/v1' },
   )
