@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { isUnavailable } from '../errors.ts'
+import type { Claims } from '../store/store.ts'
 
 /** Joins the work under way for a key, or begins it; a failure is kept for `failureMs`. */
 export function shared<T>(
@@ -22,11 +23,6 @@ export function shared<T>(
   return work
 }
 
-/** Of the store. `claim`: null while anybody has it, and where the row is gone. */
-interface Claims<Row> {
-  claim(id: string, by: string, seconds: number): Promise<Row | null>
-  release(id: string, by: string): Promise<void>
-}
 interface Claimed<Row, T> {
   id: string
   /** How long the claim outlives its process: longer than the work takes */

@@ -1,6 +1,6 @@
 /** Which connectors a session binds, under which names. */
 import { BatonError } from '../errors.ts'
-import { type Db, type Queries, value, values, violated } from './db.ts'
+import { type Db, matched, type Queries, value, values, violated } from './db.ts'
 import { bytesOf } from './json.ts'
 import { readCursor, SEQ, toPage } from './page.ts'
 import type { Binding, Connector, Connectors } from './store.ts'
@@ -51,11 +51,11 @@ export function createBindings(db: Db) {
         throw orGone(err)
       }
     },
-    unbind: async (session, connector) =>
-      (await value(db, 'delete from binding where session_id = $1 and connector_id = $2 returning 1', [
+    unbind: (session, connector) =>
+      matched(db, 'delete from binding where session_id = $1 and connector_id = $2 returning 1', [
         session,
         connector,
-      ])) !== null,
+      ]),
     async switchTool(session, connector, tool, isOn) {
       await db.query(
         `update binding set off = array_remove(off, $3) || case when $4::boolean then '{}' else array[$3::text] end
@@ -90,7 +90,7 @@ async function bind(
       order by id for share`,
     [session, connector],
   )
-  const bound = await value(
+  return matched(
     queries,
     `insert into binding (session_id, connector_id, alias)
      select $1::text, $2::text, $3::text where not exists (
@@ -101,7 +101,6 @@ async function bind(
      on conflict (session_id, connector_id) do update set alias = excluded.alias returning 1`,
     [session, connector, alias],
   )
-  return bound !== null
 }
 
 /** The session or the connector was deleted in the meantime. */

@@ -2,7 +2,7 @@
 import { noted } from './audit.ts'
 import { createBindings, orGone, type StoredConnector, toConnector } from './bindings.ts'
 import { createClaims } from './claims.ts'
-import { type Db, type Param, type Queries, value, values, violated } from './db.ts'
+import { type Db, matched, type Param, type Queries, type Querying, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import { seenBy, setList, visibleTo } from './sql.ts'
@@ -37,11 +37,7 @@ export function createConnectors(db: Db): Connectors {
   return { ...rows(db), ...createClaims(db, 'connector', toConnector), ...createBindings(db), ...caches(db) }
 }
 
-async function one(
-  queries: Pick<Queries, 'query'>,
-  text: string,
-  params: readonly Param[],
-): Promise<Connector | null> {
+async function one(queries: Querying, text: string, params: readonly Param[]): Promise<Connector | null> {
   const found = await value<StoredConnector>(queries, text, params)
   return found && toConnector(found)
 }
@@ -105,18 +101,18 @@ function rows(db: Db) {
       )
       return orNameTaken(renamed)
     },
-    async delete(scope, id, entry) {
+    delete(scope, id, entry) {
       const text = `delete from connector
          where id = $1 and ($2::text is null or owner = $2) and origin = 'api' returning 1`
-      return (await value(db, ...noted(text, [id, visibleTo(scope)], entry))) !== null
+      return matched(db, ...noted(text, [id, visibleTo(scope)], entry))
     },
-    keep: async ({ id, config_revision, secret: before }, secret) =>
-      (await value(
+    keep: ({ id, config_revision, secret: before }, secret) =>
+      matched(
         db,
         `update connector set secret = $4, secret_version = secret_version + 1
           where id = $1 and config_revision = $2 and secret is not distinct from $3::bytea returning 1`,
         [id, config_revision, before, secret],
-      )) !== null,
+      ),
     syncConfig: (connectors) =>
       db.transaction(async (queries) => {
         // Replicas that start at once take turns.
@@ -184,7 +180,7 @@ async function meetsAnother(
     [connector, visibleTo(scope)],
   )
   if (now === null || now === name) return false
-  const beside = await value(
+  return matched(
     queries,
     `select 1 from binding own
        join binding other on other.session_id = own.session_id and other.connector_id <> own.connector_id
@@ -192,7 +188,6 @@ async function meetsAnother(
       where own.connector_id = $1 and own.alias is null and coalesce(other.alias, c.name) = $2 limit 1`,
     [connector, name],
   )
-  return beside !== null
 }
 
 function caches(db: Db) {

@@ -1,11 +1,10 @@
 /** Credentials: rows for their owners, renewals under a claim. */
 import { noted } from './audit.ts'
 import { createClaims } from './claims.ts'
-import { type Db, type Param, type Queries, value, values } from './db.ts'
+import { type Db, matched, type Param, type Queries, type Querying, value, values } from './db.ts'
 import { bytesOf, document } from './json.ts'
-import { readCursor, toPage } from './page.ts'
-import { seenBy, setList, visibleTo } from './sql.ts'
-import type { Credential, Credentials } from './store.ts'
+import { ownPage, ownRow, setList, visibleTo } from './sql.ts'
+import type { Credential, Credentials, Scope } from './store.ts'
 
 /** As SQL gives it: credential_json in the schema. */
 export interface StoredCredential extends Omit<Credential, 'secret'> {
@@ -16,14 +15,13 @@ export const toCredential = (stored: StoredCredential): Credential => ({
   secret: bytesOf(stored.secret),
 })
 
-async function one(
-  queries: Pick<Queries, 'query'>,
-  text: string,
-  params: Param[],
-): Promise<Credential | null> {
-  const found = await value<StoredCredential>(queries, text, params)
-  return found && toCredential(found)
-}
+const orNull = (found: StoredCredential | null) => found && toCredential(found)
+
+const one = async (db: Querying, text: string, params: Param[]) =>
+  orNull(await value<StoredCredential>(db, text, params))
+
+const seen = async (db: Querying, scope: Scope, id: string) =>
+  orNull(await ownRow<StoredCredential>(db, 'credential', scope, id))
 
 export function createCredentials(db: Db): Credentials {
   return { ...rows(db), ...createClaims(db, 'credential', toCredential), ...renewing(db) }
@@ -47,36 +45,18 @@ function rows(db: Db) {
         if (!made) throw new Error('a credential was stored but not returned')
         return made
       }),
-    get: (scope, id) =>
-      one(
-        db,
-        'select credential_json(c) from credential c where id = $1 and ($2::text is null or owner = $2)',
-        [id, visibleTo(scope)],
-      ),
-    async list(scope, page) {
-      const found = await values<StoredCredential>(
-        db,
-        `select credential_json(c) from credential c
-          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
-          order by id desc limit $3`,
-        [visibleTo(scope), readCursor('credentials', page), page.limit + 1],
-      )
-      return toPage('credentials', page, found.map(toCredential), (credential) => credential.id)
-    },
+    get: (scope, id) => seen(db, scope, id),
+    list: (scope, page) => ownPage(db, ['credential', 'credentials'], scope, page, toCredential),
     update: (scope, id, patch, entry) =>
       db.transaction(async (queries) => {
-        const seen = await one(
-          queries,
-          'select credential_json(c) from credential c where id = $1 and ($2::text is null or owner = $2)',
-          [id, visibleTo(scope)],
-        )
-        if (!seen) return null
+        const before = await seen(queries, scope, id)
+        if (!before) return null
         if (patch.is_default) {
-          await awaitDefaults(queries, seen)
+          await awaitDefaults(queries, before)
           // One that was deleted in between leaves the default where it is.
-          if (!(await value(queries, 'select 1 from credential where id = $1 for no key update', [id])))
-            return null
-          await clearDefault(queries, seen)
+          const text = 'select 1 from credential where id = $1 for no key update'
+          if (!(await matched(queries, text, [id]))) return null
+          await clearDefault(queries, before)
         }
         const params: Param[] = [id]
         const set = setList({ name: 'text', state: 'text', is_default: 'boolean' }, patch, params)
@@ -84,9 +64,9 @@ function rows(db: Db) {
         const text = `update credential c set ${set}${reason} where id = $1 returning credential_json(c)`
         return one(queries, ...noted(text, params, entry))
       }),
-    async delete(scope, id, entry) {
+    delete(scope, id, entry) {
       const text = 'delete from credential where id = $1 and ($2::text is null or owner = $2) returning 1'
-      return (await value(db, ...noted(text, [id, visibleTo(scope)], entry))) !== null
+      return matched(db, ...noted(text, [id, visibleTo(scope)], entry))
     },
     preferred: (owner, provider) => one(db, 'select preferred_credential($1, $2)', [owner, provider]),
   } satisfies Partial<Credentials>
@@ -118,8 +98,8 @@ function renewing(db: Db) {
           order by expires_at limit $3`,
         [providers, seconds, limit],
       ),
-    rotate: async (id, version, next) =>
-      (await value(
+    rotate: (id, version, next) =>
+      matched(
         db,
         // A person who disabled it meanwhile is not overruled.
         `update credential
@@ -128,15 +108,15 @@ function renewing(db: Db) {
                 reason = case when state = 'disabled' then reason end, updated_at = clock_timestamp()
           where id = $1 and version = $2 returning 1`,
         [id, version, next.secret, next.hint, next.expires_at, document(next.facts)],
-      )) !== null,
-    fail: async (id, version, reason, ended) =>
-      (await value(
+      ),
+    fail: (id, version, reason, ended) =>
+      matched(
         db,
         `update credential set state = 'needs_reauth', reason = $3, updated_at = clock_timestamp()
           where id = $1 and version = $2 and state = 'active'
             and ($4::text is null or expires_at <= clock_timestamp())
          returning 1`,
         [id, version, reason, ended ?? null],
-      )) !== null,
+      ),
   } satisfies Partial<Credentials>
 }

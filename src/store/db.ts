@@ -6,17 +6,20 @@ import { BatonError } from '../errors.ts'
 
 export type Param = string | number | boolean | null | Uint8Array | readonly string[]
 
-export interface Queries {
+export interface Querying {
   /**
    * One statement, one round trip. Throws QueryFailure for what the database refuses, BatonError
    * `unavailable` when it cannot be reached, has no connection free, or does not answer in time.
    */
   query<Row>(text: string, params?: readonly Param[]): Promise<Row[]>
+}
+
+export interface Queries extends Querying {
   /** Several statements in one text, however long they take. */
   script(text: string): Promise<void>
 }
 
-export interface Db extends Pick<Queries, 'query'> {
+export interface Db extends Querying {
   readonly kind: 'postgres' | 'embedded'
   /** All or nothing: `work` throws to undo. Never call the Db itself inside: the embedded one would wait for ever. */
   transaction<T>(work: (queries: Queries) => Promise<T>): Promise<T>
@@ -61,21 +64,17 @@ export function refusal(
 }
 
 /** The only value of the only row, null when there is no row. */
-export async function value<T>(
-  db: Pick<Queries, 'query'>,
-  text: string,
-  params?: readonly Param[],
-): Promise<T | null> {
+export async function value<T>(db: Querying, text: string, params?: readonly Param[]): Promise<T | null> {
   const [row] = await db.query<Record<string, T>>(text, params)
   return row ? (Object.values(row)[0] ?? null) : null
 }
 
+/** Whether the statement found, or changed, any row: it returns something of each. */
+export const matched = async (db: Querying, text: string, params: readonly Param[]): Promise<boolean> =>
+  (await db.query(text, params)).length > 0
+
 /** Every row's only value. */
-export async function values<T>(
-  db: Pick<Queries, 'query'>,
-  text: string,
-  params?: readonly Param[],
-): Promise<T[]> {
+export async function values<T>(db: Querying, text: string, params?: readonly Param[]): Promise<T[]> {
   const rows = await db.query<Record<string, T>>(text, params)
   return rows.map((row) => Object.values(row)[0] as T)
 }

@@ -4,7 +4,7 @@ import { type Db, type Param, value, values } from './db.ts'
 import { bytesOf, document, record } from './json.ts'
 import { readCursor, toPage } from './page.ts'
 import type { Parts } from './parts.ts'
-import { visibleTo } from './sql.ts'
+import { ownRow, visibleTo } from './sql.ts'
 import { type Execution, type ExecutionFilter, type Executions, type Scope, StaleOwner } from './store.ts'
 import { settlementRecord } from './turns.ts'
 
@@ -28,11 +28,7 @@ export function createExecutions(db: Db, parts: Parts): Executions {
   }
   return {
     async get(scope, id) {
-      const found = await value<StoredExecution>(
-        db,
-        'select execution_json(e) from execution e where id = $1 and ($2::text is null or owner = $2)',
-        [id, visibleTo(scope)],
-      )
+      const found = await ownRow<StoredExecution>(db, 'execution', scope, id)
       return found && toExecution(found)
     },
     async list(scope, filter, page) {

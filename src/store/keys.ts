@@ -1,9 +1,8 @@
 /** The gateway's own keys, found by their hash. */
 import { noted } from './audit.ts'
-import { type Db, value, values } from './db.ts'
+import { type Db, value } from './db.ts'
 import { document } from './json.ts'
-import { readCursor, toPage } from './page.ts'
-import { seenBy, visibleTo } from './sql.ts'
+import { ownPage, visibleTo } from './sql.ts'
 import type { ApiKey, Keys } from './store.ts'
 
 export function createKeys(db: Db): Keys {
@@ -24,16 +23,7 @@ export function createKeys(db: Db): Keys {
       )
       return found ? { ...found.key, is_expired: found.is_expired } : null
     },
-    async list(scope, page) {
-      const found = await values<ApiKey>(
-        db,
-        `select api_key_json(k) from api_key k
-          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
-          order by id desc limit $3`,
-        [visibleTo(scope), readCursor('keys', page), page.limit + 1],
-      )
-      return toPage('keys', page, found, (key) => key.id)
-    },
+    list: (scope, page) => ownPage(db, ['api_key', 'keys'], scope, page, (row: ApiKey) => row),
     revoke: (scope, id, by) =>
       value<boolean>(
         db,

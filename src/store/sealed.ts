@@ -1,5 +1,5 @@
 /** All that is sealed, wherever it stands: for re-encryption alone. */
-import { type Db, value } from './db.ts'
+import { type Db, matched } from './db.ts'
 import { bytesOf } from './json.ts'
 import type { Sealed, SealedPlace, SealedSecret } from './store.ts'
 
@@ -34,8 +34,7 @@ export function createSealed(db: Db): Sealed {
       )
       return found.map((row) => ({ ...row, secret: bytesOf(row.secret) }))
     },
-    putSecret: async ({ table, id, version }, secret) =>
-      (await value(db, PUT_SECRET[table], [id, version, secret])) !== null,
+    putSecret: ({ table, id, version }, secret) => matched(db, PUT_SECRET[table], [id, version, secret]),
     documents(place, after, limit) {
       const { table, column } = PLACES[place]
       // Inside a text the quotes would be escaped: only a part itself is found. No index finds it: a page is some rows
@@ -47,10 +46,10 @@ export function createSealed(db: Db): Sealed {
         [after, limit],
       )
     },
-    async putDocument(place, id, before, after) {
+    putDocument(place, id, before, after) {
       const { table, column } = PLACES[place]
       const text = `update ${table} set ${column} = $3::json where id = $1 and ${column}::text = $2 returning 1`
-      return (await value(db, text, [id, before, after])) !== null
+      return matched(db, text, [id, before, after])
     },
     async arguments(after, limit) {
       const rows = await db.query<{ id: string; sealed: string | null }>(
@@ -60,10 +59,11 @@ export function createSealed(db: Db): Sealed {
       )
       return rows.map(({ id, sealed }) => ({ id, sealed: bytesOf(sealed) }))
     },
-    async putArguments(id, before, after) {
-      const text =
-        'update execution set sealed_arguments = $3 where id = $1 and sealed_arguments = $2 returning 1'
-      return (await value(db, text, [id, before, after])) !== null
-    },
+    putArguments: (id, before, after) =>
+      matched(
+        db,
+        'update execution set sealed_arguments = $3 where id = $1 and sealed_arguments = $2 returning 1',
+        [id, before, after],
+      ),
   }
 }

@@ -1,8 +1,7 @@
 /** Sessions. A turn asks for its own, and gets it as it was when the turn began. */
-import { type Db, type Param, value, values } from './db.ts'
+import { type Db, type Param, value } from './db.ts'
 import { document, record } from './json.ts'
-import { readCursor, toPage } from './page.ts'
-import { seenBy, setList, visibleTo } from './sql.ts'
+import { ownPage, ownRow, setList, visibleTo } from './sql.ts'
 import type { Session, Sessions } from './store.ts'
 
 export function createSessions(db: Db): Sessions {
@@ -14,12 +13,7 @@ export function createSessions(db: Db): Sessions {
       if (!made) throw new Error('a session was stored but not returned')
       return made
     },
-    get: (scope, id) =>
-      value<Session>(
-        db,
-        'select session_json(s) from session s where id = $1 and ($2::text is null or owner = $2)',
-        [id, visibleTo(scope)],
-      ),
+    get: (scope, id) => ownRow<Session>(db, 'session', scope, id),
     async ofTurn(turn) {
       const found = await value<{ session: Session; began_with: Partial<Session> | null }>(
         db,
@@ -29,16 +23,7 @@ export function createSessions(db: Db): Sessions {
       )
       return found && { ...found.session, ...found.began_with }
     },
-    async list(scope, page) {
-      const rows = await values<Session>(
-        db,
-        `select session_json(s) from session s
-          where ${seenBy(scope, 1)} and ($2::text is null or id < $2)
-          order by id desc limit $3`,
-        [visibleTo(scope), readCursor('sessions', page), page.limit + 1],
-      )
-      return toPage('sessions', page, rows, (session) => session.id)
-    },
+    list: (scope, page) => ownPage(db, ['session', 'sessions'], scope, page, (row: Session) => row),
     async update(scope, id, patch, provider) {
       const params: Param[] = [id, visibleTo(scope), provider ?? null]
       const set = setList(COLUMNS, patch, params)

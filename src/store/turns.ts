@@ -3,12 +3,12 @@
  * there, under its locks.
  */
 import { BOUND } from './bindings.ts'
-import { type Db, value, values, violated } from './db.ts'
+import { type Db, matched, value, values, violated } from './db.ts'
 import { document, record } from './json.ts'
 import { allAsStored, type Placed } from './messages.ts'
 import { readCursor, toPage } from './page.ts'
 import { answeredCalls, type Parts, type StoredMessage, type StoredTurn } from './parts.ts'
-import { visibleTo } from './sql.ts'
+import { ownRow, visibleTo } from './sql.ts'
 import {
   type AnnouncedEvent,
   type Commit,
@@ -61,11 +61,7 @@ function publicVerbs(db: Db, parts: Parts) {
       return answer && toOpened(answer, request, parts)
     },
     async get(scope, id) {
-      const found = await value<StoredTurn>(
-        db,
-        'select turn_json(t) from turn t where id = $1 and ($2::text is null or owner = $2)',
-        [id, visibleTo(scope)],
-      )
+      const found = await ownRow<StoredTurn>(db, 'turn', scope, id)
       return found && parts.shownTurn(found)
     },
     async ofKey(session, key) {
@@ -160,16 +156,15 @@ function engineVerbs(db: Db, parts: Parts) {
         [owner, sessions, seconds],
       ),
     handOver: (fence) => handOver(db, fence),
-    async breakLease(turn, epoch) {
-      const broken = await db.query(
+    breakLease: (turn, epoch) =>
+      matched(
+        db,
         `update session s set lease_owner = null from turn t
           where t.id = $1 and t.session_id = s.id and t.state = 'running' and t.cancel_requested
             and s.lease_epoch = $2
          returning s.id`,
         [turn, epoch],
-      )
-      return broken.length > 0
-    },
+      ),
     async forgetAnnouncements(turns) {
       // Not those that run (again): a commit may have left them new ones meanwhile.
       await db.query(`update turn set announce = null where id = any($1::text[]) and state <> 'running'`, [
