@@ -3,7 +3,7 @@ import { BlockList, isIP, isIPv4 } from 'node:net'
 import { invalid } from './errors.ts'
 
 /** IPv4 ranges that are not public unicast (IANA special-purpose registry, multicast, class E). */
-const SPECIAL_IPV4 = blockList('ipv4', [
+const SPECIAL_IPV4 = blockList([
   '0.0.0.0/8',
   '10.0.0.0/8',
   '100.64.0.0/10',
@@ -22,15 +22,15 @@ const SPECIAL_IPV4 = blockList('ipv4', [
   '240.0.0.0/4',
 ])
 /** All that is public of IPv6 lies in here, except for what SPECIAL_IPV6 takes out. */
-const GLOBAL_IPV6 = blockList('ipv6', ['2000::/3'])
+const GLOBAL_IPV6 = blockList(['2000::/3'])
 /** Teredo, ORCHID and other protocol assignments; documentation. 6to4 is judged by the IPv4 inside. */
-const SPECIAL_IPV6 = blockList('ipv6', ['2001::/23', '2001:db8::/32', '3fff::/20'])
+const SPECIAL_IPV6 = blockList(['2001::/23', '2001:db8::/32', '3fff::/20'])
 
-/** IPv6 forms that carry an IPv4 address, and the 16-bit group where it starts. */
-const CARRIERS: { prefix: string; groups: number; at: number }[] = [
-  { prefix: '0:0:0:0:0:ffff', groups: 6, at: 6 }, // IPv4-mapped
-  { prefix: '64:ff9b:0:0:0:0', groups: 6, at: 6 }, // NAT64 (RFC 6052)
-  { prefix: '2002', groups: 1, at: 1 }, // 6to4
+/** How IPv6 forms begin that carry an IPv4 address right behind it. */
+const CARRIERS = [
+  '0:0:0:0:0:ffff', // IPv4-mapped
+  '64:ff9b:0:0:0:0', // NAT64 (RFC 6052)
+  '2002', // 6to4
 ]
 
 /** True for an address on the public internet; false for anything special, malformed or zoned. */
@@ -47,15 +47,12 @@ function plainAddress(address: string): string | null {
   if (family === 4) return address
   const groups = family === 6 ? ipv6Groups(address) : null
   if (!groups) return null
-  for (const carrier of CARRIERS) {
-    if (groups.slice(0, carrier.groups).map(hex).join(':') !== carrier.prefix) continue
-    const [high = 0, low = 0] = groups.slice(carrier.at)
-    return `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}`
-  }
-  return address
+  const written = groups.map((group) => group.toString(16)).join(':')
+  const carrier = CARRIERS.find((prefix) => written.startsWith(`${prefix}:`))
+  if (carrier === undefined) return address
+  const [high = 0, low = 0] = groups.slice(carrier.split(':').length)
+  return `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}`
 }
-
-const hex = (group: number): string => group.toString(16)
 
 /** Eight 16-bit numbers; null for an address with a zone, which only means something on this host. */
 function ipv6Groups(address: string): number[] | null {
@@ -121,12 +118,9 @@ function addRange(list: BlockList, text: string): boolean {
   return true
 }
 
-function blockList(family: 'ipv4' | 'ipv6', ranges: string[]): BlockList {
+function blockList(ranges: string[]): BlockList {
   const list = new BlockList()
-  for (const range of ranges) {
-    const [address = '', prefix] = range.split('/')
-    list.addSubnet(address, Number(prefix), family)
-  }
+  for (const range of ranges) addRange(list, range)
   return list
 }
 

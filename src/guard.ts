@@ -95,6 +95,17 @@ export function createGuard(options: GuardOptions): Guard {
     }
   }
 
+  /** Whether it is known to lead somewhere. Throws for what may not be used. */
+  async function leads(text: string): Promise<boolean> {
+    const url = parseUrl(text)
+    checkUrl(url, openings, options.requireHttps ?? false)
+    const hostname = bareHostname(url.hostname)
+    if (isIP(hostname) !== 0 || openings.name(hostname)) return true
+    const found = await known(hostname, resolve)
+    if (!allPass(found, openings)) throw notAllowed(hostname)
+    return found.length > 0
+  }
+
   return {
     async fetch(url, init = {}) {
       const deadline = timeoutMs > 0 ? AbortSignal.timeout(timeoutMs) : null
@@ -106,25 +117,8 @@ export function createGuard(options: GuardOptions): Guard {
       const response = await followWithinOrigin(new URL(url), request, send)
       return capBody(response, maxBytes)
     },
-    async assertUrl(text) {
-      const url = parseUrl(text)
-      checkUrl(url, openings, options.requireHttps ?? false)
-      const hostname = bareHostname(url.hostname)
-      if (isIP(hostname) !== 0 || openings.name(hostname)) return
-      if (!allPass(await known(hostname, resolve), openings)) throw notAllowed(hostname)
-    },
-    async isReachable(text) {
-      const url = parseUrl(text)
-      try {
-        checkUrl(url, openings, options.requireHttps ?? false)
-      } catch {
-        return false
-      }
-      const hostname = bareHostname(url.hostname)
-      if (isIP(hostname) !== 0) return true
-      const found = await known(hostname, resolve)
-      return found.length > 0 && allPass(found, openings)
-    },
+    assertUrl: async (url) => void (await leads(url)),
+    isReachable: (url) => leads(url).catch(() => false),
     async close() {
       await Promise.all([agent.destroy(), tunnels?.close()])
     },

@@ -1,7 +1,7 @@
 /** Commands about keys of callers, and about the key that everything is sealed under. */
 import type { NewKey } from '../auth.ts'
 import type { KeyRotation } from '../credentials/key-rotation.ts'
-import { all } from '../store/store.ts'
+import { type ApiKey, all } from '../store/store.ts'
 import { isDay, LAST_INSTANT } from '../validation.ts'
 import { type Command, type Given, show, TARGET, tell, UsageError } from './command.ts'
 
@@ -43,7 +43,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         hint: ({ hint }) => `…${hint}`,
         name: ({ name }) => name,
         'last used': ({ last_used_at }) => last_used_at,
-        state: (row) => stateOf(row),
+        state: stateOf,
       })
       return 0
     },
@@ -129,13 +129,7 @@ function timeOf(text: string): string {
   return new Date(time).toISOString()
 }
 
-function stateOf({
-  revoked_at,
-  expires_at,
-}: {
-  revoked_at: string | null
-  expires_at: string | null
-}): string {
+function stateOf({ revoked_at, expires_at }: ApiKey): string {
   if (revoked_at !== null) return 'revoked'
   if (expires_at === null) return 'active'
   return Date.parse(expires_at) <= Date.now() ? 'expired' : `until ${expires_at}`

@@ -129,18 +129,11 @@ function without(file: object, problems: readonly Problem[]): object {
 }
 
 function providerProblems(content: FileContent): Problem[] {
-  return Object.entries(content.providers ?? {}).flatMap(([id, provider]) =>
-    Object.entries(provider.oauth?.headers ?? {}).flatMap(([name, value]) =>
-      isHeader(name, String(value))
-        ? []
-        : [
-            {
-              path: `providers.${id}.oauth.headers.${name}`,
-              problem: 'is not a legal HTTP header',
-              remedy: '',
-            },
-          ],
-    ),
+  return Object.entries(content.providers ?? {}).flatMap(([id, { oauth }]) =>
+    Object.entries(oauth?.headers ?? {})
+      .filter(([name, value]) => !isHeader(name, String(value)))
+      .map(([name]) => `providers.${id}.oauth.headers.${name}`)
+      .map((path) => ({ path, problem: 'is not a legal HTTP header', remedy: '' })),
   )
 }
 
@@ -150,9 +143,8 @@ function readSettings(env: Env, file: Record<string, unknown>, problems: Problem
     const fromEnv = env[setting.name]?.trim() || env[setting.also ?? '']?.trim() || null
     const fromFile = fileText(file[key])
     const path = fromEnv === null && fromFile !== null ? key : setting.name
-    const before = problems.length
-    const value = readOne<unknown>(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
-    return problems.length === before ? [[key, value]] : []
+    const value = readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
+    return value === undefined ? [] : [[key, value]]
   })
   return Object.fromEntries(values)
 }
@@ -162,7 +154,13 @@ function fileText(value: unknown): string | null {
   return value === undefined || typeof value === 'object' ? null : String(value)
 }
 
-function readOne<T>(setting: Setting<T>, path: string, text: string | null, problems: Problem[]): T | null {
+/** Null: it is not set; undefined: what it is set to does not fit. */
+function readOne<T>(
+  setting: Setting<T>,
+  path: string,
+  text: string | null,
+  problems: Problem[],
+): T | null | undefined {
   if (text === null) return null
   try {
     return setting.read(text)
@@ -173,7 +171,7 @@ function readOne<T>(setting: Setting<T>, path: string, text: string | null, prob
       problem: error.message,
       remedy: error.remedy || setting.meaning.replace(/\.$/, ''),
     })
-    return null
+    return undefined
   }
 }
 
@@ -181,7 +179,7 @@ function readEnvKeys(env: Env, problems: Problem[]): Config['envCredentials'] {
   return PROVIDER_IDS.flatMap((provider) => {
     const setting = ENV_KEYS[provider]
     const apiKey = readOne(setting, setting.name, env[setting.name]?.trim() || null, problems)
-    return apiKey === null ? [] : [{ provider, apiKey }]
+    return apiKey ? [{ provider, apiKey }] : []
   })
 }
 

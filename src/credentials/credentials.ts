@@ -174,11 +174,8 @@ export function createCredentials(deps: CredentialDeps): Credentials {
 
   async function update(scope: Scope, id: string, patch: PatchCredential): Promise<CredentialView> {
     assertWritable(id)
-    const change = {
-      ...(patch.name === undefined ? {} : { name: patch.name }),
-      ...(patch.state === undefined ? {} : { state: patch.state }),
-      ...(patch.default === undefined ? {} : { is_default: patch.default }),
-    }
+    const { default: is_default, ...rest } = patch
+    const change = is_default === undefined ? rest : { ...rest, is_default }
     const entry = { owner: scope.owner, act: 'credential.update', subject: id, details: { ...patch } }
     const row = await store.credentials.update(scope, id, change, entry)
     if (!row) throw notFound(id)

@@ -26,16 +26,15 @@ export function createAudit(db: Db): Audit {
       ])
     },
     async list(page) {
-      const found = await values<AuditRecord & { place: string }>(
+      const found = await values<AuditRecord>(
         db,
         `select json_build_object(
                   'id', 'audit_' || lpad(id::text, 15, '0'), 'at', rfc3339(at), 'owner', owner, 'act', act,
-                  'subject', subject, 'details', details, 'place', id::text)
+                  'subject', subject, 'details', details)
            from audit where ($1::text is null or id < $1::bigint) order by id desc limit $2`,
         [readCursor('audit', page, SEQ), page.limit + 1],
       )
-      const { data, next_cursor } = toPage('audit', page, found, ({ place }) => place)
-      return { data: data.map(({ place: _, ...record }) => record), next_cursor }
+      return toPage('audit', page, found, ({ id }) => Number(id.slice('audit_'.length)))
     },
   }
 }

@@ -12,7 +12,7 @@ import { createKeys } from './keys.ts'
 import { createLogins } from './logins.ts'
 import { createMessages } from './messages.ts'
 import { assertCurrent, migrate, readMigrations } from './migrate.ts'
-import { createParts, type Parts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
+import { createParts, type PartsCodec, PLAIN_PARTS } from './parts.ts'
 import { createRegistry } from './registry.ts'
 import { createSealed } from './sealed.ts'
 import { createSessions } from './sessions.ts'
@@ -50,8 +50,20 @@ export async function openStore(options: StoreOptions, opening = openDatabase(op
     throw options.databaseUrl ? atServer(options.databaseUrl, err) : err
   }
   const db = options.log ? watched(opened, options.log) : opened
+  const parts = createParts(options.codec ?? PLAIN_PARTS)
   return {
-    ...createVerbs(db, createParts(options.codec ?? PLAIN_PARTS)),
+    sessions: createSessions(db),
+    messages: createMessages(db, parts),
+    turns: createTurns(db, parts),
+    connectors: createConnectors(db),
+    registry: createRegistry(db),
+    executions: createExecutions(db, parts),
+    credentials: createCredentials(db),
+    logins: createLogins(db),
+    keys: createKeys(db),
+    sealed: createSealed(db),
+    audit: createAudit(db),
+    settings: createSettings(db),
     ready: () => assertCurrent(db, migrations),
     close: db.close,
   }
@@ -101,21 +113,4 @@ export async function openDatabase({ databaseUrl, dataDir, poolSize }: DatabaseO
   if (!databaseUrl) return openEmbedded(dataDir, () => readTemplate(readMigrations()))
   const { openPostgres } = await import('./postgres.ts')
   return openPostgres(databaseUrl, poolSize)
-}
-
-function createVerbs(db: Db, parts: Parts): Omit<Store, 'ready' | 'close'> {
-  return {
-    sessions: createSessions(db),
-    messages: createMessages(db, parts),
-    turns: createTurns(db, parts),
-    connectors: createConnectors(db),
-    registry: createRegistry(db),
-    executions: createExecutions(db, parts),
-    credentials: createCredentials(db),
-    logins: createLogins(db),
-    keys: createKeys(db),
-    sealed: createSealed(db),
-    audit: createAudit(db),
-    settings: createSettings(db),
-  }
 }
