@@ -222,30 +222,10 @@ const GivenToolResult = part('tool_result', {
   outcome: Type.Optional(Outcome),
 })
 
-export const Part = taggedBy(
-  'type',
-  'Part',
-  Text,
-  Reasoning,
-  ToolCall,
-  ToolResult,
-  Image,
-  Audio,
-  File,
-  Notice,
-)
-const GivenPart = taggedBy(
-  'type',
-  'GivenPart',
-  Text,
-  Reasoning,
-  ToolCall,
-  GivenToolResult,
-  Image,
-  Audio,
-  File,
-  Notice,
-)
+const spoken = [Text, Reasoning, ToolCall] as const
+const others = [Image, Audio, File, Notice] as const
+export const Part = taggedBy('type', 'Part', ...spoken, ToolResult, ...others)
+const GivenPart = taggedBy('type', 'GivenPart', ...spoken, GivenToolResult, ...others)
 export const GivenParts = Type.Array(GivenPart, {
   maxItems: 1000,
   description: "One at least; an assistant's message may have none",

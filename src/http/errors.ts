@@ -7,7 +7,7 @@ import type { Socket } from 'node:net'
 import type { ConnectionError, FastifyReply, FastifyRequest } from 'fastify'
 import type { App } from '../../routes/app.ts'
 import { newId } from '../chat/ids.ts'
-import { asBatonError, BatonError } from '../errors.ts'
+import { asBatonError, BatonError, type ErrorCode } from '../errors.ts'
 
 const ID = /^[A-Za-z0-9._~-]{1,128}$/
 
@@ -50,7 +50,7 @@ function toBatonError(thrown: unknown): BatonError {
   if (thrown instanceof BatonError) return thrown
   const { code, statusCode, message } = isError(thrown) ? thrown : {}
   const known = code === undefined ? undefined : REFUSALS[code]
-  if (known) return known()
+  if (known) return new BatonError(...known)
   if (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500) {
     return new BatonError('invalid_request', message ?? 'The request is not valid.')
   }
@@ -64,14 +64,14 @@ interface Thrown {
 }
 const isError = (thrown: unknown): thrown is Thrown => typeof thrown === 'object' && thrown !== null
 
-const REFUSALS: Record<string, () => BatonError> = {
-  FST_ERR_CTP_BODY_TOO_LARGE: () =>
-    new BatonError('body_too_large', 'The body is larger than BATON_BODY_LIMIT allows.'),
-  FST_ERR_CTP_INVALID_MEDIA_TYPE: () =>
-    new BatonError('unsupported_media_type', 'Send the body as content-type: application/json.'),
-  FST_ERR_BAD_URL: () => new BatonError('invalid_request', 'The path is not valid percent-encoding.'),
-  FST_ERR_MAX_PARAM_LENGTH: () =>
-    new BatonError('invalid_request', 'A part of the path is longer than 512 characters.'),
+const REFUSALS: Readonly<Record<string, [ErrorCode, string]>> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: ['body_too_large', 'The body is larger than BATON_BODY_LIMIT allows.'],
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: [
+    'unsupported_media_type',
+    'Send the body as content-type: application/json.',
+  ],
+  FST_ERR_BAD_URL: ['invalid_request', 'The path is not valid percent-encoding.'],
+  FST_ERR_MAX_PARAM_LENGTH: ['invalid_request', 'A part of the path is longer than 512 characters.'],
 }
 
 /** Registers the error handler, and what an unknown path or method answers. Before any route. */

@@ -57,6 +57,15 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
   const shutdown = new AbortController()
   /** One function a client, which lets it go. A set: an AbortSignal searches its listeners for each that is taken off. */
   const open = new Set<() => void>()
+  /** `gone` once the client has left. */
+  function keep(raw: ServerResponse, leave: () => void, gone: () => void): void {
+    open.add(leave)
+    if (shutdown.signal.aborted) leave()
+    onceClosed(raw, () => {
+      open.delete(leave)
+      gone()
+    })
+  }
   return {
     closing: shutdown.signal,
     close() {
@@ -66,12 +75,7 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
     leaving({ raw }) {
       const gone = new AbortController()
       const leave = () => gone.abort()
-      open.add(leave)
-      if (shutdown.signal.aborted) leave()
-      onceClosed(raw, () => {
-        open.delete(leave)
-        leave()
-      })
+      keep(raw, leave, leave)
       return gone.signal
     },
     send(reply, source) {
@@ -80,8 +84,7 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
       const paced = openPaced(reply, pingMs, async () => {
         const refusal = await authenticate(reply.request.headers).catch((thrown: unknown) => thrown)
         // A store that is away for a moment ends nothing.
-        if (!(refusal instanceof BatonError) || refusal.code !== 'unauthenticated') return
-        over()
+        if (refusal instanceof BatonError && refusal.code === 'unauthenticated') over()
       })
       // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
       const over = () => stop.abort(OVER)
@@ -95,14 +98,11 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
         // A client that reads no more must not keep the server from closing.
         setTimeout(() => raw.destroy(), CLOSE_MS).unref()
       }
-      open.add(leave)
-      if (shutdown.signal.aborted) leave()
       const { method, routeOptions } = reply.request
       metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
       metrics.streamOpened()
-      onceClosed(raw, () => {
+      keep(raw, leave, () => {
         over()
-        open.delete(leave)
         metrics.streamClosed()
       })
       copy(items, source, paced)

@@ -4,7 +4,6 @@ import type { Settings } from './store.ts'
 
 export function createSettings(db: Db): Settings {
   return {
-    get: (name) => value<string>(db, 'select value from setting where name = $1', [name]),
     async set(name, text) {
       await db.query(
         'insert into setting (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value',

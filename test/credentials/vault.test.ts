@@ -146,7 +146,6 @@ t.test('the key file', async (t) => {
 t.test('keys that do not fit the database are known before anything is sealed under them', async (t) => {
   const values = new Map<string, string>()
   const settings: Store['settings'] = {
-    get: async (name) => values.get(name) ?? null,
     set: async (name, value) => void values.set(name, value),
     init: async (name, value) => {
       if (!values.has(name)) values.set(name, value)

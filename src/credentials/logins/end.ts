@@ -17,7 +17,7 @@ interface LoginEndDeps {
 }
 
 /** Both throw what the vendor refuses, and what a setup throws. */
-export interface LoginEnd {
+interface LoginEnd {
   /** `call` gives the vendor its code. */
   byCode(row: LoginRow, owner: string, call: OAuthCall, wish: LoginWish): Promise<CredentialView>
   /** The warning says what that means for the tool that made the file. Throws invalid_request. */

@@ -40,7 +40,6 @@ export interface Sealed {
 
 /** Single values of the whole installation. */
 export interface Settings {
-  get(name: string): Promise<string | null>
   set(name: string, value: string): Promise<void>
   /** Sets it unless it is there; what it is now. */
   init(name: string, value: string): Promise<string>
