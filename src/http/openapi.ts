@@ -84,7 +84,7 @@ const HEADERS = {
   'Idempotent-Replayed': '`true`: the turn is one that was begun before, under the same key',
   'Retry-After': 'Seconds to wait',
 }
-const MAKES = /^post_(sessions|connectors|credentials(_import)?|oauth_provider_exchange)$/
+const MAKES = /^post_(sessions|connectors|credentials(_import)?)$/
 const STARTS = 'post_sessions_id_turns'
 
 /** Which of them an operation's answer of this status may carry. */

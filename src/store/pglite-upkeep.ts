@@ -1,0 +1,100 @@
+/**
+ * What PostgreSQL does not do standing alone. Without checkpoints its write-ahead log would grow for as long as the
+ * process lives, and after a kill the next start would go through all of it. Without vacuums the room of deleted rows
+ * would never be used again.
+ */
+import { statfsSync } from 'node:fs'
+import type { PGlite } from '@electric-sql/pglite'
+
+/** No room for its log ends PostgreSQL. PGlite goes on as if it had not, and never comes back from the next statement. */
+export const isTheEnd = ({ code, message }: { code?: string; message: string }): boolean =>
+  code === '53100' && message.includes('pg_wal')
+
+/** Statements between two looks, each of which costs about one statement */
+const LOOK_EVERY = 100
+const MOST_LOG = 32 << 20
+/** Bytes on the disk that no vacuum may need */
+const SPARE = 64 << 20
+/** Without a statement for so long: whoever asks next has most likely not begun yet */
+const QUIET_MS = 300
+/** Longest that such a moment is waited for */
+const PATIENCE_MS = 600_000
+
+/**
+ * How long the log is, and the table that needs a vacuum most: for its dead rows, counted much as a server's autovacuum
+ * does, or for rows that are 200 million transactions old: at two billion old rows would be out of sight. What is counted
+ * is lost when a process ends, so that each vacuums all tables once.
+ */
+const LOOK = `
+  select pg_wal_lsn_diff(pg_current_wal_lsn(), redo_lsn)::float8 as bytes, (
+    select oid::regclass::text from pg_class
+     where relkind in ('r', 't') and (
+       pg_stat_get_dead_tuples(oid) > 1000 + pg_stat_get_live_tuples(oid) / 10
+       or age(relfrozenxid) > 200000000
+       or relkind = 'r' and relnamespace = 'public'::regnamespace
+          and pg_stat_get_vacuum_count(oid) = 0 and pg_relation_size(oid) > 0
+     )
+     order by pg_stat_get_dead_tuples(oid) desc limit 1
+  ) as worn from pg_control_checkpoint()`
+const SIZE = 'select pg_total_relation_size($1::regclass)::float8 as bytes'
+/** What a vacuum notes of a table while it is small would be planned for ever: see SETTINGS in pglite-worker.ts. */
+const FORGET_SIZES = `
+  select pg_clear_relation_stats('public', relname::text) from pg_class
+   where relnamespace = 'public'::regnamespace
+     and (oid = $1::regclass or oid in (select indexrelid from pg_index where indrelid = $1::regclass))`
+
+/** What is due is looked at after each statement, once its caller has the answer. */
+export function createUpkeep(
+  db: PGlite,
+  folder: string | null,
+  isFree: () => boolean,
+  inLine: (work: () => Promise<void>) => void,
+) {
+  let count = 0
+  let worn: string | null = null
+  let wornAt = 0
+  let quiet: NodeJS.Timeout | undefined
+
+  async function look(): Promise<void> {
+    const { rows } = await db.query<{ bytes: number; worn: string | null }>(LOOK)
+    if ((rows[0]?.bytes ?? 0) > MOST_LOG) await db.exec('checkpoint')
+    if (worn === null) wornAt = performance.now()
+    worn = rows[0]?.worn ?? null
+  }
+
+  async function vacuum(): Promise<void> {
+    // Inside a transaction it would fail, and the transaction with it.
+    if (worn === null || !isFree()) return
+    const table = worn
+    worn = null
+    // The first vacuum writes all of the table into the log as well, which no checkpoint shortens meanwhile.
+    const { rows } = await db.query<{ bytes: number }>(SIZE, [table])
+    const bytes = rows[0]?.bytes ?? 0
+    if (folder !== null && freeIn(folder) < bytes + SPARE) return
+    if (bytes > MOST_LOG) await db.exec('checkpoint')
+    await db.exec(`vacuum ${table}`)
+    await db.query(FORGET_SIZES, [table])
+    await look()
+  }
+
+  /** Once its caller has its answer: one that comes meanwhile waits. */
+  async function after(due: () => Promise<void>): Promise<void> {
+    clearTimeout(quiet)
+    // Within a transaction that has failed, on a full disk, or closed meanwhile: the next look is soon.
+    await due().catch((err: Error) => {
+      if (isTheEnd(err)) process.exit(1)
+    })
+    if (worn !== null) quiet = setTimeout(() => inLine(() => after(vacuum)), QUIET_MS)
+  }
+
+  return () =>
+    after(async () => {
+      if (++count % LOOK_EVERY === 0) await look()
+      if (worn !== null && performance.now() - wornAt > PATIENCE_MS) await vacuum()
+    })
+}
+
+function freeIn(folder: string): number {
+  const { bavail, bsize } = statfsSync(folder)
+  return bavail * bsize
+}
