@@ -3,7 +3,7 @@ import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
-import { IdParam } from './schemas.ts'
+import { closed, IdParam } from './schemas.ts'
 import { EventStream } from './turn-event.ts'
 
 const Resume = Type.Object(
@@ -14,7 +14,7 @@ const Resume = Type.Object(
       }),
     ),
   },
-  { additionalProperties: false },
+  closed,
 )
 const ResumeHeaders = Type.Object({
   'last-event-id': Type.Optional(Type.String({ description: 'The last `id` received' })),

@@ -5,6 +5,7 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isLoopback } from './addresses.ts'
+import { BoundedMap } from './bounded-map.ts'
 import type { Bus } from './bus/bus.ts'
 import { newId } from './chat/ids.ts'
 import { sha256 } from './chat/json.ts'
@@ -82,15 +83,14 @@ const USES_EVERY_MS = 10_000
 
 /** Hears of revocations on the bus until it is closed. */
 export function createAuth({ config, store, bus }: AuthDeps): Auth {
-  const known = new Map<string, { key: FoundKey; until: number }>()
+  const known = new BoundedMap<{ hash: string; key: FoundKey; until: number }>(CACHE_SIZE)
   const uses = new Set<string>()
   const adminHash = config.adminKey === null ? null : Buffer.from(sha256(config.adminKey), 'hex')
   const unsubscribe = bus.subscribe('keys', forget)
-  const timer = setInterval(() => void flushUses(), USES_EVERY_MS)
-  timer.unref()
+  const timer = setInterval(() => void flushUses(), USES_EVERY_MS).unref()
 
   function forget(id: string): void {
-    for (const [hash, { key }] of known) if (key.id === id) known.delete(hash)
+    for (const { hash, key } of known.values()) if (key.id === id) known.drop(hash)
   }
 
   async function flushUses(): Promise<void> {
@@ -103,11 +103,10 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
   async function byHash(hash: string): Promise<FoundKey> {
     const cached = known.get(hash)
     if (cached && cached.until > performance.now()) return cached.key
-    known.delete(hash)
+    known.drop(hash)
     const key = await store.keys.byHash(hash)
     if (!key) throw unauthenticated('The key is not known.')
-    if (known.size >= CACHE_SIZE) known.clear()
-    known.set(hash, { key, until: performance.now() + CACHE_MS })
+    known.put(hash, { hash, key, until: performance.now() + CACHE_MS })
     return key
   }
 

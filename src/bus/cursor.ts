@@ -4,6 +4,7 @@
  * lost begins a new generation, so that a cursor of the old one is a gap and never a wrong place.
  */
 import { randomBytes } from 'node:crypto'
+import { BoundedMap } from '../bounded-map.ts'
 import { sha256 } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
 
@@ -29,16 +30,14 @@ export const compareIds = (a: string, b: string): number => {
 const DIGITS = 6
 
 /** Tags of the sessions met of late: hashing one costs more than all else of a cursor. */
-const tags = new Map<string, string>()
-const MOST_TAGS = 10_000
+const tags = new BoundedMap<string>(10_000)
 
 /** Six digits that name the session in its cursors. */
 export function sessionTag(session: string): string {
   const known = tags.get(session)
   if (known !== undefined) return known
-  if (tags.size >= MOST_TAGS) tags.clear()
   const tag = sha256(session).slice(0, DIGITS)
-  tags.set(session, tag)
+  tags.put(session, tag)
   return tag
 }
 

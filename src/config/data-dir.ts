@@ -30,6 +30,6 @@ function makeFolder(folder: string): void {
     mkdirSync(folder, { mode: 0o700 })
   } catch (err) {
     // Another process was faster.
-    if (!(err instanceof Error && 'code' in err && err.code === 'EEXIST')) throw err
+    if ((err as NodeJS.ErrnoException).code !== 'EEXIST') throw err
   }
 }

@@ -141,7 +141,7 @@ export function loadKeyFile(dataDir: string): VaultKey[] {
     fsyncSync(file)
     linkSync(draft, path)
   } catch (err) {
-    if (!(err instanceof Error && 'code' in err && err.code === 'EEXIST')) throw err
+    if ((err as NodeJS.ErrnoException).code !== 'EEXIST') throw err
   } finally {
     closeSync(file)
     rmSync(draft, { force: true })
@@ -153,7 +153,7 @@ function readIfThere(path: string): string | null {
   try {
     return readFileSync(path, 'utf8')
   } catch (err) {
-    if (err instanceof Error && 'code' in err && err.code === 'ENOENT') return null
+    if ((err as NodeJS.ErrnoException).code === 'ENOENT') return null
     throw err
   }
 }
