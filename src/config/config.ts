@@ -1,6 +1,8 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
 import type { ConnectorProxy } from '../guard.ts'
+import type { ForwardProxy } from '../outbound.ts'
 import type { ConnectorInput } from './connector-shape.ts'
+import type { limitsOf } from './limits.ts'
 import type { Base } from './settings.ts'
 
 /** What everything else works from: whole, checked and frozen. */
@@ -39,8 +41,8 @@ export interface Config {
   enableOauth: readonly string[]
   /** The first encrypts, all decrypt; null: a key file in the data dir (embedded only) */
   encryptionKeys: readonly { id: string; key: Uint8Array }[] | null
-  /** What requests to providers go through; `except`: hosts and domains, separated by commas */
-  forwardProxy: { url: string; except: string } | null
+  /** What requests to providers go through */
+  forwardProxy: ForwardProxy | null
   /** What connectors go through over https */
   connectorProxy: ConnectorProxy | null
   /** Upstream roots by deployment base, without a trailing slash */
@@ -58,20 +60,7 @@ export interface Config {
   >
   codeAssistDualDeclarations: boolean
   toolbox: Toolbox
-  limits: {
-    /** Turns that this replica runs at once; more wait in fair order */
-    concurrentTurns: number
-    /** Turns that may wait for that; more are refused */
-    waitingTurns: number
-    /** How late the event loop may be for long before new turns are refused */
-    overloadMs: number
-    databasePool: number
-    /** Upstream connections per origin */
-    upstreamConnections: number
-    connectTimeoutMs: number
-    firstByteTimeoutMs: number
-    idleTimeoutMs: number
-  }
+  limits: ReturnType<typeof limitsOf>
 }
 
 export interface Toolbox {

@@ -4,7 +4,6 @@
  */
 import { type Static, Type } from 'typebox'
 import { Duration, durationMs } from '../duration.ts'
-import type { Config } from './config.ts'
 
 const whole = (minimum: number, maximum: number, fallback: number, meaning: string) => ({
   schema: Type.Optional(Type.Integer({ minimum, maximum })),
@@ -48,7 +47,8 @@ const each = <K extends 'schema' | 'fallback'>(member: K) =>
 
 export const LimitsSchema = Type.Object(each('schema'), { additionalProperties: false })
 
-export function limitsOf(file: Static<typeof LimitsSchema> = {}): Config['limits'] {
+/** As the code takes them, durations in milliseconds. */
+export function limitsOf(file: Static<typeof LimitsSchema> = {}) {
   const limits = { ...each('fallback'), ...file }
   return {
     concurrentTurns: limits.concurrent_turns,
