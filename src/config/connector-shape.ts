@@ -39,14 +39,9 @@ export interface ConnectorInput {
 }
 
 /** A connector's fields as they were given, checked for their types at most. */
-interface ConnectorShape {
-  transport?: 'streamable_http' | 'sse' | 'stdio'
-  url?: string
-  headers?: Readonly<Record<string, unknown>>
-  command?: string
-  args?: readonly unknown[]
-  env?: Readonly<Record<string, unknown>>
-}
+type ConnectorShape = Partial<
+  Pick<ConnectorInput, 'transport' | 'url' | 'command'> & Record<'headers' | 'args' | 'env', object>
+>
 
 interface ShapeProblem {
   field: string
