@@ -89,23 +89,20 @@ const STARTS = 'post_sessions_id_turns'
 
 /** Which of them an operation's answer of this status may carry. */
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
-  const wait = status === 'default' || status === '503' ? (['Retry-After'] as const) : []
-  const any = ['x-request-id', ...wait] as const
+  const any: (keyof typeof HEADERS)[] = ['x-request-id']
+  if (status === 'default' || status === '503') any.push('Retry-After')
   if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
-  return status === '201' && MAKES.test(operation) ? ['Location', ...any] : [...any]
+  return status === '201' && MAKES.test(operation) ? ['Location', ...any] : any
 }
 
 /** Responses with their headers, as references. */
-function withHeaders(operation: string, responses: Node): Node {
-  const all = Object.entries(responses).map(([status, response]) => {
-    const headers = sent(operation, status).map((name) => [name, { $ref: `#/components/headers/${name}` }])
-    return [
-      status,
-      { ...(response as Node), ...(headers.length > 0 ? { headers: Object.fromEntries(headers) } : {}) },
-    ]
-  })
-  return Object.fromEntries(all)
-}
+const withHeaders = (operation: string, responses: Node): Node =>
+  Object.fromEntries(
+    Object.entries(responses).map(([status, response]) => {
+      const headers = sent(operation, status).map((name) => [name, { $ref: `#/components/headers/${name}` }])
+      return [status, { ...(response as Node), headers: Object.fromEntries(headers) }]
+    }),
+  )
 
 type Node = Record<string, unknown>
 
