@@ -76,20 +76,7 @@ const REFUSALS: Readonly<Record<string, [ErrorCode, string]>> = {
 
 /** Registers the error handler, and what an unknown path or method answers. Before any route. */
 export function useErrors(app: App): void {
-  const routes = new Map<string, { pattern: RegExp; methods: Set<string> }>()
-  app.addHook('onRoute', ({ url, method, prefix }) => {
-    // The route that answers preflights everywhere does not count.
-    if (url === '*') return
-    const pattern = new RegExp(
-      `^${url
-        .replace(/[.+?^$()[\]{}|\\]/g, '\\$&')
-        .replace(/:[^/]+/g, '[^/]+')
-        .replace('*', '.*')}${url === prefix ? '/?' : ''}$`,
-    )
-    const known = routes.get(url) ?? { pattern, methods: new Set() }
-    routes.set(url, known)
-    for (const name of [method].flat()) known.methods.add(name)
-  })
+  const methodsAt = collectMethods(app)
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     if (request.headers.host === undefined && request.raw.httpVersion === '1.1')
@@ -99,14 +86,12 @@ export function useErrors(app: App): void {
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply))
   const notHere = (request: FastifyRequest, reply: FastifyReply): FastifyReply => {
     const path = request.url.split('?', 1)[0] ?? ''
-    const methods = [...routes.values()]
-      .filter(({ pattern }) => pattern.test(path))
-      .flatMap((route) => [...route.methods])
+    const methods = methodsAt(path)
     // The method is allowed, so its route was found and has nothing here: a file of /docs that does not exist.
     if (methods.length === 0 || methods.includes(request.method)) {
       return sendError(new BatonError('not_found', `There is nothing at ${path}.`), request, reply)
     }
-    const allowed = [...new Set(methods)].join(', ')
+    const allowed = methods.join(', ')
     const error = new BatonError(
       'method_not_allowed',
       `${path} does not allow ${request.method}; use ${allowed}.`,
@@ -122,6 +107,25 @@ export function useErrors(app: App): void {
     else done()
   })
   app.setNotFoundHandler(notHere)
+}
+
+/** Which methods a path allows, of the routes that are registered from now on. */
+function collectMethods(app: App): (path: string) => string[] {
+  const routes: { pattern: RegExp; methods: string[] }[] = []
+  app.addHook('onRoute', ({ url, method, prefix }) => {
+    // The route that answers preflights everywhere does not count.
+    if (url === '*') return
+    const pattern = new RegExp(
+      `^${url
+        .replace(/[.+?^$()[\]{}|\\]/g, '\\$&')
+        .replace(/:[^/]+/g, '[^/]+')
+        .replace('*', '.*')}${url === prefix ? '/?' : ''}$`,
+    )
+    routes.push({ pattern, methods: [method].flat() })
+  })
+  return (path) => [
+    ...new Set(routes.filter(({ pattern }) => pattern.test(path)).flatMap(({ methods }) => methods)),
+  ]
 }
 
 /** A request that is not HTTP: answered in the same shape before the connection is closed. */
