@@ -114,7 +114,7 @@ export interface ModelRequest {
   tools: ToolDeclaration[]
   settings: ModelSettings
   session_id: string
-  /** This step goes on after tool results of the same turn */
+  /** This step goes on with a turn: after tool results, or where the model was not done */
   follow_up: boolean
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false

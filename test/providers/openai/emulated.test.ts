@@ -166,6 +166,13 @@ t.test('whole turns against the emulator', async (t) => {
       )
       emulator.script(() => ({ ...calls(['files__read', '{"cut']), finish: 'length' }))
       t.match(fold(await ask('x')), [{ arguments: {}, arguments_text: '{"cut' }])
+      const open = { goesOn: true } as const
+      emulator.script(() => ({ ...text('x'), ...open }))
+      t.match((await ask('x')).at(-1), { reason: 'stop', goes_on: true })
+      for (const scene of [calls(['files__read', '{}']), { ...text('No.'), finish: 'refusal' as const }]) {
+        emulator.script(() => ({ ...scene, ...open }))
+        t.notOk('goes_on' in ((await ask('x')).at(-1) ?? {}), 'a call goes on anyway, a refusal does not')
+      }
       emulator.script(() => ({ ...text('half an answer'), ending: 'close', after: 6 }))
       await t.rejects(ask('x'), { code: 'upstream_disconnected' })
       emulator.script(() => ({ ...text('x'), ending: { code: 'slow_down', message: 'busy' }, after: 3 }))
