@@ -215,6 +215,8 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
 t.test('Code Assist has an envelope of its own, the same for every step of a prompt', async (t) => {
   const tools = [tool('files.read')]
   const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
+  const renamed = codeAssist.render(request({ model: 'models/gemini-3.5-flash' }))
+  t.match(renamed, { body: { model: 'gemini-3-flash' }, notes: [/gemini-3.5-flash is called gemini-3-flash/] })
   t.equal(path, ':streamGenerateContent?alt=sse')
   t.equal(
     gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
