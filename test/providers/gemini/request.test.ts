@@ -216,7 +216,10 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   const tools = [tool('files.read')]
   const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
   const renamed = codeAssist.render(request({ model: 'models/gemini-3.5-flash' }))
-  t.match(renamed, { body: { model: 'gemini-3-flash' }, notes: [/gemini-3.5-flash is called gemini-3-flash/] })
+  t.match(renamed, {
+    body: { model: 'gemini-3-flash' },
+    notes: [/gemini-3.5-flash is called gemini-3-flash/],
+  })
   t.equal(path, ':streamGenerateContent?alt=sse')
   t.equal(
     gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
