@@ -98,6 +98,8 @@ export interface DeploymentOptions {
   headers: Readonly<Record<string, string>>
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean
+  /** Gemini's public API only: ask it to store nothing of the request */
+  unstored?: true
 }
 
 /**

@@ -65,7 +65,8 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
     method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
     headers: oauth ? request.options.headers : {},
-    body,
+    // What is left out is up to the project's settings; Code Assist has no such field (9.1).
+    body: request.options.unstored ? { ...body, store: false } : body,
     notes,
   }
 }

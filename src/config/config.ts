@@ -56,6 +56,7 @@ export interface Config {
     Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
   >
   codeAssistDualDeclarations: boolean
+  geminiStore: boolean
   toolbox: Toolbox
   limits: {
     /** Turns that this replica runs at once; more wait in fair order */

@@ -237,6 +237,9 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   t.strictSame(codeAssist.declare(tools, request().options), [both])
   const single = { ...request().options, dual_declarations: false }
   t.strictSame(Object.keys(codeAssist.declare(tools, single)[0] as object), ['functionDeclarations'])
+  const unstored = request({ options: { ...request().options, unstored: true } })
+  const stores = [gemini, geminiOauth, codeAssist].map((one) => JSON.stringify(one.render(unstored).body))
+  t.match(stores, [/"store":false/, /"store":false/, /^(?!.*"store")/])
   t.strictSame(gemini.declare(tools, request().options), bodyOf({ tools }).tools)
   t.strictSame(gemini.declare([], single), [])
   const emulator = await start(t)
