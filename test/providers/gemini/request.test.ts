@@ -58,6 +58,11 @@ t.test(
     const older = bodyOf({ model: 'gemini-2.5-flash', messages: messages.slice(3) }).contents ?? []
     t.notMatch(JSON.stringify(older), /skip_thought|"id"/, 'older models get neither ids nor dummies')
     t.match(older[0], { role: 'user' }, 'a history that starts with the model gets a user content before it')
+    const alone: MessageInput = {
+      role: 'assistant',
+      parts: [{ type: 'reasoning', text: 'hidden', provenance: own }],
+    }
+    t.match(bodyOf({ messages: [user('a'), alone, user('b')] }).contents?.length, 1, 'nothing is left of it')
     const refused = (message: string) => ({
       status: 400,
       headers: {},
