@@ -27,7 +27,7 @@ interface Deployments {
 
 export function createDeployments(
   table: readonly Row[],
-  config: Pick<Config, 'baseUrls' | 'providers' | 'codeAssistDualDeclarations'>,
+  config: Pick<Config, 'baseUrls' | 'providers' | 'codeAssistDualDeclarations' | 'geminiStore'>,
 ): Deployments {
   const all = table.map(({ deployment }) => deployment)
   const providers = [...new Set(all.map(({ provider }) => provider))]
@@ -74,7 +74,7 @@ export function createDeployments(
 /** The operator's extras are for logins only (ARCHITECTURE.md rule 11). */
 function optionsOf(
   { provider, credential }: Deployment,
-  config: Pick<Config, 'providers' | 'codeAssistDualDeclarations'>,
+  config: Pick<Config, 'providers' | 'codeAssistDualDeclarations' | 'geminiStore'>,
 ): DeploymentOptions {
   const extras = credential.kind === 'oauth' ? config.providers[provider] : undefined
   return {
@@ -83,5 +83,6 @@ function optionsOf(
       Object.entries(extras?.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]),
     ),
     dual_declarations: config.codeAssistDualDeclarations,
+    ...(config.geminiStore ? {} : { unstored: true }),
   }
 }

@@ -98,6 +98,8 @@ export interface DeploymentOptions {
   headers: Readonly<Record<string, string>>
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean
+  /** Gemini's public API only: ask it to store nothing of the request */
+  unstored?: true
 }
 
 /**
@@ -114,7 +116,7 @@ export interface ModelRequest {
   tools: ToolDeclaration[]
   settings: ModelSettings
   session_id: string
-  /** This step goes on after tool results of the same turn */
+  /** This step goes on with a turn: after tool results, or where the model was not done */
   follow_up: boolean
   /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
   reasoning_summary?: false

@@ -10,11 +10,13 @@ const baseUrls = Object.fromEntries(
   DEPLOYMENTS.map(({ base }) => [base, `https://${base}.test`]),
 ) as Config['baseUrls']
 const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
-const deployments = createDeployments(DEPLOYMENTS, {
+const config = {
   baseUrls,
   providers: { anthropic: extras },
   codeAssistDualDeclarations: true,
-})
+  geminiStore: true,
+}
+const deployments = createDeployments(DEPLOYMENTS, config)
 
 t.test('a credential is served by the deployment for its kind and API', async (t) => {
   const served = (provider: string, kind: 'api_key' | 'oauth', path?: 'code_assist' | 'public') => {
@@ -41,4 +43,6 @@ t.test('the operator’s blocks and headers are for logins alone', async (t) => 
   const options = (kind: 'api_key' | 'oauth') => deployments.viewFor('anthropic', { kind }).options
   t.match(options('oauth'), { system_blocks: ['first'], headers: { 'x-team': 'research' } })
   t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true })
+  const unstored = createDeployments(DEPLOYMENTS, { ...config, geminiStore: false }).viewFor('gemini', null)
+  t.equal(unstored.options.unstored, true)
 })

@@ -65,22 +65,29 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
     method: 'POST',
     path: `/models/${encodeURIComponent(bareModel(request.model))}:streamGenerateContent?alt=sse`,
     headers: oauth ? request.options.headers : {},
-    body,
+    // What is left out is up to the project's settings; Code Assist has no such field (9.1).
+    body: request.options.unstored ? { ...body, store: false } : body,
     notes,
   }
 }
+
+/** What Code Assist calls otherwise than the public API, and knows by no other name (8.1). */
+const CODE_ASSIST_NAMES: ReadonlyMap<string, string> = new Map([['gemini-3.5-flash', 'gemini-3-flash']])
 
 function renderCodeAssist(request: ModelRequest): RenderedRequest {
   const { body, notes } = renderBody(request, {
     oauth: true,
     bothSpellings: request.options.dual_declarations,
   })
+  const model = bareModel(request.model)
+  const name = CODE_ASSIST_NAMES.get(model)
+  if (name) notes.push(`model: ${model} is called ${name} here`)
   return {
     method: 'POST',
     path: ':streamGenerateContent?alt=sse',
     headers: request.options.headers,
     body: {
-      model: bareModel(request.model),
+      model: name ?? model,
       project: projectOf(request),
       user_prompt_id: promptId(request),
       request: { ...body, session_id: request.session_id },

@@ -3,7 +3,8 @@
  * `output_item.done`, then the `*.done` events, then the deltas; the terminal event's own `output` is often empty and
  * only fills gaps.
  */
-import type { ModelEvent, StepFinish } from '../../src/chat/event.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { Finish } from '../../src/chat/fold.ts'
 import { parseRecord } from '../../src/chat/json.ts'
 import { standardBase64 } from '../../src/chat/media.ts'
 import { type AssistantPart, NO_USAGE, parseArguments, type Usage } from '../../src/chat/message.ts'
@@ -144,16 +145,21 @@ const ended =
 
 const completed: Handler = (state, response) => {
   const rest = settleRest(state, response, 'completed')
-  const reason = state.called ? 'tool_calls' : state.refused ? 'refusal' : 'stop'
-  return finish(state, rest, response, reason)
+  if (state.called) return finish(state, rest, response, { reason: 'tool_calls' })
+  if (state.refused) return finish(state, rest, response, { reason: 'refusal' })
+  // It wants to go on without the user (wire/openai.md 6.3).
+  const more = response.end_turn === false ? ({ goes_on: true } as const) : {}
+  return finish(state, rest, response, { reason: 'stop', ...more })
 }
 
 const incomplete: Handler = (state, response) => {
   const rest = settleRest(state, response, 'incomplete')
   const why = string(object(response.incomplete_details).reason)
-  if (why !== 'content_filter') return finish(state, rest, response, 'length')
-  return finish(state, rest, response, 'refusal').map((event) =>
-    event.type === 'finish' ? { ...event, refusal: why } : event,
+  return finish(
+    state,
+    rest,
+    response,
+    why === 'content_filter' ? { reason: 'refusal', refusal: why } : { reason: 'length' },
   )
 }
 
@@ -292,17 +298,17 @@ function settleRest(state: State, response: Json, status: 'completed' | 'incompl
   })
 }
 
-function finish(state: State, rest: ModelEvent[], response: Json, reason: StepFinish): ModelEvent[] {
+function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): ModelEvent[] {
   state.finished = true
   const usage = object(response.usage)
   const counted = response.usage ? [{ type: 'usage' as const, usage: usageOf(usage) }] : []
-  if (state.nameless && reason !== 'refusal')
+  if (state.nameless && how.reason !== 'refusal')
     return [
       ...rest,
       ...counted,
       { type: 'finish', reason: 'error', invalid_call: 'It did not name its tool.' },
     ]
-  return [...rest, ...counted, { type: 'finish', reason }]
+  return [...rest, ...counted, { type: 'finish', ...how }]
 }
 
 /** The details may be missing; both are parts of their totals (wire/openai.md 6.4). */

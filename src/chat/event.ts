@@ -30,6 +30,8 @@ export type ModelEvent =
       refusal?: string
       /** Nothing in the answer is to be read or done, and this vendor's models mean nothing by it. */
       silent?: true
+      /** The model called nothing, and says that it is not done: it wants to be asked again at once. */
+      goes_on?: true
     }
 
 /** Fields that every turn event carries beside its own; `step` is null outside of a step. */

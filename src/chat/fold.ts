@@ -46,6 +46,7 @@ export function createFold(): Fold {
             ...(event.invalid_call ? { invalid_call: event.invalid_call } : {}),
             ...(event.refusal ? { refusal: event.refusal } : {}),
             ...(event.silent ? { silent: event.silent } : {}),
+            ...(event.goes_on ? { goes_on: event.goes_on } : {}),
           }
           return
         default:

@@ -59,6 +59,7 @@ export interface Config {
     Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
   >
   codeAssistDualDeclarations: boolean
+  geminiStore: boolean
   toolbox: Toolbox
   limits: ReturnType<typeof limitsOf>
 }

@@ -252,6 +252,7 @@ function assemble(
     envCredentials,
     providers: providersOf(content),
     codeAssistDualDeclarations: values.code_assist_dual_declarations,
+    geminiStore: values.gemini_store,
     toolbox: toolboxOf(content.toolbox),
     limits: limitsOf(content.limits),
   }

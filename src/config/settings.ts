@@ -263,6 +263,12 @@ export const SETTINGS = {
     flag,
     'Sends tool declarations to Code Assist in both spellings.',
   ),
+  gemini_store: required(
+    'BATON_GEMINI_STORE',
+    'true',
+    flag,
+    'Whether Gemini may store requests, as it does for new paid projects; `false` asks it in each one not to. Code Assist has no such field.',
+  ),
 } as const satisfies Record<string, Setting<unknown>>
 
 /** What an upstream root is for: the names of the settings `<base>_base_url`. */

@@ -2,6 +2,7 @@
  * Histories that this process has read or written itself, so that a chat's next turn reads only what is new.
  * The store says with each turn whether what is kept still holds (TurnStart.rewrites).
  */
+import { getHeapStatistics } from 'node:v8'
 import { BoundedMap } from '../bounded-map.ts'
 import type { Message } from '../chat/message.ts'
 import type { TurnStart } from '../store/store.ts'
@@ -22,9 +23,9 @@ export interface Histories {
 
 /**
  * Characters of JSON, all sessions together. Five times as many bytes of memory: with a message goes what was rendered
- * of it for each provider that it was sent to, and that as bytes.
+ * of it for each provider that it was sent to, and that as bytes. So a twelfth of the heap that this process may have.
  */
-const MOST_KEPT = 8 << 20
+const MOST_KEPT = Math.max(8 << 20, getHeapStatistics().heap_size_limit / 64)
 
 export function createHistories(most = MOST_KEPT): Histories {
   const histories = new BoundedMap<KeptHistory>(most, ({ size }) => size)

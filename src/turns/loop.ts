@@ -176,7 +176,7 @@ async function steps(run: Run): Promise<void> {
   while (!active.leaveAtBorder) {
     const calls = await modelStep(run)
     if (calls === null) return
-    if (!(await runCalls(run, calls))) return
+    if (calls.length > 0 && !(await runCalls(run, calls))) return
     run.index++
   }
   requestStop(active, DRAINING)

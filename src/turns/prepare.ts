@@ -20,7 +20,7 @@ interface Preparation {
   credential: ChosenCredential
   history: readonly MessageInput[]
   registry: RegistryRow
-  /** This request goes on after tool results of the same turn */
+  /** This request is not its turn's first */
   followUp: boolean
 }
 

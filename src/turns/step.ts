@@ -20,7 +20,7 @@ import { type Attempt, catchUp, commit, endedStep, type Run } from './run.ts'
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
 
-/** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run. */
+/** Runs the step at `run.index` to its commit. Null when the turn ended with it, else the calls to run, if any. */
 export async function modelStep(run: Run): Promise<Job[] | null> {
   while (true) {
     const prepared = await refresh(run)
@@ -217,7 +217,7 @@ async function retryInvalidCall(run: Run, attempt: Attempt, words: string): Prom
 
 async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Promise<Job[] | null> {
   const { folding } = attempt
-  const { reason = 'stop', refusal } = folding.finish() ?? {}
+  const { reason = 'stop', refusal, goes_on } = folding.finish() ?? {}
   // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
   const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
@@ -229,6 +229,8 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
     )
   }
   run.hint = null
+  // Behind an answer without a word the same request would follow.
+  if (goes_on && parts.length > 0) return goOn(run, attempt, parts)
   if (calls.length === 0) {
     await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')
     return null
@@ -236,6 +238,14 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
   const { jobs, executions } = await planCalls(run, overlay, calls)
   await writeStep(run, attempt, parts, 'tool_calls', { executions })
   return jobs
+}
+
+/** The next step follows without calls between, if the turn may take one more. */
+async function goOn(run: Run, attempt: Attempt, parts: Part[]): Promise<[] | null> {
+  const isEnd = run.index + 1 >= run.active.turn.max_steps
+  const end = { state: 'completed', finish_reason: 'max_steps', error: null } as const
+  await writeStep(run, attempt, parts, 'stop', isEnd ? { end } : {})
+  return isEnd ? null : []
 }
 
 async function endStep(

@@ -20,6 +20,7 @@ t.test('exposed names follow the contract', async (t) => {
     'a call that nobody named, in an old history, has a name to be sent by',
   )
   t.equal(exposedName(`srv.${'x'.repeat(58)}`).length, 63, 'exactly 63 stays as it is')
+  t.match(exposedName(`srv.${'x'.repeat(59)}`), /^.{56}_[0-9a-f]{6}$/, 'and 64 does not')
   fc.assert(
     fc.property(fc.string({ minLength: 1, unit: 'binary' }), (name) => {
       const exposed = exposedName(`srv.${name}`)

@@ -30,6 +30,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
     allowStdioConnectors: false,
     encryptionKeys: null,
     codeAssistDualDeclarations: true,
+    geminiStore: true,
     baseUrls: {
       openai: 'https://api.openai.com/v1',
       chatgpt: 'https://chatgpt.com/backend-api/codex',
@@ -87,6 +88,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
     google_oauth_client_id: 'g',
     google_oauth_client_secret: 's',
     code_assist_dual_declarations: 'false',
+    gemini_store: 'false',
   }
   const entries = Object.entries(SETTINGS).map(([key, { name }]) => [
     name,

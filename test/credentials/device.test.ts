@@ -1,6 +1,7 @@
 /** How often a vendor is asked whether a device login was granted. */
 import { pino } from 'pino'
 import t from 'tap'
+import { openaiLogins } from '../../providers/openai/oauth.ts'
 import { createDevices, type DevicesDeps } from '../../src/credentials/logins/device.ts'
 import type { DeviceGrant } from '../../src/oauth-vendor.ts'
 import type { OAuthLogin } from '../../src/store/store.ts'
@@ -30,4 +31,25 @@ t.test('a vendor that is asked too fast is asked less often, and once for a logi
   await isGranted
   await devices.close()
   t.same(slept, [5_000, 10_000, 10_000])
+})
+
+t.test("OpenAI's answers to a device login are read in each of their forms", async (t) => {
+  const { device } = openaiLogins
+  const answer = (status: number, body: object) => ({ status, headers: {}, body: JSON.stringify(body) })
+  for (const name of ['user_code', 'usercode']) {
+    const begun = device?.readStart(answer(200, { device_auth_id: 'd', [name]: 'A-1', interval: '7' }))
+    t.same(begun, { device: 'd', user_code: 'A-1', intervalSeconds: 7 }, name)
+  }
+  const told = (code: string) => ({ error: { code } })
+  for (const [status, body, isTooFast] of [
+    [403, {}, false],
+    [404, {}, false],
+    [502, {}, false],
+    [400, told('deviceauth_authorization_pending'), false],
+    [400, told('slow_down'), true],
+    [429, {}, true],
+  ] as const) {
+    t.same(device?.readPoll(answer(status, body)), { state: 'pending', isTooFast }, `${status}`)
+  }
+  t.throws(() => device?.readPoll(answer(403, told('access_denied'))), { code: 'upstream_rejected' })
 })

@@ -241,6 +241,17 @@ t.test('Code Assist is set up before its login counts', async (t) => {
   })
   over({ response: {} })
   t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'Google named none, so the one given counts')
+  t.match(await login('acme-dev'), { project_id: 'core-gravity-a1b2c' }, "else Google's own counts")
+  google.pending(25)
+  t.match(await refusal(login()), { code: 'upstream_timeout' }, 'and is not asked for ever')
+  google.account({ status: 200, body: {} })
+  t.match(await login(), { project_id: 'core-gravity-a1b2c' }, 'an account without tiers has the legacy one')
+
+  const details = [{ '@type': 'x/google.rpc.ErrorInfo', reason: 'SECURITY_POLICY_VIOLATED' }]
+  const error = { code: 403, status: 'PERMISSION_DENIED', message: 'Prohibited.', details }
+  google.account({ status: 403, body: { error } })
+  t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'VPC Service Controls hide a paid tier')
+  t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))
 
   google.account('load-code-assist-needs-project')
   t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))

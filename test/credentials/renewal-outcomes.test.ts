@@ -40,8 +40,11 @@ t.test('what passes is no reason for a new login', async (t) => {
   t.equal(asked(), 3)
   t.match(await read(id), { state: 'active', reason: null })
   clock += 6_000
+  anthropic.answer({ status: 429, headers: { 'retry-after': '86400' }, body: limited })
+  t.match(await refusal(choice.secret()), { retryAfter: 300 }, 'a day is too long to be believed')
+  clock += 301_000
   t.ok(anthropic.isLive(await tokenOf(choice)))
-  t.equal(asked(), 4)
+  t.equal(asked(), 5)
 })
 
 t.test('a vendor that fails for everybody is asked by one, now and then', async (t) => {
@@ -300,6 +303,9 @@ t.test('idle logins are kept alive where that keeps them', async (t) => {
 })
 
 t.test('claims are read tolerantly', async (t) => {
+  const of = (id: string) => jwt({ 'https://api.openai.com/auth': { chatgpt_account_id: id } })
+  const whose = LOGINS[0]?.vendor.identify({ id_token: of('a'), access_token: of('b') }).facts
+  t.same(whose, { account_id: 'a' }, "the id token is the vendor's own source")
   t.same(claimsOf(jwt({ name: 'zoë', n: 1 })), { name: 'zoë', n: 1 })
   for (const none of [
     undefined,

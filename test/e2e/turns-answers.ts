@@ -1,10 +1,10 @@
 /** Turns from the outside (api.md section 4): how they answer, what they leave behind, how they end. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { calls } from '../emulators/scene.ts'
+import { type Answer, calls, type SceneItem, text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
 import { type Frame, type Json, ofType, outline, spoken } from './client.ts'
-import { PATH_NAMES, PROVIDERS, pathsIn, type World, wordsOf } from './harness.ts'
+import { PATH_NAMES, PATHS, PROVIDERS, pathsIn, type World, wordsOf } from './harness.ts'
 import { held, speaking } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
@@ -256,6 +256,33 @@ export async function answers(t: Test, world: World) {
       t.match(notes, [/tool_choice: .*kit\.gone/], 'what is left out is named')
     }
   })
+
+  await t.test(
+    'a model that is not done goes on in the same turn, and so may any other after it',
+    async (t) => {
+      const session = await world.session('chatgpt login')
+      const thought: SceneItem = { type: 'reasoning', parts: ['Hm.'] }
+      const scenes: Answer[] = [
+        { items: [thought, ...text('First,').items], goesOn: true },
+        text('and then.'),
+      ]
+      world.script(() => scenes.shift())
+      const turn = await world.run(session, 'tell me')
+      world.script(null)
+      t.match(turn, { finish_reason: 'stop', output_text: 'and then.', steps: [{}, {}] })
+      t.match(world.sent('chatgpt login').at(-1)?.body, {
+        input: [
+          { role: 'user' },
+          { type: 'reasoning' },
+          { role: 'assistant', content: [{ text: 'First,' }] },
+        ],
+      })
+      for (const path of PROVIDERS) {
+        await api.patch(`/v1/sessions/${session}`, { ...PATHS[path], credential_id: world.credentials[path] })
+        t.match(await world.run(session, 'say on'), { state: 'completed', output_text: 'on' }, path)
+      }
+    },
+  )
 
   await t.test('what cannot be run is refused before a turn exists', async (t) => {
     const session = await world.session('openai key')

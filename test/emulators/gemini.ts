@@ -126,9 +126,13 @@ type Generate = (request: Recorded, call: Call) => Promise<Reply>
 
 const notFound = () => new Refusal(404, 'NOT_FOUND', 'Requested entity was not found.')
 
+/** A model that has another name at the other door (8.1). */
+const NAMES_ELSEWHERE = { codeAssist: 'gemini-3.5-flash', publicApi: 'gemini-3-flash' }
+
 function findModel({ model, codeAssist, method }: Call) {
   const traits = traitsOf(model)
-  if (traits) return traits
+  const isElsewhere = model === (codeAssist ? NAMES_ELSEWHERE.codeAssist : NAMES_ELSEWHERE.publicApi)
+  if (traits && !isElsewhere) return traits
   throw codeAssist
     ? notFound()
     : new Refusal(

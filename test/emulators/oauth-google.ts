@@ -21,8 +21,8 @@ export interface GoogleLogins extends LoginEmulator {
   tokenUrl: string
   /** `…/v1internal` */
   codeAssistUrl: string
-  /** The account's answer to loadCodeAssist: a fixture's name */
-  account(fixture: string): void
+  /** The account's answer to loadCodeAssist: a fixture's name, or the answer itself */
+  account(answer: string | JsonReply): void
   /** Operations are still under way this many times */
   pending(times: number): void
   /** What the operation answers after that, once */
@@ -37,7 +37,7 @@ const fixture = (name: string): unknown =>
   JSON.parse(readFileSync(new URL(`../../../test/fixtures/gemini/${name}.json`, import.meta.url), 'utf8'))
 
 export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise<GoogleLogins> {
-  let account = 'load-code-assist'
+  let account: string | JsonReply = 'load-code-assist'
   const answers: JsonReply[] = []
   let root = ''
   const issuer = createIssuer({
@@ -58,7 +58,9 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
     issuer.authorize(request, (query) => {
       const scopes = (query.get('scope') ?? '').split(' ')
       if (!scopes.includes('https://www.googleapis.com/auth/cloud-platform')) return 'invalid_scope'
-      return query.get('access_type') === 'offline' ? null : 'no refresh token without access_type=offline'
+      // Only a person's first login would bring a refresh token without a consent (1.2).
+      const isKept = query.get('access_type') === 'offline' && query.get('prompt') === 'consent'
+      return isKept ? null : 'no refresh token without access_type=offline and prompt=consent'
     })
 
   function token(request: Recorded): JsonReply {
@@ -90,8 +92,10 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
     const body = jsonOf(request) ?? {}
     const problem = metadataProblem(body)
     if (problem) return google(400, 'INVALID_ARGUMENT', problem)
-    if (method === ':loadCodeAssist') return { status: 200, body: fixture(account) }
+    const loaded = typeof account === 'string' ? { status: 200, body: fixture(account) } : account
+    if (method === ':loadCodeAssist') return loaded
     if (method !== ':onboardUser') return google(404, 'NOT_FOUND', 'Requested entity was not found.')
+    if (body.tierId !== tierOf(loaded.body)) return google(400, 'INVALID_ARGUMENT', 'Invalid tier.')
     if (body.tierId === 'free-tier' && body.cloudaicompanionProject !== undefined) {
       return google(400, 'FAILED_PRECONDITION', 'Precondition check failed.')
     }
@@ -123,6 +127,12 @@ export async function createGoogleLogins({ accessSeconds = 3599 } = {}): Promise
     },
     operation: (answer) => void answers.push(answer),
   }
+}
+
+/** The tier to onboard with (2.2, step 5). */
+function tierOf(account: unknown): string {
+  const { allowedTiers = [] } = account as { allowedTiers?: { id: string; isDefault?: boolean }[] }
+  return allowedTiers.find(({ isDefault }) => isDefault)?.id ?? 'legacy-tier'
 }
 
 const OPERATION = 'operations/onb.7f3c2b90e1d84a56'

@@ -55,7 +55,9 @@ export async function createOpenAiLogins(options: OpenAiLoginOptions = {}): Prom
       const scopes = (query.get('scope') ?? '').split(' ')
       if (!scopes.includes('openid') || !scopes.includes('offline_access')) return 'invalid_scope'
       if (!query.get('originator')) return 'originator is missing'
-      return query.get('codex_cli_simplified_flow') === 'true' ? null : 'codex_cli_simplified_flow is missing'
+      const flags = ['codex_cli_simplified_flow', 'id_token_add_organizations']
+      const missing = flags.find((flag) => query.get(flag) !== 'true')
+      return missing === undefined ? null : `${missing} is missing`
     })
   }
 

@@ -118,6 +118,7 @@ function ended(play: Play, response: Json, output: Json[]): Json {
       incomplete_details: cut ? { reason: 'max_output_tokens' } : null,
       // The ChatGPT backend leaves it empty even on success (wire/openai.md 6.3).
       output: play.chatgpt ? [] : output,
+      ...(play.chatgpt || play.scene.goesOn ? { end_turn: !play.scene.goesOn } : {}),
       usage: {
         input_tokens,
         input_tokens_details: { cached_tokens, cache_write_tokens: 0 },

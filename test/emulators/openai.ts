@@ -69,6 +69,8 @@ async function route(world: World, request: Recorded): Promise<Reply> {
   const key = `${request.method} ${path.replace(/^\/(v1|backend-api\/codex)\//, '')}`
   if (key === 'GET models') {
     authenticate(world, request, chatgpt)
+    // Filtered by it (wire/openai.md 9).
+    if (chatgpt && !request.path.includes('client_version=')) refuseDetail('client_version is required')
     return { status: 200, body: chatgpt ? CHATGPT_MODELS : PUBLIC_MODELS }
   }
   if (key !== 'POST responses') return { status: 404, body: { detail: 'Not Found' } }

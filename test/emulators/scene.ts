@@ -35,6 +35,8 @@ export interface Answer {
   usage?: Partial<SceneUsage>
   /** Absent: `stop`, or the vendor's word for tool calls where there are any. */
   finish?: 'stop' | 'length' | 'refusal'
+  /** OpenAI's alone: the model is not done, though it calls nothing. */
+  goesOn?: true
   /** Text and arguments go out in this many deltas, this many milliseconds apart. */
   pace?: { deltas: number; ms: number }
   /**

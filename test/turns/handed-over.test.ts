@@ -115,6 +115,26 @@ t.test('a turn handed over between two steps discards none', async (t) => {
   t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
 })
 
+t.test('nor does one whose model was not done', async (t) => {
+  const { bus, say, replica } = world(t, {}, [
+    { type: 'part', index: 0, part: { type: 'text', text: 'First, ' } },
+    { type: 'finish', reason: 'stop', goes_on: true },
+  ])
+  const leaving = replica()
+  const { id } = await session()
+  const { turn } = await leaving.start(CALLER, id, asked({ max_steps: 2 }))
+  const types = follow(t, bus, id, turn.id)
+  await eventually(() => types.includes('step.started'))
+  const left = leaving.drain(5000)
+  say()
+  await left
+  t.notOk(types.includes('turn.completed'))
+  replica()
+  await eventually(() => types.includes('turn.completed'))
+  const steps = types.filter((type) => type.startsWith('step.'))
+  t.strictSame(steps, ['step.started', 'step.completed', 'step.started', 'step.completed'])
+})
+
 t.test('a turn that waited for a person leaves a drain behind its calls', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   const answer: ModelEvent[] = [

@@ -1,5 +1,6 @@
 /** Thinking, sampling, limits and tool choice, as each family of Anthropic's models takes them. */
 import t from 'tap'
+import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { Effort, ModelSettings } from '../../../src/provider.ts'
 import { NONE } from '../../patterns.ts'
@@ -211,11 +212,20 @@ t.test('settings', async (t) => {
     t.strictSame(choice('claude-opus-5', named), [{ type: 'tool', name: 'weather__get', ...only }, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: { name: 'gone.tool' } }), [{ type: 'auto' }, 1])
     t.strictSame(choice('claude-opus-5-5', named), [{ type: 'auto', ...only }, 1])
+    t.strictSame(choice('claude-haiku-5-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
     t.strictSame(choice('claude-haiku-4-5', { tool_choice: 'required', reasoning: { effort: 'low' } }), [
       { type: 'auto' },
       1,
     ])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }, { tools: [] }), [undefined, 1])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'none' }, { tools: [] }), [undefined, 0])
+  })
+
+  await t.test('system messages in mid-conversation, where the model has them', async (t) => {
+    const having = 'opus-4-8 opus-5 fable-5 mythos-5 sonnet-5-5 opus-5-5 fable-5-2'
+    for (const line of `${having} opus-4-7 sonnet-5 haiku-4-5`.split(' ')) {
+      const { systemMessages } = anthropic.capabilities(`claude-${line}`)
+      t.equal(systemMessages, having.split(' ').includes(line), line)
+    }
   })
 })

@@ -185,6 +185,20 @@ t.test('a stream becomes the parts of a message', async (t) => {
     }
   })
 
+  await t.test('blocks that are open at once get each its own deltas', async (t) => {
+    const called = (index: number) =>
+      block(
+        index,
+        { type: 'tool_use', id: `t${index}`, name: 'list_files' },
+        { type: 'input_json_delta', partial_json: `{"n":${index}}` },
+      )
+    const mixed = called(0).flatMap((event, i) => [event, called(1)[i] ?? event])
+    t.match(fold(parse(framed(...mixed, ...end('tool_use')))), [
+      { arguments: { n: 0 } },
+      { arguments: { n: 1 } },
+    ])
+  })
+
   await t.test('a call that names no tool is no call, and the model is told', async (t) => {
     const nameless = (name: unknown) => [
       ...block(0, { type: 'text', text: 'So.' }),

@@ -115,6 +115,8 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
   [error(403, 'Too fast.', because('RATE_LIMIT_EXCEEDED')), 403, 'upstream_rate_limited'],
   [error(499, 'The operation was cancelled.'), 499, 'upstream_overloaded'],
   [error(500, 'Internal error encountered.'), 500, 'upstream_overloaded'],
+  [error(429, 'Full.', because('MODEL_CAPACITY_EXHAUSTED')), 429, 'upstream_overloaded'],
+  [error(429, 'Full.', because('MODEL_CAPACITY_EXCEEDED')), 429, 'upstream_overloaded'],
   [error(503, 'No capacity available for model x on the server'), 503, 'upstream_overloaded'],
   [error(504, 'Deadline expired.'), 504, 'upstream_timeout'],
   [
@@ -132,7 +134,7 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     error(500, JSON.stringify([error(429, JSON.stringify(error(429, 'Deep.', because('QUOTA_EXHAUSTED'))))])),
     429,
     'upstream_rate_limited',
-    /Deep\./,
+    /said: Deep\.$/,
   ],
   [
     '{\u00a0"error":\u00a0{"code":403,"message":"Broken.",,"details":[{" @type ":"x/google.rpc.ErrorInfo","reason":"TOS_VIOLATION"}]}}',

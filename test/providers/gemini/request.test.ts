@@ -58,6 +58,11 @@ t.test(
     const older = bodyOf({ model: 'gemini-2.5-flash', messages: messages.slice(3) }).contents ?? []
     t.notMatch(JSON.stringify(older), /skip_thought|"id"/, 'older models get neither ids nor dummies')
     t.match(older[0], { role: 'user' }, 'a history that starts with the model gets a user content before it')
+    const alone: MessageInput = {
+      role: 'assistant',
+      parts: [{ type: 'reasoning', text: 'hidden', provenance: own }],
+    }
+    t.match(bodyOf({ messages: [user('a'), alone, user('b')] }).contents?.length, 1, 'nothing is left of it')
     const refused = (message: string) => ({
       status: 400,
       headers: {},
@@ -215,6 +220,11 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
 t.test('Code Assist has an envelope of its own, the same for every step of a prompt', async (t) => {
   const tools = [tool('files.read')]
   const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
+  const renamed = codeAssist.render(request({ model: 'models/gemini-3.5-flash' }))
+  t.match(renamed, {
+    body: { model: 'gemini-3-flash' },
+    notes: [/gemini-3.5-flash is called gemini-3-flash/],
+  })
   t.equal(path, ':streamGenerateContent?alt=sse')
   t.equal(
     gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
@@ -232,6 +242,9 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   t.strictSame(codeAssist.declare(tools, request().options), [both])
   const single = { ...request().options, dual_declarations: false }
   t.strictSame(Object.keys(codeAssist.declare(tools, single)[0] as object), ['functionDeclarations'])
+  const unstored = request({ options: { ...request().options, unstored: true } })
+  const stores = [gemini, geminiOauth, codeAssist].map((one) => JSON.stringify(one.render(unstored).body))
+  t.match(stores, [/"store":false/, /"store":false/, /^(?!.*"store")/])
   t.strictSame(gemini.declare(tools, request().options), bodyOf({ tools }).tools)
   t.strictSame(gemini.declare([], single), [])
   const emulator = await start(t)

@@ -1,6 +1,6 @@
 /** Thinking, sampling, limits and tool choice, as each family of Gemini's models takes them. */
 import t from 'tap'
-import { codeAssist, gemini } from '../../../providers/gemini/index.ts'
+import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
 import { ask, bodyOf, fixture, request, start, tool } from './exchange.ts'
@@ -100,6 +100,7 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
   t.strictSame(choice({ name: 'files.gone' }), { config: undefined, notes: 1 })
   t.strictSame(choice('required', []), { config: undefined, notes: 1 })
   t.strictSame(choice('none', []), { config: undefined, notes: 0 })
+  for (const { id, toolLimit } of [gemini, codeAssist, geminiOauth]) t.equal(toolLimit, 512, id)
 })
 
 t.test('the list of models is read for what generates content', async (t) => {

@@ -297,14 +297,16 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.equal(split.length, 4, 'a signature closes its part')
 
   const reasons = {
-    CONTINUATION: 'length',
-    IMAGE_SAFETY: 'refusal',
-    SPII: 'refusal',
-    LANGUAGE: 'stop',
-    NEW: 'stop',
+    length: 'MAX_TOKENS CONTINUATION',
+    refusal:
+      'SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION IMAGE_OTHER',
+    error:
+      'MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS MALFORMED_RESPONSE MISSING_THOUGHT_SIGNATURE',
+    stop: 'LANGUAGE OTHER NO_IMAGE NEW',
   }
-  for (const [reason, meant] of Object.entries(reasons)) {
-    t.match(parseChunks(said({ text: 'so' }), done(reason)).at(-1), { reason: meant }, reason)
+  for (const [meant, names] of Object.entries(reasons)) {
+    for (const name of names.split(' '))
+      t.match(parseChunks(said({ text: 'so' }), done(name)).at(-1), { reason: meant }, name)
   }
   t.match(parseChunks(done('STOP'), done('MAX_TOKENS'), done('STOP')).at(-1), { reason: 'length' })
   t.match(fold(parseChunks([said({ text: 'as ' }), said({ text: 'an array' }), done()])), [

@@ -166,6 +166,18 @@ t.test('whole turns against the emulator', async (t) => {
       )
       emulator.script(() => ({ ...calls(['files__read', '{"cut']), finish: 'length' }))
       t.match(fold(await ask('x')), [{ arguments: {}, arguments_text: '{"cut' }])
+      const open = { goesOn: true } as const
+      emulator.script(() => ({ ...text('x'), ...open }))
+      t.match((await ask('x')).at(-1), { reason: 'stop', goes_on: true })
+      const refusal = { ...text('No.'), finish: 'refusal' } as const
+      for (const scene of [
+        { ...calls(['files__read', '{}']), ...open },
+        { ...refusal, ...open },
+        text('x'),
+      ]) {
+        emulator.script(() => scene)
+        t.notOk('goes_on' in ((await ask('x')).at(-1) ?? {}), 'a call goes on anyway, an end does not')
+      }
       emulator.script(() => ({ ...text('half an answer'), ending: 'close', after: 6 }))
       await t.rejects(ask('x'), { code: 'upstream_disconnected' })
       emulator.script(() => ({ ...text('x'), ending: { code: 'slow_down', message: 'busy' }, after: 3 }))
@@ -190,7 +202,7 @@ t.test('whole turns against the emulator', async (t) => {
       })
       const list = models?.parse(await response.json()) ?? []
       t.equal(list[0]?.id, 'gpt-5.6-sol')
-      if (path.deployment.id === 'chatgpt') t.match(list, [{ efforts: ['low'] }])
+      if (path.deployment.id === 'chatgpt') t.match([list.length, ...list], [1, { efforts: ['low'] }])
       t.same(models?.parse('nonsense'), [])
     })
   }

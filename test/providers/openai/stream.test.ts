@@ -176,7 +176,7 @@ t.test('the quirks of the stream', async (t) => {
         added(0, called('call_a', '')),
         delta(0, '{"n"'),
         delta(1, '{"n":2}'),
-        delta(0, ':1}'),
+        delta(0, ':9}'),
         item(1, called('call_b', '{"n":2}', { status: 'completed' })),
         item(0, called('call_a', '{"n":1}', { status: 'completed' })),
         item(2, called('call_c', '')),

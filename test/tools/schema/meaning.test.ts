@@ -124,6 +124,14 @@ t.test('references are followed inside the schema, and never outside of it', asy
   })
 })
 
+t.test('a constant is the only value everywhere, in the words that a provider reads', async (t) => {
+  for (const [name, profile] of Object.entries(PROFILES)) {
+    const { schema } = fitted({ type: 'object', properties: { p: { const: 'a' } } }, profile)
+    const { p } = schema.properties as Record<string, JsonSchema>
+    t.strictSame(p?.enum ?? [p?.const], ['a'], name)
+  }
+})
+
 t.test('a recursive schema ends', async (t) => {
   const node = {
     type: 'object',
