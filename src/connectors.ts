@@ -36,7 +36,7 @@ export interface ConnectorTest {
   ok: boolean
   latency_ms: number
   server: { name: string; version: string; protocol_version: string } | null
-  tools: Pick<McpTool, 'name' | 'title' | 'description' | 'inputSchema' | 'annotations'>[]
+  tools: Omit<McpTool, 'outputSchema'>[]
   error?: string
 }
 
@@ -207,13 +207,7 @@ const entryOf = ({ owner }: Caller, act: string, { id, name, transport, url }: N
   details: { name, transport, url: withoutQuery(url) },
 })
 
-const shownTool = ({ name, title, description, inputSchema, annotations }: McpTool) => ({
-  name,
-  ...(title === undefined ? {} : { title }),
-  ...(description === undefined ? {} : { description }),
-  inputSchema,
-  ...(annotations === undefined ? {} : { annotations }),
-})
+const shownTool = ({ outputSchema: _, ...shown }: McpTool) => shown
 
 const taken = (name: string) =>
   new BatonError('name_taken', `A connector named ${name} exists already.`, { param: 'name' })
