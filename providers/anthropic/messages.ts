@@ -202,9 +202,12 @@ const isFetched = (url: string | undefined): url is string => url !== undefined 
 
 const PDF = 'application/pdf'
 
+/** A longer title refuses the request (ansari-project/ansari-backend#158); a tool's resource is named by its address. */
+const LONGEST_TITLE = 500
+
 function documentBlock({ media_type, data, url, name }: MediaPart): DocumentBlock | null {
   const source = documentSource(media_type, data, url)
-  return source && { type: 'document', source, ...(name ? { title: name } : {}) }
+  return source && { type: 'document', source, ...(name ? { title: name.slice(0, LONGEST_TITLE) } : {}) }
 }
 
 function documentSource(type: string, data?: string, url?: string): DocumentBlock['source'] | null {

@@ -150,6 +150,21 @@ const REFUSALS: Refused[] = [
     /non-empty/,
   ],
   [
+    'a document with too long a title',
+    base({
+      messages: [
+        user([
+          {
+            type: 'document',
+            source: { type: 'text', media_type: 'text/plain', data: 'a' },
+            title: 'x'.repeat(501),
+          },
+        ]),
+      ],
+    }),
+    /title: String should have at most 500/,
+  ],
+  [
     'a text document of another type',
     base({
       messages: [user([{ type: 'document', source: { type: 'text', media_type: 'text/html', data: 'a' } }])],

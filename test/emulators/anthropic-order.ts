@@ -94,7 +94,10 @@ function checkBlock(block: Json, { role, index }: Turn, i: number): void {
 const CHECKS: Record<string, (block: Json, path: string) => void> = {
   text: (block, path) => checkText(block, path, 'messages'),
   image: (block, path) => checkImage(object(block.source), path),
-  document: (block, path) => checkDocument(object(block.source), path),
+  document(block, path) {
+    checkTitle(block.title, `${path}.document.title`)
+    checkDocument(object(block.source), path)
+  },
   tool_use(block, path) {
     checkId(block.id, `${path}.tool_use.id`)
     if (!/^[a-zA-Z0-9_-]{1,128}$/.test(string(block.name) ?? '')) {
@@ -161,6 +164,14 @@ function checkImage(source: Json, path: string): void {
     const words = `specified using the ${source.media_type} media type, but the image appears to be a ${seen} image`
     invalid(`${path}.image.source.base64: The image was ${words}`)
   }
+}
+
+/** As the vendor's OpenAPI document bounds it. */
+function checkTitle(title: unknown, path: string): void {
+  if (title === undefined || title === null) return
+  const { length } = [...(string(title) ?? '')]
+  if (length < 1) invalid(`${path}: String should have at least 1 character`)
+  if (length > 500) invalid(`${path}: String should have at most 500 characters`)
 }
 
 function checkDocument(source: Json, path: string): void {

@@ -123,6 +123,24 @@ t.test('media: what the API takes as it is, the rest named', async (t) => {
   t.match(media({ type: 'audio', media_type: 'audio/wav', data: 'aGk=' }), refused)
 })
 
+t.test('a document is named by no more than its title may hold', async (t) => {
+  const pdf = (name: string) => ({ type: 'file' as const, media_type: 'application/pdf', data: PDF, name })
+  const address = `https://bucket.example/a.pdf?signature=${'x'.repeat(900)}`
+  const rendered = render({
+    messages: [
+      { role: 'user', parts: [pdf(`${'x'.repeat(499)}\u{1f600}`)] },
+      answered(called('c')),
+      results(returned('c', { content: [pdf(address)] })),
+    ],
+  })
+  t.equal(refusalOf(rendered), null)
+  t.match(rendered.body.messages, [
+    { content: [{ title: `${'x'.repeat(499)}\ufffd` }] },
+    {},
+    { content: [{ content: [{ title: address.slice(0, 500) }] }] },
+  ])
+})
+
 t.test('of too many images the oldest give way, and the rest stay where they are', async (t) => {
   const image = { type: 'image' as const, media_type: 'image/png', data: PNG }
   const history = (count: number): MessageInput[] =>
