@@ -192,11 +192,12 @@ function rateLimited({ headers, code, message }: Report): Verdict {
 
 /**
  * When the limit is lifted, RFC 3339: the last reset among a login's windows that rejected it (unix
- * seconds), or among a key's counters that are used up.
+ * seconds), or among a key's counters that are used up. What may be bought beyond a plan (`overage`) is no
+ * window: mostly rejected, it is reset with the month, and nobody has to wait for that.
  */
 function resetOf(headers: Report['headers']): string | undefined {
   const resets = Object.entries(headers).flatMap(([name, value]) => {
-    const [, window] = /^(anthropic-ratelimit-unified(?:-.+)?)-status$/.exec(name) ?? []
+    const [, window] = /^(anthropic-ratelimit-unified(?!-overage)(?:-.+)?)-status$/.exec(name) ?? []
     if (window && value === 'rejected') return instant(Number(headers[`${window}-reset`]) * 1000)
     const [, counter] = /^(anthropic-ratelimit-.+)-remaining$/.exec(name) ?? []
     if (counter && value === '0') return instant(Date.parse(headers[`${counter}-reset`] ?? ''))

@@ -165,11 +165,13 @@ t.test('failures', async (t) => {
       { code: 'upstream_rate_limited', details: { reset_at: undefined } },
     )
     const { status, headers, body } = anthropicFixture('error-429.json')
-    const login = anthropicOauth.classify({ status, headers: headers ?? {}, body: JSON.stringify(body) })
-    t.match(login, {
-      code: 'upstream_rate_limited',
-      retryAfter: 5318,
-      details: { reset_at: new Date(1795285200000).toISOString() },
-    })
+    for (const more of [{}, { 'anthropic-ratelimit-unified-overage-reset': '1796083200' }]) {
+      const failure = { status, headers: { ...headers, ...more }, body: JSON.stringify(body) }
+      t.match(anthropicOauth.classify(failure), {
+        code: 'upstream_rate_limited',
+        retryAfter: 5318,
+        details: { reset_at: new Date(1795285200000).toISOString() },
+      })
+    }
   })
 })
