@@ -29,6 +29,10 @@ export function planThinking(request: ModelRequest, family: Family, maxTokens: n
     if (accepts('disabled')) return { thinking: { type: 'disabled' }, replay: false }
     // Texts between tool calls still arrive as signed thinking blocks and go back as such.
     if (accepts('between_tools')) return { thinking: { type: 'between_tools' }, replay: true }
+    if (!family.thinksUnasked) {
+      note('reasoning.effort: "none" was left out, this model is not known to think unasked')
+      return { replay: false }
+    }
     if (accepts('adaptive')) note('reasoning.effort: this model always thinks; "none" was sent as "low"')
   }
   if (accepts('adaptive')) return adaptive(effort, family, note)

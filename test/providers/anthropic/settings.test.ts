@@ -71,6 +71,7 @@ t.test('thinking', async (t) => {
     t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })
     t.match(plan('claude-opus-5-5', 'none'), { thinking: bound, effort: 'low', notes: [/always thinks/] })
+    t.match(plan('glm-9', 'none'), { ...quiet, notes: [/left out/] })
   })
 
   await t.test('a budget for the 4.5 generation, within max_tokens', async (t) => {
