@@ -47,6 +47,8 @@ export interface SchemaProfile {
   mixedEnums: boolean
   /** What a property name must match; others are renamed reversibly */
   propertyPattern: RegExp
+  /** What no regular expression may hold; one that does is left out. Absent: any that JavaScript reads is taken */
+  unreadPattern?: RegExp
   /** Keywords kept; every other one is dropped. Absent: all known JSON Schema keywords stay. */
   keywords?: ReadonlySet<string>
 }

@@ -121,6 +121,9 @@ export const schemaProfile: SchemaProfile = {
   refs: true,
   mixedEnums: true,
   propertyPattern: /^[\s\S]+$/,
+  // It reads Python's, and none that looks around or back: one such pattern refuses the whole request
+  // (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).
+  unreadPattern: /\(\?[=!<]|\\[pPkc1-9]|\\u\{|\[\^?\]/,
 }
 
 /** `GET /v1/models`: ids only. */

@@ -217,6 +217,10 @@ function schemaFault(schema: unknown, root = false): string | null {
   }
   if (root && !isObject(schema.properties)) return 'object schema missing properties.'
   if (schema.type === 'array' && schema.items === undefined) return 'array schema missing items.'
+  // nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358
+  const pattern = text(schema.pattern)
+  if (/\(\?<?[=!]/.test(pattern)) return `regex lookaround is not supported. Found at ${pattern}.`
+  if (/\\p\{/i.test(pattern)) return `'${pattern}' is not a 'regex'.`
   const below = [schema.items, ...Object.values(isObject(schema.properties) ? schema.properties : {})]
   for (const word of ['anyOf', 'oneOf', 'allOf'])
     below.push(...(Array.isArray(schema[word]) ? schema[word] : []))

@@ -44,6 +44,16 @@ const REFUSED: [what: string, body: Body, words: RegExp, status?: number][] = [
   ['a schema of another type', schema({ type: 'string' }), /got 'type: .*string/],
   ['a combinator at the root', schema(object({}, { anyOf: [] })), /top level/],
   ['an object without properties', schema({ type: 'object' }), /missing properties/],
+  [
+    'an expression that looks around',
+    schema({ type: 'object', properties: { a: { type: 'string', pattern: '^(?!b)' } } }),
+    /lookaround is not supported/,
+  ],
+  [
+    'an expression that is none of Python',
+    schema({ type: 'object', properties: { a: { type: 'string', pattern: '\\p{L}' } } }),
+    /is not a 'regex'/,
+  ],
   ['an array without items', schema(object({ a: { anyOf: [{ type: 'array' }] } })), /missing items/],
   [
     'a loose schema that is not said to be',

@@ -203,7 +203,8 @@ class Fitter {
     const children = mapSubschemas(this.#named(node), (sub) =>
       isRecord(sub) ? this.fit(sub, isWrittenOut) : sub,
     )
-    return this.#known(this.#objects(this.#arrays(this.#values(this.#choices(children)))))
+    const worded = this.#patterns(this.#values(this.#choices(children)))
+    return this.#known(this.#objects(this.#arrays(worded)))
   }
 
   /** Nothing may stand beside a reference for some (wire/gemini.md 5.1): one level of it is written out. */
@@ -237,6 +238,16 @@ class Fitter {
     const single = value !== undefined && !(this.#profile.const && this.#has('const'))
     const listed = single && rest.enum === undefined ? { ...rest, enum: [value] } : single ? rest : node
     return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
+  }
+
+  #patterns(node: JsonSchema): JsonSchema {
+    const isUnread = (pattern: string) => this.#profile.unreadPattern?.test(pattern) === true
+    const fit = { ...node }
+    if (typeof fit.pattern === 'string' && isUnread(fit.pattern)) delete fit.pattern
+    if (!Object.keys(fit.patternProperties ?? {}).some(isUnread)) return fit
+    // Names that it stood for are additional ones without it.
+    const { patternProperties: _, additionalProperties: __, ...rest } = fit
+    return rest
   }
 
   #arrays(node: JsonSchema): JsonSchema {

@@ -209,6 +209,38 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
   })
 })
 
+t.test('an expression that a target cannot read is left out', async (t) => {
+  const kept = ['^[\\w.-]+$', '^(?:a|b){2}\\/\\u00e9$', '\\S']
+  const unread = ['^(?!__)a', '(?=b)', '(?<!a)b', '^[^\\p{Cc}]+$', '(?<y>\\d)', '(a)\\1', '\\u{1f600}', '[^]']
+  const raw = (patterns: string[]) => ({
+    type: 'object',
+    properties: {
+      ...Object.fromEntries(patterns.map((pattern, i) => [`p${i}`, { type: 'string', pattern }])),
+      either: { anyOf: patterns.map((pattern) => ({ type: 'string', pattern })) },
+      map: {
+        type: 'object',
+        patternProperties: Object.fromEntries(patterns.map((key) => [key, { type: 'string' }])),
+        additionalProperties: false,
+      },
+    },
+  })
+  const { properties } = fitted(raw(kept), profile('openai')).schema
+  t.strictSame(properties, clean(raw(kept)).properties)
+  for (const pattern of unread) {
+    const { schema } = fitted(raw([pattern]), profile('openai'))
+    t.strictSame(
+      schema.properties,
+      {
+        p0: { type: 'string' },
+        either: { anyOf: [{ type: 'string' }] },
+        map: { type: 'object', properties: {} },
+      },
+      pattern,
+    )
+    t.match(fitted(raw([pattern]), profile('anthropic')).schema, { properties: { p0: { pattern } } })
+  }
+})
+
 t.test('descriptions hide nothing', async (t) => {
   const tag = String.fromCodePoint(0xe0041)
   const hidden = `see\u200b\u202e${tag} this<!-- and do that -->\u0000\ud800 now`

@@ -61,10 +61,13 @@ function* commonFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-/** wire/openai.md 5: no const, arrays have items. */
+/** wire/openai.md 5: no const, arrays have items; and no expression that it does not read. */
 function* openaiFaults(root: JsonSchema): Generator<string> {
   yield* commonFaults(root)
   for (const sub of subschemas(root)) {
+    for (const pattern of [sub.pattern ?? [], Object.keys(sub.patternProperties ?? {})].flat()) {
+      if (/\(\?[=!<]|\\p/i.test(String(pattern))) yield `pattern ${pattern}`
+    }
     if ('const' in sub) yield 'const'
     if (typesOf(sub).includes('array') && (!sub.items || sub.prefixItems)) yield 'array without one items'
   }
