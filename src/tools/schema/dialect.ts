@@ -21,6 +21,13 @@ const inclusive =
   (value, node) =>
     node[neighbour] === true ? [] : [[keyword, value]]
 
+/** What the value of any name must fit, where a node says it by an expression: TypeBox's form of a plain map. */
+function ofAnyName({ properties, patternProperties }: JsonSchema): unknown {
+  const [[name, sub] = [], ...more] = isRecord(patternProperties) ? Object.entries(patternProperties) : []
+  const isAlone = more.length === 0 && Object.keys(properties ?? {}).length === 0
+  return isAlone && (name === '^(.*)$' || name === '^.*$') ? sub : undefined
+}
+
 const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   ['exclusiveMinimum', exclusive('exclusiveMinimum', 'minimum')],
   ['exclusiveMaximum', exclusive('exclusiveMaximum', 'maximum')],
@@ -45,6 +52,18 @@ const REWRITES: ReadonlyMap<string, Rewrite> = new Map<string, Rewrite>([
   [
     'enum',
     (value, { nullable }) => [['enum', nullable === true && Array.isArray(value) ? [...value, null] : value]],
+  ],
+  // Anthropic refused such an expression (openclaw/openclaw#29416), and others know no keyword for it.
+  [
+    'patternProperties',
+    (value, node) => {
+      const sub = ofAnyName(node)
+      return [sub === undefined ? ['patternProperties', value] : ['additionalProperties', sub]]
+    },
+  ],
+  [
+    'additionalProperties',
+    (value, node) => (ofAnyName(node) === undefined ? [['additionalProperties', value]] : []),
   ],
   // PHP writes an empty map as an empty list (mcp.md 4).
   ['properties', (value) => [['properties', Array.isArray(value) && value.length === 0 ? {} : value]]],

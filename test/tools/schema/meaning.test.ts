@@ -36,6 +36,17 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
     type: 'object',
     properties: { a: { type: 'string' } },
   })
+  const anyName = { '^(.*)$': { type: 'string' } }
+  t.strictSame(property({ type: 'object', patternProperties: anyName, additionalProperties: false }), {
+    type: 'object',
+    properties: {},
+    additionalProperties: { type: 'string' },
+  })
+  t.match(
+    property({ type: 'object', properties: { a: { type: 'string' } }, patternProperties: anyName }),
+    { patternProperties: anyName },
+    'named properties have to fit it, too',
+  )
   t.strictSame(property({ type: 'string', pattern: '(' }), { type: 'string' }, 'a broken pattern goes')
   t.strictSame(property({ type: 'string', enum: [1, 2] }), { type: 'integer', enum: [1, 2] })
   t.strictSame(property({ type: 'number', minimum: '0' }), { type: 'number' })
