@@ -76,7 +76,10 @@ class Answer implements ModelParser {
     }
     this.#close()
     const finish = this.#outcome()
-    if (finish.reason !== 'error') this.#events.push(...this.#calls.flatMap((call) => this.#written(call)))
+    // What is refused with the answer, or could not be asked for at all, is shown to nobody.
+    if (finish.reason !== 'error' && finish.reason !== 'refusal') {
+      this.#events.push(...this.#calls.flatMap((call) => this.#written(call)))
+    }
     this.#events.push({ type: 'finish', ...finish })
     return this.#taken()
   }

@@ -258,6 +258,11 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.strictSame(undeclaredLater, [
     { type: 'finish', reason: 'error', invalid_call: 'Unexpected tool call: shell' },
   ])
+  t.strictSame(
+    parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done('SAFETY')),
+    [{ type: 'finish', reason: 'refusal', refusal: 'SAFETY' }],
+    'a call of a refused answer is never run, and never comes out',
+  )
   t.match(parseChunks(done('TOO_MANY_TOOL_CALLS')).at(-1), {
     reason: 'error',
     invalid_call: 'TOO_MANY_TOOL_CALLS',
