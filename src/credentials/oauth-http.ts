@@ -90,7 +90,13 @@ const flat = (headers: Readonly<Record<string, string | string[] | undefined>>):
     ]),
   )
 
-const PUBLIC_FIELDS = new Set(['grant_type', 'client_id', 'redirect_uri', 'tierId'])
+const PUBLIC_FIELDS = new Set([
+  'grant_type',
+  'client_id',
+  'redirect_uri',
+  'tierId',
+  'cloudaicompanionProject',
+])
 
 function secretsOf({ form, json, headers }: OAuthCall): string[] {
   const sent = Object.entries({ ...form, ...json }).flatMap(([name, value]) =>

@@ -252,6 +252,13 @@ t.test('Code Assist is set up before its login counts', async (t) => {
   google.account({ status: 403, body: { error } })
   t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'VPC Service Controls hide a paid tier')
   t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))
+  const stranger = {
+    code: 403,
+    status: 'PERMISSION_DENIED',
+    message: 'Permission denied on resource acme-dev.',
+  }
+  google.account({ status: 403, body: { error: stranger } })
+  t.match(await refusal(login('acme-dev')), { message: /on resource acme-dev/ }, 'a project is no secret')
 
   google.account('load-code-assist-needs-project')
   t.match(await refusal(login()), invalid('project_id', /needs a Google Cloud project/))
