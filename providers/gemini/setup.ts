@@ -2,7 +2,7 @@
  * From a Google login to a Code Assist project: loadCodeAssist, and onboarding where the account has none
  * yet (wire/gemini.md 2). A generator yields the calls and is given their answers.
  */
-import { parseRecord } from '../../src/chat/json.ts'
+import { isRecord, parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
 import { type Json, list, object, objects, string } from '../json.ts'
@@ -47,11 +47,13 @@ export function* setUpCodeAssist(
   // Google's free tier brings a project of its own and refuses any other (2.3).
   const asked = account.tier === 'free-tier' ? undefined : wanted
   let operation = readOperation(yield post('onboardUser', { tierId: account.tier, ...about(asked) }))
-  for (let polls = 0; !operation.isDone; polls++) {
-    if (polls === MOST_POLLS || operation.name === undefined) {
+  // Without a name there is nothing to ask again: the account has what the answer says, or nothing.
+  const { name } = operation
+  for (let polls = 0; !operation.isDone && name !== undefined; polls++) {
+    if (polls === MOST_POLLS) {
       throw new BatonError('upstream_timeout', 'Google did not finish setting up Code Assist; try again.')
     }
-    const url = `${baseUrl}/${operation.name}`
+    const url = `${baseUrl}/${name}`
     const answer = yield { call: { method: 'GET', url, headers }, afterMs: POLL_MS }
     // That Google cannot answer now says nothing of the operation; the next poll may.
     if (answer.status < 500) operation = readOperation(answer)
@@ -84,7 +86,7 @@ function readAccount(answer: OAuthAnswer): Account {
   }
   const body = object(parseRecord(answer.body))
   const ineligible = list(body.ineligibleTiers).slice(0, 10).map(object)
-  const isMember = string(object(body.currentTier).id) !== undefined
+  const isMember = isRecord(body.currentTier)
   if (!isMember) {
     for (const tier of ineligible) {
       if (tier.reasonCode === 'UNSUPPORTED_CLIENT') throw retired(tier)

@@ -244,6 +244,17 @@ t.test('Code Assist is set up before its login counts', async (t) => {
   t.match(await login('acme-dev'), { project_id: 'core-gravity-a1b2c' }, "else Google's own counts")
   google.pending(25)
   t.match(await refusal(login()), { code: 'upstream_timeout' }, 'and is not asked for ever')
+  google.operation({ status: 200, body: {} })
+  t.match(await login('acme-dev'), { project_id: 'acme-dev' }, 'an operation without a name is over')
+  const ineligibleTiers = [{ reasonCode: 'RESTRICTED_AGE', reasonMessage: 'Not at this age.' }]
+  google.account({ status: 200, body: { ineligibleTiers } })
+  google.operation({ status: 200, body: {} })
+  t.match(await refusal(login()), { code: 'upstream_auth', message: /Not at this age/ })
+  google.pending(1)
+  google.operation({ status: 200, body: {} })
+  t.match(await login(), { project_id: 'core-gravity-a1b2c' }, 'a poll need not repeat the name')
+  google.account({ status: 200, body: { currentTier: { name: 'Standard' }, cloudaicompanionProject: 'p-1' } })
+  t.match(await login(), { project_id: 'p-1' }, 'a tier counts without its id')
   google.account({ status: 200, body: {} })
   t.match(await login(), { project_id: 'core-gravity-a1b2c' }, 'an account without tiers has the legacy one')
 
