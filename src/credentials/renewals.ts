@@ -75,7 +75,8 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
 
   const fresh = (row: Credential, login: LoginRow) =>
     isDue(row, login, now()) ? renew(row, false) : Promise.resolve(row)
-  const setups = createSetups({ store, vault, http, sleep, reread, fresh })
+  const renewed = (row: Credential) => renew(row, true)
+  const setups = createSetups({ store, vault, http, sleep, reread, fresh, renewed })
 
   function renew(row: Credential, isForced: boolean): Promise<Credential> {
     return shared(running, row.id, () => claimed(row, isForced))

@@ -261,13 +261,29 @@ t.test('the set-up of a given login happens at its first use, once', async (t) =
   await (await chosen(two, view.id, 'gemini')).complete?.()
   t.equal(google.requests.length - before, 1, 'it is kept')
 
+  const stale = { ...given, access_token: 'ya29.stale' }
+  const spent = await one.credentials.create(ME.owner, stale)
+  const fresh = await chosen(one, spent.id, 'gemini')
+  t.match(await fresh.complete?.(), { project_id: 'acme-dev-482910' }, 'a token that has ended is renewed')
+  t.ok(google.isLive(await tokenOf(fresh)))
+  const lone = await one.credentials.create(ME.owner, { ...stale, refresh_token: '1//of-nobody' })
+  const left = await chosen(one, lone.id, 'gemini')
+  t.match(await refusal(left.complete?.() ?? Promise.resolve()), { code: 'credential_needs_reauth' })
+  const { refresh_token: _, ...bare } = stale
+  const bearer = await chosen(one, (await one.credentials.create(ME.owner, bare)).id, 'gemini')
+  t.match(await refusal(bearer.complete?.() ?? Promise.resolve()), {
+    code: 'upstream_auth',
+    details: { upstream: { status: 401 } },
+  })
+
+  const asked = google.requests.length
   google.account('load-code-assist-unsupported-client')
   const refused = await one.credentials.create(ME.owner, given)
   for (let tries = 0; tries < 3; tries++) {
     const choice = await chosen(one, refused.id, 'gemini')
     t.match(await refusal(choice.complete?.() ?? Promise.resolve()), { code: 'upstream_auth' })
   }
-  t.equal(google.requests.length - before, 2, 'a refusal is not asked for again at once')
+  t.equal(google.requests.length - asked, 1, 'a refusal is not asked for again at once')
   google.account('load-code-assist')
 })
 

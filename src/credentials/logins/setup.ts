@@ -1,4 +1,6 @@
 /** What a vendor wants to know or to have done before a login can be used: its account's facts, found once and kept. */
+import { isRecord } from '../../chat/json.ts'
+import { BatonError } from '../../errors.ts'
 import type { LoginSecret } from '../../oauth-vendor.ts'
 import type { Credential, Store } from '../../store/store.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
@@ -36,28 +38,42 @@ interface SetupDeps {
   reread(row: Credential): Promise<Credential>
   /** With a token that is not about to end */
   fresh(row: Credential, login: LoginRow): Promise<Credential>
+  /** After its token was refused: the same row where there is no other. Throws as `reread`. */
+  renewed(row: Credential): Promise<Credential>
 }
 
 /** One that failed is not tried again with every turn. */
 const PAUSE_MS = 30_000
 
 /** The setups of logins that came without one: at their first use, by one call for everybody who waits for it. */
-export function createSetups({ store, vault, http, sleep, reread, fresh }: SetupDeps) {
+export function createSetups({ store, vault, http, sleep, reread, fresh, renewed }: SetupDeps) {
   const running = new Map<string, Promise<Credential>>()
 
   async function complete(row: Credential, login: LoginRow): Promise<Credential> {
     const { setup } = login.vendor
     const stored = await reread(row)
     if (!setup?.isNeeded(stored.facts)) return stored
-    const ready = await fresh(stored, login)
-    const secret = openSecret<LoginSecret>(vault, ready)
-    const found = await setUp(login, secret, ready.facts, { http, sleep })
+    const { ready, found } = await foundWith(await fresh(stored, login), login)
     // Sealed anew: a re-encryption since must not be undone.
-    const sealed = sealSecret(vault, ready, secret)
+    const sealed = sealSecret(vault, ready, openSecret<LoginSecret>(vault, ready))
     const next = { ...ready, secret: sealed, facts: { ...ready.facts, ...found } }
     const isStored = await store.credentials.rotate(ready.id, ready.version, next)
     // Not stored: a renewal came between, and the next use finds the same facts once more.
     return isStored ? { ...next, version: ready.version + 1 } : next
+  }
+
+  /** A token may be spent though nobody said when it ends: like a turn, it is renewed and tried with once more. */
+  async function foundWith(row: Credential, login: LoginRow) {
+    const found = (ready: Credential) =>
+      setUp(login, openSecret<LoginSecret>(vault, ready), ready.facts, { http, sleep })
+    try {
+      return { ready: row, found: await found(row) }
+    } catch (thrown) {
+      if (!isTokenRefused(thrown)) throw thrown
+      const ready = await renewed(row)
+      if (ready.version === row.version) throw thrown
+      return { ready, found: await found(ready) }
+    }
   }
 
   return {
@@ -68,3 +84,9 @@ export function createSetups({ store, vault, http, sleep, reread, fresh }: Setup
     underWay: () => running.values(),
   }
 }
+
+const isTokenRefused = (thrown: unknown): boolean =>
+  thrown instanceof BatonError &&
+  thrown.code === 'upstream_auth' &&
+  isRecord(thrown.details?.upstream) &&
+  thrown.details.upstream.status === 401
