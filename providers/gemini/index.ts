@@ -103,7 +103,7 @@ function projectOf({ credential: { project_id } }: ModelRequest): string {
     'invalid_request',
     project_id?.trim()
       ? `The credential's project_id ${project_id} is a project number; Code Assist wants the project's id.`
-      : 'The credential has no project_id, which Code Assist needs; create the credential with it.',
+      : 'The credential has no project_id, which Code Assist needs. Its first turn asks Google for one; or create the credential with it.',
     { param: 'project_id' },
   )
 }
