@@ -92,7 +92,8 @@ class Answer implements ModelParser {
 
   #chunk(outer: Json): void {
     const chunk = isRecord(outer.response) ? outer.response : outer
-    const error = chunk.error ?? outer.error
+    // Relays write fields that say nothing as null.
+    const error = chunk.error ?? outer.error ?? undefined
     if (error !== undefined) throw errorFromStream({ error })
     this.#measure(object(chunk.usageMetadata))
     const { blockReason, blockReasonMessage } = object(chunk.promptFeedback)

@@ -317,6 +317,9 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(fold(parseChunks([said({ text: 'as ' }), said({ text: 'an array' }), done()])), [
     { text: 'as an array' },
   ])
+  t.match(parseChunks({ error: null, response: { ...said({ text: 'a' }), error: null } }, done()).at(-1), {
+    reason: 'stop',
+  })
   t.match(parseChunks({ traceId: 'x' }, { response: {} }, said({ text: 'a' }), done()).at(-1), {
     reason: 'stop',
   })
