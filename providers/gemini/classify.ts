@@ -287,14 +287,21 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 
 /**
  * The model or its backend changed under them, or a caller made them up; the documented dummy takes their place
- * on calls (4.4). Null where there is none to leave out.
+ * on calls (4.4). Those of the turn under way come last: the very backend that is asked has just made them, and reads
+ * its own thoughts in them. Null where there is none to leave out.
  */
 function withoutSignatures(request: ModelRequest): ModelRequest | null {
+  const start = request.messages.findLastIndex(({ role }) => role === 'user')
+  return unsignedUntil(start, request) ?? unsignedUntil(request.messages.length, request)
+}
+
+/** Without the signatures of the messages before `end`; null where they have none. */
+function unsignedUntil(end: number, request: ModelRequest): ModelRequest | null {
   let found = false
-  const messages = request.messages.map((one) => ({
+  const messages = request.messages.map((one, i) => ({
     ...one,
     parts: one.parts.map((part) => {
-      if (!('provenance' in part) || part.provenance?.opaque === undefined) return part
+      if (i >= end || !('provenance' in part) || part.provenance?.opaque === undefined) return part
       found = true
       const { opaque: _, ...provenance } = part.provenance
       return { ...part, provenance }
@@ -306,6 +313,8 @@ function withoutSignatures(request: ModelRequest): ModelRequest | null {
 /** An empty text part was kept for its signature alone. */
 const dropEmptyTexts = (message: ModelRequest['messages'][number]) => ({
   ...message,
-  parts: message.parts.filter((part) => part.type !== 'text' || part.text !== ''),
+  parts: message.parts.filter(
+    (part) => part.type !== 'text' || part.text !== '' || part.provenance?.opaque !== undefined,
+  ),
 })
 const hasParts = (message: ModelRequest['messages'][number]) => message.parts.length > 0

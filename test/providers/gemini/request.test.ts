@@ -77,6 +77,17 @@ t.test(
       t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
       t.equal(again && gemini.amend?.(refused(message), again), null, 'once')
     }
+    const bad = refused('Corrupted thought signature.')
+    const past: MessageInput = {
+      role: 'assistant',
+      parts: [{ type: 'text', text: '', provenance: { ...own, opaque: 'b2xk' } }],
+    }
+    const tail: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: '', provenance: own }] }
+    const twoTurns = request({ messages: [user('zero'), past, ...messages, tail] })
+    const kept = gemini.amend?.(bad, twoTurns)
+    t.notMatch(JSON.stringify(kept?.messages), /b2xk/, 'what earlier turns brought goes first')
+    t.match(kept?.messages, [user('zero'), ...messages, tail], 'what this turn has just brought stays')
+    t.notMatch(JSON.stringify(kept && gemini.amend?.(bad, kept)), /U0lH/, 'until it is refused as well')
     t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), request({ messages })), null)
     const strange = refused(
       'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
