@@ -155,7 +155,7 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
     typeof value === 'object' ? [] : [[name, String(value)]],
   )
   const status = number(event.status) ?? null
-  const words = wordsOf(object(event.error))
+  const words = wordsOf(event.error)
   const headers = { ...answered, ...Object.fromEntries(own) }
   return toError({ ...words, status, headers, html: false, isApi: true }, vendor)
 }
@@ -219,8 +219,7 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
     return { status, headers, html, isApi: false, error: {}, code: '', type: '', message }
   }
   const { error = json.detail ?? json } = json
-  const plain = Array.isArray(error) ? listed(error) : error
-  const words = wordsOf(typeof plain === 'string' ? { message: plain } : object(plain))
+  const words = wordsOf(Array.isArray(error) ? listed(error) : error)
   return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
 
@@ -234,12 +233,16 @@ const listed = (errors: readonly unknown[]): string =>
     })
     .join('; ')
 
-const wordsOf = (error: Json) => ({
-  error,
-  code: presentable(string(error.code)),
-  type: presentable(string(error.type)),
-  message: presentable(string(error.message)),
-})
+/** Of an error's object, or of one that is its words alone. */
+function wordsOf(told: unknown) {
+  const error = typeof told === 'string' ? { message: told } : object(told)
+  return {
+    error,
+    code: presentable(string(error.code)),
+    type: presentable(string(error.type)),
+    message: presentable(string(error.message)),
+  }
+}
 
 /** The vendor's words without anything that looks like a credential or an encrypted item, and not endless. */
 const presentable = (text = ''): string =>

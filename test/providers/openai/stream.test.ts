@@ -428,6 +428,17 @@ t.test('the quirks of the stream', async (t) => {
       { code: 'upstream_overloaded', message: /queue is full/ },
       "and a relay's none",
     )
+    const words = 'The upstream is gone.'
+    for (const event of [
+      { type: 'error', error: words },
+      { type: 'response.failed', response: { status: 'failed', error: words } },
+    ]) {
+      t.match(
+        thrownBy(() => parse(framed(event))),
+        { code: 'upstream_overloaded', details: { upstream: { message: words } } },
+        `${event.type} of words alone`,
+      )
+    }
     t.match(
       thrownBy(() => parse([{ event: 'x', data: '{"type":', id: undefined }])),
       { code: 'upstream_disconnected' },
