@@ -163,8 +163,8 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
 /**
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
  * account or model, items that were never stored or stand without their pair, readable summaries for an unverified
- * organisation (param `reasoning.summary`), more output than the model has, an effort that it lacks. Null where leaving
- * that out would change nothing.
+ * organisation (param `reasoning.summary`), more output than the model has, an effort that it lacks, a setting that it
+ * does not know. Null where leaving that out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
@@ -174,6 +174,8 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (facts.status === 400 && facts.error.param === 'max_output_tokens') return withinLimit(request, facts)
   if (facts.status === 400 && facts.error.param === 'reasoning.effort')
     return withListedEffort(request, facts)
+  if (facts.status === 400 && facts.code.startsWith('unsupported_'))
+    return withoutSetting(request, facts.error.param)
   const stale =
     facts.code === 'invalid_encrypted_content' ||
     /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i.test(
@@ -197,6 +199,16 @@ function withListedEffort(request: ModelRequest, { message }: Facts): ModelReque
   const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
   if (efforts.length === 0 || efforts.join() === request.reported?.efforts?.join()) return null
   return { ...request, reported: { ...request.reported, id: request.model, efforts } }
+}
+
+/** No list says which models refuse them: models of the o-series the last (run-llama/llama_index#20865). */
+const REFUSED_BY_SOME = ['temperature', 'top_p', 'parallel_tool_calls'] as const
+
+function withoutSetting(request: ModelRequest, param: unknown): ModelRequest | null {
+  const name = REFUSED_BY_SOME.find((one) => one === param)
+  if (name === undefined || request.settings[name] === undefined) return null
+  const { [name]: _, ...settings } = request.settings
+  return { ...request, settings }
 }
 
 function toError(facts: Facts, vendor: string): BatonError {

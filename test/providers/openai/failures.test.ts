@@ -260,6 +260,14 @@ t.test('a refused request may be sent once more without what was refused', async
   t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
   t.same(limited(128_000, 'Too large.'), { temperature: 1 })
   t.equal(openai.amend?.(failed({ param: 'max_output_tokens' }), request), null)
+  const settings = { temperature: 1, parallel_tool_calls: false }
+  const refused = (param: string, code = 'unsupported_parameter') =>
+    openai.amend?.(failed({ param, code }), requestFor({ settings }))?.settings
+  t.same(refused('parallel_tool_calls'), { temperature: 1 })
+  t.same(refused('temperature', 'unsupported_value'), { parallel_tool_calls: false })
+  t.equal(refused('temperature', 'decimal_above_max_value'), undefined, "the caller's mistake is told")
+  t.equal(refused('top_p'), undefined, 'it was not sent')
+  t.equal(refused('tools'), undefined)
   t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
 })
