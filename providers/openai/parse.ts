@@ -252,7 +252,7 @@ const settleReasoning: Settler = (state, item, wire) => {
 
 const settleCall: Settler = (state, item, wire) => {
   const text = string(wire.arguments) ?? item.pieces.get(0) ?? ''
-  const cut = wire.status !== undefined && wire.status !== 'completed'
+  const cut = (wire.status ?? 'completed') !== 'completed'
   // Cut off before its first argument: nothing to show, and `{}` would be run.
   if (cut && text === '') return null
   nameCall(state, item, wire)

@@ -340,6 +340,8 @@ t.test('the quirks of the stream', async (t) => {
     t.same(folded(added(0, called('call_a', '')), cut), [], 'cut before its first argument it is nothing')
     const broken = item(0, called('call_a', '{"n":', { status: 'completed' }))
     t.match(folded(broken, completed()), [{ arguments: {}, arguments_text: '{"n":' }])
+    const silent = item(0, called('call_a', '{"n":1}', { status: null }))
+    t.match(folded(silent, completed()), [{ arguments: { n: 1 } }], 'no status is none to be cut by')
     const nameless = { type: 'response.function_call_arguments.done', output_index: 0, arguments: '{}' }
     t.same(folded(nameless, completed()), [])
   })
