@@ -32,7 +32,7 @@ export function checkBody(body: unknown, asked: Asked): void {
   if (text(body.model) === '')
     refuse("Missing required parameter: 'model'.", 'model', 'missing_required_parameter')
   checkModel(text(body.model), asked)
-  checkSettings(body)
+  checkSettings(body, asked)
   checkTools(body, asked)
   if (typeof body.input === 'string') return
   if (!Array.isArray(body.input))
@@ -76,7 +76,7 @@ function checkVision(model: string, input: unknown[]): void {
 
 const reasons = (model: string) => !/^(ft:)?(gpt-4|gpt-3|chatgpt-4o)|^gpt-5-chat/.test(model)
 
-function checkSettings(body: Json): void {
+function checkSettings(body: Json, asked: Asked): void {
   const model = text(body.model)
   const unsupported = (field: string) =>
     refuse(
@@ -92,7 +92,7 @@ function checkSettings(body: Json): void {
   const { reasoning, include, max_output_tokens, prompt_cache_key, previous_response_id } = body
   if (isObject(reasoning)) {
     if (!reasons(model)) unsupported('reasoning.effort')
-    checkEffort(reasoning.effort, model)
+    checkEffort(reasoning.effort, model, asked)
   }
   if (Array.isArray(include) && include.includes('reasoning.encrypted_content') && !reasons(model)) {
     refuse('Encrypted content is not supported with this model.', 'include')
@@ -128,12 +128,13 @@ function checkSettings(body: Json): void {
   }
 }
 
-/** The first generation has `minimal` and no `none`; every later one the reverse. */
-function checkEffort(effort: unknown, model: string): void {
+/** The first generation has `minimal`, by key alone, and no `none`; every later one the reverse. */
+function checkEffort(effort: unknown, model: string, { chatgpt }: Asked): void {
   if (effort === undefined || effort === null) return
   const first = /^gpt-5(-mini|-nano)?(-\d{4}.*)?$/.test(model)
   const known = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
   const refused = first ? ['none', 'xhigh', 'max'] : ['minimal']
+  if (chatgpt) refused.push('minimal')
   if (/^(o\d|gpt-6-astra|gpt-6\.1-sol|gpt-5\.1-codex)/.test(model)) refused.push('none')
   if (/^gpt-5\.\d-pro/.test(model)) refused.push('none', 'low')
   if (/^gpt-5\.\d-chat/.test(model)) refused.push('none', 'low', 'high', 'xhigh')

@@ -181,6 +181,11 @@ const REFUSED_WITH_LOGIN: typeof REFUSED = [
       new RegExp(`Unsupported parameter: ${field}`),
     ],
   ),
+  [
+    'the least effort, also of a model that has it by key',
+    { model: 'gpt-5', reasoning: { effort: 'minimal' } },
+    /Supported values are: 'low'/,
+  ],
   ['no instructions', { instructions: undefined }, /Instructions are required/],
   ['empty instructions', { instructions: '' }, /Instructions are required/],
   ['a string as input', { input: 'hi' }, /Input must be a list/],
