@@ -3,7 +3,9 @@
  * type often enough, and a vendor that looks refuses it then, with the request and every later one of the conversation
  * ("specified using the image/png media type, but the image appears to be a image/jpeg image", vybestack/llxprt-code#2130).
  */
-import type { MediaKind, MediaPart } from './message.ts'
+import { isUtf8 } from 'node:buffer'
+import { isBlank, type MediaKind, type MediaPart, type TextPart } from './message.ts'
+import { once } from './once.ts'
 
 /** First bytes in hexadecimal, of the types that vendors look into. */
 const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
@@ -130,6 +132,14 @@ export function mediaKind(media_type: string): MediaKind | undefined {
 /** A type whose bytes are a text to read. */
 export const isPlainText = (media_type: string): boolean =>
   media_type.startsWith('text/') || /^application\/(.+\+)?(json|xml)$/.test(media_type)
+
+/** A file of text in its own words, for a target that takes no files; null for any other, and for one without a word. */
+export const fileAsText = once(({ media_type, data, name = 'file' }: MediaPart): TextPart | null => {
+  if (data === undefined || !isPlainText(media_type)) return null
+  const bytes = Buffer.from(data, 'base64')
+  const words = isUtf8(bytes) ? bytes.toString('utf8') : ''
+  return isBlank(words) ? null : { type: 'text', text: `[${name}]\n${words}` }
+})
 
 /** What stands in for a medium that the target is not shown. */
 export const mediaAsText = (part: MediaPart): string => {

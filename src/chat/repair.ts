@@ -2,12 +2,12 @@
  * `repair(history, target)`: any stored history as a list that the target accepts. Pure; adapters rely
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
- * their provenance fits; ids and names are legal; media are declared as what they are; refused media and
- * empty parts are gone. A message that needs none of this comes out as the very object that went in, and what
+ * their provenance fits; ids and names are legal; media are declared as what they are; refused media are
+ * texts, and empty parts are gone. A message that needs none of this comes out as the very object that went in, and what
  * is made of a call or a result as the one that was made of it before, so that adapters may know them again.
  */
 import { createHash } from 'node:crypto'
-import { asItIs, mediaAsText } from './media.ts'
+import { asItIs, fileAsText, mediaAsText } from './media.ts'
 import {
   type AssistantPart,
   type ContentPart,
@@ -236,7 +236,8 @@ class Walk {
     const known = asItIs(part)
     if (!known) return this.#named(part, 'is none by its bytes')
     if (this.#target.takesMedia(known)) return known
-    return this.#named(part, part.url === undefined ? 'is not accepted' : 'by URL is not accepted')
+    const why = part.url === undefined ? 'is not accepted' : 'by URL is not accepted'
+    return fileAsText(known) ?? this.#named(part, why)
   }
 
   /** In words, since it cannot be shown. */

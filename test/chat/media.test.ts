@@ -128,3 +128,22 @@ t.test('each medium that is not shown has a note, and hides no result that stand
     structured: { a: 1 },
   })
 })
+
+t.test('a file of text is shown in its own words to a model that takes no files', async (t) => {
+  const shown = (media_type: string, data: Buffer, more: Partial<MediaPart> = {}) => {
+    const part: MediaPart = { type: 'file', media_type, data: data.toString('base64'), ...more }
+    const { messages, notes } = repair([{ role: 'user', parts: [part] }], BOUND)
+    return [messages[0]?.parts[0], notes.length]
+  }
+  const words = Buffer.from('Zoë said 👋')
+  const text = (name: string) => [{ type: 'text', text: `[${name}]\nZoë said 👋` }, 0]
+  t.strictSame(shown('text/plain', words), text('file'))
+  t.strictSame(shown('Text/Markdown; charset=utf-8', words, { name: 'a.md' }), text('a.md'))
+  t.strictSame(shown('application/json', words, { name: 'a.json' }), text('a.json'))
+  for (const [media_type, data] of [
+    ['application/zip', words],
+    ['text/plain', Buffer.from([0x5a, 0x6f, 0xeb])],
+    ['text/plain', Buffer.from(' \n')],
+  ] as const)
+    t.match(shown(media_type, data), [{ text: /not shown/ }, 1], media_type)
+})

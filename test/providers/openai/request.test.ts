@@ -164,6 +164,22 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     ])
   })
 
+  await t.test('with a ChatGPT login, which takes no files, texts among them go as texts', async (t) => {
+    const data = Buffer.from('# Notes').toString('base64')
+    const parts: Part[] = [
+      { type: 'file', media_type: 'text/markdown', data, name: 'notes.md' },
+      { type: 'file', media_type: 'application/pdf', data: PDF, name: 'a.pdf' },
+    ]
+    const messages = repaired(chatgpt, [{ role: 'user', parts }])
+    const [sent] = chatgptBody(requestFor({ messages })).body.input
+    t.match(sent, {
+      content: [
+        { type: 'input_text', text: '[notes.md]\n# Notes' },
+        { type: 'input_text', text: '[file a.pdf, application/pdf: not shown to this model]' },
+      ],
+    })
+  })
+
   await t.test('a file has the ending of its type, unless its name has one that fits', async (t) => {
     const office = 'application/vnd.openxmlformats-officedocument'
     for (const [media_type, name, expected] of [
