@@ -2,8 +2,9 @@
 import t from 'tap'
 import type { McpSetting } from '../src/config/config.ts'
 import { configConnectors } from '../src/connectors/input.ts'
+import { createConnectorViews } from '../src/connectors/view.ts'
 import { createConnectors } from '../src/connectors.ts'
-import { connectorSpec, openConnector } from '../src/credentials/connector-secret.ts'
+import { connectorKey, connectorSpec, openConnector } from '../src/credentials/connector-secret.ts'
 import { createVault } from '../src/credentials/vault.ts'
 import { BatonError } from '../src/errors.ts'
 import { McpError } from '../src/mcp/contract.ts'
@@ -106,6 +107,30 @@ t.test('a test that Baton itself could not make is no word on the server', async
   })
   const caller = { owner: 'fay', admin: false, key_id: null }
   await t.rejects(connectors.test(caller, body.id), { code: 'unavailable', status: 503 })
+})
+
+t.test('a server that is connected is available once it has listed its tools', async (t) => {
+  const hal = await ownerOf('hal')
+  const url = 'https://mcp.test/mcp'
+  const { body } = await hal('POST', '/v1/connectors', { name: 'mute', transport: 'sse', url })
+  const made = await hal('POST', '/v1/sessions', { provider: 'openai', model: 'm', connectors: ['mute'] })
+  const scope = { owner: 'hal', admin: false }
+  const [connector, session] = await Promise.all([
+    store.connectors.get(scope, body.id),
+    store.sessions.get(scope, made.body.id),
+  ])
+  if (!connector || !session) throw new Error('they are not there')
+  await store.connectors.bind(session.id, connector.id, null)
+  const { boundTo } = createConnectorViews({
+    store,
+    vault,
+    mcp: { status: () => ({ state: 'ready' }) },
+    tools: { list: async () => ({ revision: 1, updated_at: '', tools: [] }) },
+  })
+  const bound = async () => (await boundTo(session, { limit: 1 })).data
+  t.match(await bound(), [{ status: 'unavailable', reason: 'mute is not ready yet' }])
+  await store.connectors.saveList(connectorKey(connector), connector.id, { tools: [] })
+  t.match(await bound(), [{ status: 'available' }], 'also one without any')
 })
 
 t.test('a connector whose key is gone is changed once its secrets are given anew', async (t) => {

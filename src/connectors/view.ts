@@ -82,9 +82,9 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
     if (state === 'auth_required') return 'it waits for a login of its owner'
     const why = telling[0]?.reason ?? error
     if (why !== undefined) return why
-    if (state === 'ready' || state === 'quarantined') return null
-    // Not asked here since the start, or let go of since nobody used it: not away, once it was there.
-    const wasThere = state === 'idle' && (await store.connectors.loadList(connectorKey(connector))) !== null
+    // Who has listed once is not away for being unconnected, which is for want of use; who is connected and never has is.
+    const wasThere =
+      state !== 'connecting' && (await store.connectors.loadList(connectorKey(connector))) !== null
     return wasThere ? null : `${connector.name} is not ready yet`
   }
 
