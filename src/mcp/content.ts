@@ -5,6 +5,7 @@
 import { isRecord, isWithin } from '../chat/json.ts'
 import { standardBase64 } from '../chat/media.ts'
 import type { ContentPart, MediaPart } from '../chat/message.ts'
+import { oneLine } from '../text.ts'
 import type { McpResult } from './contract.ts'
 
 type Block = Record<string, unknown>
@@ -66,7 +67,9 @@ function embedded(resource: Block): ContentPart | null {
     resource.blob,
     resource.mimeType,
   )
-  return blob && (uri ? { ...blob, name: uri } : blob)
+  // It is sent on as a file's name: one that no vendor takes would fail each request from then on.
+  const name = oneLine(uri)
+  return blob && (name ? { ...blob, name } : blob)
 }
 
 /** A link is told, never followed: what it leads to is the server's choice. */

@@ -79,9 +79,10 @@ export function unquotedProgress(progress: McpProgress, spec: Secretive): McpPro
 export function unquoted(result: McpResult, spec: Secretive): McpResult {
   const clean = cleanerOf(spec)
   if (!clean) return result
-  const content = result.content.map((part) =>
-    part.type === 'text' ? { ...part, text: clean(part.text) } : part,
-  )
+  const content = result.content.map((part) => {
+    if (part.type === 'text') return { ...part, text: clean(part.text) }
+    return part.name === undefined ? part : { ...part, name: clean(part.name) }
+  })
   const { structured } = result
   // One beyond that is left out of the result anyway.
   if (structured === undefined || !isWithin(structured, BEARABLE)) return { ...result, content }

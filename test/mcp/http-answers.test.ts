@@ -130,7 +130,13 @@ t.test("nor do its definitions, its progress or its variables, where they are th
     const { send, reply } = stream()
     const params = { progressToken: rpc.params._meta.progressToken, progress: 1, message: all }
     send({ method: 'notifications/progress', params })
-    reply({ content: [{ type: 'text', text: all }] })
+    const resource = { uri: all, blob: 'aGVsbG8=', mimeType: 'image/png' }
+    reply({
+      content: [
+        { type: 'text', text: all },
+        { type: 'resource', resource },
+      ],
+    })
   })
   const read = async (spec: typeof bare) => {
     const progress: unknown[] = []
@@ -142,11 +148,12 @@ t.test("nor do its definitions, its progress or its variables, where they are th
       {},
       { onProgress: ({ message }) => void progress.push(message) },
     )
-    return [tools[0]?.description, ...progress, ...result.content.map((part) => 'text' in part && part.text)]
+    const said = result.content.map((part) => (part.type === 'text' ? part.text : part.name))
+    return [tools[0]?.description, ...progress, ...said]
   }
   const clean = '*** *** *** *** production eu-central'
-  t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean])
-  t.same(await read({ ...bare, ...given, key: 'own' }), [all, all, all], 'an owner may read their own')
+  t.same(await read({ ...bare, ...given, isConfigured: true }), [clean, clean, clean, clean])
+  t.same(await read({ ...bare, ...given, key: 'own' }), [all, all, all, all], 'an owner may read their own')
 })
 
 t.test('a rate limit is waited for once if it is short, and reported if it is not', async (t) => {

@@ -166,6 +166,8 @@ t.test('every kind of content becomes a canonical part', (t) => {
       { type: 'resource', resource: { uri: 'file:///a.txt', text: 'inside' } },
       { type: 'resource', resource: { uri: 'file:///a.gz', blob: 'aGVsbG8=', mimeType: 'application/gzip' } },
       { type: 'resource', resource: { uri: 'file:///a.png', blob: 'aGVsbG8=', mimeType: 'image/png' } },
+      { type: 'resource', resource: { uri: 'x:\0\ud800\u200by', blob: 'aGVsbG8=', mimeType: 'image/png' } },
+      { type: 'resource', resource: { uri: 'x'.repeat(500), blob: 'aGVsbG8=', mimeType: 'image/png' } },
       { type: 'resource_link', uri: 'https://example.com/x', name: 'x', description: 'an x' },
     ],
   })
@@ -179,6 +181,8 @@ t.test('every kind of content becomes a canonical part', (t) => {
     { type: 'text', text: '[file:///a.txt]\ninside' },
     { type: 'file', media_type: 'application/gzip', data: 'aGVsbG8=', name: 'file:///a.gz' },
     { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: 'file:///a.png' },
+    { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: 'x:y' },
+    { type: 'image', media_type: 'image/png', data: 'aGVsbG8=', name: `${'x'.repeat(397)}…` },
     { type: 'text', text: '[link: https://example.com/x, x, an x]' },
   ])
   t.equal(is_error, false)
