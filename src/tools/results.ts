@@ -140,7 +140,7 @@ function fitMedia(part: ContentPart): ContentPart {
 
 const note = (part: MediaPart, why: string): ContentPart => ({
   type: 'text',
-  text: `[${part.type}, ${part.media_type}: ${why}]`,
+  text: `[${[part.type, part.name, part.media_type].filter(Boolean).join(', ')}: ${why}]`,
 })
 
 const mediaBytes = (part: MediaPart): number => Math.floor(((part.data?.length ?? 0) * 3) / 4)

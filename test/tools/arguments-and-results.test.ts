@@ -266,6 +266,7 @@ t.test('media pass whole within their limits, and are named where they do not', 
     image('image/tiff', 10, 'SUkqAAg'),
     image('image/png', 6 * 1024 * 1024),
     image('image/png', 10, 'PHN2Zy8'),
+    { type: 'file', media_type: 'application/gzip', data: 'H4sI', name: 'file:///a.gz' },
   ])
   t.strictSame(content[1], { ...fine, media_type: 'image/png' }, 'as what it is, in its place')
   t.match(content, [
@@ -274,6 +275,7 @@ t.test('media pass whole within their limits, and are named where they do not', 
     { text: /image\/tiff.*not passed on/ },
     { text: /bytes is more than/ },
     { text: /image\/png.*something else/ },
+    { text: '[file, file:///a.gz, application/gzip: this type is not passed on]' },
   ])
   t.match(stored.output, /^see\n\n\[image, image\/tiff/)
   t.match(stored.output, /\[image, image\/png, 1\d{3} bytes\]/)
