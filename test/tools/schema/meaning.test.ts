@@ -159,6 +159,11 @@ t.test('a recursive schema ends', async (t) => {
   ]) {
     t.equal(clean(circle).type, 'object', JSON.stringify(circle))
   }
+  const itself = { type: 'object', properties: { a: { $ref: '#/properties/a' } } }
+  const parts = { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } }
+  const each = { type: 'object', properties: parts, $defs: parts }
+  t.strictSame(clean(itself).$defs, { a: {} }, 'a reference to itself says nothing')
+  t.strictSame(clean(each).$defs, { a: { $ref: '#/$defs/b' }, b: {} }, 'nor do two to each other')
   const wide = Object.fromEntries(Array.from({ length: 40 }, (_, i) => [`p${i}`, { $ref: '#/$defs/n' }]))
   const bushy = { type: 'object', properties: wide, $defs: { n: { type: 'object', properties: wide } } }
   const { schema } = fitted(bushy, profile('narrow'))
