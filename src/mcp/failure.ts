@@ -47,7 +47,7 @@ export function toMcpError(thrown: unknown, server: Server, exchange?: Exchange)
   }
   const [first] = chain
   const message = first instanceof Error ? first.message : String(first)
-  return new McpError('disconnected', `${server.name}: the connection failed: ${message}`, {
+  return new McpError('disconnected', `${server.name}: the connection failed: ${excerpt(message, server)}`, {
     sent: true,
     cause: thrown,
   })
@@ -85,6 +85,12 @@ function fromKnownError(error: unknown, server: Server, exchange?: Exchange): Mc
   if (status !== undefined) return fromHttp(status, error as Error, server, exchange)
   if (error instanceof ProtocolError) return fromProtocol(error, server)
   if (error instanceof SdkError) return fromSdk(error, server)
+  // What the SDK's parsers throw: they quote the answer, and may list each of a million members.
+  if (error instanceof SyntaxError || (error instanceof Error && error.name === 'ZodError'))
+    return new McpError('protocol', `${server.name}: the answer is not valid JSON-RPC.`, {
+      sent: true,
+      cause: error,
+    })
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (typeof code === 'string' && UNSENT.has(code))
     return new McpError('unavailable', `${server.name} cannot be reached: ${(error as Error).message}`, {

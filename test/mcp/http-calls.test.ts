@@ -134,6 +134,25 @@ t.test('an answer that cannot come is not waited for', async (t) => {
   await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true })
 })
 
+t.test('an answer that is not valid JSON-RPC is told in few words', async (t) => {
+  const rig = await startRig(t)
+  const mcp = door(t)
+  const members = Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`member${i}`, i]))
+  const frames: ((id: unknown) => string)[] = [
+    (id) => JSON.stringify({ jsonrpc: '2.0', id, result: { content: [] }, error: null }),
+    (id) => JSON.stringify({ jsonrpc: '2.0', id, result: { content: [] }, ...members }),
+    (id) => `{"jsonrpc":"2.0","id":${id},"result":{"content":[],"structuredContent":NaN}}`,
+    () => '',
+  ]
+  for (const frame of frames) {
+    rig.on('tools/call', ({ rpc, status }) =>
+      status(200, { 'content-type': 'application/json' }, frame(rpc.id)),
+    )
+    const message = 'rig: the answer is not valid JSON-RPC.'
+    await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: true, message })
+  }
+})
+
 t.test('a hung call ends at its limits and with its caller, and the server is told', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
