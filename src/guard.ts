@@ -144,7 +144,7 @@ export function createGuards(limits: Omit<GuardOptions, keyof GuardRules>) {
 /** Cuts a body (of an event stream: one event) at a number of bytes; the reader gets a BodyTooLargeError. */
 export function capBody(response: Response, maxBytes: number, onExceeded?: () => void): Response {
   if (!response.body || maxBytes === Number.POSITIVE_INFINITY) return response
-  const perEvent = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false
+  const perEvent = isEventStream(response)
   let bytes = 0
   let last = 0
   const body = response.body.pipeThrough(
@@ -164,6 +164,10 @@ export function capBody(response: Response, maxBytes: number, onExceeded?: () =>
   const { status, statusText, headers } = response
   return new Response(body, { status, statusText, headers: [...headers] })
 }
+
+/** Media types are written in any case (RFC 9110 8.3.1). */
+export const isEventStream = ({ headers }: Response): boolean =>
+  /^text\/event-stream\b/i.test(headers.get('content-type') ?? '')
 
 /** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. */
 function afterLastBlankLine(chunk: Uint8Array, before: number): number {

@@ -6,7 +6,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
-import { BodyTooLargeError, capBody } from '../guard.ts'
+import { BodyTooLargeError, capBody, isEventStream } from '../guard.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {
@@ -95,9 +95,6 @@ export function createMcpFetch(options: McpFetchOptions): FetchLike {
     return send(url, request)
   }
 }
-
-const isEventStream = ({ headers }: Response): boolean =>
-  headers.get('content-type')?.startsWith('text/event-stream') ?? false
 
 /** Bytes of an event stream's short lines that are read in one turn of the event loop: they may be thousands of messages. */
 const PIECE = 16 * 1024

@@ -153,6 +153,15 @@ t.test('an answer that is not valid JSON-RPC is told in few words', async (t) =>
   }
 })
 
+t.test('a stream is one in whatever case its type is written', async (t) => {
+  const rig = await startRig(t)
+  rig.on('tools/call', ({ rpc, status }) => {
+    const frame = JSON.stringify({ jsonrpc: '2.0', id: rpc.id, result: { content: RAN.content } })
+    return status(200, { 'content-type': 'Text/Event-Stream;charset=utf-8' }, `data: ${frame}\n\n`)
+  })
+  t.match(await call(door(t), specOf(rig)), RAN)
+})
+
 t.test('a hung call ends at its limits and with its caller, and the server is told', async (t) => {
   const rig = await startRig(t)
   const mcp = door(t)
