@@ -5,6 +5,7 @@ import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
 import type { DeclaredTool } from '../tools/execute.ts'
 import { redactJson, redactText } from '../tools/redact.ts'
+import { renameBack } from '../tools/schema/adapt.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
 
@@ -19,14 +20,14 @@ export async function recordDecision(
   const { store, sealed } = deps
   const row = (await store.executions.ofTurn(turn.id)).find((one) => one.call_id === call)
   if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
-  if (given.arguments) await assertFit(deps, turn, row, given.arguments)
+  const edited = given.arguments && (await fitting(deps, turn, row, given.arguments))
   const { decision, reason = null } = given
   const answer = await store.executions.decide(caller, turn.id, call, {
     decision,
     // The ledger holds it, and the model is told what the ledger holds.
     reason: reason === null ? null : await redactText(reason),
-    sealed_arguments: given.arguments ? sealed.seal(given.arguments, row.id) : null,
-    ...(given.arguments ? { arguments: await redactJson(given.arguments) } : {}),
+    sealed_arguments: edited ? sealed.seal(edited, row.id) : null,
+    ...(edited ? { arguments: await redactJson(edited) } : {}),
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return
@@ -60,16 +61,21 @@ export async function expireRemoved(
   return waiting.length > 0
 }
 
-/** A tool that is gone since has no schema to hold them against: the call will be settled in words. */
-async function assertFit(
+/**
+ * The arguments as the tool's server names them. A tool that is gone since has no schema to hold them against: the
+ * call will be settled in words.
+ */
+async function fitting(
   deps: EngineDeps,
   turn: Turn,
   row: Execution,
   args: Record<string, unknown>,
-): Promise<void> {
+): Promise<Record<string, unknown>> {
   const declared = await declaredTool(deps, turn, row.tool)
-  const misfit = declared && (await deps.executor.misfits(declared, args))
+  if (!declared) return args
+  const misfit = await deps.executor.misfits(declared, args)
   if (misfit) throw invalid('arguments', misfit)
+  return renameBack(args, declared.rename)
 }
 
 /** The tool as the turn's model was given it; under its server's own names where no credential is left. */

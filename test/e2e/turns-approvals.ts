@@ -58,6 +58,29 @@ export async function approvals(t: Test, world: World) {
     })
   })
 
+  await t.test('the ledger tells what the server got, however the model was to write it', async (t) => {
+    const inputSchema = { type: 'object', properties: { $top: { type: 'integer' } } }
+    const odd = await world.tools('odd', { page: { inputSchema } })
+    await api.patch(`/v1/connectors/${odd.id}`, { require_approval: 'always' })
+    const session = await world.session('anthropic key', { connectors: ['odd'] })
+    const { declarations } = await api.get(`/v1/sessions/${session}/tools?provider=anthropic`)
+    const [, sent = ''] = /"(_top_[0-9a-f]+)"/.exec(JSON.stringify(declarations)) ?? []
+    for (const [edit, ran] of [
+      [{}, 1],
+      [{ arguments: { [sent]: 2 } }, 2],
+      [{ arguments: { $top: 3 } }, 3],
+    ] as const) {
+      const input = `call odd__page with {"${sent}": 1}`
+      const { id, messages } = await api.post(`/v1/sessions/${session}/turns`, { input, stream: false })
+      const [{ call_id }] = messages.at(-1).parts
+      const row = async () => (await api.get(`/v1/tool-executions?turn_id=${id}`)).data[0].arguments
+      t.strictSame(await row(), { $top: 1 }, 'while it waits')
+      await api.post(`/v1/turns/${id}/approvals/${call_id}`, { decision: 'approve', ...edit })
+      t.match(await api.get(`/v1/turns/${id}?wait=30`), { state: 'completed' })
+      t.strictSame([odd.calls.at(-1)?.args, await row()], [{ $top: ran }, { $top: ran }])
+    }
+  })
+
   await t.test('whoever waits is answered; a waiting turn can be cancelled', async (t) => {
     const session = await world.session('gemini key', { connectors: ['guarded'] })
     const before = server.calls.length
