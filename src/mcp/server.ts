@@ -71,9 +71,14 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       const told: typeof onProgress = spec.isConfigured
         ? (progress) => onProgress?.(unquotedProgress(progress, spec))
         : onProgress
+      /** The list, without which the call is not sent */
+      const read = (refresh: boolean): Promise<ToolList> =>
+        listing.get(spec, refresh).catch((error) => {
+          throw error instanceof McpError ? error.but({ sent: false }) : error
+        })
       const send = async (connection: Connection): Promise<unknown> => {
-        // A modern server's arguments are mirrored by the tool's schema, so its list must be known.
-        if (connection.verdict.kind === 'modern') await deadline.race(listing.get(spec, false))
+        // A modern server's arguments are mirrored by the tool's schema. A list that is old will do: it says so if not.
+        if (connection.verdict.kind === 'modern' && !listing.cached()) await deadline.race(read(false))
         const definition = listing.cached()?.tools.find(({ name }) => name === tool)
         deadline.markSent()
         return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress: told })
@@ -81,7 +86,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       try {
         const raw = await link.use(spec, wait, send).catch(async (error) => {
           if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
-          await deadline.race(listing.get(spec, true))
+          await deadline.race(read(true))
           return link.use(spec, wait, send)
         })
         link.health.succeeded()

@@ -1,4 +1,5 @@
 /** What a server answers to a call over HTTP: results, refusals, questions of its own. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { McpError } from '../../src/mcp/contract.ts'
 import { call, door, fails, list, PATIENCE, RAN, specOf } from './door.ts'
@@ -194,6 +195,22 @@ t.test('arguments are mirrored into headers, after a mismatch by the newer schem
   })
   t.same(await call(mcp, specOf(rig), 'tool', { region: 'eu' }), RAN)
   t.equal(rig.count('tools/call'), 2)
+})
+
+t.test('a modern server is called by the list that is known, and not at all without one', async (t) => {
+  const rig = await startRig(t, 'modern')
+  const mcp = door(t)
+  rig.on('tools/list', ({ fail }) => fail(-32603, 'The list is out of order'))
+  await fails(t, call(mcp, specOf(rig)), { kind: 'protocol', sent: false })
+  t.equal(rig.count('tools/call'), 0)
+  const short = { resultType: 'complete', ttlMs: 1, cacheScope: 'private', tools: rig.tools }
+  rig.on('tools/list', ({ reply }) => reply(short))
+  await list(mcp, specOf(rig))
+  const lists = rig.count('tools/list')
+  rig.on('tools/list', () => {})
+  await sleep(5)
+  t.same(await call(mcp, specOf(rig)), RAN, 'however old')
+  t.equal(rig.count('tools/list'), lists)
 })
 
 t.test('what a server asks of the client is refused where it was not declared', async (t) => {
