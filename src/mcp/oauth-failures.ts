@@ -53,8 +53,13 @@ function inWords(target: McpLoginTarget, failure: unknown): BatonError {
   if (failure instanceof Error && /resource .* does not match/.test(failure.message)) {
     return rejected(target, 'its metadata is for another server')
   }
-  return away(target, failure)
+  const [, lack] = INCOMPATIBLE.exec(failure instanceof Error ? failure.message : '') ?? []
+  return lack === undefined ? away(target, failure) : rejected(target, `it does not support ${lack}`)
 }
+
+/** The SDK's own words */
+const INCOMPATIBLE =
+  /^Incompatible auth server: does not support ((?:response type|code challenge method) \w+)$/
 
 /** A code of an error, and no other words of a stranger. */
 export const codeIn = (text: unknown): string | undefined =>

@@ -174,6 +174,9 @@ t.test('a login that does not fit ends in words, and in no token', async (t) => 
   const elsewhere = { ...metadata, authorization_endpoint: 'file:///etc/hosts' }
   guarded.instead(issuer, { status: 200, body: JSON.stringify(elsewhere) })
   await t.rejects(begin(), { code: 'upstream_rejected', message: /no page to log in at/ })
+  const plain = { ...metadata, code_challenge_methods_supported: ['plain'] }
+  guarded.instead(issuer, { status: 200, body: JSON.stringify(plain) })
+  await t.rejects(begin(), { code: 'upstream_rejected', message: /not support code challenge method S256/ })
   guarded.instead(issuer, null)
 
   const denied = await begin()
