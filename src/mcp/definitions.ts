@@ -9,7 +9,8 @@ import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 const MAX_TOOLS = 1_000
 /** Entries looked at, good or bad: a hostile server can send a million of them in one page. */
 export const MAX_ENTRIES = 2_000
-const MAX_LIST_BYTES = 8 * 1024 * 1024
+/** Of one list, over all its pages. */
+export const MAX_LIST_BYTES = 8 * 1024 * 1024
 const MAX_NAME = 400
 /** The largest real definition known is 76 kB (brave_place_search). */
 const MAX_TOOL_BYTES = 256 * 1024

@@ -16,10 +16,10 @@ import {
   type Transport,
   type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
-import { isRecord } from '../chat/json.ts'
+import { isRecord, isWithin } from '../chat/json.ts'
 import { challengeIn } from './challenge.ts'
 import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
-import { MAX_ENTRIES, mendTools } from './definitions.ts'
+import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { createExchange, createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -74,6 +74,7 @@ const noPages = (): Pages => ({ entries: [], count: 0 })
 
 /** Of one list; a server's pages may have no end. */
 const MAX_PAGES = 32
+const LARGEST = { depth: Number.POSITIVE_INFINITY, bytes: MAX_LIST_BYTES }
 const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
@@ -353,9 +354,9 @@ function mendPage(result: unknown, listed: Pages): unknown {
   listed.count++
   const { nextCursor, ttlMs, cacheScope, ...rest } = result
   // Some servers end with `nextCursor: null` or "". Beyond what is ever offered no page is asked for.
-  const isOffered =
-    typeof nextCursor === 'string' && nextCursor !== '' && listed.entries.length <= MAX_ENTRIES
-  const hasNext = isOffered && listed.count < MAX_PAGES
+  const isOffered = typeof nextCursor === 'string' && nextCursor !== ''
+  const isFull = listed.entries.length > MAX_ENTRIES || !isWithin(listed.entries, LARGEST)
+  const hasNext = isOffered && !isFull && listed.count < MAX_PAGES
   return {
     ...rest,
     resultType: 'complete',
