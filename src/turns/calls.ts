@@ -167,7 +167,10 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   if (active.stop.signal.aborted && !(active.stop.signal.reason === DRAINING && isHome)) {
     return stopHere(run, jobs)
   }
-  if (waiting.some((job) => !job.result)) return awaitInput(run, jobs)
+  if (waiting.some((job) => !job.result)) {
+    if (!(await areDecided(run, waiting))) return awaitInput(run, jobs)
+    return (await resumeCalls(run)) === true
+  }
   const isEnd = run.index + 1 >= active.turn.max_steps
   await commitResults(
     run,
@@ -175,6 +178,12 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
     isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null,
   )
   return !isEnd
+}
+
+/** All may have been decided while other calls ran: whoever waits must not hear of a wait for nothing. */
+async function areDecided(run: Run, waiting: readonly Job[]): Promise<boolean> {
+  const rows = await ledgerOf(run)
+  return waiting.every(({ call, result }) => result !== undefined || rows.get(call.call_id)?.approval)
 }
 
 /** Nobody is asked about a call whose tool is gone. */

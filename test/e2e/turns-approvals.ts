@@ -1,5 +1,6 @@
 /** A turn that waits for a person: its calls approved, denied or given up (api.md section 4). */
 import type { Test } from 'tap'
+import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
 import type { Path, World } from './harness.ts'
@@ -134,9 +135,14 @@ export async function approvals(t: Test, world: World) {
       const id = data.turn_id
       await slow.called('slow', before + 1)
       if (end === 'approve') {
+        const waited = api.get(`/v1/turns/${id}?wait=60`)
         await api.post(`/v1/turns/${id}/approvals/${data.call_id}`, { decision: 'approve' })
         held.open()
-        t.equal((await stream.done).at(-1)?.type, 'turn.completed')
+        const frames = await stream.done
+        t.equal(frames.at(-1)?.type, 'turn.completed')
+        t.match(ofType(frames, 'turn.awaiting_input'), NONE, 'nothing is missing')
+        t.match(ofType(frames, 'tool_execution.completed'), { length: 2 })
+        t.match(await waited, { state: 'completed' })
         const results = (await world.messages(session)).find(({ role }) => role === 'tool')
         t.match(results.parts, [{ outcome: 'ok' }, { outcome: 'ok', content: [{ text: 'slow' }] }])
       } else {
