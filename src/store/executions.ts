@@ -49,8 +49,8 @@ export function createExecutions(db: Db, parts: Parts): Executions {
       return db.query(
         `select ${GROUPS[groupBy]} as key, count(*)::float8 as count,
                 count(*) filter (where outcome in ('error', 'outcome_unknown'))::float8 as failures,
-                percentile_cont(0.5) within group (order by duration_ms) as p50_ms,
-                percentile_cont(0.95) within group (order by duration_ms) as p95_ms,
+                round(percentile_cont(0.5) within group (order by duration_ms)) as p50_ms,
+                round(percentile_cont(0.95) within group (order by duration_ms)) as p95_ms,
                 max(duration_ms) as max_ms
            from execution where state = 'settled' and ${conditions(scope, filter, params)}
           group by 1 order by 2 desc, 1 limit ${MOST_GROUPS}`,

@@ -231,7 +231,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   await store.executions.settle(one.fence, settlement(first, { duration_ms: 10 }))
   await store.executions.settle(
     one.fence,
-    settlement(second, { outcome: 'error', is_error: true, duration_ms: 30 }),
+    settlement(second, { outcome: 'error', is_error: true, duration_ms: 33 }),
   )
   await store.executions.settle(
     two.fence,
@@ -262,12 +262,12 @@ async function readingContract(t: Test, store: Store): Promise<void> {
     [
       { key: 'files.read', count: 1, failures: 0, p50_ms: 10, p95_ms: 10, max_ms: 10 },
       { key: 'now', count: 1, failures: 0, p50_ms: 20, p95_ms: 20, max_ms: 20 },
-      { key: 'web.get', count: 1, failures: 1, p50_ms: 30, p95_ms: 30, max_ms: 30 },
+      { key: 'web.get', count: 1, failures: 1, p50_ms: 33, p95_ms: 33, max_ms: 33 },
     ],
     'what is not settled does not count',
   )
   const bySession = await store.executions.stats(scope, 'session', { session_id: one.session.id })
-  t.match(bySession, [{ key: one.session.id, count: 2, failures: 1, p50_ms: 20, max_ms: 30 }])
+  t.match(bySession, [{ key: one.session.id, count: 2, failures: 1, p50_ms: 22, p95_ms: 32, max_ms: 33 }])
   const byConnector = await store.executions.stats(scope, 'connector', {})
   t.strictSame(byConnector.map((group) => group.key).sort(), ['builtin', 'files', 'web'])
   t.strictSame(await store.executions.stats(STRANGER, 'tool', {}), [])
