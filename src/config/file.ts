@@ -211,12 +211,13 @@ const typeNames = (schema: Schema): unknown[] =>
 function fitted(schema: Schema, text: string): unknown {
   const types = typeNames(schema)
   if (types.includes('string') || Array.isArray(schema.enum)) return text
-  let value: unknown
+  let value: unknown = text
   try {
     value = loadYaml().parse(text)
   } catch {
-    return text
+    // `*_delete, old_*` begins like an alias and is none; brackets and quotes that do not fit stay a mistake.
+    if (/^\s*[[{"']/.test(text)) return text
   }
-  if (types.includes('array') && !Array.isArray(value)) return text.split(',').map((part) => part.trim())
-  return value
+  if (!types.includes('array') || Array.isArray(value)) return value
+  return (typeof value === 'string' ? value : text).split(',').map((part) => part.trim())
 }

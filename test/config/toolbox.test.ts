@@ -172,3 +172,15 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT: '{' }, MCPS), [{ problem: /whole number/ }])
   t.match(problems({ BATON__TOOLBOX__MAX_CONCURRENT__X: '1' }, MCPS), [{ problem: /does not fit/ }])
 })
+
+t.test('a list in a variable is YAML, or has commas', async (t) => {
+  const name = 'BATON__TOOLBOX__MCPS__1__DENY_TOOLS'
+  const listOf = (text: string) => load({ [name]: text }, MCPS).config.toolbox.mcps[1]?.deny_tools
+  t.strictSame(listOf('["*_delete", old_*]'), ['*_delete', 'old_*'])
+  t.strictSame(listOf('*_delete, old_*'), ['*_delete', 'old_*'], 'a pattern is no alias of YAML')
+  t.strictSame(listOf('@admin'), ['@admin'])
+  t.strictSame(listOf('"*_delete"'), ['*_delete'], 'as an env file keeps its quotes')
+  for (const unfit of ['[one, two', '"one", "two"', '{one']) {
+    t.match(problems({ [name]: unfit }, MCPS), [{ problem: /a list/ }], unfit)
+  }
+})
