@@ -295,3 +295,16 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.match(online.out.join('\n'), /^BAD {3}openai at http:\/\/127\.0\.0\.1:1 cannot be reached/m)
   t.match(online.out.join('\n'), /^ok {4}anthropic at .* answers/m)
 })
+
+t.test('the doctor looks at the servers that the next start has', async (t) => {
+  const servers = (name: string) => ({
+    BATON_DATA_DIR: folder,
+    BATON__TOOLBOX__MCPS: `[{name: ${name}, transport: sse, url: "http://127.0.0.1:1/", mode: strict}]`,
+  })
+  const folder = scratch(t)
+  await t.rejects(wholeGateway(t, servers('before')), /Failed to connect to MCP server 'before'/)
+  t.match(await run(servers('since'), 'doctor'), {
+    code: 1,
+    out: [/^ok/, /^ok/, /^BAD {3}MCP server since: .*See that it runs/, /^1 problem found/],
+  })
+})

@@ -5,6 +5,7 @@ import { sandboxOf, VERSION } from '../app.ts'
 import { createKey, revokeKey } from '../auth.ts'
 import { openBus } from '../bus/open.ts'
 import type { Config } from '../config/config.ts'
+import { configConnectors } from '../connectors/input.ts'
 import { connectorSpec } from '../credentials/connector-secret.ts'
 import { createCredentials } from '../credentials/credentials.ts'
 import { rotateEncryption } from '../credentials/key-rotation.ts'
@@ -16,7 +17,7 @@ import { inFull } from '../errors.ts'
 import { connectBudgetMs, McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
-import { all, EVERYONE, type Store } from '../store/store.ts'
+import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
 import type { Access } from './access.ts'
 
 const QUIET = pino({ level: 'silent' })
@@ -83,7 +84,7 @@ async function problems(config: Config, store: Store): Promise<string[]> {
 async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   const mcp = createMcp({ version: VERSION, proxy: config.connectorProxy, sandbox: await sandboxOf(config) })
   try {
-    for (const connector of await all((page) => store.connectors.list(EVERYONE, page))) {
+    for (const connector of await connectorsOf(config, store, vault)) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
       const error = await attempt(() =>
         mcp.list(spec(), { timeoutMs: connectBudgetMs(connector), refresh: true }),
@@ -93,6 +94,14 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   } finally {
     await mcp.close()
   }
+}
+
+/** Callers' as they are stored; the configuration's as the next start has them, since the store has them as the last one did. */
+async function connectorsOf(config: Config, store: Store, vault: Vault): Promise<Connector[]> {
+  const stored = await all((page) => store.connectors.list(EVERYONE, page))
+  const unstored = { config_revision: 0, created_at: '', updated_at: '' }
+  const configured = configConnectors(config.toolbox.mcps, vault).map((row) => ({ ...row, ...unstored }))
+  return [...configured, ...stored.filter(({ origin }) => origin === 'api')]
 }
 
 async function attempt(work: () => Promise<unknown>): Promise<string | null> {
