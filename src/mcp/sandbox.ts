@@ -5,7 +5,7 @@
  * must not run more freely than the operator thinks.
  */
 import { spawn } from 'node:child_process'
-import { existsSync, statSync } from 'node:fs'
+import { existsSync, realpathSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { childEnv } from './child-env.ts'
 
@@ -63,7 +63,8 @@ function wallsFor(isolation: Isolation, hidden: readonly string[]): string[] {
     // Servers are started in the gateway's own folder, wherever that is.
     ...(tmp.some((folder) => here.startsWith(`${folder}/`)) ? ['--ro-bind', here, here] : []),
     ...(isOnline ? ['--share-net', '--ro-bind-try', RESOLVED, RESOLVED] : []),
-    ...hidden.filter((path) => existsSync(path)).flatMap(hide),
+    // Nothing can be mounted over a link, and what it leads to is what must not be read.
+    ...hidden.filter((path) => existsSync(path)).flatMap((path) => hide(realpathSync(path))),
   ]
 }
 

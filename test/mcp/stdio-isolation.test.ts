@@ -1,7 +1,15 @@
 /** What a server's process can see and reach in bubblewrap, and that none outlives the gateway. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -74,7 +82,8 @@ t.test(
     const listening = createServer((socket) => socket.destroy()).listen(0, '127.0.0.1')
     await once(listening, 'listening')
     t.teardown(() => listening.close())
-    const hidden = [join(folder, 'data'), file, join(folder, 'not there')]
+    symlinkSync(join(folder, 'data'), join(folder, 'link'))
+    const hidden = [join(folder, 'link'), file, join(folder, 'not there')]
     const asked = {
       read: [secret, file, open, `/proc/${process.pid}/environ`],
       write: ['/tmp', folder, '/var/tmp', process.cwd()],
