@@ -5,6 +5,7 @@
 
 import { createRequire } from 'node:module'
 import { type Static, type TSchema, Type } from 'typebox'
+import type { Document, Scalar as YamlScalar } from 'yaml'
 import { isRecord } from '../chat/json.ts'
 import { Duration } from '../duration.ts'
 import type { Problem } from '../validation.ts'
@@ -137,12 +138,25 @@ export function parseYaml(name: string, source: string): { value: unknown; probl
 }
 
 /** Undefined where aliases do not resolve: that shows only now, as a throw, or as a stack without end. */
-function resolved(document: { toJS(): unknown }): unknown {
+function resolved(document: Document): unknown {
   try {
-    return withoutNulls(document.toJS() ?? {})
+    return withoutNulls(contentOf(document) ?? {})
   } catch {
     return undefined
   }
+}
+
+/** Throws where it is not valid YAML, or its aliases do not resolve. */
+function contentOf(document: Document): unknown {
+  const [mistake] = document.errors
+  if (mistake) throw mistake
+  loadYaml().visit(document, { Scalar: (_, node) => keepAsWritten(node) })
+  return document.toJS()
+}
+
+/** `2.0`, `0012` and numbers of 20 digits stand for themselves: a key or a header's value would become another one. */
+function keepAsWritten(node: YamlScalar): void {
+  if (typeof node.value === 'number' && String(node.value) !== node.source) node.value = node.source
 }
 
 /** A key without a value (`tools:`) is as good as absent. */
@@ -213,7 +227,7 @@ function fitted(schema: Schema, text: string): unknown {
   if (types.includes('string') || Array.isArray(schema.enum)) return text
   let value: unknown = text
   try {
-    value = loadYaml().parse(text)
+    value = contentOf(loadYaml().parseDocument(text))
   } catch {
     // `*_delete, old_*` begins like an alias and is none; brackets and quotes that do not fit stay a mistake.
     if (/^\s*[[{"']/.test(text)) return text

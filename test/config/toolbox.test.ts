@@ -125,6 +125,24 @@ t.test('each fault of a toolbox is a problem at its path', async (t) => {
   for (const [yaml, path, problem] of cases) t.match(problems({}, yaml), [{ path, problem }], yaml)
 })
 
+t.test(
+  'a number stays as it is written where text is meant, and is a whole one where one is meant',
+  async (t) => {
+    const numbers = '{A: 2.0, B: 0012, C: 12345678901234567890, D: 1e5, E: 7, F: "08"}'
+    const yaml = `admin_key: 0012345678901234567890
+toolbox:
+  mcps: [{name: a, transport: stdio, command: x, mode: strict, env: ${numbers}, args: [--api, 1.10]}]`
+    const { config } = load({}, yaml)
+    t.equal(config.adminKey, '0012345678901234567890')
+    t.same(config.toolbox.mcps[0]?.args, ['--api', '1.10'])
+    const env = { A: '2.0', B: '0012', C: '12345678901234567890', D: '1e5', E: '7', F: '08' }
+    t.same(config.toolbox.mcps[0]?.env, env)
+    const args = load({ BATON__TOOLBOX__MCPS__0__ARGS: '[--api, 2.0]' }, yaml).config.toolbox.mcps[0]?.args
+    t.same(args, ['--api', '2.0'])
+    t.match(problems({}, 'toolbox: {max_concurrent: 5.0}'), [{ problem: /whole number/ }])
+  },
+)
+
 t.test('any value of the file can be overridden by its path', async (t) => {
   const env = {
     BATON__TOOLBOX__MCPS__0__ENV__TOKEN: '0012',
