@@ -249,6 +249,16 @@ t.test('the doctor passes over a connector that is deleted while it looks', asyn
     code: 0,
     out: [/^ok {4}store and bus/, /^ok {4}MCP server here/, /^No problem/],
   })
+  answers['GET /v1/credentials'] = [
+    401,
+    { error: { code: 'unauthenticated', message: 'A key is required.' } },
+  ]
+  const refused = await run({}, `doctor --url http://127.0.0.1:${port} --json`)
+  t.match(refused, {
+    code: 1,
+    out: [/store and bus/, /"bad".*A key is required\. Give one with --key/],
+    err: /^$/,
+  })
 })
 
 t.test('the doctor says what is wrong and what to do, and ends with 1', async (t) => {

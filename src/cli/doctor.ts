@@ -4,7 +4,6 @@ import { ConfigError, EX_CONFIG } from '../config/load.ts'
 import type { CredentialView } from '../credentials/credentials.ts'
 import { inFull } from '../errors.ts'
 import { all } from '../store/store.ts'
-import type { Access } from './access.ts'
 import { type Command, type Given, TARGET, UsageError, whyNot } from './command.ts'
 
 const ONLINE_MS = 10_000
@@ -72,20 +71,20 @@ function checkConfig(given: Given, report: Report): Config | null {
 }
 
 async function checkInstallation(given: Given, report: Report): Promise<void> {
-  let access: Access
   try {
-    access = await given.access()
+    const access = await given.access()
+    const problems = await access.problems()
+    for (const problem of problems) report.bad(problem)
+    if (problems.length > 0) return
+    report.ok(`store and bus, by ${access.place}`)
+    for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
+    for await (const { name, error } of access.connectors()) {
+      if (error === null) report.ok(`MCP server ${name}`)
+      else report.bad(`MCP server ${name}: ${error} See that it runs and that its connector is right.`)
+    }
   } catch (failure) {
-    return report.bad(inFull(failure))
-  }
-  const problems = await access.problems()
-  for (const problem of problems) report.bad(problem)
-  if (problems.length > 0) return
-  report.ok(`store and bus, by ${access.place}`)
-  for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
-  for await (const { name, error } of access.connectors()) {
-    if (error === null) report.ok(`MCP server ${name}`)
-    else report.bad(`MCP server ${name}: ${error} See that it runs and that its connector is right.`)
+    // It ends the look at the installation, and is a finding like any other.
+    report.bad(inFull(failure))
   }
 }
 
