@@ -40,7 +40,11 @@ export function createKeys(db: Db): Keys {
         [id, visibleTo(scope), by],
       ),
     async used(ids) {
-      await db.query('update api_key set last_used_at = clock_timestamp() where id = any($1::text[])', [ids])
+      await db.query(
+        `update api_key set last_used_at = least(clock_timestamp(), revoked_at, expires_at)
+          where id = any($1::text[])`,
+        [ids],
+      )
     },
   }
 }

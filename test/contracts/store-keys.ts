@@ -50,6 +50,9 @@ export async function keyContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.keys.revoke(ADMIN, given.id, 'eve'), false)
     t.strictSame(await store.keys.byHash(`hash of ${given.id}`), revoked, 'the first time counts')
     t.match((await store.audit.list({ limit: 1 })).data, [entry], 'and is written down alone')
+    await store.keys.used([given.id])
+    const last = await store.keys.byHash(`hash of ${given.id}`)
+    t.equal(last?.last_used_at, revoked?.revoked_at, 'a use that is told of late was before the end')
   })
 
   await t.test('a change and its entry are written together, or neither is', async (t) => {

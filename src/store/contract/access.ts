@@ -117,6 +117,7 @@ export interface Keys {
   list(scope: Scope, page: PageRequest): Promise<Page<ApiKey>>
   /** With the audit's entry, whose owner is `by`. False, and no entry, when it was revoked before. */
   revoke(scope: Scope, id: string, by: string): Promise<boolean | null>
+  /** Told some seconds late: of a key that has ended since, its end is the time. */
   used(ids: string[]): Promise<void>
 }
 
