@@ -37,7 +37,7 @@ export interface LookUp extends Wanted {
 export interface Discovery {
   /** Settles within the deadline, whatever the servers do. */
   lookUp(bindings: readonly Asked[], options: LookUp): Promise<ListedServer[]>
-  /** Waits, no longer than told, for lists that servers have announced. */
+  /** Waits, no longer than told, for lists that are expected. */
   announced(bindings: readonly Bound[], deadlineMs: number): Promise<void>
   /**
    * For each binding, which list its server shows now, over which connection, under which alias and since which
@@ -46,8 +46,8 @@ export interface Discovery {
   marks(bindings: readonly Bound[]): (string | null)[]
   /** When its server listed the tool last, as far as this process knows: RFC 3339. */
   lastSeen(connector: string, tool: string): string | null
-  /** Its server has announced a change of the list that is known. */
-  isOutdated(connector: string): boolean
+  /** A list of its server is on its way here, and the one that is known, if any, is not to be shown. */
+  isExpected(connector: string): boolean
   /** A connector was changed or deleted: nothing known of it holds any more. */
   forget(connector: string): void
   close(): void
@@ -129,7 +129,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
     async announced(bindings, deadlineMs) {
       const watched = bindings.map(({ connector }) => latest.get(connector.id))
       const asked = watched.map(async (watch) => {
-        if (watch && mcp.isOutdated(watch.spec.key)) await watch.answer({}, deadlineMs)
+        if (watch?.isExpected()) await watch.answer({}, deadlineMs)
       })
       await within(deadlineMs, Promise.all(asked))
     },
@@ -138,7 +138,7 @@ export function createDiscovery(deps: DiscoveryDeps): Discovery {
       const list = mcp.cached(latest.get(id)?.spec.key ?? '')
       return list?.tools.some(({ name }) => name === tool) ? dateOf(list) : null
     },
-    isOutdated: (id) => mcp.isOutdated(latest.get(id)?.spec.key ?? ''),
+    isExpected: (id) => latest.get(id)?.isExpected() ?? false,
     marks: (bindings) => bindings.map(markOf),
     close() {
       unsubscribe()

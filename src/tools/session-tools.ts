@@ -66,7 +66,7 @@ export interface EngineTools
    */
   present(session: string): Promise<RegistryRow>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
-  /** A server of the session announced what its registry lacks, or a change is under way here. Costs nothing. */
+  /** A list is on its way that the session's registry lacks, or a change is under way here. Costs nothing. */
   isBehind(session: string): boolean
   close(): Promise<void>
 }

@@ -23,7 +23,7 @@ interface Upkeep {
   follow(sessions: readonly string[], behind?: (session: string) => boolean): Promise<void>
   /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
   standing(session: string, bindings?: readonly Bound[]): Standing
-  /** Waits, no longer than told, for lists that its servers have announced. */
+  /** Waits, no longer than told, for lists of its servers that are on their way. */
   announced(session: string, deadlineMs: number): Promise<void>
 }
 
@@ -33,7 +33,7 @@ type Standing =
   | 'unknown'
   /** They are others than the session binds, or were configured otherwise */
   | 'rebound'
-  /** One of them has another list since, or has announced one */
+  /** One of them has another list since, has announced one, or is being asked for its first */
   | 'moved'
   /** All are there, with the lists that it was made of */
   | 'current'
@@ -42,7 +42,7 @@ type Standing =
 
 export interface UpkeepDeps {
   store: Pick<Store, 'connectors'>
-  discovery: Pick<Discovery, 'lookUp' | 'announced' | 'marks' | 'isOutdated'>
+  discovery: Pick<Discovery, 'lookUp' | 'announced' | 'marks' | 'isExpected'>
   registries: Pick<Registries, 'change' | 'changeTogether' | 'weightOf'>
   builtins: readonly Builtin[]
   policy: Pick<ToolboxPolicy, 'admit'>
@@ -206,7 +206,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
       if (bindings && JSON.stringify(bound) !== JSON.stringify(bindings.map(boundIn))) return 'rebound'
       const now = discovery.marks(bound)
       const isOther = now.some((mark, i) => mark !== null && mark !== marks[i])
-      if (isOther || bound.some(({ connector: { id } }) => discovery.isOutdated(id))) return 'moved'
+      if (isOther || bound.some(({ connector: { id } }) => discovery.isExpected(id))) return 'moved'
       return now.includes(null) ? 'doubtful' : 'current'
     },
     announced: (session, deadlineMs) => discovery.announced(looks.get(session)?.bound ?? [], deadlineMs),

@@ -132,6 +132,12 @@ export class Watch {
     return list && isRecent(list) ? list : null
   }
 
+  /** A newer list is on its way: announced, or asked for while there is none and nobody knows why. */
+  isExpected(): boolean {
+    const isFirst = this.#asking !== null && this.failure === null && this.#present() === null
+    return isFirst || this.#deps.mcp.isOutdated(this.spec.key)
+  }
+
   stop(): void {
     this.#isStopped = true
     this.#dropRetry()

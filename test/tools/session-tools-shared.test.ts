@@ -150,6 +150,23 @@ t.test(
   },
 )
 
+t.test('a list and a preview wait for a changed server that is being asked already', async (t) => {
+  const { create, add, servers } = setUp(t)
+  const session = sessionOf('ses_1')
+  const tools = create()
+  await tools.open(session, [add('s', { tools: [tool('a')] })])
+  const patched = add('s', {}, { config_revision: 2 })
+  const { opened: when, open: letGo } = gate()
+  servers.set('con_s@2', { tools: [tool('a'), tool('b')], when })
+  await tools.connectorChanged(patched)
+  await tools.bringUpToDate('ses_1', 0)
+  t.ok(tools.isBehind('ses_1'), 'and so does a step of a turn')
+  const [listed, present] = [tools.list(session, null), tools.present('ses_1')]
+  letGo()
+  t.ok((await listed).tools.some(({ canonical_name }) => canonical_name === 's.b'))
+  t.ok(found((await present).tools, 's.b'))
+})
+
 t.test('who only looks writes nothing of a server that this replica alone cannot reach', async (t) => {
   const { create, add, written } = setUp(t)
   const session = sessionOf('ses_1')

@@ -22,7 +22,7 @@ t.test('what is remembered is bounded by servers, not by sessions alone', async 
       lookUp: async (asked) => asked.map(({ connector }) => ({ connector, server: connector.name, ...away })),
       announced: async () => {},
       marks: () => [],
-      isOutdated: () => false,
+      isExpected: () => false,
     },
     registries: { change, changeTogether: async () => [], weightOf: () => 1 },
     builtins: [],
