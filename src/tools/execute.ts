@@ -253,6 +253,7 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
     : isRepeatable
       ? 'It is safe to call again.'
       : 'Whether it took effect is not known; do not simply repeat it.'
+  const away = `The server ${server} is not available: ${error.message} ${effect}`
   switch (error.kind) {
     case 'cancelled':
       return said(
@@ -260,7 +261,10 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
         `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
       )
     case 'timeout':
-      return said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+      // To connect has a limit of its own, which the error names.
+      return error.sent
+        ? said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
+        : said('error', away)
     case 'disconnected':
       return said(unknown, `The connection to ${server} broke during the call. ${effect}`)
     case 'too_large':
@@ -268,7 +272,7 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
     case 'auth_required':
       return said('error', `The server ${server} asks for a login first. ${effect}`)
     case 'unavailable':
-      return said(unknown, `The server ${server} is not available: ${error.message} ${effect}`)
+      return said(unknown, away)
     case 'protocol':
       return error.rpcCode === undefined
         ? said(unknown, `The answer of ${server} could not be read: ${error.message} ${effect}`)

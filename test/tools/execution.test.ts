@@ -187,7 +187,7 @@ t.test('a failure says whether the call may have taken effect', async (t) => {
     return `${done.result.outcome}: ${words(done)}`
   }
   t.match(await outcome('timeout', true), /^outcome_unknown: .*within 1 s.*not known/s)
-  t.match(await outcome('timeout', false), /^error: .*not sent/s)
+  t.match(await outcome('timeout', false), /^error: .*not available: its words The call was not sent/s)
   t.match(await outcome('timeout', true, { readOnlyHint: true }), /^outcome_unknown/, 'a hint nobody trusts')
   t.match(await outcome('timeout', true, { readOnlyHint: true }, true), /^error: .*safe to call again/s)
   t.match(await outcome('timeout', true, { idempotentHint: true }, true), /^error/)
