@@ -41,8 +41,9 @@ export interface NextRegistry extends Pick<ToolsDelta, 'added' | 'removed' | 'ch
   tools: RegistryTool[]
 }
 
-const MOST_TOOLS = 256
+/** Of one server. How many tools a model gets of all servers is its path's limit (api.md "Names"), and no other. */
 const MOST_LIST_BYTES = 512 * 1024
+const MOST_LEFT_OUT = 256
 
 type Candidate = Omit<RegistryTool, 'order' | 'enabled'>
 
@@ -168,18 +169,17 @@ function listed(
   policy: Pick<ToolboxPolicy, 'admit'>,
 ): Candidate[] {
   let bytes = 0
-  // By name: the same tools stay within the limits whatever order the server lists them in.
+  // By name: the same tools stay within the limit whatever order the server lists them in.
   const usable = tools
     .filter(({ name }) => isOffered(server.connector, name))
     .sort((a, b) => (a.name < b.name ? -1 : 1))
-    .map((tool, i) => {
+    .map((tool) => {
       bytes += definitionOf(tool).bytes
-      const isWithinLimits = i < MOST_TOOLS && bytes <= MOST_LIST_BYTES
-      return mcpTool(server, tool, isWithinLimits ? schemaOf(tool) : BEYOND, policy)
+      return mcpTool(server, tool, bytes <= MOST_LIST_BYTES ? schemaOf(tool) : BEYOND, policy)
     })
   const leftOut = server.left_out
     .filter(({ tool }) => isOffered(server.connector, tool))
-    .slice(0, MOST_TOOLS)
+    .slice(0, MOST_LEFT_OUT)
     .map(({ tool: name, problem }) =>
       mcpTool(server, { name, inputSchema: ANY }, { undeclarable: problem }, policy),
     )
@@ -187,7 +187,7 @@ function listed(
 }
 
 const BEYOND = {
-  undeclarable: `The server lists more than ${MOST_TOOLS} tools or ${MOST_LIST_BYTES} bytes of them; this one is beyond.`,
+  undeclarable: `The server lists more than ${MOST_LIST_BYTES} bytes of tools; this one is beyond.`,
 }
 
 /** Whether the connector's own lists let a tool through: named by `allow_tools` if there are any, not by `deny_tools`. */

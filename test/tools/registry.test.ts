@@ -238,10 +238,9 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
     NOW,
   ).tools
   t.match(found(refused, 's.write_a'), { status: 'undeclarable', reason: 'not configured' })
-  const many = Array.from({ length: 300 }, (_, i) => tool(`t${String(i).padStart(3, '0')}`))
+  const many = Array.from({ length: 600 }, (_, i) => tool(`t${i}`))
   const crowd = next([], [server('s', many)]).tools
-  t.equal(crowd.filter(({ status }) => status === 'available').length, 256)
-  t.match(found(crowd, 's.t299'), { status: 'undeclarable', reason: /more than 256 tools/ })
+  t.equal(crowd.filter(({ status }) => status === 'available').length, 600, 'their number is no limit')
   const heavy = Array.from({ length: 60 }, (_, i) =>
     tool(`h${String(i).padStart(2, '0')}`, {
       inputSchema: {
@@ -274,11 +273,15 @@ t.test('globs, limits and the operator decide what is there', async (t) => {
 t.test(
   'a tool that comes within the limits, or was stored without its schema, is declared with it',
   async (t) => {
-    const many = Array.from({ length: 257 }, (_, i) => tool(`t${String(i).padStart(3, '0')}`))
-    const last = 's.t256'
+    const inputSchema = {
+      type: 'object',
+      properties: { a: { type: 'string', description: 'x'.repeat(5_100) } },
+    }
+    const many = Array.from({ length: 102 }, (_, i) => tool(`t${100 + i}`, { inputSchema }))
+    const last = 's.t201'
     const first = next([], [server('s', many)]).tools
     t.match(found(first, last), { status: 'undeclarable' })
-    const { parameters } = found(first, 's.t000')
+    const { parameters } = found(first, 's.t100')
     const within = next(first, [server('s', many.slice(1))])
     t.match(found(within.tools, last), { status: 'available', parameters })
     t.strictSame(within.changed, [last])
@@ -296,7 +299,7 @@ t.test(
     t.match(declared(within.tools)?.properties, { a: {} }, 'another owner’s row is declared as it is')
     const healed = next(stripped, [server('s', many.slice(1))])
     t.match(found(healed.tools, last), { parameters })
-    t.equal(healed.changed.length, 256, 'and is written')
+    t.equal(healed.changed.length, 101, 'and is written')
   },
 )
 
