@@ -247,7 +247,7 @@ async function toolParts(base: ToolBase, engine: () => Engine) {
       providers: deployments.providers,
       emit: (session, delta, turn) => engine().sayToolsChanged(session, delta, turn),
       onMoved: rules.note,
-      takeEffect: (session, delta, apply) => engine().toolsChanged(session, delta, apply),
+      takeEffect: (session, move, apply) => engine().toolsChanged(session, move, apply),
       log,
     }),
   )

@@ -78,6 +78,15 @@ export interface ToolsChange extends ToolsDelta {
   prompt_cache: 'kept' | 'invalidated'
 }
 
+/** What a change of tools is to the turn under way. */
+export interface ToolsMove {
+  tools_revision: number
+  /** Of these no call goes on, if it is to hold now */
+  removed: string[]
+  /** It changed something: otherwise all was so before */
+  isMoved: boolean
+}
+
 export interface SessionTool {
   canonical_name: string
   /** By provider id */

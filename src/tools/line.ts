@@ -1,5 +1,5 @@
 /** Callers' changes of a session's tools: made one after the other, and told together. */
-import type { ToolsDelta } from '../chat/event.ts'
+import type { ToolsMove } from '../ports.ts'
 import type { Session } from '../store/store.ts'
 import { within } from '../within.ts'
 
@@ -24,15 +24,15 @@ interface Line<Effect> {
    * Makes a change hold at once. Those that come together are told together, once nothing more is under way and no
    * server is waited for, or that takes too long: each telling may be a restart.
    */
-  tell(session: Session, delta: ToolsDelta): Promise<Effect>
+  tell(session: Session, move: ToolsMove): Promise<Effect>
 }
 
 export function createLine<Effect>(
-  takeEffect: (session: Session, delta: ToolsDelta) => Promise<Effect>,
+  takeEffect: (session: Session, move: ToolsMove) => Promise<Effect>,
 ): Line<Effect> {
   const last = new Map<string, Promise<unknown>>()
   const servers = new Map<string, Promise<unknown>>()
-  const untold = new Map<string, { delta: ToolsDelta; effect: Promise<Effect> }>()
+  const untold = new Map<string, { move: ToolsMove; effect: Promise<Effect> }>()
 
   async function empty(session: string): Promise<void> {
     await gone(last, session, WRITE_MS)
@@ -54,18 +54,19 @@ export function createLine<Effect>(
     isTaken: (session) => last.has(session),
     empty,
     awaits: (session, more) => put(servers, session, Promise.allSettled([servers.get(session), more])),
-    tell(session, delta) {
+    tell(session, move) {
       const known = untold.get(session.id)
       if (known) {
-        known.delta.removed.push(...delta.removed)
-        known.delta.tools_revision = Math.max(known.delta.tools_revision, delta.tools_revision)
+        known.move.removed.push(...move.removed)
+        known.move.tools_revision = Math.max(known.move.tools_revision, move.tools_revision)
+        known.move.isMoved ||= move.isMoved
         return known.effect
       }
       const effect = quiet(session.id).then(() => {
         untold.delete(session.id)
-        return takeEffect(session, delta)
+        return takeEffect(session, move)
       })
-      untold.set(session.id, { delta, effect })
+      untold.set(session.id, { move, effect })
       return effect
     },
   }

@@ -4,11 +4,10 @@
  * registry), registries.ts (keeping and writing them), upkeep.ts (bringing them up to date, many at a time), line.ts
  * (callers' changes in turn), shown-registry.ts (what callers see).
  */
-import type { ToolsDelta } from '../chat/event.ts'
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
 import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
-import type { Apply, Caller, SessionTools, ToolsChange } from '../ports.ts'
+import type { Apply, Caller, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
 import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
@@ -42,7 +41,7 @@ export interface SessionToolsDeps extends RegistriesDeps {
   /** When it takes effect; for `now`, restarts the step in flight and ends calls of what is `removed` */
   takeEffect(
     session: Session,
-    delta: ToolsDelta,
+    move: ToolsMove,
     apply: Apply,
   ): Promise<Pick<ToolsChange, 'effective' | 'restarted_turn_id'>>
   /** A server's list came for the first time (`before` is null), or moved */
@@ -88,7 +87,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   })
   const registries = createRegistries(deps)
   const upkeep = createUpkeep({ ...deps, discovery, registries })
-  const line = createLine((session, delta) => deps.takeEffect(session, delta, 'now'))
+  const line = createLine((session, move) => deps.takeEffect(session, move, 'now'))
 
   const sessionsOf = ({ id }: Connector) =>
     store.connectors.sessionsOf(id, FOLLOWERS).catch((err: unknown) => {
@@ -106,10 +105,11 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     off: readonly string[] = [],
   ): Promise<ToolsChange> {
     const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
-    const told = { ...delta, removed: [...delta.removed, ...off] }
+    const { tools_revision, removed } = delta
+    const move = { tools_revision, removed: [...removed, ...off], isMoved }
     const [effect, isKept] = await Promise.all([
       // Whether or not it moved: what was changed for the next step may be wanted now.
-      apply === 'now' ? line.tell(session, told) : deps.takeEffect(session, told, apply),
+      apply === 'now' ? line.tell(session, move) : deps.takeEffect(session, move, apply),
       isMoved ? isPrefixKept(session, before, row) : true,
     ])
     return { ...delta, ...effect, prompt_cache: isKept ? 'kept' : 'invalidated' }

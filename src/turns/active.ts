@@ -72,13 +72,18 @@ export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 /**
  * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.
  * `revision`: the registry that the wish is for; a request that left with it, or a newer one, already has it.
- * Without one (a restart for its own sake) none has.
+ * Without one (a restart for its own sake) none has. `isMoved`: something changed with it, which the restart that such
+ * a request is made for brought along.
  */
-export function requestRestart(active: ActiveTurn, revision = Number.POSITIVE_INFINITY): RestartAnswer {
+export function requestRestart(
+  active: ActiveTurn,
+  revision = Number.POSITIVE_INFINITY,
+  isMoved = true,
+): RestartAnswer {
   if (active.stop.signal.aborted) return 'not_restartable'
   if (active.restartPending) return 'restarting'
   if (active.phase === 'model' && active.sent && active.sent.revision >= revision) {
-    return active.sent.isRestart ? 'restarting' : 'not_restartable'
+    return active.sent.isRestart && isMoved ? 'restarting' : 'not_restartable'
   }
   if (active.phase !== 'model' && active.phase !== 'preparing') return 'not_restartable'
   if (active.turn.restarts >= RESTART_LIMIT) return 'limit'

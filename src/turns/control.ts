@@ -17,10 +17,15 @@ export type Control =
   | { op: 'handed_over'; session_id: string }
 
 /** What the owner of a turn answers, where it came with an id to `ask` by. */
-export type Wish = { session_id: string; ask?: string } & (
-  | { op: 'restart'; turn_id: string }
-  | { op: 'tools'; apply: Apply; removed: string[]; revision: number }
-)
+export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
+/** `isMoved`: the version before does not say it */
+export type ToolsWish = {
+  op: 'tools'
+  apply: Apply
+  removed: string[]
+  revision: number
+  isMoved?: boolean
+}
 
 type Speaking = Pick<Bus, 'publish'>
 

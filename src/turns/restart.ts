@@ -1,7 +1,6 @@
 /** The model call in flight, made once more: because somebody asks for it, or because the session's tools changed. */
-import type { ToolsDelta } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
-import type { Apply, ToolsChange, Turns } from '../ports.ts'
+import type { Apply, ToolsChange, ToolsMove, Turns } from '../ports.ts'
 import { EVERYONE, type Session, type Turn } from '../store/store.ts'
 import {
   type ActiveTurn,
@@ -11,7 +10,7 @@ import {
   requestRestart,
 } from './active.ts'
 import { expireRemoved } from './approvals.ts'
-import { createAsks, tell, type Wish } from './control.ts'
+import { createAsks, type ToolsWish, tell, type Wish } from './control.ts'
 import type { Owned } from './owned.ts'
 import { findTurn } from './wait.ts'
 
@@ -20,7 +19,7 @@ type Effect = Pick<ToolsChange, 'effective' | 'restarted_turn_id'>
 export interface Restarts {
   restart: Turns['restart']
   /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
-  toolsChanged(session: Session, delta: ToolsDelta, apply: Apply): Promise<Effect>
+  toolsChanged(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
   /** What another replica wishes of the turn that runs here. */
   grant(mine: ActiveTurn, wish: Wish): void
   /** What another replica made of a wish of this one's. */
@@ -60,14 +59,14 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       if (answer === null) await assertMayYet(now)
       return now
     },
-    async toolsChanged(session, { removed, tools_revision: revision }, apply) {
+    async toolsChanged(session, { removed, tools_revision: revision, isMoved }, apply) {
       const mine = active.get(session.id)
       const turn = mine?.turn ?? (await begunTurn(session.id))
       if (!turn) return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       if (apply !== 'now') return effect(turn.id, null)
-      const wish = { op: 'tools', session_id: session.id, apply, removed, revision } as const
+      const wish = { op: 'tools', session_id: session.id, apply, removed, revision, isMoved } as const
       const isElsewhere = !mine && turn.state === 'running'
-      const answer = mine ? applyNow(mine, removed, revision) : isElsewhere ? await asks.ask(wish) : null
+      const answer = mine ? applyNow(mine, wish) : isElsewhere ? await asks.ask(wish) : null
       // Also of one that runs: it may have read its tools before the change, and begin to wait after it.
       if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
@@ -76,17 +75,16 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       if (wish.op === 'restart' && mine.turn.id !== wish.turn_id) return
       // The version before tells of those for the next step too.
       if (wish.op === 'tools' && wish.apply !== 'now') return
-      const answer =
-        wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish.removed, wish.revision)
+      const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish)
       if (wish.ask !== undefined) void tell(bus, { op: 'answer', ask: wish.ask, answer })
     },
     answered: asks.answered,
   }
 }
 
-function applyNow(mine: ActiveTurn, removed: readonly string[], revision: number): RestartAnswer {
+function applyNow(mine: ActiveTurn, { removed, revision, isMoved }: ToolsWish): RestartAnswer {
   cancelRemoved(mine, new Set(removed))
-  return requestRestart(mine, revision)
+  return requestRestart(mine, revision, isMoved)
 }
 
 /** What a change of tools does to the turn: its owner says so, or nobody. */

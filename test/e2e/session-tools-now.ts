@@ -226,11 +226,13 @@ export async function applyNow(t: Test, world: World) {
       )
     const toggle = (enabled: boolean) =>
       api.patch(`/v1/sessions/${session}/tools/${name}.one`, { enabled, apply: 'now' })
+    await speaks(1)
     for (let n = 1; n <= 8; n++) {
-      await speaks(n)
       t.match(await toggle(n % 2 === 0), { effective: { from: 'restart' } })
+      await speaks(n + 1)
+      const again = { changed: NONE, effective: { from: 'next_step' }, restarted_turn_id: null }
+      t.match(await toggle(n % 2 === 0), again, 'once more it changes nothing')
     }
-    await speaks(9)
     t.match(await toggle(false), { effective: { from: 'next_step' }, restarted_turn_id: null })
     for (const open of gates) open()
     t.equal((await stream.done).at(-1)?.type, 'turn.completed')

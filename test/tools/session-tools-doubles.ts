@@ -4,7 +4,7 @@ import type { Test } from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { ToolsDelta } from '../../src/chat/event.ts'
 import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
-import type { Apply } from '../../src/ports.ts'
+import type { Apply, ToolsMove } from '../../src/ports.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
 import type {
   Binding,
@@ -254,7 +254,7 @@ export function setUp(t: Test) {
   const memory = createMemory()
   const said: { session: string; delta: ToolsDelta }[] = []
   /** What was to take effect */
-  const told: (ToolsDelta & { apply: Apply })[] = []
+  const told: (ToolsMove & { apply: Apply })[] = []
   const waiting = new Set<() => void>()
   const [deployment] = deployments
   if (!deployment) throw new Error('no deployment')
@@ -276,8 +276,8 @@ export function setUp(t: Test) {
         said.push({ session, delta })
         for (const wake of waiting) wake()
       },
-      takeEffect: async (_, delta, apply) => {
-        told.push({ ...delta, apply })
+      takeEffect: async (_, move, apply) => {
+        told.push({ ...move, apply })
         return { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null }
       },
       log: pino({ level: 'silent' }),

@@ -189,8 +189,8 @@ t.test('what was changed for the next step can be made to hold now by asking aga
   for (const apply of ['next', 'now'] as const) await tools.setEnabled(session, 's.a', false, apply)
   const { revision } = await tools.current('ses_1')
   t.match(told, [
-    { changed: ['s.a'], removed: ['s.a'], tools_revision: revision, apply: 'next' },
-    { changed: NONE, removed: ['s.a'], tools_revision: revision, apply: 'now' },
+    { isMoved: true, removed: ['s.a'], tools_revision: revision, apply: 'next' },
+    { isMoved: false, removed: ['s.a'], tools_revision: revision, apply: 'now' },
   ])
 })
 

@@ -219,8 +219,8 @@ async function apart(
   const { turn } = await one.start(CALLER, opened.id, asked())
   const types = follow(t, bus, opened.id, turn.id)
   await eventually(() => types.includes('step.started'))
-  const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
-  const change = () => two.toolsChanged(opened, delta, 'now')
+  const move = { tools_revision: 1, removed: [], isMoved: true }
+  const change = () => two.toolsChanged(opened, move, 'now')
   return { turn, types, say, change, restart: () => two.restart(CALLER, turn.id) }
 }
 
@@ -307,8 +307,8 @@ t.test('a tool that is taken away while its turn comes to wait leaves no call to
     say()
     await reached
     row.tools = []
-    const delta = { tools_revision: 1, added: [], removed: ['a.b'], changed: [] }
-    const change = (isElsewhere ? other : owner).toolsChanged(opened, delta, 'now')
+    const move = { tools_revision: 1, removed: ['a.b'], isMoved: true }
+    const change = (isElsewhere ? other : owner).toolsChanged(opened, move, 'now')
     t.match(await change, { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null })
     commit()
     await eventually(() => types.includes('turn.completed'))

@@ -79,14 +79,14 @@ t.test('any replica restarts a turn, while a model call of it is in flight', asy
   const { turn } = await owner.start(CALLER, chat.id, asked({ max_steps: 1 }))
   const types = follow(t, bus, chat.id, turn.id)
   await eventually(() => types.includes('step.started'))
-  const delta = { tools_revision: 1, added: [], removed: [], changed: ['a.b'] }
+  const move = { tools_revision: 1, removed: [], isMoved: true }
   const next = { effective: { turn_id: turn.id, from: 'next_step' }, restarted_turn_id: null }
-  t.strictSame(await other.toolsChanged(chat, delta, 'next'), next)
+  t.strictSame(await other.toolsChanged(chat, move, 'next'), next)
   await other.restart(CALLER, turn.id)
   await eventually(() => types.includes('turn.restarted'))
   say()
   await eventually(() => types.includes('tool_execution.started'))
-  t.strictSame(await other.toolsChanged(chat, delta, 'now'), next)
+  t.strictSame(await other.toolsChanged(chat, move, 'now'), next)
   await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
   work()
 })

@@ -126,6 +126,11 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   const fresh = activeIn('model')
   fresh.sent = { revision: 7, isRestart: true }
   t.equal(requestRestart(fresh, 7), 'restarting', 'the request in flight was made with the change')
+  t.equal(
+    requestRestart(fresh, 7, false),
+    'not_restartable',
+    'nothing changed, so nothing was restarted for it',
+  )
   t.notOk(fresh.model?.signal.aborted)
   t.equal(requestRestart({ ...fresh, sent: { revision: 7, isRestart: false } }, 7), 'not_restartable')
   t.equal(requestRestart(fresh, 8), 'restarting')
