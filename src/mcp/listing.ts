@@ -37,24 +37,24 @@ export function createListing(
   now: () => number = () => performance.now(),
 ): Listing {
   let underWay: Promise<ToolList> | null = null
-  /** Announced, and no fetch has begun since */
-  let isOutdated = false
-  /** Announced, and no fetch that began since has come home */
-  let isBehind = false
+  /** Announcements: all, those before the newest fetch began or will begin, those before the one that came home */
+  const announced = { all: 0, asked: 0, known: 0 }
   let changes: number[] = []
   let quarantinedUntil = 0
 
   const fetchList = async (spec: McpServerSpec): Promise<ToolList> => {
-    isOutdated = false
+    const { all } = announced
+    announced.asked = all
     const { server, tools, left_out, ttlMs } = await fetch(spec)
     const hash = hashTools({ tools, left_out })
     const fetched_at = Date.now()
     const fresh_until = now() + Math.min(ttlMs ?? FRESH_MS, LONGEST_TTL_MS)
     const list: ToolList = { server, tools, left_out, hash, fetched_at, fresh_until }
     const before = kept.get()
-    if (before && before.hash !== list.hash) countChange()
+    // What a person asks for is no noise, however often it has changed.
+    if (all > announced.known && before && before.hash !== list.hash) countChange()
     kept.put(list)
-    isBehind = isOutdated
+    announced.known = all
     return list
   }
 
@@ -65,9 +65,9 @@ export function createListing(
 
   /** The fetch under way, unless a change was announced after it began: then the one that follows it. */
   const share = (spec: McpServerSpec): Promise<ToolList> => {
-    if (underWay && !isOutdated) return underWay
+    if (underWay && announced.asked === announced.all) return underWay
     const before = underWay
-    isOutdated = false
+    announced.asked = announced.all
     const next = before ? before.catch(() => {}).then(() => fetchList(spec)) : fetchList(spec)
     underWay = next
     const done = (): void => {
@@ -77,19 +77,20 @@ export function createListing(
     return next
   }
 
+  const isBehind = (): boolean => announced.known < announced.all
+
   return {
     async get(spec, refresh) {
       const list = kept.get()
-      const isFresh = list !== null && !isBehind && list.fresh_until > now()
+      const isFresh = list !== null && !isBehind() && list.fresh_until > now()
       const isHeld = quarantinedUntil > now() || isFresh
       return list && isHeld && !refresh ? list : share(spec)
     },
     cached: kept.get,
     markChanged() {
-      isOutdated = true
-      isBehind = true
+      announced.all++
     },
-    isOutdated: () => isBehind && quarantinedUntil <= now(),
+    isOutdated: () => isBehind() && quarantinedUntil <= now(),
     isQuarantined: () => quarantinedUntil > now(),
   }
 }

@@ -117,6 +117,14 @@ t.test(
     t.equal((await listing.get(spec, false)).tools[0]?.name, 'second', 'fresh: not asked again')
     t.equal(fetches, 2)
 
+    for (let i = 0; i < 12; i++) {
+      name = `version ${i}`
+      const wanted = listing.get(spec, true)
+      release()
+      await wanted
+    }
+    t.equal(listing.isQuarantined(), false, 'changes that nobody announced are no noise')
+
     const ask = async (as: string): Promise<string | undefined> => {
       name = as
       listing.markChanged()
