@@ -8,7 +8,8 @@ const LONGEST_TTL_MS = 24 * 3_600_000
 const MINUTE_MS = 60_000
 /** A list that changes more often than this in a minute is noise: its announcements are ignored for a while. */
 const MAX_CHANGES = 10
-const QUARANTINE_MS = 10 * MINUTE_MS
+/** No longer: a server that opens its tool sets by calls announces each, and the last is as true as the first. */
+const QUARANTINE_MS = MINUTE_MS
 
 /** The list of one server. `get` rejects with what the server did. */
 export interface Listing {
