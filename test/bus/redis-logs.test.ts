@@ -133,6 +133,10 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     await bus.ready()
     await start(t, bus, { turn: TURN, begun: true }, 'ses_read').item(0)
     t.ok((await left('meta', 'ses_read')) > 0, 'one that was only read, too')
+    await bus.append('ses_marked', [])
+    t.ok((await left('meta', 'ses_marked')) > 0, 'and one that was only marked')
+    await bus.append('ses_marked', [delta(1)])
+    t.ok((await left('log', 'ses_marked')) > 0, 'from its first event on')
   })
 
   t.test('a session that Redis refuses costs the others nothing', async (t) => {

@@ -159,7 +159,8 @@ local function append(log, meta, at)
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
-    redis.call('HSET', meta, 'touched', now)
+    -- A log without an event is no key, and cannot be told yet when to expire.
+    if s.kept > 0 then redis.call('HSET', meta, 'touched', now) end
   end
   if #said > 2 or prev == '!' then redis.call('PUBLISH', ARGV[at], table.concat(said, '\\n')) end
   return answer
