@@ -2,7 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createLog } from '../../src/log.ts'
-import { bytes, delta, SESSION, start } from '../contracts/bus-bed.ts'
+import { bytes, delta, event, SESSION, start } from '../contracts/bus-bed.ts'
 import { ON_REDIS } from '../given-servers.ts'
 import { eventually } from '../waiting.ts'
 import { proxied } from './proxied.ts'
@@ -165,6 +165,37 @@ t.test('a Redis that is away for a while', ON_REDIS, async (t) => {
     t.match(await reading.item(0), { gap: true })
     await bus.append(SESSION, [{ ...delta('said'), again: true }])
     t.match(await reading.item(1), { gap: true })
+  })
+
+  t.test('and where other words of the session had begun the log anew', async (t) => {
+    const word = (name: string) => ({ ...event('message', name), once: name, again: true })
+    for (const other of [delta('goes on'), event('turn.created', '', 'turn_next')]) {
+      const bus = await openAt(t, { url: await freshUrl() })
+      const reading = start(t, bus)
+      await bus.append(SESSION, [event('turn.created'), { ...word('said'), again: false }])
+      await bus.append(SESSION, [word('said'), word('more')])
+      await reading.events(3)
+      await command(t, bus, 'FLUSHDB')
+      await bus.append(SESSION, [other])
+      t.equal((await reading.events(4)).length, 4, 'whoever stayed has heard all of it')
+      const { length } = reading.items
+      await bus.append(SESSION, [word('said')])
+      t.match(await reading.item(length), { gap: true })
+      await bus.append(SESSION, [word('new')])
+      t.match(await reading.item(length + 1), { events: [{ data: /new/ }] }, 'told once')
+    }
+  })
+
+  t.test('a turn whose first owner died before its first word costs nobody a gap', async (t) => {
+    const bus = await openAt(t, { url: await freshUrl() })
+    const reading = start(t, bus)
+    await bus.append(SESSION, [delta('another', 'turn_before')])
+    const words = ['turn.created', 'turn.started', 'message']
+    await bus.append(
+      SESSION,
+      words.map((type) => ({ ...event(type), once: type, again: true })),
+    )
+    t.equal((await reading.events(4)).length, 4)
   })
 
   t.test('a reader that leaves while its first page is on the way hears nothing of it', async (t) => {

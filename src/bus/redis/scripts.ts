@@ -3,10 +3,10 @@
  * Each operation is one script, so that no other writer comes in between; the scripts need Redis 5 or later.
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
- * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `f:<turn>` id of the turn's first event
- * (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch of the newest owner that spoke in it ·
- * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the
- * newest owner that spoke.
+ * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `told` readers heard of the loss that it began
+ * with · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
+ * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number and answer of the
+ * writer's last append · `epoch` of the newest owner that spoke.
  */
 import { FIRST_EVENT, TERMINAL } from '../../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from '../bus.ts'
@@ -30,10 +30,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function open(log, meta, writer)
   local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
-    writer)
+    'told', writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), repeated = m[9] }
+    epoch = tonumber(m[8] or '0'), told = m[9], repeated = m[10] }
   s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
@@ -121,6 +121,23 @@ local function goesOn(s, turn)
   return m[1] and not m[2]
 end
 
+-- What else is said in the session may have begun the log that was lost anew, and its readers have noticed nothing: a
+-- word of a turn whose beginning it does not have may be one that they heard in the log before. A log that was trimmed
+-- lacks beginnings for that alone.
+local function mayBeRepetition(s, at)
+  if s.told or s.floor ~= '0-0' then return false end
+  local begins = {}
+  for i = at + 3, at + 6 * tonumber(ARGV[at + 2]), 6 do
+    local kind, turn, once = ARGV[i], ARGV[i + 1], ARGV[i + 3]
+    if kind == '${FIRST_EVENT}' then begins[turn] = true end
+    if once ~= '' and turn ~= '' and not begins[turn] then
+      local m = redis.call('HMGET', s.meta, 'f:' .. turn, 'o:' .. once)
+      if (not m[1] or m[1] == '?') and not m[2] then return true end
+    end
+  end
+  return false
+end
+
 local function append(log, meta, at)
   local s = open(log, meta, writer)
   if s.repeated then
@@ -129,9 +146,10 @@ local function append(log, meta, at)
   end
   local prev, past = s.last, ARGV[at + 1]
   -- A reader that came first has begun the log that was lost, and stands in it by now.
-  if s.lost or past == '1' or (past == '2' and s.added == 0) then
+  if s.lost or past == '1' or (past == '2' and (s.added == 0 or mayBeRepetition(s, at))) then
     prev = past == '0' and '-' or '!'
     begin(s)
+    if prev == '!' then redis.call('HSET', s.meta, 'told', 1) end
   end
   local ms, n = split(s.last)
   local ids, said = { s.gen }, { s.gen, prev }
