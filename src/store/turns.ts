@@ -26,7 +26,7 @@ import { type OpenAnswer, openRecord, type StoredGround, toGround, toOpened } fr
 interface TakenAnswer {
   turn: StoredTurn
   epoch: number
-  /** With a turn that is recovered */
+  /** With a turn that is recovered, or goes on after it waited */
   announce?: unknown
 }
 

@@ -17,11 +17,11 @@ export const TOOL_REMOVED = Symbol('tool removed')
  */
 export type Phase = 'waiting' | 'preparing' | 'model' | 'committing' | 'tools' | 'ended'
 
-/** How this process came to own a turn; a recovered one brings what its last owner may not have said. */
+/** How this process came to own a turn; one that another had brings what that one may not have said. */
 export type Entry =
   /** `start`: it begins right where it was opened, and its first step need not read anything */
   | { kind: 'fresh'; start?: TurnStart | null }
-  | { kind: 'resumed' }
+  | { kind: 'resumed'; announce: AnnouncedEvent[] }
   | { kind: 'recovered'; announce: AnnouncedEvent[]; was_handed_over: boolean }
 
 export interface ActiveTurn {

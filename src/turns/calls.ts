@@ -6,12 +6,12 @@
 import { newId } from '../chat/ids.ts'
 import { type ToolCallPart, toolCalls } from '../chat/message.ts'
 import { exposedName } from '../chat/names.ts'
-import type { Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
+import type { AnnouncedEvent, Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
 import { redactJson } from '../tools/redact.ts'
 import { renameBack } from '../tools/schema/adapt.ts'
 import { CANCELLED, DRAINING } from './active.ts'
-import { event, say } from './events.ts'
+import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSame, type Job, recordEnd, runJob, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
@@ -57,9 +57,9 @@ export async function runCalls(run: Run, jobs: Job[]): Promise<boolean> {
 
 /**
  * The calls of a turn that waited or lost its owner, each as its ledger row has it (fate.ts). Null when its last step
- * left none open; else as runCalls.
+ * left none open; else as runCalls. Of one that waited, the commit that made it wait has said what was settled.
  */
-export async function resumeCalls(run: Run): Promise<boolean | null> {
+export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Promise<boolean | null> {
   const open = openCalls(run)
   if (!open) return null
   const { deps, active } = run
@@ -76,7 +76,10 @@ export async function resumeCalls(run: Run): Promise<boolean | null> {
     const job = newJob(call, row?.id ?? newId('exec'), overlay, connectors)
     const fate = fateOf(job, row, i, turn)
     await applyFate(step, job, fate)
-    if (fate.kind === 'settled') sayCompleted(step, job)
+    if (fate.kind === 'settled') {
+      if (kind === 'resumed') job.isSaid = true
+      else sayCompleted(step, job)
+    }
     if (row && fate.kind === 'runs') await begin(step, job, row)
     return job
   })
@@ -151,10 +154,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const { active } = run
   active.phase = 'tools'
   const waiting = jobs.filter((job) => job.waits)
-  for (const { call } of waiting) {
-    const body = { call_id: call.call_id, name: call.name, arguments: call.arguments }
-    say(run, { type: 'approval.required', ...body }, `approval:${call.call_id}`)
-  }
+  for (const job of waiting) ask(run, job)
   const running = jobs.filter((job) => !job.waits && !job.result)
   let open = running.length
   // The last result travels with the message's commit: one write less for the common single call.
@@ -214,17 +214,44 @@ async function awaitInput(run: Run, jobs: Job[]): Promise<false> {
   const key = `${active.turn.id}:awaiting:${run.index}`
   const body = event(active.turn, run.index, { type: 'turn.awaiting_input' })
   active.turn.state = 'awaiting_input'
-  await commitEnds(run, jobs, { state: 'awaiting_input', events: [{ key, event: body }] })
+  // Nobody enters the turn again before a person has answered: what is not in the stream would die with its owner.
+  await run.writer.flush()
+  const before = jobs.flatMap((job) =>
+    job.result ? unsaid(run, job) : job.isAsked ? [] : question(run, job),
+  )
+  await commitEnds(run, jobs, { state: 'awaiting_input', before, events: [{ key, event: body }] })
   deps.log.info({ turn_id: active.turn.id }, 'turn waits for input')
   return false
 }
+
+/** What a person is asked about a call. */
+function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Job): AnnouncedEvent {
+  const { call_id, name, arguments: args } = call
+  const body = { type: 'approval.required', call_id, name, arguments: args } as const
+  return { key: `${active.turn.id}:approval:${call_id}`, event: event(active.turn, index, body) }
+}
+
+/** Asked at once; the commit that makes the turn wait asks again unless it is known by then to be in the stream. */
+function ask(run: Run, job: Job): void {
+  const said = question(run, job)
+  run.writer.emit(said.event, said.key).then(
+    () => {
+      job.isAsked = true
+    },
+    (err: unknown) =>
+      run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a question is left to the commit'),
+  )
+}
+
+const unsaid = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>
+  job.isSaid ? [] : completion(run, job)
 
 type Committing = Pick<Run, 'active' | 'deps' | 'writer' | 'history' | 'index'>
 
 async function commitResults(run: Committing, jobs: Job[], end: TurnEnd | null): Promise<void> {
   const { active } = run
   const parts = jobs.flatMap((job) => job.result ?? [])
-  const events = jobs.flatMap((job) => (job.isSaid ? [] : completion(run, job)))
+  const events = jobs.flatMap((job) => unsaid(run, job))
   const stored = await commitEnds(run, jobs, {
     messages: [{ id: newId('msg'), turn_id: active.turn.id, role: 'tool', parts }],
     before: events,

@@ -24,6 +24,8 @@ export interface Job {
   edited?: Record<string, unknown>
   /** A person is to say whether it may run */
   waits: boolean
+  /** … who is known to be asked in the stream */
+  isAsked?: boolean
   /** Not in the ledger yet: it travels with the next commit */
   settlement?: Settlement
   /** Settled without a run */

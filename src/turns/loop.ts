@@ -66,7 +66,7 @@ async function drive(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: 
     if (isLeft(active, entry, thrown)) throw thrown
     const ending = await unloaded(deps, active, writer)
     // A message that cannot be read cannot be said.
-    if (entry.kind === 'recovered' && !(thrown instanceof Unreadable)) await sayLeft(ending, entry.announce)
+    if (entry.kind !== 'fresh' && !(thrown instanceof Unreadable)) await sayLeft(ending, entry.announce)
     return fail(ending, thrown)
   }
   try {
@@ -185,11 +185,9 @@ async function steps(run: Run): Promise<void> {
 /** A turn that was interrupted or waited goes on where its ledger says. */
 async function reenter(run: Run, entry: Exclude<Entry, { kind: 'fresh' }>): Promise<void> {
   const { active } = run
-  if (entry.kind === 'recovered') {
-    await sayLeft(run, entry.announce)
-    if (active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
-  }
-  const goesOn = await resumeCalls(run)
+  await sayLeft(run, entry.announce)
+  if (entry.kind === 'recovered' && active.turn.recoveries > RECOVERY_LIMIT) return giveUp(run)
+  const goesOn = await resumeCalls(run, entry.kind)
   if (entry.kind !== 'recovered' || goesOn !== null) return
   // It may have been lost in a model call, and what that streamed is in nobody's history. An owner that handed it over
   // has said so itself, unless it could not read a turn that it took from a lost owner, or lost it to a cancel.

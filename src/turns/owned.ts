@@ -67,7 +67,9 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
 
   async function resume(turn: string): Promise<void> {
     const resumed = await store.turns.resumeAwaiting(turn, lease)
-    if (resumed) launch(resumed.turn, resumed.fence, null, { kind: 'resumed' })
+    if (!resumed) return
+    const { fence, announce } = resumed
+    launch(resumed.turn, fence, null, { kind: 'resumed', announce })
   }
 
   async function own(turn: Turn, fence: Fence, known: Session | null, entry: Entry): Promise<void> {

@@ -388,6 +388,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
     )
     const [mine, ...more] = resumed.filter((one) => one !== null)
     t.match([mine?.turn.state, mine?.fence.epoch, more.length], ['running', 2, 0])
+    t.strictSame(mine?.announce, [event], 'with what may not be said yet')
     t.ok((await rejection(endTurn(store, fence, turn.id))) instanceof StaleOwner)
     if (mine) await endTurn(store, mine.fence, turn.id)
   })

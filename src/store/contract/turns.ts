@@ -227,9 +227,12 @@ export interface Turns {
   ): Promise<{ turn: Turn; fence: Fence } | null>
   /**
    * A turn that waits for input goes on under this owner; null while an approval is open (unless a cancel
-   * was requested) or another owner has it. Throws Unreadable.
+   * was requested) or another owner has it. `announce`: what is not known to have been said. Throws Unreadable.
    */
-  resumeAwaiting(turn: string, lease: OpenTurn['lease']): Promise<{ turn: Turn; fence: Fence } | null>
+  resumeAwaiting(
+    turn: string,
+    lease: OpenTurn['lease'],
+  ): Promise<{ turn: Turn; fence: Fence; announce: AnnouncedEvent[] } | null>
   /** Prolongs the leases; returns the sessions that are still ours, and whose running turn is to be cancelled. */
   heartbeat(
     owner: string,

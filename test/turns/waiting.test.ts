@@ -1,0 +1,96 @@
+/** A turn that waits for a person has no owner: what is to be said of it until then must not die with its last one. */
+import t, { type Test } from 'tap'
+import type { Bus, BusEvent } from '../../src/bus/bus.ts'
+import type { ModelEvent } from '../../src/chat/event.ts'
+import { BatonError } from '../../src/errors.ts'
+import type { RegistryTool } from '../../src/store/store.ts'
+import type { EngineDeps } from '../../src/turns/deps.ts'
+import { unsaidOf } from '../contracts/store-rows.ts'
+import { eventually } from '../waiting.ts'
+import { asked, CALLER, follow, pieces, type Seen, session, store, toolsThat, world } from './engines.ts'
+
+const call = (name: string) =>
+  ({ type: 'tool_call', call_id: `call_${name}`, name: `a.${name}`, arguments: {} }) as const
+const CALLS: ModelEvent[] = [
+  { type: 'part', index: 0, part: call('plain') },
+  { type: 'part', index: 1, part: call('asks') },
+  { type: 'finish', reason: 'tool_calls' },
+]
+
+/** Two tools, of which one asks a person. */
+function tools(): Pick<EngineDeps, Seen> {
+  const rows = ['plain', 'asks'].map(
+    (name) => ({ canonical_name: `a.${name}`, enabled: true, connector_id: null }) as RegistryTool,
+  )
+  const { executor, policy } = toolsThat(() => null)
+  const made = pieces(Promise.resolve(), []).tools
+  const registry = async (id: string) => ({ ...(await made.current(id)), tools: rows })
+  const byExposed = new Map(rows.map((tool) => [tool.canonical_name.replace('.', '__'), { tool }]))
+  return {
+    executor,
+    policy: { ...policy, needsApproval: (tool: RegistryTool) => tool.canonical_name === 'a.asks' },
+    tools: {
+      ...made,
+      current: registry,
+      newest: registry,
+      overlay: () => ({ tools: [], byExposed, revision: 0 }),
+    },
+  } as unknown as Pick<EngineDeps, Seen>
+}
+
+/** A turn whose last owner came to wait for a person; `append`: how that one reaches the log. */
+async function waiting(test: Test, append: (bus: Bus) => Bus['append'] = (bus) => bus.append) {
+  const { bus, say, replica } = world(test, {}, CALLS)
+  const owner = replica({ ...tools(), bus: { ...bus, append: append(bus) } })
+  const { id } = await session()
+  const { turn } = await owner.start(CALLER, id, asked({ max_steps: 1 }))
+  const types = follow(test, bus, id, turn.id)
+  say()
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'awaiting_input')
+  return { bus, replica, turn: turn.id, types }
+}
+
+t.test('whoever goes on with it says what its last owner could not', async (t) => {
+  const mute =
+    (bus: Bus): Bus['append'] =>
+    async (session, events) => {
+      if (events.some(({ type }) => UNSAID.includes(type))) throw new BatonError('unavailable', 'away')
+      return bus.append(session, events)
+    }
+  const { replica, turn, types } = await waiting(t, mute)
+  t.notOk(types.some((type) => UNSAID.includes(type)))
+  await replica(tools()).decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await eventually(() => types.includes('turn.completed'))
+  t.strictSame(types.slice(types.indexOf('step.completed') + 1), [
+    'tool_execution.completed',
+    'approval.required',
+    'turn.awaiting_input',
+    'tool_execution.started',
+    'tool_execution.completed',
+    'message',
+    'turn.completed',
+  ])
+})
+const UNSAID = [
+  'tool_execution.started',
+  'tool_execution.completed',
+  'approval.required',
+  'turn.awaiting_input',
+]
+
+t.test('and nothing again that is in the stream', async (t) => {
+  const { bus, replica, turn, types } = await waiting(t)
+  await eventually(async () => types.includes('turn.awaiting_input') && !(await unsaidOf(store, turn)))
+  const said: BusEvent[] = []
+  const append: Bus['append'] = (session, events) => {
+    said.push(...events)
+    return bus.append(session, events)
+  }
+  const next = replica({ ...tools(), bus: { ...bus, append } })
+  await next.decide(CALLER, turn, 'call_asks', { decision: 'approve' })
+  await eventually(() => types.includes('turn.completed'))
+  t.strictSame(
+    said.filter(({ turn_id }) => turn_id === turn).map(({ type }) => type),
+    ['tool_execution.started', 'tool_execution.completed', 'message', 'turn.completed'],
+  )
+})
