@@ -74,13 +74,11 @@ export async function resumeCalls(run: Run, kind: 'resumed' | 'recovered'): Prom
   const jobs = open.calls.map(async (call, i) => {
     const row = rows.get(call.call_id)
     const job = newJob(call, row?.id ?? newId('exec'), overlay, connectors)
-    const fate = fateOf(job, row, i, turn)
-    await applyFate(step, job, fate)
-    if (fate.kind === 'settled') {
+    const fate = await takeUp(step, job, row, fateOf(job, row, i, turn))
+    if (fate === 'settled') {
       if (kind === 'resumed') job.isSaid = true
       else sayCompleted(step, job)
     }
-    if (row && fate.kind === 'runs') await begin(step, job, row)
     return job
   })
   return settleAll(step, await Promise.all(jobs))
@@ -143,6 +141,14 @@ async function applyFate({ deps }: Pick<Run, 'deps'>, job: Job, fate: Fate): Pro
   }
 }
 
+/** The job goes on as its fate has it; its row counts as begun where it is to run. */
+async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate): Promise<Fate['kind']> {
+  job.waits = false
+  await applyFate(run, job, fate)
+  if (row && fate.kind === 'runs') await begin(run, job, row)
+  return fate.kind
+}
+
 /** What runs again, too, is what was approved. Opened before `begin`, after which the call counts as run. */
 async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
   const edit = approval?.sealed_arguments
@@ -168,8 +174,7 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
     return stopHere(run, jobs)
   }
   if (waiting.some((job) => !job.result)) {
-    if (!(await areDecided(run, waiting))) return awaitInput(run, jobs)
-    return (await resumeCalls(run)) === true
+    return (await takeUpDecided(run, jobs)) ? settleAll(run, jobs) : awaitInput(run, jobs)
   }
   const isEnd = run.index + 1 >= active.turn.max_steps
   await commitResults(
@@ -180,10 +185,20 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   return !isEnd
 }
 
-/** All may have been decided while other calls ran: whoever waits must not hear of a wait for nothing. */
-async function areDecided(run: Run, waiting: readonly Job[]): Promise<boolean> {
+/**
+ * All calls that waited may have been decided while others ran: then they go on at once, since whoever waits for the
+ * turn must not hear that it waits for nothing. False while one is undecided.
+ */
+async function takeUpDecided(run: Run, jobs: readonly Job[]): Promise<boolean> {
   const rows = await ledgerOf(run)
-  return waiting.every(({ call, result }) => result !== undefined || rows.get(call.call_id)?.approval)
+  const waiting = jobs.filter((job) => job.waits && !job.result)
+  if (!waiting.every(({ call }) => rows.get(call.call_id)?.approval)) return false
+  const turn = { asked_at: run.history.at(-1)?.created_at ?? '', isCancelled: false }
+  for (const job of waiting) {
+    const row = rows.get(job.call.call_id)
+    await takeUp(run, job, row, fateOf(job, row, jobs.indexOf(job), turn))
+  }
+  return true
 }
 
 /** Nobody is asked about a call whose tool is gone. */
