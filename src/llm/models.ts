@@ -1,9 +1,13 @@
 /** What each provider reports of its models, kept for an hour a credential; a call never waits for it. */
 import type { CredentialFacts, CredentialSecret, Deployment, ReportedModel } from '../provider.ts'
+import { MAX_ANSWER, type Requests } from './requests.ts'
 
 const FRESH_MS = 3_600_000
 /** A vendor whose list fails is not asked again with every turn. */
 const FAILED_MS = 60_000
+const SILENCE_MS = 15_000
+/** Nobody waits for a list, so nobody calls it off. */
+const NEVER = new AbortController().signal
 /** Credentials come and go in a long-lived process. */
 const MOST_LISTS = 500
 
@@ -25,19 +29,17 @@ interface Entry {
 }
 
 /** One ask at a time for each deployment and credential; what it found is kept for a while, a failure shorter. */
-export function createModels(
-  fetchList: (deployment: Deployment, caller: ModelsCaller) => Promise<ReportedModel[]>,
-  now: () => number,
-): ModelLists {
+export function createModels(requests: Requests, now: () => number): ModelLists {
   const lists = new Map<string, Entry>()
   const keyOf = (deployment: Deployment, facts: CredentialFacts) => `${deployment.id} ${facts.id ?? ''}`
 
   function ask(deployment: Deployment, caller: ModelsCaller): void {
     const key = keyOf(deployment, caller.facts)
     const before = lists.get(key)
-    if (!deployment.models || (before && before.until > now())) return
+    const { models: list } = deployment
+    if (!list || (before && before.until > now())) return
     const entry: Entry = { known: before?.known ?? null, until: Number.POSITIVE_INFINITY }
-    fetchList(deployment, caller).then(
+    fetchList(requests, deployment, list, caller).then(
       (models) => {
         entry.known = models
         entry.until = now() + FRESH_MS
@@ -56,4 +58,27 @@ export function createModels(
     known: (deployment, facts, model) =>
       lists.get(keyOf(deployment, facts))?.known?.find(({ id }) => id === model),
   }
+}
+
+/** Throws for any answer that is no list. Nobody is told: without one the adapter's own table counts. */
+async function fetchList(
+  requests: Requests,
+  deployment: Deployment,
+  { path, headers, parse }: NonNullable<Deployment['models']>,
+  { facts, secret }: ModelsCaller,
+): Promise<ReportedModel[]> {
+  const exchange = requests.send(deployment, {
+    secret: await secret(),
+    facts,
+    headers: { accept: 'application/json', ...headers },
+    path,
+    method: 'GET',
+    body: null,
+    signal: NEVER,
+    silenceMs: SILENCE_MS,
+  })
+  const { status } = await exchange.head()
+  const body = await exchange.text(MAX_ANSWER)
+  if (status !== 200) throw new Error(`a list of models was answered with ${status}`)
+  return parse(JSON.parse(body))
 }

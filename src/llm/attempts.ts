@@ -1,0 +1,168 @@
+/** One model call, made again where that may help, and only while nothing of its answer was handed on. */
+import type { ModelEvent } from '../chat/event.ts'
+import { BatonError } from '../errors.ts'
+import type { ModelCall } from '../llm.ts'
+import type { ModelRequest, UpstreamFailure } from '../provider.ts'
+import { readAnswer } from './answer.ts'
+import { bodyBytes } from './body.ts'
+import type { ResponseHead } from './exchange.ts'
+import type { Requests } from './requests.ts'
+import { createRetry, type Retry } from './retry.ts'
+import { scrubber } from './scrub.ts'
+
+/** Bytes of an error's body; vendors' pages of HTML are shorter. */
+const MAX_ERROR = 256 << 10
+/** One call may be refused for several reasons, one after the other. */
+const MOST_AMENDMENTS = 3
+
+export const STREAM_HEADERS = { accept: 'text/event-stream', 'content-type': 'application/json' }
+
+export interface AttemptsDeps {
+  requests: Requests
+  /** Rejects when the signal is aborted */
+  sleep(ms: number, signal: AbortSignal): Promise<unknown>
+  /** In [0, 1) */
+  random(): number
+  /** Told before the wait, with the attempt that failed, counted from 1 */
+  onRetry(error: BatonError, attempt: number, waitMs: number): void
+}
+
+/** An answer that is no stream of events, with the adapter's reading of it. */
+class Refused extends Error {
+  readonly failure: UpstreamFailure
+  readonly error: BatonError
+  constructor(failure: UpstreamFailure, error: BatonError) {
+    super(error.message)
+    this.failure = failure
+    this.error = error
+  }
+}
+
+type Take = (event: ModelEvent) => void
+
+export class Attempts {
+  readonly #call: ModelCall
+  readonly #deps: AttemptsDeps
+  readonly #retry: Retry
+  /** What was amended for calls of the same turn, this one's amendments included */
+  readonly #amended: UpstreamFailure[]
+  /** As the next attempt sends it */
+  #request: ModelRequest
+  #amendments = 0
+  #isRenewed = false
+  /** A stream has answered the last attempt */
+  #isStreaming = false
+  /** How many were made */
+  count = 0
+
+  constructor(call: ModelCall, deps: AttemptsDeps) {
+    this.#call = call
+    this.#deps = deps
+    this.#retry = createRetry(deps.random)
+    const { deployment, request, amended = [] } = call
+    this.#amended = amended
+    this.#request = amended.reduce((sent, failure) => deployment.amend?.(failure, sent) ?? sent, request)
+  }
+
+  /**
+   * Attempts until an answer has begun in earnest, and hands it on. Nothing is handed on before an event that a
+   * reader would see, so that an overload told as the first event is still retried (wire/openai.md 7.2).
+   */
+  async answer(take: Take): Promise<void> {
+    while (true) {
+      let held: ModelEvent[] | null = []
+      const release = () => {
+        for (const event of held ?? []) take(event)
+        held = null
+      }
+      try {
+        await this.#send((event) => {
+          if (!held) return take(event)
+          held.push(event)
+          if (event.type !== 'usage') release()
+        })
+        return release()
+      } catch (thrown) {
+        if (!held) throw thrown
+        await this.#recover(thrown)
+      }
+    }
+  }
+
+  /** One attempt. Throws Refused for a response that is no stream. */
+  async #send(take: Take): Promise<void> {
+    const { deployment, signal, context, beforeSend } = this.#call
+    this.count++
+    this.#isStreaming = false
+    const { path, method, headers, body } = deployment.render(this.#request)
+    const secret = await this.#call.secret()
+    const exchange = this.#deps.requests.send(deployment, {
+      secret,
+      facts: this.#request.credential,
+      headers: { ...STREAM_HEADERS, ...headers },
+      path,
+      method,
+      body: bodyBytes(body),
+      signal,
+      ...(beforeSend && { beforeSend }),
+    })
+    const scrub = scrubber(secret)
+    const classify = (failure: UpstreamFailure) =>
+      deployment.classify({ ...failure, body: scrub.text(failure.body) })
+    const head = await exchange.head()
+    if (!isStream(head)) {
+      const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }
+      throw new Refused(failure, classify(failure))
+    }
+    this.#isStreaming = true
+    const parser = deployment.parser(context, head.headers)
+    await readAnswer(exchange, head, { parser, classify, scrub }, take)
+  }
+
+  /** Makes the next attempt ready. Throws the error to give up with. */
+  async #recover(thrown: unknown): Promise<void> {
+    this.#call.signal.throwIfAborted()
+    if (!(thrown instanceof Refused)) return this.#wait(thrown)
+    if ((await this.#renew(thrown)) || this.#amend(thrown.failure)) return
+    await this.#wait(thrown.error)
+  }
+
+  /** The credential was renewed: the same request may be taken now. */
+  async #renew({ error, failure }: Refused): Promise<boolean> {
+    const { renewOn = [401] } = this.#call.deployment
+    const isCurable = error.code === 'upstream_auth' && renewOn.includes(failure.status)
+    if (!isCurable || !this.#call.onUnauthorized || this.#isRenewed) return false
+    this.#isRenewed = true
+    return this.#call.onUnauthorized()
+  }
+
+  /** The deployment has another request to send instead of the refused one. */
+  #amend(failure: UpstreamFailure): boolean {
+    if (failure.status < 400 || failure.status >= 500 || this.#amendments === MOST_AMENDMENTS) return false
+    const amended = this.#call.deployment.amend?.(failure, this.#request)
+    if (!amended) return false
+    this.#request = amended
+    this.#amendments++
+    this.#amended.push(failure)
+    return true
+  }
+
+  /** Resolves when the same request may be sent again; throws the error where it may not. */
+  async #wait(error: unknown): Promise<void> {
+    const ms = error instanceof BatonError ? this.#retry.wait(error, this.#isStreaming) : null
+    if (ms === null || !(error instanceof BatonError)) throw error
+    this.#deps.onRetry(error, this.count, ms)
+    const { signal } = this.#call
+    await this.#deps.sleep(ms, signal).catch((reason: unknown) => {
+      signal.throwIfAborted()
+      throw reason
+    })
+  }
+}
+
+/**
+ * A 2xx is a stream unless it says outright that it is something else: the type may be missing
+ * (wire/openai.md 3), and a page of the network's edge or a bare JSON error may come with a 200.
+ */
+const isStream = ({ status, headers }: ResponseHead): boolean =>
+  status >= 200 && status < 300 && !/\b(?:html|json)\b/i.test(headers['content-type'] ?? '')

@@ -1,0 +1,107 @@
+/** How requests leave for a deployment: their address and headers, over connections that they all share. */
+import type { Dispatcher } from 'undici'
+import type { Config } from '../config/config.ts'
+import { BatonError } from '../errors.ts'
+import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
+import type { CredentialFacts, CredentialSecret, Deployment } from '../provider.ts'
+import { Exchange } from './exchange.ts'
+
+/** Bytes of one answer; the longest real ones, with images inside, are a tenth of it. */
+export const MAX_ANSWER = 64 << 20
+/** Shorter than the idle time of common load balancers (60 s), so that a socket is seldom closed under a request. */
+const KEEP_ALIVE_MS = 55_000
+
+export interface RequestsDeps {
+  /** The upstream root of a deployment, without a trailing slash */
+  baseUrl(deployment: Deployment): string
+  limits: Pick<
+    Config['limits'],
+    'upstreamConnections' | 'connectTimeoutMs' | 'firstByteTimeoutMs' | 'idleTimeoutMs'
+  >
+  forwardProxy?: ForwardProxy | null
+  version: string
+  /** Absent: an own pool of connections */
+  dispatcher?: Dispatcher
+}
+
+/** With whose credential a request goes out, and what it says beside that. */
+interface HeadersInput {
+  secret: CredentialSecret
+  facts: CredentialFacts
+  /** Those of the request itself; authorization and user agent overrule them */
+  headers: Readonly<Record<string, string>>
+}
+
+interface Outgoing extends HeadersInput {
+  /** Joined to the deployment's root */
+  path: string
+  method: 'GET' | 'POST'
+  body: Buffer | null
+  signal: AbortSignal
+  /** See Exchange */
+  beforeSend?: () => boolean
+  /** Longest silence in milliseconds, where it is to be shorter than the configured ones */
+  silenceMs?: number
+}
+
+export interface Requests {
+  url(deployment: Deployment, path: string): URL
+  /** Throws `upstream_auth` for a credential that no header can carry. */
+  headers(deployment: Deployment, input: HeadersInput): Record<string, string>
+  /** Begins the exchange; throws as `headers` does. */
+  send(deployment: Deployment, outgoing: Outgoing): Exchange
+  /** Destroys the own pool; exchanges under way fail with `draining`. */
+  close(): Promise<void>
+}
+
+export function createRequests(deps: RequestsDeps): Requests {
+  const { firstByteTimeoutMs, idleTimeoutMs } = deps.limits
+  const dispatcher = deps.dispatcher ?? newAgent(deps)
+  const userAgent = `baton/${deps.version}`
+
+  const url = (deployment: Deployment, path: string) => new URL(deps.baseUrl(deployment) + path)
+  const headersFor: Requests['headers'] = (deployment, { secret, facts, headers }) => ({
+    ...headers,
+    'user-agent': userAgent,
+    ...sendable(deployment.authorize(secret, facts)),
+  })
+  return {
+    url,
+    headers: headersFor,
+    send: (deployment, { path, method, body, signal, beforeSend, silenceMs = Infinity, ...input }) =>
+      new Exchange({
+        dispatcher,
+        url: url(deployment, path),
+        method,
+        headers: headersFor(deployment, input),
+        body,
+        signal,
+        firstByteMs: Math.min(silenceMs, firstByteTimeoutMs),
+        idleMs: Math.min(silenceMs, idleTimeoutMs),
+        maxBytes: MAX_ANSWER,
+        ...(beforeSend && { beforeSend }),
+      }),
+    close: async () => {
+      if (!deps.dispatcher) await dispatcher.destroy()
+    },
+  }
+}
+
+/** TCP_NODELAY is undici's own default; no pipelining, since every answer is a long stream. */
+const newAgent = ({ limits, forwardProxy = null }: RequestsDeps) =>
+  upstreamAgent(forwardProxy, {
+    connections: limits.upstreamConnections,
+    connectTimeout: limits.connectTimeoutMs,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    pipelining: 1,
+  })
+
+function sendable(headers: Record<string, string>): Record<string, string> {
+  for (const [name, value] of Object.entries(headers)) {
+    // undici would refuse it too, as a fault of ours.
+    if (!/[^\t\x20-\x7e\x80-\xff]/.test(value)) continue
+    const words = `The credential holds characters that the header ${name} cannot carry. Store it again.`
+    throw new BatonError('upstream_auth', words)
+  }
+  return headers
+}
