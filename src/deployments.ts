@@ -7,11 +7,8 @@ import type { Config } from './config/config.ts'
 import { invalid } from './errors.ts'
 import type { Deployment, DeploymentOptions } from './provider.ts'
 
-/** A credential as far as it decides who serves it; a login for no API in particular is for Code Assist. */
-interface Served {
-  kind: 'api_key' | 'oauth'
-  path?: 'code_assist' | 'public'
-}
+/** What of a credential decides which deployment serves it; a login without `path` is for Code Assist. */
+type Served = Deployment['credential']
 
 interface Deployments {
   /** The ids of the providers, each once */

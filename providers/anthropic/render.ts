@@ -5,7 +5,7 @@
  * sampling fields at all, so only the older one can pass a session's temperature to the families that
  * still accept it. Nothing that Baton sends or reads differs otherwise (wire/anthropic.md 3.1).
  */
-import { createHash } from 'node:crypto'
+import { sha256 } from '../../src/chat/json.ts'
 import { isBlank } from '../../src/chat/message.ts'
 import { frozen, once } from '../../src/chat/once.ts'
 import { wellFormed, wellFormedValue } from '../../src/chat/well-formed.ts'
@@ -167,7 +167,7 @@ function sampling(
 }
 
 /** One identity a session: a new one a request would count as many users (wire/anthropic.md 11.18). */
-const sessionHash = (session: string): string => createHash('sha256').update(`baton:${session}`).digest('hex')
+const sessionHash = (session: string): string => sha256(`baton:${session}`)
 
 function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinking): Record<string, string> {
   const betas = new Set(oauth ? [OAUTH_BETA] : [])

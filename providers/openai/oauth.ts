@@ -17,7 +17,7 @@ import {
 } from '../../src/oauth-vendor.ts'
 import { type Json, object, string } from '../json.ts'
 import { claimsOf, expiryOf, tokenAnswer, tokensIn } from '../tokens.ts'
-import { ORIGINATOR } from './render.ts'
+import { isWorkspace, ORIGINATOR } from './render.ts'
 
 /** The vendor's public client for logins on a person's own machine; it has no secret (1.1). */
 const PUBLIC_CLIENT = 'app_EMoamEEZ73f0CkXaXp7hrann'
@@ -89,8 +89,8 @@ function identify({ access_token, id_token }: LoginSecret): LoginIdentity {
   const identity = claimsOf(id_token)
   const held = [identity, claims].map((token) => object(token[AUTH_CLAIM]))
   const accounts = held.map(({ chatgpt_account_id }) => string(chatgpt_account_id))
-  // An organisation is no workspace, and some valid tokens name neither.
-  const account_id = accounts.find((id) => id !== undefined && !id.startsWith('org-'))
+  // Some valid tokens name none.
+  const account_id = accounts.find(isWorkspace)
   const name = string(identity.email) ?? string(claims.email)
   const expires_at = expiryOf(claims)
   const isFedramp = held.some(({ chatgpt_account_is_fedramp }) => chatgpt_account_is_fedramp === true)
@@ -212,7 +212,7 @@ function readCodexFile(file: Json): ImportedLogin {
   const account = string(tokens.account_id)
   return {
     secret,
-    facts: account === undefined || account.startsWith('org-') ? facts : { ...facts, account_id: account },
+    facts: isWorkspace(account) ? { ...facts, account_id: account } : facts,
     ...identity,
     warning:
       'Refresh tokens are used once: from its first renewal on, this login belongs to Baton, and Codex CLI must log in again. Do not use the file in both.',

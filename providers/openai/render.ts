@@ -62,8 +62,12 @@ export function renderChatgpt(request: ModelRequest): RenderedRequest {
 export const ORIGINATOR = { originator: 'baton' }
 
 /** An organisation (`org-…`) is no workspace; sent as one it is refused (wire/openai.md 1.5, 2). */
+export const isWorkspace = (account: string | undefined): account is string =>
+  account !== undefined && account !== '' && !account.startsWith('org-')
+
+/** Which account of the login a request is for. */
 export const accountHeaders = ({ account_id, fedramp }: CredentialFacts): Record<string, string> => ({
-  ...(account_id && !account_id.startsWith('org-') ? { 'chatgpt-account-id': account_id } : {}),
+  ...(isWorkspace(account_id) ? { 'chatgpt-account-id': account_id } : {}),
   ...(fedramp ? { 'x-openai-fedramp': fedramp } : {}),
 })
 

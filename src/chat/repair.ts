@@ -6,7 +6,7 @@
  * texts, and empty parts are gone. A message that needs none of this comes out as the very object that went in, and what
  * is made of a call or a result as the one that was made of it before, so that adapters may know them again.
  */
-import { createHash } from 'node:crypto'
+import { sha256 } from './json.ts'
 import { asItIs, fileAsText, mediaAsText } from './media.ts'
 import {
   type AssistantPart,
@@ -286,7 +286,6 @@ const isSame = (one: unknown, other: unknown): boolean =>
     one.length === other.length &&
     one.every((item, i) => item === other[i]))
 
-const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')
 const hashOf = once((part: Part) => sha256(JSON.stringify(withoutPrefix(part))))
 
 /**
