@@ -191,9 +191,7 @@ function readFrame({ data }: SseFrame): Json {
   throw new BatonError(
     'upstream_disconnected',
     'Anthropic sent a piece of the stream that is no JSON object.',
-    {
-      details: { upstream: data.slice(0, 200) },
-    },
+    { details: { upstream: data.slice(0, 200) } },
   )
 }
 
@@ -221,25 +219,25 @@ function onBlockStop(state: State, event: Json): ModelEvent[] {
   const part = block?.part()
   if (!block || !part) return []
   const { index } = block
-  if (
-    part.type === 'tool_call' &&
-    Object.keys(part.arguments).length === 0 &&
-    part.arguments_text === undefined
-  ) {
-    state.bare = { index, part }
-    return []
-  }
-  if (part.type === 'tool_call') state.called = true
-  return [{ type: 'part', index, part }]
+  if (!isBare(part)) return [finished(state, index, part)]
+  state.bare = { index, part }
+  return []
 }
+
+const isBare = (part: AssistantPart): boolean =>
+  part.type === 'tool_call' && Object.keys(part.arguments).length === 0 && part.arguments_text === undefined
 
 /** What followed proves that the call was whole. */
 function releaseBare(state: State): ModelEvent[] {
   if (!state.bare) return []
   const { index, part } = state.bare
   state.bare = null
-  state.called = true
-  return [{ type: 'part', index, part }]
+  return [finished(state, index, part)]
+}
+
+function finished(state: State, index: number, part: AssistantPart): ModelEvent {
+  if (part.type === 'tool_call') state.called = true
+  return { type: 'part', index, part }
 }
 
 function onMessageDelta(state: State, event: Json): ModelEvent[] {

@@ -3,6 +3,7 @@
  * links are kept in `details.upstream`, with anything that looks like a secret taken out.
  */
 import { asJson, isRecord } from '../../src/chat/json.ts'
+import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { type Json, list, number, object, objects, string } from '../json.ts'
@@ -292,29 +293,25 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
  */
 function withoutSignatures(request: ModelRequest): ModelRequest | null {
   const start = request.messages.findLastIndex(({ role }) => role === 'user')
-  return unsignedUntil(start, request) ?? unsignedUntil(request.messages.length, request)
+  return (start > 0 ? unsignedUntil(start, request) : null) ?? unsignedUntil(request.messages.length, request)
 }
 
 /** Without the signatures of the messages before `end`; null where they have none. */
 function unsignedUntil(end: number, request: ModelRequest): ModelRequest | null {
-  let found = false
-  const messages = request.messages.map((one, i) => ({
-    ...one,
-    parts: one.parts.map((part) => {
-      if (i >= end || !('provenance' in part) || part.provenance?.opaque === undefined) return part
-      found = true
-      const { opaque: _, ...provenance } = part.provenance
-      return { ...part, provenance }
-    }),
-  }))
-  return found ? { ...request, messages: messages.map(dropEmptyTexts).filter(hasParts) } : null
+  const before = request.messages.slice(0, end)
+  if (!before.some(({ parts }) => parts.some(isSigned))) return null
+  const unsigned = before
+    .map((message) => ({ ...message, parts: message.parts.flatMap(withoutSignature) }))
+    .filter(({ parts }) => parts.length > 0)
+  return { ...request, messages: [...unsigned, ...request.messages.slice(end)] }
 }
 
-/** An empty text part was kept for its signature alone. */
-const dropEmptyTexts = (message: ModelRequest['messages'][number]) => ({
-  ...message,
-  parts: message.parts.filter(
-    (part) => part.type !== 'text' || part.text !== '' || part.provenance?.opaque !== undefined,
-  ),
-})
-const hasParts = (message: ModelRequest['messages'][number]) => message.parts.length > 0
+const isSigned = (part: Part): boolean => 'provenance' in part && part.provenance?.opaque !== undefined
+
+function withoutSignature(part: Part): Part[] {
+  if (!('provenance' in part) || part.provenance?.opaque === undefined) return [part]
+  // An empty text was kept for its signature alone.
+  if (part.type === 'text' && part.text === '') return []
+  const { opaque: _, ...provenance } = part.provenance
+  return [{ ...part, provenance }]
+}

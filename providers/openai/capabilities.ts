@@ -139,11 +139,6 @@ export function parseChatgptModels(body: unknown): ReportedModel[] {
     const id = string(model.slug)
     if (id === undefined || (model.visibility !== undefined && model.visibility !== 'list')) return []
     const efforts = objects(model.supported_reasoning_levels).flatMap(({ effort }) => string(effort) ?? [])
-    return [
-      {
-        id,
-        ...(efforts.length > 0 ? { efforts } : {}),
-      },
-    ]
+    return [{ id, ...(efforts.length > 0 ? { efforts } : {}) }]
   })
 }

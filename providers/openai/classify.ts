@@ -168,21 +168,23 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
-  if (facts.status === 400 && facts.error.param === 'reasoning.summary') {
-    return request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
+  const { status, code, message, error } = facts
+  if (status === 400) {
+    if (error.param === 'reasoning.summary') return withoutSummary(request)
+    if (error.param === 'max_output_tokens') return withinLimit(request, facts)
+    if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
+    if (code.startsWith('unsupported_')) return withoutSetting(request, error.param)
   }
-  if (facts.status === 400 && facts.error.param === 'max_output_tokens') return withinLimit(request, facts)
-  if (facts.status === 400 && facts.error.param === 'reasoning.effort')
-    return withListedEffort(request, facts)
-  if (facts.status === 400 && facts.code.startsWith('unsupported_'))
-    return withoutSetting(request, facts.error.param)
-  const stale =
-    facts.code === 'invalid_encrypted_content' ||
-    /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i.test(
-      facts.message,
-    )
-  return stale ? withoutReasoning(request) : null
+  const isStale = code === 'invalid_encrypted_content' || STALE.test(message)
+  return isStale ? withoutReasoning(request) : null
 }
+
+/** Refusals of reasoning that goes back: of another account or model, never stored, or without its pair. */
+const STALE =
+  /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
+
+const withoutSummary = (request: ModelRequest): ModelRequest | null =>
+  request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
 
 /** With the limit that the refusal names ("Expected a value <= 16384"), else without one: none is listed anywhere. */
 function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {

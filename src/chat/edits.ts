@@ -69,9 +69,7 @@ function position(edit: ContextEdit, length: number, i: number): number {
   throw new BatonError(
     'invalid_request',
     `context[${i}].index ${edit.index} is outside of the ${length} messages.`,
-    {
-      param: `context[${i}].index`,
-    },
+    { param: `context[${i}].index` },
   )
 }
 
