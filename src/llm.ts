@@ -29,13 +29,13 @@ export interface ModelCall {
   secret(): Promise<CredentialSecret>
   context: ParseContext
   signal: AbortSignal
-  /** Right before the bytes leave, once an attempt; false: not sent, LlmStale is thrown */
+  /** Asked once an attempt, right before its bytes leave; on false nothing is sent and LlmStale is thrown */
   beforeSend?(): boolean
-  /** After a refusal that `renewOn` names, once: true when the credential was renewed and the call may be made again */
+  /** Asked once a call, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
   onUnauthorized?(): Promise<boolean>
   /**
-   * What the deployment's `amend` has amended for calls of the same turn: done to this request before it is sent,
-   * and added to by this call.
+   * The refusals that `amend` had an answer to in calls of the same turn. This request is amended by them before it
+   * is first sent, and what it is refused for itself is added.
    */
   amended?: UpstreamFailure[]
 }
@@ -52,8 +52,8 @@ interface Preview {
 
 export interface Llm {
   /**
-   * Hands on the call's events, those of one network read in one pass of the event loop, and resolves after the
-   * last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
+   * Hands on the call's events as they come, all of one network read in the same pass of the event loop, and
+   * resolves after the last. Throws the signal's reason, LlmStale, or a BatonError; after a throw the socket is gone.
    */
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send. */

@@ -54,7 +54,7 @@ export interface TokenAnswer {
   name?: string
 }
 
-/** `expires_in`: a number (RFC 6749 5.1), or its text, as some write it. */
+/** The seconds of an `expires_in`: a number (RFC 6749 5.1), or its text, as some write it; undefined for all else. */
 export function secondsIn(value: unknown): number | undefined {
   const seconds = typeof value === 'string' && value.trim() !== '' ? Number(value) : value
   return typeof seconds === 'number' && Number.isFinite(seconds) ? seconds : undefined
@@ -72,14 +72,14 @@ export interface TokenFailure {
   message: string
 }
 
-/** A refusal as it is kept: what a vendor says has no end, and it goes into errors, events and log lines. */
+/** With code and message cut: a vendor's words may be endless, and they go into errors, events and log lines. */
 export const shortened = ({ code, message, ...failure }: TokenFailure): TokenFailure => ({
   ...failure,
   code: code.slice(0, 100),
   message: message.slice(0, 1000),
 })
 
-/** What tokens say of themselves. */
+/** What the tokens say of their account and of their own end. */
 export interface LoginIdentity {
   /** What requests may show: `account_id`, … */
   facts: Readonly<Record<string, string>>
@@ -130,7 +130,7 @@ export interface OAuthVendor {
     settings: OAuthSettings,
     wish: LoginWish,
   ): { url: string; parameters: Readonly<Record<string, string>> }
-  /** The state as it was sent, of one that the vendor may have added to. */
+  /** The state as it was sent, from a returned one to which the vendor may have added. */
   stateOf?(returned: string): string
   exchange(
     settings: OAuthSettings,
@@ -142,9 +142,9 @@ export interface OAuthVendor {
   readTokens(body: string): TokenAnswer | null
   readFailure(answer: OAuthAnswer): TokenFailure
   identify(secret: LoginSecret): LoginIdentity
-  /** Renewed this many seconds before the access token ends. */
+  /** A login is renewed this many seconds before its access token ends. */
   renewAheadSeconds: number
-  /** Of a token that does not say when it ends: renewed when this old. Null: only after a refusal. */
+  /** A token that does not say when it ends is renewed at this age. Null: only after a refusal. */
   renewAfterSeconds: number | null
   /** Logins that nobody uses are renewed too, since they die otherwise. */
   keepAlive: boolean

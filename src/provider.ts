@@ -47,7 +47,7 @@ export interface SchemaProfile {
   mixedEnums: boolean
   /** What a property name must match; others are renamed reversibly */
   propertyPattern: RegExp
-  /** What no regular expression may hold; one that does is left out. Absent: any that JavaScript reads is taken */
+  /** A regular expression that holds this is left out: the vendor cannot read it. Absent: none is left out for that */
   unreadPattern?: RegExp
   /** Keywords kept; every other one is dropped. Absent: all known JSON Schema keywords stay. */
   keywords?: ReadonlySet<string>

@@ -32,7 +32,7 @@ export function createDecoder(
       const rest = isMarked || isRest ? text.slice(1) : text
       isStart = false
       isAfterCr = text.endsWith('\r')
-      // From each CR on it looks for an LF to the end of what it was fed: a long text of CRs would cost its square.
+      // After each CR the parser searches all that it was fed for an LF: a long text of CRs would take quadratic time.
       parser.feed(rest.includes('\r') ? rest.replace(/\r\n?/g, '\n') : rest)
     },
     // A stream cut after its last data line still holds a whole event (seen on Gemini: wire/gemini.md 6.1).

@@ -38,7 +38,7 @@ export function applyEdits<M extends MessageInput>(
 
 type Signed = Part & { provenance?: Provenance }
 
-/** The parts that carry a token, by it: histories and edits may be long, both. */
+/** The parts that carry a token, by that token: both histories and edits may be long. */
 export function signedParts(parts: readonly Signed[]): ReadonlyMap<string, Signed[]> {
   const signed = new Map<string, Signed[]>()
   for (const part of parts) {
@@ -51,7 +51,10 @@ export function signedParts(parts: readonly Signed[]): ReadonlyMap<string, Signe
   return signed
 }
 
-/** A part without its token where it says something else now: the provider refuses the one beside the other. */
+/**
+ * The part, without its token where that was made for other content: the provider refuses the two together. A token
+ * that `before` does not know stays.
+ */
 export function withFittingToken(part: Signed, before: ReadonlyMap<string, Signed[]>): Signed {
   const { provenance } = part
   if (provenance?.opaque === undefined) return part

@@ -14,7 +14,7 @@ export function newId(prefix: IdPrefix): string {
     lastMs = now
     count = 0
   } else if (++count > 1023) {
-    // A clock that was set back does not come by for long.
+    // So many ids in one millisecond, or the clock was set back and will be behind for long.
     lastMs++
     count = 0
   }

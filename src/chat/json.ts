@@ -15,7 +15,7 @@ export function parseRecord(text: string): Record<string, unknown> | null {
   }
 }
 
-/** Null for what nests some thousands of levels deep, which no stack is left to write. */
+/** Its JSON; null for a value nested some thousands of levels deep, for which the stack does not suffice. */
 export function asJson(value: unknown): string | null {
   try {
     return JSON.stringify(value)
@@ -44,7 +44,7 @@ interface Limits {
   bytes?: number
 }
 
-/** What a tool may be given or answer: more is neither written down, searched nor sent without a pause that all feel. */
+/** The most that a tool may be given or answer: to store, search or send more would hold up everybody's turns. */
 export const BEARABLE = { depth: 200, values: 200_000 }
 
 /**
@@ -66,7 +66,7 @@ export function isWithin(value: unknown, { depth, values = Infinity, bytes = Inf
     const children: unknown[] = Array.isArray(one) ? one : Object.values(one)
     count += children.length
     if (!Array.isArray(one)) for (const key of Object.keys(one)) length += key.length + 3
-    // Before they are put on the stack: a list of millions is told by its length.
+    // Before the children are put on the stack: a list of millions is refused by its length alone.
     if (count > values || length + open.length + children.length > bytes) return false
     for (const child of children) open.push({ value: child, depth: at + 1 })
   }

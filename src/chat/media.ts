@@ -17,8 +17,8 @@ const SIGNS: readonly (readonly [type: string, start: RegExp])[] = [
 ]
 
 /**
- * The part with the type and kind that it is of; the very part where it says so itself. Null where it is declared as
- * a type that its bytes would show, and they do not.
+ * The part with its true type and kind; the same object where they are what it declares. Null where it declares a type
+ * that its bytes would show, and they do not.
  */
 export function asItIs(part: MediaPart): MediaPart | null {
   // Vendors compare whole types: `text/plain; charset=utf-8` is none of theirs.
@@ -29,7 +29,7 @@ export function asItIs(part: MediaPart): MediaPart | null {
   const media_type = found ?? declared
   const known: MediaPart = { ...part, type: mediaKind(media_type) ?? part.type, media_type }
   if (part.url !== undefined) known.url = parsedUrl(part.url)
-  // Rows of before may lack their padding, and nothing else.
+  // Rows of earlier versions may lack their padding; else they are in the standard form.
   if (part.data !== undefined && part.data.length % 4 !== 0)
     known.data = standardBase64(part.data) ?? part.data
   const fields = Object.keys(known) as (keyof MediaPart)[]
@@ -113,7 +113,7 @@ function jpegSides(base64: string): number[] {
   return []
 }
 
-/** Without what stands before them being decoded; zeros behind the end. */
+/** Nothing before `at` is decoded; past the end stand zeros. */
 function bytesAt(base64: string, at: number, length: number): Buffer {
   const start = Math.floor(at / 3) * 4
   const bytes = Buffer.alloc(length)

@@ -139,8 +139,9 @@ export const toolCalls = (message: MessageInput): ToolCallPart[] =>
   message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
 
 /**
- * Nothing to see in it: white space, and what shows as little, controls and U+200B among them, which Anthropic takes for
- * white space too and refuses (zoedolan/Vybn#2895), with every later request of the conversation.
+ * Nothing can be seen of it: white space, controls, and invisible characters such as U+200B. Anthropic takes them all
+ * for white space, and refuses a text of nothing else (zoedolan/Vybn#2895), with every later request of the
+ * conversation.
  */
 export const isBlank = (text: string): boolean => !/[^\s\p{Z}\p{Cc}\p{Cf}]/u.test(text)
 

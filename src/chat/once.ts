@@ -1,6 +1,7 @@
 /**
- * A pure function of something that never changes (a stored message, a list of declarations), evaluated once
- * for each and let go with it. What it makes is shared: freeze it, and the door sends its JSON from memory.
+ * Remembers what a pure function makes of each object (a stored message, a list of declarations), for as long as that
+ * object lives; the object must never change. The result is shared. Where it is frozen as well, src/llm/body.ts writes
+ * its JSON only once.
  */
 export function once<K extends object, V>(make: (from: K) => V): (from: K) => V {
   const made = new WeakMap<K, V>()
@@ -13,7 +14,7 @@ export function once<K extends object, V>(make: (from: K) => V): (from: K) => V 
   }
 }
 
-/** As it is from now on: not the values inside, which nobody changes either. */
+/** The value, frozen itself; the values inside are not, though nobody changes them either. */
 export function frozen<T extends object>(value: T): T {
   Object.freeze(value)
   return value

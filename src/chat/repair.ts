@@ -3,8 +3,8 @@
  * on it and never repair again. What it guarantees: every tool call is answered by the tool message
  * right after it, one result a call, in call order; no result without its call; opaque tokens only where
  * their provenance fits; ids and names are legal; media are declared as what they are; refused media are
- * texts, and empty parts are gone. A message that needs none of this comes out as the very object that went in, and what
- * is made of a call or a result as the one that was made of it before, so that adapters may know them again.
+ * texts, and empty parts are gone. A message that needs none of this comes out as the same object, and so does what was
+ * made of a part at an earlier repair, where it would be made alike: adapters remember what they rendered by object.
  */
 import { sha256 } from './json.ts'
 import { asItIs, fileAsText, mediaAsText } from './media.ts'
@@ -51,15 +51,15 @@ export function repair(history: readonly MessageInput[], target: RepairTarget, h
   return { messages: walk.messages, prefix: walk.prefix(), notes: [...walk.notes] }
 }
 
-/** The calls of one id: a history put together by hand may repeat it. */
+/** The calls of one id, which only a history put together by hand repeats. */
 interface Asked {
   /** The last message that has such a call */
   by: MessageInput
-  /** Of each call in order, where it has one */
+  /** Of each call, in order; undefined: it has none */
   results: (ToolResultPart | undefined)[]
-  /** The call that the next result is for */
+  /** Index of the call that the next result is for */
   open: number
-  /** The call that is shown next */
+  /** Index of the call that is shown next */
   shown: number
 }
 
@@ -91,7 +91,7 @@ class Walk {
   #ask(id: string, by: MessageInput): void {
     const asked = this.#asked.get(id) ?? { by, results: [], open: 0, shown: 0 }
     this.#asked.set(id, asked)
-    // Of who uses an id again, what comes now is meant for the new call.
+    // A later message uses the id again: results from here on are for its call.
     if (asked.by !== by) asked.open = asked.results.length
     asked.by = by
     asked.results.push(undefined)
@@ -216,7 +216,7 @@ class Walk {
     const { structured, ...plain } = result
     const isNamed = content.some((part) => part.type === 'text' && !found.content.includes(part))
     if (structured === undefined || !isNamed) return again(found, result)
-    // Vendors take words or a structure of a result: as words, neither hides the other.
+    // Adapters send a result's texts or its structure: with both as texts, neither hides the other.
     const hasWords = found.content.some((part) => part.type === 'text' && content.includes(part))
     if (!hasWords) content.unshift({ type: 'text', text: JSON.stringify(structured) })
     return plain
@@ -265,7 +265,7 @@ function withParts(message: MessageInput, role: MessageInput['role'], parts: Par
 /** The last thing that each part became. */
 const made = new WeakMap<Part, Part>()
 
-/** What was made of `part` before, where it is the same: a history is repaired for each step. */
+/** What was made of `part` last time, where `fresh` is alike: a history is repaired anew for each step. */
 function again<P extends Part>(part: Part, fresh: P): P {
   const known = made.get(part) as P | undefined
   if (known && isAlike(known, fresh)) return known
@@ -278,7 +278,7 @@ function isAlike<P extends Part>(one: P, other: P): boolean {
   return names.length === Object.keys(other).length && names.every((name) => isSame(one[name], other[name]))
 }
 
-/** Lists may be new, their items not. */
+/** A list may be a new one, if its items are the same. */
 const isSame = (one: unknown, other: unknown): boolean =>
   one === other ||
   (Array.isArray(one) &&

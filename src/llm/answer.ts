@@ -15,7 +15,7 @@ export interface Reading {
   scrub: Scrub
 }
 
-/** What may come in place of a stream, or of its rest, is worth this many characters to `classify`. */
+/** Characters kept for `classify` of text outside of frames: it may stand in place of a stream, or of its rest. */
 const STRAY_TEXT = 64 << 10
 const ERROR = /^[[{].*"error"/s
 
@@ -54,14 +54,15 @@ export async function readAnswer(
     try {
       return parser.push(frame)
     } catch {
-      // Adapters cut long words short, and half a secret is not found any more: the same failure without it.
+      // An adapter may cut the vendor's words in the middle of the secret, and half of it is not found afterwards.
+      // So the secret is taken out of the frame first, and the same failure is read again.
       return parser.push({ ...frame, data: scrub.text(frame.data) })
     }
   }
   const onFrame = (frame: SseFrame) => {
     sawFrame = true
     stray = ''
-    // In none of the protocols, but relays add both to each of them.
+    // No protocol here has empty frames or `[DONE]`, but relays add both to any of them.
     if (frame.data !== '' && frame.data !== '[DONE]') guard(() => read(frame))
   }
   const onStray = (line: string) => {
@@ -76,16 +77,17 @@ export async function readAnswer(
       try {
         return parser.end()
       } catch (thrown) {
-        // A bare JSON error under the name of a stream, or in place of its rest: wire/gemini.md 6.1.
+        // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
         const body = stray.trim()
-        throw (sawFrame ? ERROR.test(body) : body !== '') ? classify({ ...head, body }) : thrown
+        const isFailure = sawFrame ? ERROR.test(body) : body !== ''
+        throw isFailure ? classify({ ...head, body }) : thrown
       }
     })
   }
   if (failure !== undefined) throw failure
 }
 
-/** What is not the model's own is held to what it has to be. */
+/** The vendor's counts must be numbers, and its words hold no secret and are cut; the model's own stay as they are. */
 function sound(event: ModelEvent, scrub: Scrub): ModelEvent {
   if (event.type === 'usage') return { ...event, usage: soundUsage(event.usage) }
   if (event.type !== 'finish') return event

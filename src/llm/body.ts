@@ -5,8 +5,8 @@
 import { once } from '../chat/once.ts'
 
 /**
- * With a comma before it, as it stands in lists: a piece for each comma would cost more than all the rest. In memory of
- * its own: a piece of Node's pool keeps all of its 8 kB for as long as it is kept itself.
+ * A value's JSON behind a comma, as it stands in a list: a piece of its own for each comma would cost more than all the
+ * rest. Not from Node's pool of buffers: whatever is kept of the pool keeps 8 kB of it in memory.
  */
 const bytesOf = once((value: object) => {
   const text = `,${JSON.stringify(value)}`
@@ -20,7 +20,7 @@ const isFrozen = (value: unknown): value is object =>
 
 type Piece = string | Buffer
 
-/** How deep kept pieces stand: the parts of a content in the list of a request in an envelope. */
+/** The most that frozen values stand in: an envelope, its request, the list of contents, a content, its list of parts. */
 const DEPTH = 5
 
 /** What JSON.stringify would say, in UTF-8. */
@@ -36,7 +36,7 @@ export function bodyBytes(body: Readonly<Record<string, unknown>>): Buffer {
 
 const sizeOf = (piece: Piece): number => (typeof piece === 'string' ? Buffer.byteLength(piece) : piece.length)
 
-/** Text is measured and written by the piece: as few as can be. */
+/** Joined to the text before it: each piece is measured and written by itself, so there should be few. */
 function addText(pieces: Piece[], text: string): void {
   const last = pieces.at(-1)
   if (typeof last === 'string') pieces[pieces.length - 1] = last + text

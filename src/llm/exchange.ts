@@ -21,9 +21,9 @@ interface ExchangeRequest {
   headers: Readonly<Record<string, string>>
   body: Buffer | null
   signal: AbortSignal
-  /** From here to the response's head; includes the wait for a free connection */
+  /** Milliseconds from the constructor to the response's head, with the wait for a free connection */
   firstByteMs: number
-  /** Between any two pieces of the body */
+  /** Milliseconds between any two pieces of the body */
   idleMs: number
   /** Bytes of the body, all together */
   maxBytes: number
@@ -75,7 +75,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     }
     signal.addEventListener('abort', this.#onAbort, { once: true })
     this.#timer = setTimeout(this.#onSilence, firstByteMs)
-    // undici's own clocks tick about once a second.
+    // undici's own timeouts are off: its clock ticks about once a second.
     dispatcher.dispatch(
       {
         origin: url.origin,

@@ -5,13 +5,13 @@ const RETRIES = 2
 /** Full jitter below 400 ms, then below 800 ms: a burst of callers does not come back as a burst. */
 const BASE_MS = 400
 /**
- * A longer wait is the caller's decision: the error goes out at once with its Retry-After. It lies below
- * the five seconds that adapters state for a limit that does not say how long it lasts.
+ * A longer wait is the caller's decision: the error goes out at once with its Retry-After. So does a rate limit that
+ * names no wait, for which adapters state five seconds.
  */
 const LONGEST_WAIT_MS = 4000
 const TOTAL_WAIT_MS = 6000
 
-/** Failures of the moment; everything else would fail the same way again, unless `details.should_retry` says other. */
+/** Failures that may pass; any other would come again, unless the vendor says otherwise (`details.should_retry`). */
 const OF_THE_MOMENT: ReadonlySet<string> = new Set([
   'upstream_overloaded',
   'upstream_rate_limited',
@@ -21,8 +21,8 @@ const OF_THE_MOMENT: ReadonlySet<string> = new Set([
 
 export interface Retry {
   /**
-   * Milliseconds until the next attempt; null: give up with this error. `begun`: bytes of a 2xx body had
-   * come, so that the vendor may have charged for the attempt.
+   * Milliseconds until the next attempt; null: give up with this error. `begun`: a stream had begun to answer, so
+   * that the vendor may have charged for the attempt.
    */
   wait(error: BatonError, begun: boolean): number | null
 }
@@ -35,10 +35,10 @@ export function createRetry(random: () => number): Retry {
     wait(error, begun) {
       if (retries >= RETRIES || !mayPass(error)) return null
       const phase = error.details?.phase
-      // The vendor had the request for the whole time already: the next one would wait as long.
+      // The whole time limit was waited in the queue or for the vendor: the next attempt would wait as long.
       if (error.code === 'upstream_timeout' && phase !== undefined && phase !== 'connect') return null
       if (begun) {
-        // Only what the vendor itself says in place of an answer, and not the same twice.
+        // Tried again only after an error that the vendor itself sent in place of an answer, and once for each code.
         if (error.code === 'upstream_disconnected' || begunWith.has(error.code)) return null
         begunWith.add(error.code)
       }

@@ -6,11 +6,12 @@ import type { CredentialSecret } from '../provider.ts'
 /** Texts and errors with `***` for the secret. */
 export interface Scrub {
   text(text: string): string
-  /** The same, and not endless: what is cut first may keep half of the secret. */
+  /** The same, then cut to LONGEST: a cut before might leave half of the secret, which is not found. */
   words(text: string): string
   error(error: BatonError): BatonError
 }
 
+/** Characters */
 const LONGEST = 2_500
 
 export function scrubber(secret: CredentialSecret): Scrub {
