@@ -11,7 +11,7 @@ export function retryAfterIn(headers: Headers): number | undefined {
   return seconds === undefined ? secondsUntil(told, headers) : Math.ceil(seconds)
 }
 
-/** Until an instant; undefined where it has passed, or where it or the Date is missing. */
+/** Whole seconds from the answer's Date until an instant; undefined where it has passed, or where either is missing. */
 export function secondsUntil(instant: string | undefined, { date }: Headers): number | undefined {
   const left = (Date.parse(instant ?? '') - Date.parse(date ?? '')) / 1000
   return left >= 0 ? Math.ceil(left) : undefined

@@ -15,7 +15,10 @@ export function tokensIn(from: Json): Tokens {
   return tokens
 }
 
-/** A token endpoint's answer; null where it holds none. A refresh token that was rotated is the only one left, whatever else is missing. */
+/**
+ * A token endpoint's answer; null where it holds no token. One of any kind will do: a refresh token that was rotated is
+ * the only one left, whatever else is missing.
+ */
 export function tokenAnswer(answer: Json | null): TokenAnswer | null {
   const tokens = tokensIn(answer ?? {})
   if (Object.keys(tokens).length === 0) return null

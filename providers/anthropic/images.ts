@@ -5,10 +5,10 @@ import type { ContentBlock, ImageBlock, UserBlock, WireMessage } from './wire.ts
 /** Characters of base64 of one image */
 const MOST_DATA = 10 * 1024 * 1024
 const MOST_PIXELS = 8000
-/** Beside more images than `images`, one with more pixels a side refuses the request. */
+/** A request of more than so many images is refused for one with more pixels a side than this. */
 const MANY = { images: 20, pixels: 2000 }
 
-/** The vendor refuses it, whatever stands beside it. */
+/** The vendor refuses such an image, however few stand beside it. */
 export const isTooLarge = (base64: string): boolean =>
   base64.length > MOST_DATA || longerSide(base64) > MOST_PIXELS
 
@@ -34,13 +34,13 @@ const isLarge = ({ source }: ImageBlock): boolean =>
   source.type === 'base64' && longerSide(source.data) > MANY.pixels
 
 /**
- * Of more than `most` images the oldest that `may` leave give way, a quarter of all at a time: what is sent before
- * the others stays the same for many requests, and with it the cache.
+ * Where there are more than `most` images, the oldest that `mayGo` become `text`. A quarter of `most` goes at a time: so
+ * the head of the conversation stays the same over many requests, and its cache lives.
  */
 function without(
   messages: WireMessage[],
   most: number,
-  may: (image: ImageBlock) => boolean,
+  mayGo: (image: ImageBlock) => boolean,
   text: string,
 ): { messages: WireMessage[]; gone: number } {
   const count = messages.reduce((sum, { content }) => sum + imagesIn(content), 0)
@@ -49,7 +49,7 @@ function without(
   const excess = Math.ceil((count - most) / quarter) * quarter
   let gone = 0
   const shown = (block: ContentBlock): ContentBlock => {
-    if (block.type !== 'image' || gone === excess || !may(block)) return block
+    if (block.type !== 'image' || gone === excess || !mayGo(block)) return block
     gone++
     return { type: 'text', text }
   }

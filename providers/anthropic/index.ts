@@ -10,9 +10,9 @@ import { createParser } from './parse.ts'
 import { declareTools, OAUTH_BETA, renderRequest, VERSION_HEADER } from './render.ts'
 
 /**
- * JSON Schema 2020-12 with an object at the root and nothing beside it (wire/anthropic.md 5). Property
- * names of another form refuse the whole request (anthropics/claude-code#79418), and so does the tuple of
- * older drafts, `items: [..]` (openclaw/openclaw#98588).
+ * JSON Schema 2020-12 with an object at the root and nothing beside it (wire/anthropic.md 5). The whole request is refused
+ * for property names of another form (anthropics/claude-code#79418), and for the tuple of older drafts, `items: [..]`
+ * (openclaw/openclaw#98588).
  */
 const SCHEMA: SchemaProfile = {
   rootCombinators: false,

@@ -73,7 +73,7 @@ function pushAssistant(out: WireMessage[], content: AssistantBlock[]): void {
     out.push({ role: 'assistant', content })
     return
   }
-  // Thinking must lead its message, and was made after the text that endedByUser put there.
+  // Thinking must come first in its message, and this was made after the 'Continue.' that endedByUser sent.
   if (isThinking(content[0])) out.push(said('Continue.'), { role: 'assistant', content })
   else last.content.push(...content)
 }

@@ -15,8 +15,8 @@ export const signed = (signature: string): string => SIGNED + signature
 export const redacted = (data: string): string => REDACTED + data
 
 /**
- * The block of a reasoning part; nothing where it has no token, since the API takes no unsigned thinking, nor where
- * it would have to be mended: as it came it is no UTF-8, and mended it is not what was signed.
+ * The block of a reasoning part, in a list; empty where there is no token, since the API takes no unsigned thinking, and
+ * where half a character is in it: that cannot be sent as UTF-8, and mended it is not what was signed.
  */
 export function thinkingBlock(part: ReasoningPart): (ThinkingBlock | RedactedThinkingBlock)[] {
   const block = blockOf(part)

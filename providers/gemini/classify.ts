@@ -115,7 +115,7 @@ const plainText = (body: string): string =>
     .replace(/\s+/g, ' ')
     .trim()
 
-/** Where the user can help himself: verification, appeal, documentation. */
+/** Where people can help themselves: verification, appeal, documentation. */
 function links(details: readonly Json[], metadata: Json): { text: string; url: string }[] {
   const help = details.flatMap((detail) => objects(detail.links))
   const found = [
@@ -287,9 +287,9 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
 }
 
 /**
- * The model or its backend changed under them, or a caller made them up; the documented dummy takes their place
- * on calls (4.4). Those of the turn under way come last: the very backend that is asked has just made them, and reads
- * its own thoughts in them. Null where there is none to leave out.
+ * A signature is refused when the model or its backend has changed since, or a caller made it up. On calls the
+ * documented dummy takes its place (4.4). Those of the turn under way are left out last: the backend that is asked has
+ * just made them, and reads its own thoughts in them. Null where there is none to leave out.
  */
 function withoutSignatures(request: ModelRequest): ModelRequest | null {
   const start = request.messages.findLastIndex(({ role }) => role === 'user')

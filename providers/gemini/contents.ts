@@ -194,9 +194,9 @@ function functionResponse(
 }
 
 /**
- * `response` must be an object, of which the server reads `output` or `error` if there is one, else all of it
- * (4.2): a structured object is taken whole unless a key of its own would be misread so. It stands in for
- * text that only repeats it, as MCP servers write; text that says something else is what the model is given.
+ * `response` must be an object, of which the server reads `output` or `error` if there is one, else all of it (4.2).
+ * So a structured result that is an object goes whole, unless a key of its own is called so. It goes in place of a text
+ * that only repeats it, as MCP servers write; a text that says something else goes in its place.
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)

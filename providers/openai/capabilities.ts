@@ -121,7 +121,7 @@ export const schemaProfile: SchemaProfile = {
   refs: true,
   mixedEnums: true,
   propertyPattern: /^[\s\S]+$/,
-  // It reads Python's, and none that looks around or back: one such pattern refuses the whole request
+  // It reads Python's, and none that looks around or back: for one such pattern the whole request is refused
   // (nicobailon/pi-interactive-shell#69, BerriAI/litellm#40358).
   unreadPattern: /\(\?[=!<]|\\[pPkc1-9]|\\u\{|\[\^?\]/,
 }

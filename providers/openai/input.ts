@@ -91,7 +91,7 @@ function resultContent(part: ToolResultPart): ContentPart[] {
   return content.length > 0 ? content : [{ type: 'text', text: '(no output)' }]
 }
 
-/** JSON inside of a text: what is malformed in it would only be escaped, and be found where it is read. */
+/** JSON for inside of a text: JSON.stringify only escapes half a character, and who reads that JSON finds it again. */
 const wellFormedJson = (value: unknown): string => JSON.stringify(wellFormedValue(value))
 
 const FAILED = {
@@ -122,15 +122,15 @@ export function formOf({ type, media_type }: MediaPart): 'input_image' | 'input_
 /** Any other image is answered with "does not represent a valid image", and the whole request with it. */
 const IMAGES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/webp', 'image/gif'])
 
-/** Files are documents here; one of another kind refuses the whole request, and every later one with it. */
+/** Files are documents here: for one of another kind the whole request is refused, and every later one with it. */
 const UNREAD =
   /^(?:image|audio|video|font)\/|^application\/(?:octet-stream|gzip|wasm|.*(?:zip|compressed|tar))$/i
 
 const dataUrl = (part: MediaPart): string => `data:${part.media_type};base64,${part.data ?? ''}`
 
 /**
- * Inline files need a name, and its ending decides: what is read as another kind, or as none that is known (`.log`,
- * `.PDF`, the `.com` of a URI), refuses the whole request. Such a name is given its type's ending.
+ * Inline files need a name, and its ending decides how they are read: for one of another kind, or of none that is known
+ * (`.log`, `.PDF`, the `.com` of a URI), the whole request is refused. Such a name is given its type's ending.
  */
 function filename({ name = 'file', media_type }: MediaPart): string {
   const [, ending = ''] = /\.([a-z]+)$/.exec(name) ?? []
@@ -139,7 +139,7 @@ function filename({ name = 'file', media_type }: MediaPart): string {
   return KINDS.some((kind) => kind.has(ending) && kind.has(own)) ? name : `${name}.${own}`
 }
 
-/** Endings that developers.openai.com names under "File inputs", those together that one type is named by. */
+/** Endings that developers.openai.com names under "File inputs"; a name may end in any of its type's kind. */
 const KINDS: readonly ReadonlySet<string>[] = [
   new Set(['pdf']),
   // Browsers on Windows call CSV a file of Excel's.

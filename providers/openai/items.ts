@@ -1,21 +1,21 @@
 /**
  * The output items of one stream, and which of them an event is about. The API tells by `output_index`. Relays lose it,
- * give one index to all items (BerriAI/litellm#36375), or an item another id in each event: an index is believed until
- * two items have the same, from then on ids are (an item's, or its call's), and an event without a known one is about
- * the item that began last.
+ * give one index to all items (BerriAI/litellm#36375), or give an item another id in each event. So the index is
+ * believed until two items turn out to have the same one. From then on ids are believed (an item's, or its call's), and
+ * an event without a known id is about the item that began last.
  */
 import { type Json, number, string } from '../json.ts'
 
 type Kind = 'message' | 'reasoning' | 'call' | 'passed over'
 
 /**
- * An output item while it streams. `pieces` holds its texts by content, or its summary by segment; the numbers are the
- * vendor's, and no list is made as long as one says.
+ * An output item while it streams. `pieces` holds its texts by content, or its summary by segment, under the vendor's
+ * numbers; it is a map, since a list would be as long as the largest number says.
  */
 export interface Item {
   /** Of its part */
   index: number
-  /** It was announced under; null before it was */
+  /** The one that it was announced or finished under, empty where that named none; null before */
   id: string | null
   /** The vendor's id of its call; empty: none is known */
   call: string
@@ -118,8 +118,8 @@ export function createItems() {
     own: ({ output_index }: Json, wire: Json, stage: 'begins' | 'ends'): Item =>
       find(toldOf(wire, number(output_index), stage)),
     /**
-     * The items of the terminal event's list, as they stand there: those of known ids first, the others by place. One whose
-     * place is another's is left out: the list lacks what was streamed.
+     * The items of the terminal event's list, as they stand there: first those of known ids, then the others by place.
+     * An entry at another item's place is left out: such a list lacks items that were streamed.
      */
     listed(list: readonly Json[]): Map<Item, Json> {
       const found = new Map<Item, Json>()
@@ -140,7 +140,7 @@ export function createItems() {
   }
 }
 
-/** What is said cannot be of this item: it is of another kind, or was announced, or has ended, under another id. */
+/** The event cannot be about this item, which is of another kind, or began or ended under another id. */
 function isAnother(item: Item, { id, call, kind, stage }: Told): boolean {
   const isOfKind = kind === item.kind || kind === 'passed over' || item.kind === 'passed over'
   if (!isOfKind || item.id === null || stage === 'goes on') return !isOfKind

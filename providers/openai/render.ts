@@ -118,7 +118,7 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
 /** The public API answers a lower limit with `integer_below_min_value`. */
 const LEAST_OUTPUT_TOKENS = 16
 
-/** Every field is on the list that this path accepts; any other one would refuse the whole request. */
+/** Every field is on the list that this path accepts: for any other the whole request would be refused. */
 export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
   const { settings, tools } = request
   const notes: string[] = []

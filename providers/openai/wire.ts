@@ -1,14 +1,14 @@
 /** The Responses API's request, as far as Baton uses it (wire/openai.md 3 to 5). Only shapes. */
 
 export type TextInput = { type: 'input_text'; text: string }
-export type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
-export type FileInput =
+type ImageInput = { type: 'input_image'; image_url: string; detail: 'auto' }
+type FileInput =
   | { type: 'input_file'; filename: string; file_data: string }
   | { type: 'input_file'; file_url: string }
 export type InputContent = TextInput | ImageInput | FileInput
 
 export type Phase = 'commentary' | 'final_answer'
-export type AssistantContent = { type: 'output_text'; text: string; annotations: [] }
+type AssistantContent = { type: 'output_text'; text: string; annotations: [] }
 
 /** Ids and `status` are left out everywhere: with `store: false` they can only be refused (wire/openai.md 4). */
 export type InputItem =

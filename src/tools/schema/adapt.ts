@@ -23,10 +23,11 @@ export type Rename = ReadonlyMap<string, string>
 /** A schema that the target takes, or why there can be none. */
 export type Adapted = { schema: JsonSchema; rename: Rename | null } | { undeclarable: string }
 
-/** How often one definition is written out inside itself, most first; the innermost is only its kind. */
+/** How often a definition may be written out inside of itself, tried in this order; the innermost is only its kind. */
 const INLINE_DEPTHS = [3, 2, 1, 0]
-/** References written out in one schema, and subschemas from where on no more of them are. */
+/** References written out in one schema. */
 const MAX_INLINED = 300
+/** Subschemas of one schema; behind these no more references are written out. */
 const MAX_WRITTEN = 5_000
 /** Values named in a description in place of an enum. */
 const MAX_NAMED = 20
@@ -135,8 +136,8 @@ function withoutRootCombinators(schema: JsonSchema): JsonSchema {
 const listOf = (value: unknown): JsonSchema[] => (Array.isArray(value) ? value.filter(isRecord) : [])
 
 /**
- * A branch with its reference followed and its own choices united. `known`: each definition once, else two
- * dozen that name each other twice are millions.
+ * A branch with its reference followed and its own choices united. `known` has each definition once flattened: without
+ * it, two dozen definitions that name one another twice would be millions.
  */
 function flattened(
   branch: JsonSchema,
@@ -148,7 +149,7 @@ function flattened(
     const name = definitionIn($ref)
     const found = known.get(name)
     if (found) return found
-    // Inside of itself it says nothing.
+    // A definition inside of itself adds nothing.
     known.set(name, {})
     const flat = flattened(definitions.get(name) ?? {}, definitions, known)
     known.set(name, flat)
@@ -194,7 +195,7 @@ class Fitter {
     this.#rename = rename
   }
 
-  /** `isWrittenOut`: the node stands in place of a reference; those below it stay, or it might never end. */
+  /** `isWrittenOut`: the node stands in place of a reference. References below it stay, or this might never end. */
   fit(node: JsonSchema, isWrittenOut = false): JsonSchema {
     const { $ref } = node
     if (typeof $ref === 'string' && Object.keys(node).length > 1) {
@@ -245,7 +246,7 @@ class Fitter {
     const fit = { ...node }
     if (typeof fit.pattern === 'string' && isUnread(fit.pattern)) delete fit.pattern
     if (!Object.keys(fit.patternProperties ?? {}).some(isUnread)) return fit
-    // Names that it stood for are additional ones without it.
+    // Without it, the names that it matched would count as additional ones.
     const { patternProperties: _, additionalProperties: __, ...rest } = fit
     return rest
   }

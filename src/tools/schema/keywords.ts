@@ -25,7 +25,7 @@ interface Keyword {
   place?: Place
   /** It says something about these types only; absent: about any */
   types?: readonly string[]
-  /** What is kept of its value, undefined: nothing. Absent where it takes more to know than the value (normalise.ts) */
+  /** What is kept of its value; undefined: nothing. Absent where the value alone does not tell (normalise.ts) */
   keep?: Keep
   /** It says nothing about validity, and may therefore stand beside a `$ref` in any draft */
   isAnnotation?: true

@@ -4,7 +4,7 @@ import type { JsonSchema } from '../../provider.ts'
 import { asType, distinct, KEYWORD_ORDER, typesOf } from './keywords.ts'
 
 type Merge = (a: unknown, b: unknown, spend: Spend) => unknown
-/** Told how many members a merge reads; throws where that is enough. */
+/** Told how many members a merge is about to read; throws where they are too many. */
 type Spend = (members: number) => void
 
 /** The later annotation and every keyword without a rule: the second schema's. */

@@ -42,8 +42,10 @@ const MAX_NODES = 5_000
  * and again: without this bound a schema of 135 kB took seconds.
  */
 const MAX_WORK = 100_000
-/** Characters of a text that count as one member, and members of one list or map that count. */
-const [TEXT_SHARE, MOST_COUNTED] = [64, 1_000]
+/** Characters of a text that count as one member. */
+const TEXT_SHARE = 64
+/** What one text, list or map counts for at the most, in members. */
+const MOST_COUNTED = 1_000
 /** References that lead from one to the next, each with more beside it: the stack holds only so many. */
 const MAX_CHAIN = 100
 

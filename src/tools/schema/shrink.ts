@@ -37,9 +37,10 @@ const STEPS: readonly Step[] = [
   collapsed(1),
 ]
 
+/** Of its JSON. */
 export const bytesOf = (schema: JsonSchema): number => Buffer.byteLength(JSON.stringify(schema))
 
-/** The schema within so many bytes of JSON, as little changed as needed; null where nothing helps. */
+/** The schema within MAX_SCHEMA_BYTES, as little changed as needed; null where nothing helps. */
 export function shrink(schema: JsonSchema): JsonSchema | null {
   let smaller = schema
   if (bytesOf(smaller) <= MAX_SCHEMA_BYTES) return smaller

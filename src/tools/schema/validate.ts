@@ -17,9 +17,9 @@ interface Validator {
 
 /** Generous; what is slower is slow on purpose. */
 const BUDGET_MS = 1_000
-/** Of that time, what the process must have had of a processor */
+/** A schema is blamed only where the process had a processor for this share of the budget. */
 const OWN_SHARE = 0.5
-/** It may wait for its share so many times as long */
+/** Until it had, the budget may pass so many times; then the schema is given up all the same. */
 const MOST_TIMES = 15
 /** Before its first word a thread loads its code. */
 const START_BUDGET_MS = 15_000
@@ -29,6 +29,7 @@ const MEMORY = { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 32 }
 const LIMITS = { depth: 200, bytes: 8 * 1024 * 1024 }
 /** Calls that may wait for the thread; more of them are let through unread. */
 const MOST_WAITING = 256
+/** Schemas that are remembered as unusable */
 const MOST_REFUSED = 10_000
 
 interface Waiting {
@@ -81,7 +82,7 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   /** Time in which this process got little of a processor is not the schema's. */
   function watch(since: NodeJS.CpuUsage, times = 1): void {
     const mine = setTimeout(() => {
-      // Behind a stall of this thread the answer may lie there, to be heard before.
+      // After a stall of this thread the answer may have come already: it is heard first.
       setImmediate(() => {
         if (timer !== mine) return
         const { user, system } = process.cpuUsage(since)
