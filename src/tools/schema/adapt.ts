@@ -236,8 +236,8 @@ class Fitter {
 
   #values(node: JsonSchema): JsonSchema {
     const { const: value, ...rest } = node
-    const single = value !== undefined && !(this.#profile.const && this.#has('const'))
-    const listed = single && rest.enum === undefined ? { ...rest, enum: [value] } : single ? rest : node
+    const isKnown = value === undefined || (this.#profile.const && this.#has('const'))
+    const listed: JsonSchema = isKnown ? node : { enum: [value], ...rest }
     return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
   }
 
