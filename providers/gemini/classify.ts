@@ -42,7 +42,7 @@ function readFailure(body: string, status: number): Failure {
     status: status < 400 ? (statedStatus(error) ?? status) : status,
     code: string(error.status),
     reason: string(info.reason) ?? string(object(list(error.errors)[0]).reason),
-    message: string(error.message) ?? plainText(body),
+    message: (string(error.message) ?? plainText(body)).slice(0, MOST_READ),
     metadata,
     links: links(details, metadata),
     retryDelay: string(retry.retryDelay),
@@ -107,11 +107,17 @@ function typeOf(detail: Json): string {
   return key === undefined ? '' : (string(detail[key]) ?? '')
 }
 
-/** The front end answers in HTML (502, 413): its words without the markup. */
+/** Characters of a message that are looked at: patterns with a gap in them take the square of its length. */
+const MOST_READ = 10_000
+
+/**
+ * The front end answers in HTML (502, 413): its words without the markup. Neither pattern looks at a character again
+ * and again, however many tags are left open.
+ */
 const plainText = (body: string): string =>
   body
-    .replace(/<(style|script)[\s\S]*?<\/\1>/gi, ' ')
-    .replace(/<[^>]*>/g, ' ')
+    .replace(/<(style|script)\b[\s\S]*?(?:<\/\1>|$)/gi, ' ')
+    .replace(/<[^<>]*>/g, ' ')
     .replace(/\s+/g, ' ')
     .trim()
 

@@ -124,6 +124,8 @@ const FAILURES: readonly (readonly [unknown, number, string, RegExp?])[] = [
     413,
     'context_too_long',
   ],
+  ['<style>a{} <title>not closed', 502, 'upstream_overloaded', /moment\.$/],
+  ['<p>2 < 3</p> <b>is so', 502, 'upstream_overloaded', /said: 2 < 3 is so$/],
   ['<html><title>Error 502 (Server Error)!!1</title></html>', 502, 'upstream_overloaded', /said: Error 502/],
   ['', 503, 'upstream_overloaded'],
   [error(503, 'Overloaded.'), 200, 'upstream_overloaded'],

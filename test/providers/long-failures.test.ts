@@ -1,0 +1,44 @@
+/** Failures as long as the door reads them: no adapter's patterns may take long over one. */
+import t from 'tap'
+import { DEPLOYMENTS } from '../../providers/index.ts'
+
+/** What src/llm reads of an error's body. */
+const LENGTH = 256 << 10
+const PIECES = [
+  '<',
+  '<style',
+  '<script>',
+  '<title>',
+  '{',
+  '[',
+  ', ',
+  '"',
+  ' ',
+  '\u00a0',
+  'eyJ',
+  'AIza',
+  'api_key:',
+]
+const WORDS = [
+  'input token count ',
+  'quota ',
+  'resets in ',
+  'try again in 1s, ',
+  'encrypted content ',
+  'thinking ',
+]
+
+for (const { deployment } of DEPLOYMENTS) {
+  t.test(`${deployment.id} reads long failures in no time`, async (t) => {
+    for (const piece of [...PIECES, ...WORDS]) {
+      const text = piece.repeat(LENGTH / piece.length)
+      for (const body of [text, JSON.stringify({ error: { code: 400, message: text } })]) {
+        const began = performance.now()
+        const error = deployment.classify({ status: 400, headers: {}, body })
+        const ms = performance.now() - began
+        t.ok(ms < 1000, `${JSON.stringify(piece)} took ${Math.round(ms)} ms`)
+        t.ok(error.message.length < 3000)
+      }
+    }
+  })
+}
