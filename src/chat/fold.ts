@@ -40,15 +40,11 @@ export function createFold(): Fold {
         case 'usage':
           usage = event.usage
           return
-        case 'finish':
-          finish = {
-            reason: event.reason,
-            ...(event.invalid_call ? { invalid_call: event.invalid_call } : {}),
-            ...(event.refusal ? { refusal: event.refusal } : {}),
-            ...(event.silent ? { silent: event.silent } : {}),
-            ...(event.goes_on ? { goes_on: event.goes_on } : {}),
-          }
+        case 'finish': {
+          const { type: _, ...how } = event
+          finish = how
           return
+        }
         default:
           return event satisfies never
       }

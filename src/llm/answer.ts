@@ -50,41 +50,40 @@ export async function readAnswer(
       exchange.abort(failure)
     }
   }
-  const read = (frame: SseFrame): ModelEvent[] => {
-    try {
-      return parser.push(frame)
-    } catch {
-      // An adapter may cut the vendor's words in the middle of the secret, and half of it is not found afterwards.
-      // So the secret is taken out of the frame first, and the same failure is read again.
-      return parser.push({ ...frame, data: scrub.text(frame.data) })
-    }
-  }
   const onFrame = (frame: SseFrame) => {
     sawFrame = true
     stray = ''
     // No protocol here has empty frames or `[DONE]`, but relays add both to any of them.
-    if (frame.data !== '' && frame.data !== '[DONE]') guard(() => read(frame))
+    if (frame.data !== '' && frame.data !== '[DONE]') guard(() => pushed(parser, frame, scrub))
   }
   const onStray = (line: string) => {
     if (stray.length < STRAY_TEXT) stray += `${line.slice(0, STRAY_TEXT)}\n`
   }
   const frames = createDecoder(onFrame, { onStray })
   await exchange.body((piece) => frames.push(utf8.write(piece)))
-  if (!isOver) {
-    frames.push(utf8.end())
-    frames.end()
-    guard(() => {
-      try {
-        return parser.end()
-      } catch (thrown) {
-        // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
-        const body = stray.trim()
-        const isFailure = sawFrame ? ERROR.test(body) : body !== ''
-        throw isFailure ? classify({ ...head, body }) : thrown
-      }
-    })
-  }
+  frames.push(utf8.end())
+  frames.end()
+  guard(() => {
+    try {
+      return parser.end()
+    } catch (thrown) {
+      // A bare JSON error may be sent as if it were a stream, or in place of its rest (wire/gemini.md 6.1).
+      const body = stray.trim()
+      const isFailure = sawFrame ? ERROR.test(body) : body !== ''
+      throw isFailure ? classify({ ...head, body }) : thrown
+    }
+  })
   if (failure !== undefined) throw failure
+}
+
+function pushed(parser: ModelParser, frame: SseFrame, scrub: Scrub): ModelEvent[] {
+  try {
+    return parser.push(frame)
+  } catch {
+    // An adapter may cut the vendor's words in the middle of the secret, and half of it is not found afterwards.
+    // So the secret is taken out of the frame first, and the same failure is read again.
+    return parser.push({ ...frame, data: scrub.text(frame.data) })
+  }
 }
 
 /** The vendor's counts must be numbers, and its words hold no secret and are cut; the model's own stay as they are. */
