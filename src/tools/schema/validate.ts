@@ -5,6 +5,7 @@
 import { Worker } from 'node:worker_threads'
 import { BoundedMap } from '../../bounded-map.ts'
 import { canonicalJson, isWithin, sha256 } from '../../chat/json.ts'
+import { once } from '../../chat/once.ts'
 import type { Job, Judgement, Misfit } from './validate-worker.ts'
 
 export type { Misfit } from './validate-worker.ts'
@@ -44,12 +45,11 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   let isReady = false
   let isClosed = false
   let current: Waiting | null = null
-  let timer: NodeJS.Timeout | undefined
+  let stopClock = () => {}
   let count = 0
   const queue: Waiting[] = []
   /** Schemas that cost a thread its life, or that it cannot use */
   const refused = new BoundedMap<true>(MOST_REFUSED)
-  const keys = new WeakMap<object, string>()
 
   function start(): void {
     const fresh = new Worker(new URL('./validate-worker.js', import.meta.url), { resourceLimits: MEMORY })
@@ -64,13 +64,14 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     fresh.on('exit', gone)
     worker = fresh
     isReady = false
-    timer = setTimeout(abandon, START_BUDGET_MS)
+    const timer = setTimeout(abandon, START_BUDGET_MS)
+    stopClock = () => clearTimeout(timer)
   }
 
   function heard(judgement: Judgement): void {
     if (judgement.id === 0) {
       isReady = true
-      clearTimeout(timer)
+      stopClock()
       return send()
     }
     if (current?.job.id !== judgement.id) return
@@ -79,23 +80,8 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     done('problems' in judgement ? judgement.problems : [])
   }
 
-  /** Time in which this process got little of a processor is not the schema's. */
-  function watch(since: NodeJS.CpuUsage, times = 1): void {
-    const mine = setTimeout(() => {
-      // After a stall of this thread the answer may have come already: it is heard first.
-      setImmediate(() => {
-        if (timer !== mine) return
-        const { user, system } = process.cpuUsage(since)
-        if ((user + system) / 1000 >= budgetMs * OWN_SHARE || times === MOST_TIMES) abandon()
-        else watch(since, times + 1)
-      })
-    }, budgetMs)
-    timer = mine
-  }
-
   function done(problems: Misfit[]): void {
-    clearTimeout(timer)
-    timer = undefined
+    stopClock()
     const finished = current
     current = null
     finished?.settle(problems)
@@ -122,23 +108,14 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
   /** The schema only where the thread asks for it: it knows what it has compiled, and what it forgot since. */
   function send(schema?: unknown): void {
     if (!current || !worker) return
-    clearTimeout(timer)
-    watch(process.cpuUsage())
+    stopClock()
+    stopClock = startClock(budgetMs, abandon)
     worker.postMessage({ ...current.job, schema })
-  }
-
-  function keyOf(schema: unknown): string {
-    if (typeof schema !== 'object' || schema === null) return ''
-    const found = keys.get(schema)
-    if (found !== undefined) return found
-    const key = isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''
-    keys.set(schema, key)
-    return key
   }
 
   return {
     problems(schema, value) {
-      const key = keyOf(schema)
+      const key = typeof schema === 'object' && schema !== null ? keyOf(schema) : ''
       const isReadable = key !== '' && !refused.get(key) && isWithin(value, LIMITS)
       if (!isReadable || isClosed || queue.length >= MOST_WAITING) return Promise.resolve([])
       return new Promise((settle) => {
@@ -148,13 +125,41 @@ export function createValidator(budgetMs = BUDGET_MS): Validator {
     },
     async close() {
       isClosed = true
-      clearTimeout(timer)
-      timer = undefined
+      stopClock()
       const last = worker
       worker = null
       for (const { settle } of [...(current ? [current] : []), ...queue.splice(0)]) settle([])
       current = null
       await last?.terminate()
     },
+  }
+}
+
+/** A schema's hash; empty for one that is too large to be read. */
+const keyOf = once((schema: object) => (isWithin(schema, LIMITS) ? sha256(canonicalJson(schema)) : ''))
+
+/**
+ * Calls `over` when the budget is used up. Time in which this process got little of a processor is not the schema's,
+ * and does not count. Returns what stops the clock.
+ */
+function startClock(budgetMs: number, over: () => void): () => void {
+  const since = process.cpuUsage()
+  let timer: NodeJS.Timeout | undefined
+  let isStopped = false
+  const wait = (times: number) => {
+    timer = setTimeout(() => {
+      // After a stall of this thread the answer may have come already: it is heard first.
+      setImmediate(() => {
+        if (isStopped) return
+        const { user, system } = process.cpuUsage(since)
+        if ((user + system) / 1000 >= budgetMs * OWN_SHARE || times === MOST_TIMES) over()
+        else wait(times + 1)
+      })
+    }, budgetMs)
+  }
+  wait(1)
+  return () => {
+    isStopped = true
+    clearTimeout(timer)
   }
 }
