@@ -83,6 +83,7 @@ const HEADERS = {
   'x-baton-turn': "The turn's id",
   'Idempotent-Replayed': '`true`: the turn is one that was begun before, under the same key',
   'Retry-After': 'Seconds to wait',
+  'WWW-Authenticate': 'With a 401: `Bearer`',
 }
 const MAKES = /^post_(sessions|connectors|credentials(_import)?)$/
 const STARTS = 'post_sessions_id_turns'
@@ -91,6 +92,7 @@ const STARTS = 'post_sessions_id_turns'
 function sent(operation: string, status: string): (keyof typeof HEADERS)[] {
   const any: (keyof typeof HEADERS)[] = ['x-request-id']
   if (status === 'default' || status === '503') any.push('Retry-After')
+  if (status === 'default') any.push('WWW-Authenticate')
   if (operation === STARTS) return ['Location', 'x-baton-turn', 'Idempotent-Replayed', ...any]
   return status === '201' && MAKES.test(operation) ? ['Location', ...any] : any
 }

@@ -43,7 +43,14 @@ function closed(schema: unknown, open = false): unknown {
 }
 
 /** Those that tell a client something about what it asked for */
-const TELLING = ['x-request-id', 'Location', 'x-baton-turn', 'Idempotent-Replayed', 'Retry-After']
+const TELLING = [
+  'x-request-id',
+  'Location',
+  'x-baton-turn',
+  'Idempotent-Replayed',
+  'Retry-After',
+  'WWW-Authenticate',
+]
 
 /** Holds an answer against the document: throws for an undocumented status, header or field. `body`: of JSON alone. */
 export function documented(document: Document) {
