@@ -58,7 +58,16 @@ const Import = Type.Object(
     }),
     project_id: Type.Optional(Fact),
   },
-  { ...closed, examples: [{ provider: 'openai', format: 'codex', content: '{"tokens":{}}' }] },
+  {
+    ...closed,
+    examples: [
+      {
+        provider: 'openai',
+        format: 'codex',
+        content: '{"tokens":{"access_token":"yours","refresh_token":"yours","account_id":"yours"}}',
+      },
+    ],
+  },
 )
 
 const Imported = Type.Object(

@@ -53,6 +53,18 @@ t.test('another owner’s id is as unknown as none, whatever is asked of it', as
   t.same(await everythingOf(ann), before, 'nothing of it has changed')
 })
 
+t.test('credentials are taken as the document shows them', async (t) => {
+  const { call } = await propertyOf('cleo')
+  const makes = OPERATIONS.filter(({ method, path }) =>
+    /^POST \/v1\/credentials(\/import)?$/.test(`${method} ${path}`),
+  )
+  t.equal(makes.length, 2)
+  for (const operation of makes) {
+    const answer = await call('POST', operation.path, exampleOf(operation))
+    t.equal(answer.status, 201, `${operation.name}: ${answer.text}`)
+  }
+})
+
 t.test('no list, no figure and no filter shows what is another’s', async (t) => {
   const theirs = Object.entries(ann.ids).filter(([name]) => !['provider', 'call_id', 'tool'].includes(name))
   const lists = guarded.filter(
