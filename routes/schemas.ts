@@ -60,10 +60,7 @@ export const pageOf = ({ limit = 100, cursor }: { limit?: number; cursor?: strin
 })
 
 /** A key, a token or the secret of a client */
-export const Secret = Type.String({
-  ...SECRET_FORM,
-  description: 'Printable ASCII without spaces',
-})
+export const Secret = Type.String(SECRET_FORM)
 
 export const Transport = Type.Enum(['streamable_http', 'sse', 'stdio'])
 

@@ -56,7 +56,7 @@ const StartHeaders = Type.Object({
       minLength: 1,
       maxLength: 255,
       pattern: '^[\\x20-\\x7e]+$',
-      description: 'The same key and body bring the same turn, for 24 hours',
+      description: 'Printable ASCII. The same key and body bring the same turn, for 24 hours',
     }),
   ),
 })

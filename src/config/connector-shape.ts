@@ -102,9 +102,13 @@ function urlProblems(text: string): ShapeProblem[] {
 }
 
 function headerProblem(name: string, value: string): string | null {
-  if (!isHeader(name, value)) return 'is not a legal HTTP header'
+  if (!isHeader(name, value)) return NO_HEADER
   return OWN_HEADERS.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
 }
+
+/** What is said of a name and a value that are none. */
+export const NO_HEADER =
+  'is not a legal HTTP header: a name is letters, digits and hyphens, a value is one line of Latin-1 characters'
 
 /** A field name (RFC 9110 section 5.1) and a value without control characters. */
 export const isHeader = (name: string, value: string): boolean =>

@@ -7,7 +7,7 @@ import { resolve } from 'node:path'
 import { isLoopback } from '../addresses.ts'
 import { createAjv, type Problem, problemOf } from '../validation.ts'
 import type { Config } from './config.ts'
-import { isHeader } from './connector-shape.ts'
+import { isHeader, NO_HEADER } from './connector-shape.ts'
 import { type FileContent, FileSchema, override, parseYaml } from './file.ts'
 import { limitsOf } from './limits.ts'
 import { UnfitValue } from './readers.ts'
@@ -133,7 +133,7 @@ function providerProblems(content: FileContent): Problem[] {
     Object.entries(oauth?.headers ?? {})
       .filter(([name, value]) => !isHeader(name, String(value)))
       .map(([name]) => `providers.${id}.oauth.headers.${name}`)
-      .map((path) => ({ path, problem: 'is not a legal HTTP header', remedy: '' })),
+      .map((path) => ({ path, problem: NO_HEADER, remedy: '' })),
   )
 }
 

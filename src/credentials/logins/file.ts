@@ -13,7 +13,12 @@ export interface LoginFile {
 }
 
 /** What can stand in an HTTP header, as schemas have it: a secret, and what is sent beside it. */
-export const SECRET_FORM = { minLength: 1, maxLength: 16_384, pattern: '^[\\x21-\\x7e]+$' } as const
+export const SECRET_FORM = {
+  minLength: 1,
+  maxLength: 16_384,
+  pattern: '^[\\x21-\\x7e]+$',
+  description: 'Printable ASCII without spaces',
+} as const
 export const FACT_FORM = { ...SECRET_FORM, maxLength: 256 } as const
 
 /** Throws invalid_request. */
