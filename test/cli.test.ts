@@ -293,7 +293,10 @@ t.test('the doctor says what is wrong and what to do, and ends with 1', async (t
   t.equal(made.status, 201)
   const asked = await run({ ...env, BATON_PORT: new URL(url).port }, 'doctor')
   t.equal(asked.code, 1)
-  t.match(asked.out.join('\n'), /^BAD {3}MCP server away: .*See that it runs/m)
+  t.match(
+    asked.out.join('\n'),
+    /^BAD {3}MCP server away: the connection failed: bad port\. See that it runs/m,
+  )
   t.match(asked.out.join('\n'), /by the gateway at http:\/\/127\.0\.0\.1/)
   const named = await run({ BATON_PORT: 'x' }, `doctor --url ${url}`)
   t.match(named, { code: 1, out: [/^ok {4}store and bus, by the gateway/, /^BAD {3}MCP server away/] })

@@ -80,13 +80,19 @@ async function checkInstallation(given: Given, report: Report): Promise<void> {
     for (const credential of await all((page) => access.credentials(page))) judge(credential, report)
     for await (const { name, error } of access.connectors()) {
       if (error === null) report.ok(`MCP server ${name}`)
-      else report.bad(`MCP server ${name}: ${error} See that it runs and that its connector is right.`)
+      else
+        report.bad(
+          `MCP server ${name}: ${withoutName(name, error)}. See that it runs and that its connector is right.`,
+        )
     }
   } catch (failure) {
     // It ends the look at the installation, and is a finding like any other.
     report.bad(inFull(failure))
   }
 }
+
+/** Most errors of a server begin with its name, and some end with a full stop. */
+const withoutName = (name: string, error: string) => error.replace(new RegExp(`^${name}:? |\\.$`, 'g'), '')
 
 function judge({ id, provider, state, reason }: CredentialView, report: Report): void {
   if (state === 'active') return report.ok(`credential ${id} for ${provider}`)
