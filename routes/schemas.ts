@@ -70,11 +70,17 @@ export const PAGE = {
   content: { 'text/html': { schema: { type: 'string' } } },
 }
 
-const Returned = Type.Optional(Type.String({ maxLength: 16_384 }))
+const returned = (options = {}) => Type.Optional(Type.String({ maxLength: 16_384, ...options }))
 /** Query that a login's page comes back with; some vendors add fields of their own. */
 export const LoginReturn = Type.Unsafe<Record<string, string>>(
   Type.Object(
-    { state: Returned, code: Returned, error: Returned, error_description: Returned },
+    {
+      state: returned(),
+      code: returned(),
+      error: returned(),
+      error_description: returned(),
+      iss: returned({ description: 'Who answers (RFC 9207); another issuer than the one asked is refused' }),
+    },
     { additionalProperties: Type.String({ maxLength: 16_384 }) },
   ),
 )

@@ -95,6 +95,10 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
       }
     }
   }
+  for (const path of ['/v1/oauth/callback/{provider}', '/v1/oauth/connectors/callback']) {
+    const named = document.paths[path]?.get?.parameters?.map(({ name }) => name)
+    t.ok(named?.includes('iss'), `${path}: what decides over a login is named`)
+  }
   t.ok(document.components.schemas.Message)
   const { discriminator, oneOf } = document.components.schemas.ContextEdit ?? {}
   t.same(discriminator, {
