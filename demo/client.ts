@@ -40,7 +40,13 @@ export function createClient(url: string) {
     const { body } = await send('POST', `/v1/sessions/${session}/turns`, { input })
     if (!body) throw new Error('a turn without a stream')
     let answer = ''
+    let thought = ''
     const take = async (event: Json) => {
+      if (event.type === 'reasoning.delta') thought += event.text
+      else if (thought !== '') {
+        say(`model > thinks: ${thought.replaceAll(/\s+/g, ' ')}`)
+        thought = ''
+      }
       const line = LINES[event.type]?.(event)
       if (line) say(line)
       await onEvent(event.type)

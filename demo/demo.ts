@@ -41,6 +41,12 @@ const PATHS = [
     model: 'gemini-3-flash-preview',
     credential: 'gemini-login',
   },
+  {
+    path: 'Gemini, OAuth client of your own',
+    provider: 'gemini',
+    model: 'gemini-3.8-flash',
+    credential: 'gemini-client',
+  },
 ] as const
 
 const say = (line = '') => console.log(line)
@@ -81,8 +87,10 @@ async function walk(): Promise<void> {
     BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
   })
   closers.push(baton.stop)
-  say('The models are EMULATED: they do what the text says. The rest is real. The words they know here:')
-  say('  call <tool> with <json>;  think: shows thoughts first;  slow <n> <ms>: speaks in n pieces, ms apart')
+  say('The models are EMULATED: they do what the text says. The rest is real. Lines that they know:')
+  say('  call <tool> with <json>   calls the tool')
+  say('  think                     thinks first')
+  say('  slow <n> <ms>             speaks in n pieces, so many milliseconds apart')
   say(`Gateway:    ${baton.url}   (docs: ${baton.url}/docs)`)
   say(`MCP server: ${everything.url}   (@modelcontextprotocol/server-everything)`)
 
@@ -143,6 +151,13 @@ async function addCredentials(api: Api): Promise<Record<string, string>> {
       kind: 'oauth',
       access_token: 'ya29.demo',
       project_id: 'demo-project',
+    },
+    'gemini-client': {
+      provider: 'gemini',
+      kind: 'oauth',
+      path: 'public',
+      access_token: 'demo-gemini-client',
+      quota_project: 'demo-project',
     },
   }
   const ids: Record<string, string> = {}

@@ -108,6 +108,8 @@ t.test('the demo shows what it promises, whatever the shell is set to', async (t
     REDIS_URL: 'redis://127.0.0.1:1',
   }
   const { stdout } = await promisify(execFile)(process.execPath, [demo], { env })
+  t.equal(stdout.match(/A chat with a tool call: /g)?.length, 7, 'every path of the README')
+  t.match(stdout, 'model > thinks: ')
   t.match(stdout, 'from":"restart"')
   t.match(stdout, 'Done: every path called a real tool')
 })
