@@ -30,21 +30,18 @@ export const LAST_INSTANT = Date.UTC(9999, 11, 31, 23, 59, 59, 999)
 export const isDay = (text: string): boolean =>
   !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 
-/** Formats, each with its check and what is said where it fails. */
-const FORMATS: Record<string, { check: (text: string) => boolean; words: string }> = {
-  'date-time': {
-    check: isInstant,
-    words: 'must be an RFC 3339 time such as 2026-01-31T12:00:00Z',
+/** Formats: what is wrong with a text, or null. */
+const FORMATS: Record<string, (text: string) => string | null> = {
+  'date-time': (text) => (isInstant(text) ? null : 'must be an RFC 3339 time such as 2026-01-31T12:00:00Z'),
+  duration(text) {
+    const read = parseDuration(text)
+    return 'problem' in read ? read.problem : null
   },
-  duration: {
-    check: (text) => 'ms' in parseDuration(text),
-    words: 'must be an ISO 8601 duration such as PT30S, without years or months',
-  },
-  byte: {
+  byte: (text) =>
     // Standard base64, padded (RFC 4648 section 4): what every provider takes.
-    check: (text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text),
-    words: 'must be standard base64 with its padding, without line breaks',
-  },
+    text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text)
+      ? null
+      : 'must be standard base64 with its padding, without line breaks',
 }
 
 /** Loaded by the first who needs it: nothing has to be validated before the process is ready. */
@@ -68,7 +65,9 @@ export function createAjv(options: Pick<Options, 'coerceTypes' | 'allErrors'>): 
     strictRequired: false,
     strictTuples: false,
   })
-  for (const [name, { check }] of Object.entries(FORMATS)) ajv.addFormat(name, check)
+  for (const [name, problem] of Object.entries(FORMATS)) {
+    ajv.addFormat(name, (text: string) => problem(text) === null)
+  }
   return ajv
 }
 
@@ -130,7 +129,9 @@ const WORDS: Record<string, (error: ErrorObject) => Said> = {
     problem: `must be one of: ${tagsOf(parentSchema, params.tag).join(', ')}`,
   }),
   pattern: ({ params }) => ({ problem: `must match ${params.pattern}` }),
-  format: ({ params }) => ({ problem: FORMATS[params.format]?.words ?? `must be a ${params.format}` }),
+  format: ({ params, data }) => ({
+    problem: FORMATS[params.format]?.(String(data)) ?? `must be a ${params.format}`,
+  }),
   minLength: ({ params }) => ({
     problem: params.limit === 1 ? 'must not be empty' : `must have at least ${params.limit} characters`,
   }),

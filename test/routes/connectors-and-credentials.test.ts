@@ -135,7 +135,7 @@ t.test('what a connector refuses', async (t) => {
     [{ ...FILES, headers: { a: 1 } }, 'headers.a', /string/],
     [{ ...FILES, auth: { type: 'bearer' } }, 'auth.token', /required/],
     [{ ...FILES, auth: { type: 'basic' } }, 'auth.type', /none, oauth, bearer/],
-    [{ ...FILES, default_tool_config: { timeout: 'P1M' } }, 'default_tool_config.timeout', /ISO 8601/],
+    [{ ...FILES, default_tool_config: { timeout: '30s' } }, 'default_tool_config.timeout', /ISO 8601/],
     [
       { ...FILES, default_tool_config: { max_instances: 0 } },
       'default_tool_config.max_instances',
