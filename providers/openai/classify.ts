@@ -111,7 +111,7 @@ const RULES: readonly Rule[] = [
       ((status === 400 || status === 404) &&
         /model\b.*(not found|not exist|not supported|newer version)/i.test(message)),
     code: 'upstream_rejected',
-    says: 'The credential cannot use this model; a newer one may need the header `version` in the options.',
+    says: 'The credential cannot use this model: check its name. Of a login, a new model may want a newer `version` among providers.openai.oauth.headers.',
   },
   { when: named('vector_store_timeout'), code: 'upstream_timeout', says: '{vendor} timed out.' },
   { when: status(401), code: 'upstream_auth', says: '{vendor} refused the credential.' },

@@ -44,8 +44,18 @@ t.test('failures become codes of the catalogue', async (t) => {
       'upstream_rejected',
       /cannot use this model/,
     ],
-    [400, '{"detail":"The model requires a newer version of Codex."}', 'upstream_rejected', /`version`/],
-    [404, json({ message: 'Model not found gpt-x' }), 'upstream_rejected', /cannot use this model/],
+    [
+      400,
+      '{"detail":"The model requires a newer version of Codex."}',
+      'upstream_rejected',
+      /`version` among providers\.openai\.oauth\.headers/,
+    ],
+    [
+      404,
+      json({ message: 'Model not found gpt-x' }),
+      'upstream_rejected',
+      /cannot use this model: check its name/,
+    ],
     [
       400,
       json({ code: 'invalid_function_parameters', message: 'bad' }),
