@@ -105,7 +105,7 @@ function assertAccepted(opened: Opened | null, session: string): Accepted {
   if (!opened) throw noSession(session)
   switch (opened.kind) {
     case 'busy':
-      throw new BatonError('turn_in_progress', 'A turn of this session is still running.', {
+      throw new BatonError('turn_in_progress', 'The session is busy: wait, or give on_busy.', {
         details: { active_turn_id: opened.active_turn_id },
       })
     case 'queue_full':

@@ -36,7 +36,11 @@ export async function approvals(t: Test, world: World) {
     ])
     t.equal(server.calls.length, 0)
     const busy = await api.call('POST', `/v1/sessions/${session}/turns`, { input: 'x' })
-    t.match(busy.body.error, { code: 'turn_in_progress', details: { active_turn_id: turn.id } })
+    t.match(busy.body.error, {
+      code: 'turn_in_progress',
+      message: /busy: wait, or give on_busy/,
+      details: { active_turn_id: turn.id },
+    })
     const [wipe, look] = asked
     t.equal((await decide(wipe, { decision: 'deny', reason: 'not today' })).status, 200)
     t.equal((await api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input')
