@@ -87,7 +87,9 @@ function shared(ajv: Ajv, root: object): AnySchemaObject {
 function invalidRequest(errors: readonly Failure[], part: string): BatonError {
   const error = deepest(errors)
   if (!error) return new BatonError('invalid_request', 'The request is not valid.')
-  const { path, problem, remedy } = problemOf(error)
+  const { path: found, problem, remedy } = problemOf(error)
+  // Node makes the names of headers small.
+  const path = part === 'headers' ? found.replace(/\b[a-z]/g, (letter) => letter.toUpperCase()) : found
   const subject = path === '' ? PARTS[part] : path
   const message = `${subject ?? 'The request'} ${problem}.${remedy ? ` ${remedy}.` : ''}`
   return new BatonError('invalid_request', message, path === '' ? {} : { param: path })

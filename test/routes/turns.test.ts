@@ -152,7 +152,7 @@ t.test('an Idempotency-Key brings the same turn again', async (t) => {
   t.match(other, { status: 422, body: { error: { code: 'idempotency_mismatch' } } })
   for (const bad of ['', 'ü', 'x'.repeat(256)]) {
     const answer = await call('POST', url, body, { 'idempotency-key': bad })
-    t.match(answer, { status: 400, body: { error: { param: 'idempotency-key', message: /ASCII/ } } }, bad)
+    t.match(answer, { status: 400, body: { error: { param: 'Idempotency-Key', message: /ASCII/ } } }, bad)
   }
 })
 
