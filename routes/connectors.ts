@@ -117,11 +117,16 @@ const ConnectorView = Type.Object(
     origin: Type.Enum(['api', 'config']),
     transport: Transport,
     url: nullable(
-      Type.String({ description: "Without its query for the configuration's; admins see that too" }),
+      Type.String({ description: 'Of a connector from the configuration, only admins see the query' }),
     ),
     header_names: nullable(Type.Array(Type.String(), { description: 'Their values are never shown' })),
-    command: nullable(Type.String({ description: "The configuration's are shown to admins alone" })),
-    args: Type.Array(Type.String(), { description: 'As `command`: empty for whoever may not see them' }),
+    command: nullable(
+      Type.String({ description: 'Of a connector from the configuration, only admins see it' }),
+    ),
+    args: Type.Array(Type.String(), {
+      description:
+        'Of a connector from the configuration, only admins see them; the list is empty for others',
+    }),
     env_names: nullable(Type.Array(Type.String())),
     auth: Type.Object({ type: Type.Enum(['none', 'bearer', 'oauth']) }),
     mode: Mode,
@@ -214,8 +219,8 @@ export function connectorRoutes(app: App, { connectors }: RouteDeps): void {
       schema: {
         summary: 'Change an MCP server',
         description:
-          'A field that is given is replaced as a whole; headers, env and auth that are not given stay. Where url leads to ' +
-          'another origin, or command or args change, those that hold secrets must be given anew: none goes along.',
+          'A field that is given is replaced as a whole; headers, env and auth stay if they are left out. But if url moves to ' +
+          'another origin, or command or args change, those that hold secrets must be given again: no secret goes along.',
         params: IdParam,
         body: ConnectorPatch,
         response: { 200: ConnectorView },

@@ -10,7 +10,8 @@ const Resume = Type.Object(
   {
     after: Type.Optional(
       Type.String({
-        description: 'A cursor, or `start`: the oldest event kept. `Last-Event-ID` comes before it',
+        description:
+          'A cursor, or `start`: the oldest event kept. Where `Last-Event-ID` is sent too, that one counts',
       }),
     ),
   },

@@ -23,7 +23,7 @@ import {
 const started = (when: string) =>
   Type.String({
     format: 'date-time',
-    description: `Calls that started then or ${when}; of those that have not, when they were asked for`,
+    description: `Calls that started then or ${when}. One that has not started counts from when it was asked for`,
   })
 const filters = {
   session_id: Type.Optional(text(1, 512)),

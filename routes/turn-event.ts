@@ -62,8 +62,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   ],
   'tools.changed': [
     { tools_revision: Count, added: names, removed: names, changed: names },
-    'The highest `tools_revision` counts: changes that are made on several replicas may come in another order, and apply in that of ' +
-      'their revisions',
+    'Changes that are made on several replicas may come out of order: apply them in the order of `tools_revision`, of which the ' +
+      'highest counts',
   ],
   'turn.restarted': [{ attempt: Count, tools_revision: Count }],
   'turn.awaiting_input': [{}],
@@ -72,8 +72,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'turn.cancelled': [{}, 'The last event of its turn'],
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
-    'What came after your cursor is no longer kept: start from the snapshot. Which calls of a turn in `awaiting_input` wait, ' +
-      '`GET /v1/tool-executions?turn_id=` tells (`state: awaiting_approval`)',
+    'What came after your cursor is no longer kept: start from the snapshot. If its turn is `awaiting_input`, ask ' +
+      '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],
 }
 

@@ -59,7 +59,7 @@ export const SETTINGS = {
   public_url: optional(
     'BATON_PUBLIC_URL',
     upstream,
-    'Where browsers reach the gateway, for logins at MCP servers to come back to; login services that read who it is do so there, if that is a public https address. Default: BATON_HOST and BATON_PORT on a loopback host.',
+    'Where browsers reach the gateway. Logins at MCP servers come back to it; where it is a public https address, their login services also read there who the gateway is. Default: BATON_HOST and BATON_PORT on a loopback host.',
   ),
   data_dir: required('BATON_DATA_DIR', '.baton', text, 'Folder of the embedded database and its key file.'),
   database_url: optional(

@@ -71,7 +71,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
 const STATUSES: Record<string, string> = {
   200: 'Done',
   201: 'Created',
-  202: 'Accepted; runs in the background',
+  202: 'Accepted; goes on in the background',
   204: 'No content',
   503: 'Unavailable; try again later',
   default: 'What went wrong',
