@@ -54,7 +54,7 @@ try {
     .listen({ host: config.host, port: config.port })
     .catch(async (failure: unknown) => {
       await app.close()
-      throw failure
+      throw new Error(`${inFull(failure)}. Stop what listens there, or set BATON_PORT or BATON_HOST.`)
     })
   app.log.info({ url, ready_ms: Math.round(performance.now() - started) }, 'baton is ready')
   // Exit, so that the supervisor restarts the process.

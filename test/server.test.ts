@@ -1,7 +1,8 @@
-/** The process before it serves: how it ends when it is told to. */
+/** The process before it serves: how it ends when it is told to, or cannot listen. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { scratch } from './scratch.ts'
@@ -29,4 +30,20 @@ t.test('a start that waits for its database ends at once when it is told to', as
     // By a handler of its own: process 1 of a container would ignore a signal that is left to its default.
     t.same(await once(start, 'exit'), [code, null], signal)
   }
+})
+
+t.test('a port that another program has is said with what to do', async (t) => {
+  const other = createServer().listen(0, '127.0.0.1')
+  await once(other, 'listening')
+  t.teardown(() => other.close())
+  const { port } = other.address() as AddressInfo
+  const env = { PATH: process.env.PATH, BATON_PORT: String(port), BATON_DATA_DIR: scratch(t) }
+  const start = spawn(process.execPath, [SERVER], {
+    cwd: scratch(t),
+    env,
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  const [said, [code]] = await Promise.all([text(start.stderr), once(start, 'exit')])
+  t.match(said, new RegExp(`^Baton cannot start: listen EADDRINUSE.*:${port}\\. .*BATON_PORT`))
+  t.equal(code, 1)
 })
