@@ -72,8 +72,8 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'turn.cancelled': [{}, 'The last event of its turn'],
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
-    'What came after your cursor is no longer kept: start from the snapshot. It lacks what a step under way has streamed, ' +
-      'which comes whole with its `message`. If its turn is `awaiting_input`, ask ' +
+    'What came after your cursor is no longer kept: start from the snapshot. It lacks what a step under way has streamed: ' +
+      'that follows from its `step.started`, or, where this is not kept either, whole with its `message`. If its turn is `awaiting_input`, ask ' +
       '`GET /v1/tool-executions?turn_id=` which calls wait (`state: awaiting_approval`)',
   ],
 }

@@ -1,10 +1,10 @@
 /**
  * The rules of one session's log, as the memory of a process keeps it: what is written, what is forgotten, where a
  * reader begins. The same rules stand once more in redis/scripts.ts: APPEND has `append`, `goesOn`, `isStale`, `mark` and
- * `trim`, READ has `startOf` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to one
+ * `trim`, READ has `startOf`, `gap` and `isOver`, and `pastEnd` is a function there. test/bus/alike.test.ts holds both to one
  * answer.
  */
-import { FIRST_EVENT, isTerminal } from '../chat/event.ts'
+import { FIRST_EVENT, isTerminal, STEP_BEGINS, STEP_ENDS } from '../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from './bus.ts'
 import { formatCursor, newGeneration, numbersOf, type Position, sessionTag } from './cursor.ts'
 
@@ -15,6 +15,14 @@ interface TurnMarks {
   /** Of the newest owner that spoke in it */
   epoch: number
 }
+
+/** Where a reader goes on whose place is lost: the next number, and the place before it. */
+interface Gap {
+  next: number
+  cursor: string
+}
+
+const endsStep = (type: string): boolean => (STEP_ENDS as readonly string[]).includes(type)
 
 /** What an event weighs beside its data. */
 const OVERHEAD = 200
@@ -36,6 +44,8 @@ export class Log {
   #lastMs: number
   /** Of the newest owner that spoke */
   #epoch = 0
+  /** Of the step under way: the number of its first event, and the place before it */
+  #step: Gap | null = null
 
   constructor(session: string, now: () => number) {
     this.#tag = sessionTag(session)
@@ -76,9 +86,11 @@ export class Log {
     const known = event.once === undefined ? undefined : this.#once.get(event.once)
     if (known) return known.cursor
     if (this.#isStale(event)) return this.cursor()
+    const n = this.last + 1
+    if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.cursor() }
+    else if (endsStep(event.type)) this.#step = null
     // A clock that goes back does not: cursors stay ordered.
     this.#lastMs = Math.max(this.#lastMs, this.#now())
-    const n = this.last + 1
     const { type, turn_id, data, epoch = 0 } = event
     const logged: LoggedEvent = { cursor: this.#cursorAt(n), type, turn_id, data }
     this.total += weight(logged)
@@ -121,6 +133,7 @@ export class Log {
     this.#events.splice(0, count)
     this.#ends.splice(0, count)
     this.base += count
+    if (this.#step && this.#step.next < this.base) this.#step = null
     for (const [key, { n }] of this.#once) if (n < this.base) this.#once.delete(key)
     for (const [turn, marks] of this.#turns) {
       if (marks.first !== null && marks.first < this.base) marks.first = null
@@ -138,6 +151,11 @@ export class Log {
     if (turn === undefined) return this.base
     const marks = this.#turns.get(turn)
     return marks ? marks.first : begun ? null : this.last + 1
+  }
+
+  /** After the newest event; but what a step under way has streamed is in no snapshot, and is told from its beginning. */
+  gap(): Gap {
+    return this.#step ?? { next: this.last + 1, cursor: this.cursor() }
   }
 
   /** So many events from this number on, which is kept. */

@@ -78,7 +78,8 @@ class Following implements AsyncIterator<ReadItem> {
     if (this.#isOver || signal.aborted) return this.#end()
     const known = this.#log
     const log = known ?? this.#open()
-    if (!known && !this.#begin(log)) return { value: { gap: true, cursor: log.cursor() } }
+    const gap = known ? null : this.#begin(log)
+    if (gap !== null) return { value: { gap: true, cursor: gap } }
     while (!log.isDropped && !log.isOver(turn, this.#next)) {
       if (this.#next > log.last) return null
       const unread = log.total - Math.max(this.#history, log.bytesBefore(this.#next))
@@ -94,15 +95,16 @@ class Following implements AsyncIterator<ReadItem> {
     return this.#end()
   }
 
-  /** Whether it begins where it was asked to; else after a gap. */
-  #begin(log: SharedLog): boolean {
+  /** Null where it begins where it was asked to; else the place after the gap. */
+  #begin(log: SharedLog): string | null {
     this.#log = log
     log.readers.add(this)
     this.#options.signal.addEventListener('abort', this.wake)
     this.#history = log.total
     const start = log.startOf(this.#from, this.#options)
-    this.#next = start ?? log.last + 1
-    return start !== null
+    const { next, cursor } = start === null ? log.gap() : { next: start, cursor: null }
+    this.#next = next
+    return cursor
   }
 
   #end(): IteratorResult<ReadItem> {

@@ -95,3 +95,6 @@ export type TurnEvent = TurnEventBody & EventHead
 export const FIRST_EVENT = 'turn.created'
 export const TERMINAL = ['turn.completed', 'turn.failed', 'turn.cancelled'] as const
 export const isTerminal = (type: string): boolean => (TERMINAL as readonly string[]).includes(type)
+/** With it a step's words begin, and with any of the others they are committed, or dropped. */
+export const STEP_BEGINS = 'step.started'
+export const STEP_ENDS = ['message', 'step.completed', 'step.discarded', ...TERMINAL] as const

@@ -260,6 +260,31 @@ export function logContract(t: Test, bed: BusBed): void {
     t.same(textsOf(oldest).slice(-3), [49, 'live', 'live'])
   })
 
+  t.test('behind a gap a step under way is told from its beginning, where that is kept', async (t) => {
+    const bus = await bed.open(t, { maxEvents: 20 })
+    const [lost = ''] = await bus.append(SESSION, [event('turn.created')])
+    const behind = async () => {
+      const reading = start(t, bus, { after: lost, turn: TURN })
+      const gap = await reading.item(0)
+      t.match(gap, { gap: true })
+      await bus.append(SESSION, [event('mark', 'live')])
+      while (textsOf(eventsOf(reading.items)).at(-1) !== 'live') await reading.item(reading.items.length)
+      const told = eventsOf(reading.items)
+      const again = start(t, bus, { after: 'cursor' in gap ? gap.cursor : '', turn: TURN })
+      t.same(await again.events(told.length), told, 'the gap’s own cursor is the place before')
+      return textsOf(told)
+    }
+    for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
+    t.same(await behind(), ['live'], 'its beginning was never here')
+    await bus.append(SESSION, [event('step.started', 'begins'), delta('a'), delta('b')])
+    t.same(await behind(), ['begins', 'a', 'b', 'live'])
+    await bus.append(SESSION, [event('message', 'whole')])
+    t.same(await behind(), ['live'], 'what is committed stands in the snapshot')
+    await bus.append(SESSION, [event('step.started', 'begins')])
+    for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
+    t.same(await behind(), ['live'], 'its beginning is no longer kept')
+  })
+
   t.test('a log is bounded in bytes too', async (t) => {
     const bus = await bed.open(t, { maxBytes: 100_000 })
     for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta('x'.repeat(10_000))])

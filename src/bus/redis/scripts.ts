@@ -4,11 +4,12 @@
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `told` readers heard of the loss that it began
- * with · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
- * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number and answer of the
- * writer's last append · `epoch` of the newest owner that spoke.
+ * with · `step` id before the first event of the step under way (empty: none is) · `f:<turn>` id of the turn's first
+ * event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch of the newest owner that spoke in it ·
+ * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the newest
+ * owner that spoke.
  */
-import { FIRST_EVENT, TERMINAL } from '../../chat/event.ts'
+import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
 import { type LogLimits, PAGE } from '../limits.ts'
@@ -30,10 +31,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function open(log, meta, writer)
   local m = redis.call('HMGET', meta, 'gen', 'last', 'floor', 'added', 'kept', 'bytes', 'touched', 'epoch',
-    'told', writer)
+    'told', 'step', writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), told = m[9], repeated = m[10] }
+    epoch = tonumber(m[8] or '0'), told = m[9], step = m[10] or '', repeated = m[11] }
   s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
@@ -44,12 +45,12 @@ local function begin(s)
   redis.call('DEL', s.log, s.meta)
   s.gen = string.sub(redis.sha1hex(s.log .. time[1] .. '.' .. time[2]), 1, 6)
   s.last, s.floor, s.added, s.kept, s.bytes = first, '0-0', 0, 0, 0
-  s.touched, s.epoch = nil, 0
+  s.touched, s.epoch, s.step = nil, 0, ''
   redis.call('HSET', s.meta, 'gen', s.gen, 'last', s.last, 'floor', s.floor, 'added', 0, 'kept', 0, 'bytes', 0)
 end
 `
 
-const IS_TERMINAL = TERMINAL.map((type) => `kind == '${type}'`).join(' or ')
+const isOneOf = (types: readonly string[]) => types.map((type) => `kind == '${type}'`).join(' or ')
 
 /**
  * Appends to several sessions, each on its own. KEYS: log and meta of each. ARGV: most events, most bytes,
@@ -66,7 +67,7 @@ local function mark(s, id, kind, turn, once)
   if once ~= '' then redis.call('HSET', s.meta, 'o:' .. once, id) end
   if turn == '' then return end
   redis.call('HSETNX', s.meta, 'f:' .. turn, kind == '${FIRST_EVENT}' and id or '?')
-  if ${IS_TERMINAL} then
+  if ${isOneOf(TERMINAL)} then
     redis.call('HSET', s.meta, 'e:' .. turn, id)
   end
 end
@@ -163,6 +164,7 @@ local function append(log, meta, at)
       if now > ms then ms, n = now, 0 else n = n + 1 end
       id = join(ms, n)
       redis.call('XADD', log, id, 'e', kind, 't', turn, 'd', data)
+      if kind == '${STEP_BEGINS}' then s.step = s.last elseif ${isOneOf(STEP_ENDS)} then s.step = '' end
       s.last, s.added, s.kept, s.bytes = id, s.added + 1, s.kept + 1, s.bytes + #data + 200
       mark(s, id, kind, turn, once)
       local end_ = #said
@@ -173,7 +175,7 @@ local function append(log, meta, at)
   if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
   local answer = table.concat(ids, ' ')
   redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
-    writer, number .. ' ' .. answer)
+    'step', s.step, writer, number .. ' ' .. answer)
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
@@ -241,6 +243,8 @@ if from or first then
   end
 else
   out[2] = '1'
+  -- What a step under way has streamed is in no snapshot: it is told from its beginning.
+  if s.step ~= '' and not before(s.step, s.floor) then reached, out[4] = s.step, '0' end
 end
 out[3] = reached
 local ending = turn ~= '' and redis.call('HGET', s.meta, 'e:' .. turn)
