@@ -54,6 +54,8 @@ export function createAsks(bus: Speaking) {
         open.delete(ask)
       }
     },
-    answered: (ask: string, answer: RestartAnswer) => open.get(ask)?.(answer),
+    answered(ask: string, answer: RestartAnswer): void {
+      open.get(ask)?.(answer)
+    },
   }
 }

@@ -69,17 +69,24 @@ export function createEngine(deps: EngineDeps): Engine {
 
   function obey(message: string): void {
     const control = JSON.parse(message) as Control
-    if (control.op === 'revision') return deps.tools.noteRevision(control.session_id, control.revision)
-    if (control.op === 'handed_over') return void leases?.look()
-    if (control.op === 'answer') return void restarts.answered(control.ask, control.answer)
-    const mine = owned.active.get(control.session_id)
-    if (!mine) {
-      if (control.op === 'cancel') leases?.retry(control.turn_id)
-      return
+    switch (control.op) {
+      case 'revision':
+        return deps.tools.noteRevision(control.session_id, control.revision)
+      case 'handed_over':
+        return void leases?.look()
+      case 'cancel': {
+        const mine = owned.active.get(control.session_id)
+        if (!mine) leases?.retry(control.turn_id)
+        else if (mine.turn.id === control.turn_id) requestStop(mine, CANCELLED)
+        return
+      }
+      case 'restart':
+      case 'tools':
+        return restarts.grant(control)
+      case 'answer':
+        return restarts.answered(control.ask, control.answer)
+      // A later version may say what this one does not know.
     }
-    if (control.op === 'cancel' && mine.turn.id === control.turn_id) requestStop(mine, CANCELLED)
-    // A later version may say what this one does not know.
-    else if (control.op === 'restart' || control.op === 'tools') restarts.grant(mine, control)
   }
 
   async function start(caller: Caller, id: string, request: StartTurn): Promise<StartedTurn> {

@@ -20,8 +20,8 @@ export interface Restarts {
   restart: Turns['restart']
   /** A session's registry moved: tells when it takes effect, and restarts the step in flight for `now`. */
   toolsChanged(session: Session, move: ToolsMove, apply: Apply): Promise<Effect>
-  /** What another replica wishes of the turn that runs here. */
-  grant(mine: ActiveTurn, wish: Wish): void
+  /** What another replica wishes: nothing happens, and nobody is answered, where its turn does not run here. */
+  grant(wish: Wish): void
   /** What another replica made of a wish of this one's. */
   answered(ask: string, answer: RestartAnswer): void
 }
@@ -71,8 +71,9 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
       if (await expireRemoved(deps, turn.id, removed)) await resume(turn.id)
       return effect(turn.id, answer)
     },
-    grant(mine, wish) {
-      if (wish.op === 'restart' && mine.turn.id !== wish.turn_id) return
+    grant(wish) {
+      const mine = active.get(wish.session_id)
+      if (!mine || (wish.op === 'restart' && mine.turn.id !== wish.turn_id)) return
       // The version before tells of those for the next step too.
       if (wish.op === 'tools' && wish.apply !== 'now') return
       const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish)
