@@ -15,7 +15,7 @@ import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
 import { type ActiveTurn, CANCELLED, DRAINING, type Entry, OWNER_LOST, requestStop } from './active.ts'
 import { abandonCalls, resumeCalls, runCalls } from './calls.ts'
 import { say, sayAll } from './events.ts'
-import type { LoopDeps } from './patience.ts'
+import type { LoopDeps } from './loop-deps.ts'
 import { commit, committedSteps, connectorsIn, endedStep, type Run } from './run.ts'
 import { discard, modelStep } from './step.ts'
 

@@ -14,7 +14,7 @@ import { tell } from './control.ts'
 import type { EngineDeps } from './deps.ts'
 import { sayCreated } from './events.ts'
 import { runTurn } from './loop.ts'
-import type { LoopDeps } from './patience.ts'
+import type { LoopDeps } from './loop-deps.ts'
 import type { Slots } from './room.ts'
 import { createUnderWay, type UnderWay } from './under-way.ts'
 

@@ -7,7 +7,7 @@ import type { UpstreamFailure } from '../provider.ts'
 import type { AnnouncedEvent, Binding, Commit, Connector, RegistryRow, Step, Turn } from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
 import { announcedEnd, announcedMessage, now, sayAll } from './events.ts'
-import type { LoopDeps } from './patience.ts'
+import type { LoopDeps } from './loop-deps.ts'
 
 export interface Run {
   readonly deps: LoopDeps

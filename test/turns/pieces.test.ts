@@ -16,7 +16,7 @@ import {
 } from '../../src/turns/active.ts'
 import { hydrate, terminalEvent } from '../../src/turns/events.ts'
 import { gathering } from '../../src/turns/gather.ts'
-import { patiently } from '../../src/turns/patience.ts'
+import { patiently } from '../../src/turns/loop-deps.ts'
 import { createSlots } from '../../src/turns/room.ts'
 import { commit, contextOf, type Run } from '../../src/turns/run.ts'
 import { announced } from '../contracts/store-rows.ts'
