@@ -1,6 +1,6 @@
 /** The events of a turn and of a session, from the beginning or after a cursor. */
 import { Type } from 'typebox'
-import { BatonError } from '../src/errors.ts'
+import { findTurn } from '../src/turns/wait.ts'
 import type { App, RouteDeps } from './app.ts'
 import { hasBegun, isOver, resumeAt, sessionEvents, turnEvents } from './event-source.ts'
 import { closed, IdParam } from './schemas.ts'
@@ -37,8 +37,7 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       },
     },
     async (request, reply) => {
-      const turn = await store.turns.get(request.caller, request.params.id)
-      if (!turn) throw new BatonError('turn_not_found', `No turn ${request.params.id} exists.`)
+      const turn = await findTurn(store, request.caller, request.params.id)
       const place = resumeAt(turn.session_id, request.headers['last-event-id'], request.query.after)
       if (await isOver(deps, turn, place)) return reply.code(204).send()
       return streams.send(reply, turnEvents(deps, request.caller, turn, place.after, hasBegun(turn)))

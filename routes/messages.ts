@@ -1,5 +1,5 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import { signedParts, withFittingToken } from '../src/chat/edits.ts'
 import { newId } from '../src/chat/ids.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
@@ -73,20 +73,14 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
     },
     async (request, reply) => {
       const session = await sessions.get(request.caller, request.params.id)
-      const { role, parts, messages } = request.body
-      if (messages && (role || parts)) throw invalid('messages', 'Give either messages, or role and parts.')
-      if (!messages && !role) throw invalid('role', 'role is required.')
-      if (!messages && !parts) throw invalid('parts', 'parts is required.')
-      const given = messages ?? (role && parts ? [{ role, parts }] : [])
       const ready = []
-      for (const [i, message] of given.entries()) {
-        const input = await givenMessage({ assertUrl }, message, messages ? `messages[${i}]` : '')
-        ready.push({ id: newId('msg'), turn_id: null, ...input })
+      for (const { path, message } of messagesIn(request.body)) {
+        ready.push({ id: newId('msg'), turn_id: null, ...(await givenMessage({ assertUrl }, message, path)) })
       }
       const stored = await store.messages.append(request.caller, session.id, ready)
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)
       if (!stored) throw noSession(session.id)
-      return reply.code(201).send(messages ? { data: stored } : stored[0])
+      return reply.code(201).send(request.body.messages ? { data: stored } : stored[0])
     },
   )
   app.patch(
@@ -132,6 +126,18 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       return { deleted }
     },
   )
+}
+
+/** The messages of a body, each with its place there ('': the body itself). Throws invalid_request. */
+function messagesIn(body: Static<typeof GivenMessages>) {
+  const { role, parts, messages } = body
+  if (messages) {
+    if (role || parts) throw invalid('messages', 'Give either messages, or role and parts.')
+    return messages.map((message, i) => ({ path: `messages[${i}]`, message }))
+  }
+  if (!role) throw invalid('role', 'role is required.')
+  if (!parts) throw invalid('parts', 'parts is required.')
+  return [{ path: '', message: { role, parts } }]
 }
 
 const notFound = (id: string) =>
