@@ -10,9 +10,10 @@ import type { Bus, Topic } from './bus.ts'
 import { parseCursor, positionOf } from './cursor.ts'
 import { LOG_LIMITS, type LogLimits } from './limits.ts'
 import { createAppends } from './redis/appends.ts'
+import { createEars } from './redis/ears.ts'
 import { createLink } from './redis/link.ts'
 import { createSharedPlaces, type SharedPlaces } from './redis/places.ts'
-import { createReaders } from './redis/readers.ts'
+import { createRead } from './redis/readers.ts'
 import { createScripts } from './redis/scripts.ts'
 
 export interface RedisBusDeps {
@@ -36,7 +37,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     onMessage(channel, message, isEarly) {
       if (channel.startsWith(logs)) {
         // It would pass for what comes next.
-        if (!isEarly) readers.hear(channel.slice(logs.length), message)
+        if (!isEarly) ears.hear(channel.slice(logs.length), message)
       } else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)
     },
@@ -44,13 +45,14 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
       appends.mend()
       for (const session of undropped) drop(session).catch(() => {})
     },
-    onListening: () => readers.missed(),
+    onListening: () => ears.missed(),
   })
   const replica = randomBytes(6).toString('hex')
   const shared = new Map<string, SharedPlaces>()
   const scripts = createScripts(link, replica, { ...LOG_LIMITS, ...limits })
   const appends = createAppends(link, scripts, metrics)
-  const readers = createReaders(link, scripts, lingerMs)
+  const ears = createEars(link, scripts, lingerMs)
+  const read = createRead(link, scripts, ears)
   /** Deleted while Redis was away: their readers wait for a word of it */
   const undropped = new Set<string>()
   async function drop(session: string): Promise<void> {
@@ -65,7 +67,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
   return {
     kind: 'redis',
     append: appends.append,
-    read: (session, options) => readers.read(session, positionOf(session, options.after), options),
+    read: (session, options) => read(session, positionOf(session, options.after), options),
     pastEnd: async (session, turn, cursor, hasEnded) => {
       const position = parseCursor(cursor, session)
       return link.persist(() => scripts.pastEnd(session, turn, position, hasEnded))
@@ -96,7 +98,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     ready: link.ready,
     async close() {
       for (const places of shared.values()) places.close()
-      readers.close()
+      ears.close()
       await link.close()
     },
   }

@@ -1,0 +1,146 @@
+/**
+ * What a replica hears on the channels of sessions. The readers of one session share its channel; each has an ear of its
+ * own, where what was said waits until the reader takes it.
+ */
+import { sessionTag } from '../cursor.ts'
+import type { Link } from './link.ts'
+import { readSaid, type Said, type Scripts } from './scripts.ts'
+
+const LINGER_MS = 30_000
+
+/** What one reader has heard and not dealt with; bounded. */
+export interface Ear {
+  /** `null`: the session was dropped */
+  heard: (Said | null)[]
+  bytes: number
+  /** More was said than may wait */
+  isFull: boolean
+  /** Something may have been missed */
+  isStale: boolean
+  readonly maxBytes: number
+  wake(): void
+  /** Resolves with the next `wake`. */
+  news(): Promise<void>
+}
+
+export interface Ears {
+  /** Listens for one more reader; `maxBytes`: of what may wait for it. */
+  join(session: string, maxBytes: number): Listening
+  /** A message on the channel of this session. */
+  hear(session: string, message: string): void
+  /** The connection was gone for a while: every reader has to ask the log. */
+  missed(): void
+  /** Ends every read. */
+  close(): void
+  isClosed(): boolean
+}
+
+interface Listening {
+  ear: Ear
+  /** Whatever is said after this is heard. Rejects with `unavailable`. */
+  begun: Promise<void>
+  leave(): void
+}
+
+interface Hub {
+  readonly ears: Set<Ear>
+  readonly begun: Promise<void>
+  /** Redis has said that it listens */
+  isListening: boolean
+  /** Runs while it has no reader */
+  leaving: NodeJS.Timeout | undefined
+}
+
+/** `lingerMs`: how long a channel is listened to after its last reader, so that a chat's next turn finds it open. */
+export function createEars(link: Link, { channel }: Pick<Scripts, 'channel'>, lingerMs = LINGER_MS): Ears {
+  const hubs = new Map<string, Hub>()
+  let isClosed = false
+  const allEars = () => [...hubs.values()].flatMap(({ ears }) => [...ears])
+
+  function hubOf(session: string): Hub {
+    const known = hubs.get(session)
+    if (known) return known
+    const begun = link.subscribe(channel(session))
+    const hub: Hub = { ears: new Set(), begun, isListening: false, leaving: undefined }
+    begun.then(
+      () => {
+        hub.isListening = true
+      },
+      () => {},
+    )
+    hubs.set(session, hub)
+    return hub
+  }
+
+  function leave(session: string, hub: Hub, ear: Ear): void {
+    hub.ears.delete(ear)
+    if (hub.ears.size > 0 || hubs.get(session) !== hub) return
+    const drop = () => {
+      hubs.delete(session)
+      link.unsubscribe(channel(session))
+    }
+    if (hub.isListening && !isClosed) hub.leaving = setTimeout(drop, lingerMs).unref()
+    else drop()
+  }
+
+  return {
+    join(session, maxBytes) {
+      const hub = hubOf(session)
+      clearTimeout(hub.leaving)
+      const ear = newEar(maxBytes)
+      hub.ears.add(ear)
+      return { ear, begun: hub.begun, leave: () => leave(session, hub, ear) }
+    },
+    hear(session, message) {
+      const hub = hubs.get(session)
+      if (!hub || hub.ears.size === 0) return
+      const said = readSaid(message, sessionTag(session))
+      for (const ear of hub.ears) take(ear, said, message.length)
+    },
+    missed() {
+      for (const ear of allEars()) {
+        ear.isStale = true
+        ear.wake()
+      }
+    },
+    close() {
+      isClosed = true
+      for (const ear of allEars()) take(ear, null, 0)
+    },
+    isClosed: () => isClosed,
+  }
+}
+
+function newEar(maxBytes: number): Ear {
+  let wake = () => {}
+  return {
+    heard: [],
+    bytes: 0,
+    isFull: false,
+    isStale: false,
+    maxBytes,
+    wake: () => wake(),
+    news: () =>
+      new Promise((resolve) => {
+        wake = resolve
+      }),
+  }
+}
+
+function take(ear: Ear, said: Said | null, bytes: number): void {
+  ear.bytes += bytes
+  // What nothing waits in front of is no sign of a slow reader, however large.
+  if (ear.bytes > ear.maxBytes && ear.heard.length > 0) {
+    ear.isFull = true
+    ear.heard = []
+  } else ear.heard.push(said)
+  ear.wake()
+}
+
+/** Forgets what was heard: the reader has it. */
+export function clear(ear: Ear): void {
+  ear.heard = []
+  ear.bytes = 0
+  ear.isFull = false
+  ear.isStale = false
+}
