@@ -87,30 +87,6 @@ const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{
 
 export function turnRoutes(app: App, deps: RouteDeps): void {
   const { turns, store, streams } = deps
-
-  const fullView = async (turn: Turn) => turnView(turn, await store.messages.ofTurn(turn.id, 'told'))
-
-  async function startRequest(body: Static<typeof NewTurn>, key: string | undefined): Promise<StartTurn> {
-    return {
-      input: await givenInput(deps, body.input),
-      context: await givenEdits(deps, body.context),
-      on_busy: body.on_busy ?? 'reject',
-      max_steps: body.max_steps ?? 16,
-      provider: body.provider ?? null,
-      model: body.model ?? null,
-      idempotency_key: key ?? null,
-      body_hash: key === undefined ? '' : sha256(canonicalJson(body)),
-    }
-  }
-
-  /** Until the turn is over, the client is, or the server. */
-  async function finished(caller: Caller, turn: Turn, reply: FastifyReply) {
-    const now = await turns.wait(caller, turn.id, null, streams.leaving(reply))
-    if (now.state === 'failed' && now.error) throw failure(now, now.error)
-    if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(now)
-    throw closing(turn, 'the turn goes on')
-  }
-
   app.post(
     '/sessions/:id/turns',
     {
@@ -133,12 +109,12 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const { caller, body } = request
-      const given = await startRequest(body, request.headers['idempotency-key'])
+      const given = await startRequest(deps, body, request.headers['idempotency-key'])
       const { turn, outcome } = await turns.start(caller, request.params.id, given)
       reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)
       if (outcome === 'replayed') reply.header('idempotent-replayed', 'true')
       if (body.background) return reply.code(202).send(turnView(turn))
-      if (body.stream === false) return finished(caller, turn, reply)
+      if (body.stream === false) return finished(deps, caller, turn, reply)
       const begun = outcome === 'replayed' && hasBegun(turn)
       return streams.send(reply, turnEvents(deps, caller, turn, null, begun))
     },
@@ -171,9 +147,16 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
     async (request, reply) => {
       const signal = streams.leaving(reply)
-      return fullView(await turns.wait(request.caller, request.params.id, request.query.wait ?? 0, signal))
+      const turn = await turns.wait(request.caller, request.params.id, request.query.wait ?? 0, signal)
+      return fullView(deps, turn)
     },
   )
+  steeringRoutes(app, deps)
+}
+
+/** What is wished of a turn that has begun. */
+function steeringRoutes(app: App, deps: RouteDeps): void {
+  const { turns, streams } = deps
   app.post(
     '/turns/:id/cancel',
     {
@@ -191,7 +174,7 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       const turn = await turns.cancel(request.caller, request.params.id, waits)
       if (!waits) return reply.code(202).send(turnView(turn))
       if (waits.aborted && turn.ended_at === null) throw closing(turn, 'the turn is still being cancelled')
-      return fullView(turn)
+      return fullView(deps, turn)
     },
   )
   app.post(
@@ -243,6 +226,35 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
     },
   )
 }
+
+async function startRequest(
+  deps: RouteDeps,
+  body: Static<typeof NewTurn>,
+  key: string | undefined,
+): Promise<StartTurn> {
+  return {
+    input: await givenInput(deps, body.input),
+    context: await givenEdits(deps, body.context),
+    on_busy: body.on_busy ?? 'reject',
+    max_steps: body.max_steps ?? 16,
+    provider: body.provider ?? null,
+    model: body.model ?? null,
+    idempotency_key: key ?? null,
+    body_hash: key === undefined ? '' : sha256(canonicalJson(body)),
+  }
+}
+
+/** Until the turn is over, the client is, or the server. */
+async function finished(deps: RouteDeps, caller: Caller, turn: Turn, reply: FastifyReply) {
+  const now = await deps.turns.wait(caller, turn.id, null, deps.streams.leaving(reply))
+  if (now.state === 'failed' && now.error) throw failure(now, now.error)
+  if (now.ended_at !== null || now.state === 'awaiting_input') return fullView(deps, now)
+  throw closing(turn, 'the turn goes on')
+}
+
+/** With its messages. */
+const fullView = async ({ store }: Pick<RouteDeps, 'store'>, turn: Turn) =>
+  turnView(turn, await store.messages.ofTurn(turn.id, 'told'))
 
 /** To whoever waits for a turn when the server closes. */
 const closing = (turn: Turn, what: string) =>
