@@ -74,8 +74,6 @@ export function createWriter(
   let waiting: Waiting[] = []
   let sending: Promise<void> | null = null
   let isPlanned = false
-  /** Something that is no delta waits: it is not held */
-  let isUrgent = false
   /** The next delta is the first of its part: somebody waits for it */
   let isFirst = true
   const pace = paceOf(bus)
@@ -93,7 +91,6 @@ export function createWriter(
     if (sending || waiting.length === 0) return
     const batch = waiting
     waiting = []
-    isUrgent = false
     isFirst = !batch.at(-1)?.isDelta
     const settled = () => {
       sending = null
@@ -112,12 +109,11 @@ export function createWriter(
       },
     )
   }
-  const mended = (): void => {
-    isBroken = false
-  }
   /** At the end of this tick, or for later deltas alone when the pace allows it. */
   const plan = (): void => {
     if (sending || isPlanned) return
+    // What is no delta is not held, nor the deltas before it.
+    const isUrgent = waiting.some(({ isDelta }) => !isDelta)
     if (flushMs > 0 && !isUrgent) {
       const now = performance.now()
       const rest = isFirst ? 0 : pace.sentAt + flushMs - now
@@ -142,7 +138,6 @@ export function createWriter(
       const said = new Promise<string>((resolve, reject) => {
         if (isClosed) return reject(new BatonError('internal', 'The turn has no writer any more.'))
         waiting.push({ event, isDelta: false, once, resolve, reject })
-        isUrgent = true
         plan()
       })
       // Announcements are made again from the store: one that was lost must not end the process.
@@ -155,7 +150,13 @@ export function createWriter(
         await sending
       }
       // Should it die with what it knows, the log must not look whole: an append of nothing marks it.
-      if (isBroken) await bus.append(session, []).then(mended, () => {})
+      if (!isBroken) return
+      await bus.append(session, []).then(
+        () => {
+          isBroken = false
+        },
+        () => {},
+      )
     },
     async close() {
       await this.flush()
