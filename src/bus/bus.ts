@@ -13,8 +13,9 @@ export interface BusEvent {
   turn_id: string | null
   data: string
   /**
-   * Its data as the session's alone, for what others than the owner say of a turn: logged in place of `data`, and of no
-   * turn, where the log does not know the turn, or its end. Nothing of a turn stands before its first event or after its last.
+   * Its data as an event of the session alone, for what others than the owner say of a turn. Where the log does not know
+   * the turn, or has the turn's end already, this is logged in place of `data`, with no turn: nothing of a turn may stand
+   * before its first event or after its last.
    */
   alone?: string
   /** Dropped if an event with this key is in the session's log already (an announcement repeated after a crash) */

@@ -71,9 +71,10 @@ export type RestartAnswer = 'restarting' | 'not_restartable' | 'limit'
 
 /**
  * Several wishes become one restart: while one is pending, the step will read the newest tools anyway.
- * `revision`: the registry that the wish is for; a request that left with it, or a newer one, already has it.
- * Without one (a restart for its own sake) none has. `isMoved`: something changed with it, which the restart that such
- * a request is made for brought along.
+ * `revision`: of the registry that the wish is for. A request that left with it, or with a newer one, has what is wished
+ * for and is not made anew; without one (a restart for its own sake) every request is. `isMoved`: the change behind the
+ * wish changed something. Where such a request is itself a restart's, that restart brought the change along, and the
+ * answer says so.
  */
 export function requestRestart(
   active: ActiveTurn,

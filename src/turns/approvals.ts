@@ -31,7 +31,7 @@ export async function recordDecision(
     by: caller.key_id ?? caller.owner,
   })
   if (answer === 'decided') return
-  // What was decided, for whoever lost the answer to it.
+  // Whoever decided may have lost the answer, and reads here what counts.
   throw new BatonError('not_awaiting', `Tool call ${call} does not wait for an approval.`, {
     ...(row.approval ? { details: { decision: row.approval.decision } } : {}),
   })

@@ -18,7 +18,7 @@ export type Control =
 
 /** What the owner of a turn answers, where it came with an id to `ask` by. */
 export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
-/** `isMoved`: the version before does not say it */
+/** `isMoved`: something changed; replicas of the version before leave it out */
 export type ToolsWish = {
   op: 'tools'
   apply: Apply

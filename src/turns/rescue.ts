@@ -12,8 +12,8 @@ import type { Owned } from './owned.ts'
 const SCAN_LIMIT = 20
 
 /**
- * How long an announcement is its turn's owner's to make: longer than the bus tries an append. Another's
- * would come before the owner's last events.
+ * For so long an announcement is left to its turn's owner: longer than the bus tries an append. From another replica it
+ * could come before the owner's last events.
  */
 const OWNERS_WORD_MS = 3_000
 

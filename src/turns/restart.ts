@@ -30,12 +30,12 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
   const { store, bus } = deps
   const asks = createAsks(bus)
 
-  /** Nobody answered. While the bus works the owner may be slow and do it yet; throws where the store shows that it cannot. */
+  /** Nobody answered: while the bus works the owner may only be slow. Throws where the store shows that it cannot restart. */
   async function assertMayYet({ id, state, restarts }: Turn): Promise<void> {
     await bus.ready()
-    if (restarts >= RESTART_LIMIT) throw refusal(true)
+    if (restarts >= RESTART_LIMIT) throw refusal('limit')
     const isCalling = async () => (await store.executions.ofTurn(id)).some((row) => row.state !== 'settled')
-    if (state !== 'running' || (await isCalling())) throw refusal(false)
+    if (state !== 'running' || (await isCalling())) throw refusal('not_restartable')
   }
 
   /** The session's turn that runs or waits for a person. */
@@ -48,13 +48,13 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
   return {
     async restart(caller, id) {
       const turn = await findTurn(store, caller, id)
-      if (turn.state !== 'running') throw refusal(false)
+      if (turn.state !== 'running') throw refusal('not_restartable')
       const mine = active.get(turn.session_id)
       const answer =
         mine?.turn.id === id
           ? requestRestart(mine)
           : await asks.ask({ op: 'restart', turn_id: id, session_id: turn.session_id })
-      if (answer !== null && answer !== 'restarting') throw refusal(answer === 'limit')
+      if (answer !== null && answer !== 'restarting') throw refusal(answer)
       const now = await findTurn(store, caller, id)
       if (answer === null) await assertMayYet(now)
       return now
@@ -94,7 +94,7 @@ const effect = (turn_id: string, answer: RestartAnswer | null): Effect =>
     ? { effective: { turn_id, from: 'restart' }, restarted_turn_id: turn_id }
     : { effective: { turn_id, from: 'next_step' }, restarted_turn_id: null }
 
-const refusal = (isLimit: boolean) =>
-  isLimit
+const refusal = (answer: Exclude<RestartAnswer, 'restarting'>) =>
+  answer === 'limit'
     ? new BatonError('restart_limit', `A turn can be restarted ${RESTART_LIMIT} times.`)
     : new BatonError('not_restartable', 'No model call of this turn is in flight.')

@@ -131,7 +131,7 @@ async function streamStep(
   // Asked for while the last bytes were read: nothing is committed yet, so the restart still holds.
   if (active.restartPending) return 'tools_changed'
   active.phase = 'committing'
-  // Asked for once more; behind tool results silence may be meant.
+  // A turn that begins with an empty answer is asked once more; after tool results silence may be meant.
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
   return isFirst && folding.finish()?.silent ? 'retry' : null
 }
@@ -229,7 +229,7 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
     )
   }
   run.hint = null
-  // Behind an answer without a word the same request would follow.
+  // After an empty answer the same request would follow.
   if (goes_on && parts.length > 0) return goOn(run, attempt, parts)
   if (calls.length === 0) {
     await endStep(run, attempt, parts, reason === 'length' || reason === 'refusal' ? reason : 'stop')

@@ -202,8 +202,9 @@ export interface Turns {
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
-   * The owner's turns that run or are queued, up to `most`, beside one of this session: 0 where it has a turn of this
-   * key already, since a repeat adds none; without the one that runs there, where that is interrupted for it.
+   * How many turns of the owner run or are queued, counted up to `most`, for one more that is to be opened in a session.
+   * 0 where that session has a turn of this key already, since a repeat adds none. With `interrupts` the turn that runs
+   * there does not count: it makes room.
    */
   countOpen(
     owner: string,
