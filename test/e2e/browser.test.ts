@@ -8,6 +8,7 @@ import { createGoogleLogins, CLIENT as GOOGLE, SECRET } from '../emulators/oauth
 import { createMcpLogins } from '../emulators/oauth-mcp.ts'
 import { eventually } from '../waiting.ts'
 import { CHROMIUM, openBrowser, type Page } from './chromium.ts'
+import { PLAIN_TURN } from './client.ts'
 import { openWorld, type World } from './harness.ts'
 
 const skip = CHROMIUM === null && process.env.CI !== 'true' ? 'there is no Chromium here' : false
@@ -179,17 +180,7 @@ async function frontend(t: Test, { api, session }: World, page: Page, origin: st
     async (t) => {
       await page.open(origin)
       const id = await session('openai key')
-      const types = [
-        'turn.created',
-        'turn.started',
-        'step.started',
-        'content.delta',
-        'usage',
-        'message',
-        'step.completed',
-        'turn.completed',
-      ]
-      const given = { baton: api.url, session: id, key: 'none', text: 'slow 5 50', types }
+      const given = { baton: api.url, session: id, key: 'none', text: 'slow 5 50', types: PLAIN_TURN }
       for (const [name, value] of Object.entries(given))
         await page.evaluate(`${name} = ${JSON.stringify(value)}`)
       const { turn, told, ids, rest } = await page.evaluate(READER)

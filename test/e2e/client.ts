@@ -198,6 +198,13 @@ export const typesOf = (frames: readonly Frame[]): string[] => frames.map(({ typ
 /** Types with runs of one type as one: deltas are merged as the clock will have it. */
 export const outline = (frames: readonly Frame[]): string[] =>
   typesOf(frames).filter((type, i, all) => type !== all[i - 1])
+/** Pieces of outlines: how every turn begins, how a step ends, and one that ends with words. */
+export const BEGUN = ['turn.created', 'turn.started', 'step.started']
+export const COMMITTED = ['usage', 'message', 'step.completed']
+export const ANSWERED = ['content.delta', ...COMMITTED]
+/** The outline of a turn that calls no tool */
+export const PLAIN_TURN = [...BEGUN, ...ANSWERED, 'turn.completed']
+
 export const ofType = (frames: readonly Frame[], type: string): Json[] =>
   frames.filter((frame) => frame.type === type).map(({ data }) => data)
 /** What was said in a session: each message's role and words. */

@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import type { JsonReply } from '../emulators/http.ts'
 import type { Answer, Scene } from '../emulators/scene.ts'
-import { type Json, outline, typesOf } from './client.ts'
+import { BEGUN, type Json, outline, typesOf } from './client.ts'
 import { BACKEND, everyBackend, type Path, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
 
@@ -130,9 +130,7 @@ async function failures(t: Test, world: World) {
         const told = await api.follow(`${waited.headers.get('location')}/events`)
         const frames = await told.done
         t.strictSame(outline(frames.filter(({ type }) => type !== 'content.delta')), [
-          'turn.created',
-          'turn.started',
-          'step.started',
+          ...BEGUN,
           'turn.failed',
         ])
         t.match(frames.at(-1)?.data, { error: { code } })

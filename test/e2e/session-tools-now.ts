@@ -3,36 +3,15 @@
  * starts anew with them, and a running call goes with its server.
  */
 import type { Test } from 'tap'
-import { calls, type Scene, text } from '../emulators/scene.ts'
+import { calls, text } from '../emulators/scene.ts'
 import { NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
-import { ofType, outline, typesOf } from './client.ts'
+import { ANSWERED, BEGUN, COMMITTED, ofType, outline, typesOf } from './client.ts'
 import { fresh, pathsIn, type World } from './harness.ts'
+import { isSpeaking, speaking, speaksThen } from './held-turns.ts'
 import { textResult } from './tool-server.ts'
 
 // ---------------------------------------------------------------- apply now
-
-/** A model that speaks until it is cut off, in its first request; then does what `then` says. */
-function speaksThen(
-  world: World,
-  then: Scene | ((asked: number) => Scene),
-): { open(): void; asked(): number } {
-  const { opened, open } = gate()
-  let asked = 0
-  world.script((_, { step }) => {
-    if (step > 0) return null
-    asked++
-    if (asked > 1) return typeof then === 'function' ? then(asked) : then
-    return {
-      items: [
-        { type: 'text', text: 'Let me think about ' },
-        { type: 'wait', until: opened },
-        { type: 'text', text: 'it.' },
-      ],
-    }
-  })
-  return { open, asked: () => asked }
-}
 
 export async function applyNow(t: Test, world: World) {
   const { api } = world
@@ -55,9 +34,7 @@ export async function applyNow(t: Test, world: World) {
         })
         const frames = await stream.done
         t.strictSame(outline(frames), [
-          'turn.created',
-          'turn.started',
-          'step.started',
+          ...BEGUN,
           'content.delta',
           'tools.changed',
           'step.discarded',
@@ -65,17 +42,12 @@ export async function applyNow(t: Test, world: World) {
           'step.started',
           'tool_call.delta',
           'tool_call',
-          'usage',
-          'message',
-          'step.completed',
+          ...COMMITTED,
           'tool_execution.started',
           'tool_execution.completed',
           'message',
           'step.started',
-          'content.delta',
-          'usage',
-          'message',
-          'step.completed',
+          ...ANSWERED,
           'turn.completed',
         ])
         t.match(ofType(frames, 'turn.restarted'), [{ attempt: 2, tools_revision: bound.tools_revision }])
@@ -107,11 +79,7 @@ export async function applyNow(t: Test, world: World) {
   await t.test('several callers at once cause one restart, and all are told of it', async (t) => {
     const servers = await Promise.all([1, 2, 3, 4].map(() => fresh(world, { it: {} })))
     const session = await world.session('anthropic key')
-    const { opened, open } = gate()
-    const speech = { type: 'text', text: 'Let me think about ' } as const
-    world.script(() => ({ items: [speech, { type: 'wait', until: opened }] }))
-    const stream = await api.turn(session, 'go')
-    await stream.until('content.delta')
+    const { stream, open } = await speaking(world, session)
     const asked = world.sent('anthropic key').length
     const bind = ({ name }: { name: string }) =>
       api.put(`/v1/sessions/${session}/connectors/${name}`, { apply: 'now' })
@@ -135,12 +103,8 @@ export async function applyNow(t: Test, world: World) {
     const names = Array.from({ length: 20 }, (_, i) => `t${i}`)
     const { name } = await fresh(world, Object.fromEntries(names.map((each) => [each, {}])))
     const session = await world.session('anthropic key', { connectors: [name] })
-    const { opened, open } = gate()
-    const speech = { type: 'text', text: 'Let me think about ' } as const
     // Speaks on after a restart, too: a turn that is over has nothing to restart for whoever comes late.
-    world.script(() => ({ items: [speech, { type: 'wait', until: opened }] }))
-    const stream = await api.turn(session, 'go')
-    await stream.until('content.delta')
+    const { stream, open } = await speaking(world, session)
     const off = { enabled: false, apply: 'now' }
     const changes = names.map((each) => other.patch(`/v1/sessions/${session}/tools/${name}.${each}`, off))
     const told = (await Promise.all(changes)).map(({ effective }) => effective.from)
@@ -206,35 +170,17 @@ export async function applyNow(t: Test, world: World) {
   await t.test('after eight restarts a change falls back to next', async (t) => {
     const { name } = await fresh(world, { one: {} })
     const session = await world.session('gemini key', { connectors: [name] })
-    const gates = new Set<() => void>()
-    world.script(() => {
-      const { opened, open } = gate()
-      gates.add(open)
-      return {
-        items: [
-          { type: 'text', text: 'hm' },
-          { type: 'wait', until: opened },
-        ],
-      }
-    })
-    const stream = await api.turn(session, 'go')
-    const speaks = (n: number) =>
-      stream.until(
-        () =>
-          ofType(stream.frames, 'step.started').length === n &&
-          stream.frames.at(-1)?.type === 'content.delta',
-      )
+    const { stream, open } = await speaking(world, session)
     const toggle = (enabled: boolean) =>
       api.patch(`/v1/sessions/${session}/tools/${name}.one`, { enabled, apply: 'now' })
-    await speaks(1)
     for (let n = 1; n <= 8; n++) {
       t.match(await toggle(n % 2 === 0), { effective: { from: 'restart' } })
-      await speaks(n + 1)
+      await isSpeaking(stream, n + 1)
       const again = { changed: NONE, effective: { from: 'next_step' }, restarted_turn_id: null }
       t.match(await toggle(n % 2 === 0), again, 'once more it changes nothing')
     }
     t.match(await toggle(false), { effective: { from: 'next_step' }, restarted_turn_id: null })
-    for (const open of gates) open()
+    open()
     t.equal((await stream.done).at(-1)?.type, 'turn.completed')
     world.script(null)
   })

@@ -1,10 +1,10 @@
 /** A turn under way is steered from the outside (api.md section 4): cancelled and restarted. */
 import type { Test } from 'tap'
-import { text } from '../emulators/scene.ts'
+import { calls, text } from '../emulators/scene.ts'
 import { gate } from '../waiting.ts'
-import { type Json, ofType, outline, spoken } from './client.ts'
+import { ANSWERED, BEGUN, type Json, ofType, outline, spoken } from './client.ts'
 import { PROVIDERS, pathsIn, type World } from './harness.ts'
-import { held, until } from './held-turns.ts'
+import { held, isSpeaking, speaksThen, until } from './held-turns.ts'
 
 // ---------------------------------------------------------------- cancelling
 
@@ -123,9 +123,7 @@ export async function restarting(t: Test, world: World) {
   const { api } = world
   await t.test('the model call in flight is made anew; what it streamed is discarded', async (t) => {
     const session = await world.session('anthropic key')
-    const { opened, open } = gate()
-    let asked = 0
-    world.script(() => (asked++ === 0 ? held(opened) : text('fresh')))
+    const { open } = speaksThen(world, text('fresh'))
     const stream = await api.turn(session, 'go')
     await stream.until('content.delta')
     const id = stream.headers.get('x-baton-turn')
@@ -134,17 +132,12 @@ export async function restarting(t: Test, world: World) {
     t.equal(body.id, id)
     const frames = await stream.done
     t.strictSame(outline(frames), [
-      'turn.created',
-      'turn.started',
-      'step.started',
+      ...BEGUN,
       'content.delta',
       'step.discarded',
       'turn.restarted',
       'step.started',
-      'content.delta',
-      'usage',
-      'message',
-      'step.completed',
+      ...ANSWERED,
       'turn.completed',
     ])
     t.match(ofType(frames, 'step.discarded'), [{ step: 0, reason: 'tools_changed' }])
@@ -168,36 +161,19 @@ export async function restarting(t: Test, world: World) {
   await t.test('eight times, then no more; and not while tools run', async (t) => {
     const server = await world.tools('busy', { nap: { run: ({ signal }) => until(signal) } })
     const session = await world.session('openai key', { connectors: ['busy'] })
-    const gates = [gate()]
-    world.script((_, { step }) => {
-      const mine = gate()
-      gates.push(mine)
-      if (step > 0) return null
-      return {
-        items: [
-          { type: 'text', text: 'x' },
-          { type: 'wait', until: mine.opened },
-          { type: 'call', name: 'busy__nap', arguments: {} },
-        ],
-      }
-    })
+    const { opened, open } = gate()
+    const items = [...held(opened).items, ...calls(['busy__nap', {}]).items]
+    world.script((_, { step }) => (step > 0 ? null : { items }))
     const stream = await api.turn(session, 'go')
     const id = stream.headers.get('x-baton-turn')
     for (let i = 1; i <= 8; i++) {
-      await stream.until(
-        () =>
-          ofType(stream.frames, 'step.started').length === i &&
-          stream.frames.at(-1)?.type === 'content.delta',
-      )
+      await isSpeaking(stream, i)
       t.equal((await api.call('POST', `/v1/turns/${id}/restart`)).status, 202)
     }
-    await stream.until(
-      () =>
-        ofType(stream.frames, 'step.started').length === 9 && stream.frames.at(-1)?.type === 'content.delta',
-    )
+    await isSpeaking(stream, 9)
     const ninth = await api.call('POST', `/v1/turns/${id}/restart`)
     t.match([ninth.status, ninth.body.error.code], [409, 'restart_limit'])
-    for (const { open } of gates) open()
+    open()
     await server.called('nap')
     const during = await api.call('POST', `/v1/turns/${id}/restart`)
     t.equal(during.status, 409)
