@@ -1,7 +1,7 @@
 /** Runs the command line in this process, as its tests do. */
 import { runCli } from '../../src/cli/main.ts'
 
-export interface Ran {
+interface Ran {
   code: number
   /** Lines of the answer */
   out: string[]

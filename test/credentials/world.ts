@@ -36,7 +36,7 @@ export interface Replica {
   renewals: Renewals
   close(): Promise<void>
 }
-export interface ReplicaOptions {
+interface ReplicaOptions {
   /** Environment on top of the world's */
   env?: Record<string, string>
   store?: Store

@@ -57,7 +57,7 @@ const CREDENTIALS: Record<Path, Json> = {
   },
 }
 
-export type Backend = 'embedded' | 'servers'
+type Backend = 'embedded' | 'servers'
 /** Where one backend is enough: the one that opens sooner. */
 export const BACKEND: Backend = ON_SERVERS.skip ? 'embedded' : 'servers'
 

@@ -25,7 +25,7 @@ export interface TestTool {
   run?(call: ToolCall): Json | Promise<Json>
 }
 
-export type Mood = 'well' | 'silent' | 'refusing'
+type Mood = 'well' | 'silent' | 'refusing'
 
 export interface ToolServer {
   url: string

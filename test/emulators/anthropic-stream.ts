@@ -10,7 +10,7 @@ import { type Json, list, object } from './json.ts'
 import { type Answer, pieces, type SceneItem } from './scene.ts'
 
 /** What an answer is made of, beside its scene. */
-export interface Telling {
+interface Telling {
   asker: Asker
   turns: readonly Turn[]
   /** Unique in the emulator; makes the ids */

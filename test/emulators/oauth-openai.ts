@@ -19,7 +19,7 @@ export interface OpenAiLogins extends LoginEmulator {
   offerDevices(offered: boolean): void
 }
 
-export interface OpenAiLoginOptions {
+interface OpenAiLoginOptions {
   clientId?: string
   /** How long an access token lasts, as its `exp` says */
   accessSeconds?: number

@@ -62,7 +62,7 @@ export interface Issuer {
   isLive(access: string): boolean
 }
 
-export interface IssuerControl {
+interface IssuerControl {
   /** Every authorization from now on is declined; null: granted again. */
   decline(error: string | null, description?: string): void
   /** The refresh token, and what it renewed, are worth nothing from now on. */
@@ -75,7 +75,7 @@ export interface IssuerControl {
   renewals(): number
 }
 
-export interface IssuerOptions {
+interface IssuerOptions {
   client: Client
   /** In the vendor's form */
   access(serial: number, grant: Grant): string
@@ -223,7 +223,7 @@ export const jwt = (claims: Record<string, unknown>): string =>
     .join('.')
 
 /** What stands in front of the next answers of a token endpoint: each is used once, oldest first. */
-export interface Obstacles {
+interface Obstacles {
   /** In place of an answer; the request is not looked at */
   answer(reply: JsonReply): void
   /** The endpoint does its work, and its answer is lost: the socket is cut */

@@ -96,7 +96,7 @@ t.test('a body is not read where there is nothing', async (t) => {
   }
 })
 
-t.test('paths at their limits', async (t) => {
+t.test('a path is refused beyond 512 characters, and where it is malformed or holds NUL', async (t) => {
   const long = (length: number) => call('GET', `/v1/sessions/${'x'.repeat(length)}`)
   t.match(await long(512), refused('session_not_found', 404))
   t.match(await long(513), refused('invalid_request', 400, 'id'))
@@ -133,7 +133,7 @@ t.test('times that no calendar or no clock has', async (t) => {
   }
 })
 
-t.test('bodies that are none', async (t) => {
+t.test('a body is refused that is no JSON object, packed, too large or too deep', async (t) => {
   const url = '/v1/sessions'
   for (const text of ['{', '{"a":}', 'null', '5', '"x"', '[]']) {
     t.match(await raw('POST', url, text), refused('invalid_request', 400), text)

@@ -211,7 +211,7 @@ t.test('what a turn refuses', async (t) => {
   t.equal(draining.headers['retry-after'], '2')
 })
 
-t.test('cancel, restart, approve, answer', async (t) => {
+t.test('what is wished of a turn is handed to the engine as it was given, or refused', async (t) => {
   const id = await newSession()
   const { body: turn } = await call('POST', `/v1/sessions/${id}/turns`, { input: 'Hi', background: true })
   const url = `/v1/turns/${turn.id}`

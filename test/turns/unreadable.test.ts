@@ -1,5 +1,5 @@
 /** Turns that cannot be read for want of their encryption key. */
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { Part } from '../../src/chat/message.ts'
 import { createLog } from '../../src/log.ts'
 import { openStore } from '../../src/store/open.ts'
@@ -9,21 +9,27 @@ import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../co
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, world } from './engines.ts'
 
-t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
-  let isBroken = false
-  let unread = 0
+/** A store without its key while that is lost: what has the word `broken` in it opens no more. */
+async function keyedStore(t: Test) {
+  /** `unread`: how often something did not open; `scans`: how often a replica looked at `scanned` for work */
+  const state = { isLost: false, unread: 0, scans: 0 }
   const open = (stored: unknown): Part[] => {
-    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
-    unread++
+    if (!state.isLost || !JSON.stringify(stored).includes('broken')) return stored as Part[]
+    state.unread++
     throw new Error('it cannot be opened')
   }
-  const own = await openStore({
-    databaseUrl: null,
-    dataDir: null,
-    poolSize: 1,
-    codec: { seal: (parts) => parts, open },
-  })
+  const codec = { seal: (parts: Part[]) => parts, open }
+  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
   t.teardown(() => own.close())
+  const unannounced: Store['turns']['unannounced'] = (...given) => {
+    state.scans++
+    return own.turns.unannounced(...given)
+  }
+  return { own, scanned: { ...own, turns: { ...own.turns, unannounced } }, state }
+}
+
+t.test('what cannot be read keeps no other from being taken on, and waits for its key', async (t) => {
+  const { own, scanned, state: key } = await keyedStore(t)
   const scope = { owner: 'local', admin: false }
   const said = async (words: string, rest: Parameters<typeof openRequest>[1]) => {
     const { id } = await newSession(own, scope)
@@ -62,29 +68,24 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   const { lost, queued, silent } = await leave('whole')
   // Whichever comes first, one that cannot be read is ahead.
   broken.push(await leave('broken'))
-  isBroken = true
+  key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
-  let scans = 0
-  const unannounced: Store['turns']['unannounced'] = (...given) => {
-    scans++
-    return own.turns.unannounced(...given)
-  }
   const lines: { level: number; turn_id?: string; reason?: string }[] = []
   const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
   const first = createMetrics({ defaults: false })
-  replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log, metrics: first })
+  replica({ store: scanned, log, metrics: first })
   const state = async (id: string) => (await own.turns.get(scope, id))?.state
   await eventually(async () => (await state(lost.turn.id)) === 'completed')
   await eventually(async () => (await state(queued.id)) === 'completed')
   const types = follow(t, bus, silent.id, silent.turn.id)
   await eventually(() => types.includes('turn.cancelled'))
   t.notOk(types.includes('message'), 'nothing is said of a message that is gone')
-  const [tried, seen] = [unread, scans]
+  const [tried, seen] = [key.unread, key.scans]
   const [stuck, waits] = [broken.map((one) => one.lost.turn.id), broken.map((one) => one.queued.id)]
   const unsaid = [...silenced, ...broken.map((one) => one.silent)].map(({ turn }) => turn.id)
-  await eventually(() => scans > seen + 1)
-  t.equal(unread, tried, 'those that cannot be read are not tried again')
+  await eventually(() => key.scans > seen + 1)
+  t.equal(key.unread, tried, 'those that cannot be read are not tried again')
   const told = lines.filter(({ level }) => level === 50)
   t.same(
     told.map(({ turn_id }) => turn_id).sort(),
@@ -94,7 +95,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   for (const { reason } of told) t.match(reason, /it cannot be opened$/)
   t.match(await first.text(), 'baton_turns_recovered_total{reason="lost"} 1\n')
 
-  isBroken = false
+  key.isLost = false
   const second = createMetrics({ defaults: false })
   replica({ store: own, metrics: second })
   for (const id of [...stuck, ...waits]) await eventually(async () => (await state(id)) === 'completed')
@@ -104,14 +105,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
 })
 
 t.test('a turn whose conversation cannot be read waits for its key, and a new one says so', async (t) => {
-  let isBroken = false
-  const open = (stored: unknown): Part[] => {
-    if (!isBroken || !JSON.stringify(stored).includes('broken')) return stored as Part[]
-    throw new Error('it cannot be opened')
-  }
-  const codec = { seal: (parts: Part[]) => parts, open }
-  const own = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1, codec })
-  t.teardown(() => own.close())
+  const { own, scanned, state: key } = await keyedStore(t)
   const broken = async () => {
     const { id } = await newSession(own, CALLER)
     await own.messages.append(CALLER, id, [message('broken')])
@@ -134,22 +128,17 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   const turn_id = within.turn.id
   const given = [await lost(await broken()), await lostWithin()].map(({ turn }) => turn)
   const fresh = await broken()
-  isBroken = true
+  key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
-  let scans = 0
-  const unannounced: Store['turns']['unannounced'] = (...given) => {
-    scans++
-    return own.turns.unannounced(...given)
-  }
   const lines: { level: number; msg: string; turn_id?: string; reason?: string }[] = []
   const log = createLog('error', { write: (line) => void lines.push(JSON.parse(line)) })
-  const one = replica({ store: { ...own, turns: { ...own.turns, unannounced } }, log })
+  const one = replica({ store: scanned, log })
   const left = [before.turn.id, turn_id]
   const all = [...left, ...given.map(({ id }) => id)]
   await eventually(() => lines.length >= all.length)
-  const seen = scans
-  await eventually(() => scans > seen + 3)
+  const seen = key.scans
+  await eventually(() => key.scans > seen + 3)
   t.same(lines.map((line) => line.turn_id).sort(), all.sort(), 'each is told once')
   for (const line of lines)
     t.match(line, { msg: /waits for its encryption key/, reason: 'it cannot be opened' })
@@ -163,7 +152,7 @@ t.test('a turn whose conversation cannot be read waits for its key, and a new on
   t.match(failed, { state: 'failed', error: { code: 'internal', message: 'it cannot be opened' } })
 
   const types = follow(t, bus, within.fence.session_id, turn_id)
-  isBroken = false
+  key.isLost = false
   replica({ store: own })
   const state = async (id: string) => (await own.turns.get(CALLER, id))?.state
   for (const id of left) await eventually(async () => (await state(id)) === 'completed')

@@ -66,7 +66,7 @@ t.test('thinking', async (t) => {
     })
   })
 
-  await t.test('none', async (t) => {
+  await t.test('effort none stops the thinking where the model can, and says where not', async (t) => {
     t.strictSame(plan('claude-opus-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-haiku-5-5', 'none'), { ...quiet, thinking: { type: 'disabled' } })
     t.strictSame(plan('claude-sonnet-5-5', 'none'), { ...quiet, thinking: { type: 'between_tools' } })

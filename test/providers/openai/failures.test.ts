@@ -200,7 +200,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.equal(openai.classify({ status: 400, headers: { 'retry-after': '9' }, body: '' }).retryAfter, undefined)
   })
 
-  await t.test('and never a secret', async (t) => {
+  await t.test('the words of a failure go out without secrets', async (t) => {
     const message =
       'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def too.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
