@@ -1,15 +1,12 @@
-/**
- * Keeps sessions' registries up with what their servers list. What many sessions have to take over at once is
- * read and written together: while one lot is under way the next gathers, sessions whose turn waits first.
- */
+/** Keeps sessions' registries up with what their servers list, many at a time (lots.ts). */
 import type { Logger } from 'pino'
 import { BoundedMap } from '../bounded-map.ts'
-import type { McpTool } from '../mcp/contract.ts'
 import type { Binding, RegistryRow, RegistryTool, Store } from '../store/store.ts'
 import type { Builtin } from './builtin.ts'
-import { hashOf } from './definition.ts'
-import type { Bound, Discovery, ListedServer } from './discovery.ts'
-import type { Change, Ground, Next, Pins, Registries } from './registries.ts'
+import type { Bound, Discovery } from './discovery.ts'
+import { createFirstUse } from './first-use.ts'
+import { createLots } from './lots.ts'
+import type { Change, Ground, Next, Registries } from './registries.ts'
 import { type KnownServer, nextRegistry } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
@@ -19,8 +16,8 @@ interface Upkeep {
   update(session: string): Promise<Change>
   /** Takes over what is known now, for a turn that waits: before all that merely follow. */
   bringUp(session: string): Promise<void>
-  /** The same without haste, for those that are still `behind` when it is their turn, by default for all. Never rejects. */
-  follow(sessions: readonly string[], behind?: (session: string) => boolean): Promise<void>
+  /** The same without haste, for those that `isBehind` names when it is their turn, by default for all. Never rejects. */
+  follow(sessions: readonly string[], isBehind?: (session: string) => boolean): Promise<void>
   /** Whether its registry is what its servers list now. `bindings`: its own, where they were read a moment ago. */
   standing(session: string, bindings?: readonly Bound[]): Standing
   /** Waits, no longer than told, for lists of its servers that are on their way. */
@@ -54,41 +51,32 @@ interface Look {
   bound: Bound[]
   marks: (string | null)[]
 }
-interface Wish {
-  promise: Promise<void>
-  done(failure?: unknown): void
-  /** A turn waits for it */
-  isUrgent: boolean
-  /** Whether it is wanted after all */
-  isStill(): boolean
-}
 
 /** Servers of all sessions whose last look is known, each session one more: some 40 MB. */
 const MOST_LOOKED_AT = 100_000
-const always = () => true
-/** Of one lot: more would keep the store, and the event loop, from everybody else. */
-const TOGETHER = { sessions: 50, tools: 1_000 }
 
 export function createUpkeep({ store, discovery, registries, log, ...rules }: UpkeepDeps): Upkeep {
   /** What each session's registry was last made of, so that an idle turn start writes and asks nothing */
   const looks = new BoundedMap<Look>(MOST_LOOKED_AT, ({ bound }) => 1 + bound.length)
-  const wishes = new Map<string, Wish>()
-  /** First uses that are being written, by list: sessions share lists */
-  const pinning = new Map<readonly McpTool[], Promise<ReadonlyMap<string, string>>>()
-  let isBusy = false
+  const firstUse = createFirstUse(store)
+  const lots = createLots({
+    weightOf: registries.weightOf,
+    together: (sessions) => registries.changeTogether(sessions, look),
+    alone: update,
+  })
 
   /** The registry that the bound servers' lists make of it now. */
   async function look({ row, bindings, pins }: Ground): Promise<Next> {
     const servers = await discovery.lookUp(bindings, { deadlineMs: 0, seen: datesOf(row.tools) })
-    const pinned = await Promise.all(
-      servers.map((server, i) => withPins(server, pins, bindings[i]?.off ?? [])),
-    )
-    const made: Look = {
-      bound: bindings.map(boundIn),
-      marks: servers.map(({ mark }) => mark),
-    }
-    const next = nextRegistry(row.tools, pinned, rules.builtins, rules.policy, new Date().toISOString())
+    const pinning = servers.map(async (server, i): Promise<KnownServer> => {
+      const { connector, tools } = server
+      const off = bindings[i]?.off ?? []
+      return { ...server, off, pins: await firstUse.pinned(connector.id, tools, pins) }
+    })
+    const known = await Promise.all(pinning)
+    const next = nextRegistry(row.tools, known, rules.builtins, rules.policy, new Date().toISOString())
     await keepOff(row, next.removed, bindings)
+    const made: Look = { bound: bindings.map(boundIn), marks: servers.map(({ mark }) => mark) }
     return { ...next, onStored: () => looks.put(row.session_id, made) }
   }
 
@@ -106,93 +94,15 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     }
   }
 
-  /** Trust on first use: what a model is to get for the first time is kept before it can. */
-  async function withPins(server: ListedServer, pins: Pins, off: readonly string[]): Promise<KnownServer> {
-    const { connector, tools } = server
-    const known = pins.get(connector.id) ?? new Map<string, string>()
-    if (!tools || tools.every(({ name }) => known.has(name))) return { ...server, off, pins: known }
-    const pinned = pinning.get(tools) ?? pinFirst(connector.id, tools, known)
-    pinning.set(tools, pinned)
-    return { ...server, off, pins: await pinned.finally(() => pinning.delete(tools)) }
-  }
-
-  async function pinFirst(
-    connector: string,
-    tools: readonly McpTool[],
-    known: ReadonlyMap<string, string>,
-  ): Promise<ReadonlyMap<string, string>> {
-    const first = tools
-      .filter(({ name }) => !known.has(name))
-      .map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
-    const kept = await store.connectors.pinFirst(connector, first)
-    // Another's first use may have come before this one, with another list.
-    const all = kept.length === first.length ? first : await store.connectors.pins(connector)
-    return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
-  }
-
-  const update = (session: string): Promise<Change> => registries.change(session, look)
-
-  function wish(session: string, isUrgent: boolean, isStill: Wish['isStill'] = always): Promise<void> {
-    const known = wishes.get(session)
-    if (known) {
-      known.isUrgent ||= isUrgent
-      if (isStill === always) known.isStill = always
-      return known.promise
-    }
-    let done: Wish['done'] = () => {}
-    const promise = new Promise<void>((resolve, reject) => {
-      done = (failure) => (failure === undefined ? resolve() : reject(failure))
-    })
-    wishes.set(session, { promise, done, isUrgent, isStill })
-    if (!isBusy) void work()
-    return promise
-  }
-
-  /** One lot after the other: they would only wait for each other in the store. */
-  async function work(): Promise<void> {
-    isBusy = true
-    // What is wished for in the same moment goes together.
-    await new Promise(setImmediate)
-    for (let lot = take(); lot.size > 0; lot = take()) await together(lot)
-    isBusy = false
-  }
-
-  /** The wishes of as many sessions as may go together, the urgent ones first. */
-  function take(): Map<string, Wish> {
-    const lot = new Map<string, Wish>()
-    let tools = 0
-    const all = [...wishes]
-    const urgent = all.filter(([, { isUrgent }]) => isUrgent)
-    const others = all.filter(([, { isUrgent }]) => !isUrgent)
-    for (const [session, one] of [...urgent, ...others]) {
-      if (one.isStill()) {
-        tools += registries.weightOf(session)
-        if (lot.size === TOGETHER.sessions || (lot.size > 0 && tools > TOGETHER.tools)) break
-        lot.set(session, one)
-      } else one.done()
-      wishes.delete(session)
-    }
-    return lot
-  }
-
-  async function together(lot: ReadonlyMap<string, Wish>): Promise<void> {
-    const sessions = [...lot.keys()]
-    const changed = registries.changeTogether(sessions, look)
-    // One that cannot be changed must not keep the others from it.
-    const late = new Set(await changed.catch(() => sessions))
-    for (const [session, { done }] of lot) {
-      if (late.has(session)) update(session).then(() => done(), done)
-      else done()
-    }
+  function update(session: string): Promise<Change> {
+    return registries.change(session, look)
   }
 
   return {
     update,
-    bringUp: (session) => wish(session, true),
-    async follow(sessions, behind) {
-      const all = await Promise.allSettled(
-        sessions.map((id) => wish(id, false, behind && (() => behind(id)))),
-      )
+    bringUp: (session) => lots.join(session, { isUrgent: true }),
+    async follow(sessions, isBehind) {
+      const all = await Promise.allSettled(sessions.map((id) => lots.join(id, isBehind && { isBehind })))
       const failed = all.filter((one) => one.status === 'rejected')
       const [first] = failed
       // A store that is away fails all of them alike.

@@ -1,0 +1,37 @@
+/** Trust on first use: a definition that a model is to get for the first time is kept as accepted before it can. */
+import type { McpTool } from '../mcp/contract.ts'
+import type { Store } from '../store/store.ts'
+import { hashOf } from './definition.ts'
+import type { Pins } from './registries.ts'
+
+type ToolPins = ReadonlyMap<string, string>
+
+interface FirstUse {
+  /** The hashes that are accepted of a connector's tools, by tool; `pins` as they were before. */
+  pinned(connector: string, tools: readonly McpTool[] | null, pins: Pins): Promise<ToolPins>
+}
+
+export function createFirstUse(store: Pick<Store, 'connectors'>): FirstUse {
+  /** Those that are being written, by list: sessions share lists */
+  const underWay = new Map<readonly McpTool[], Promise<ToolPins>>()
+
+  async function pinFirst(connector: string, tools: readonly McpTool[], known: ToolPins): Promise<ToolPins> {
+    const first = tools
+      .filter(({ name }) => !known.has(name))
+      .map((tool) => ({ tool: tool.name, hash: hashOf(tool), definition: tool }))
+    const kept = await store.connectors.pinFirst(connector, first)
+    // Another's first use may have come before this one, with another list.
+    const all = kept.length === first.length ? first : await store.connectors.pins(connector)
+    return new Map([...known, ...all.map(({ tool, hash }) => [tool, hash] as const)])
+  }
+
+  return {
+    async pinned(connector, tools, pins) {
+      const known: ToolPins = pins.get(connector) ?? new Map()
+      if (!tools || tools.every(({ name }) => known.has(name))) return known
+      const writing = underWay.get(tools) ?? pinFirst(connector, tools, known)
+      underWay.set(tools, writing)
+      return writing.finally(() => underWay.delete(tools))
+    },
+  }
+}

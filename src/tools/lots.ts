@@ -1,0 +1,104 @@
+/**
+ * Sessions that wait to be brought up to date, in lots: one lot is read and written together, and while it is under way
+ * the next one gathers.
+ */
+
+interface Lots {
+  /**
+   * Settles once the session was brought up to date, by its lot or alone; rejects with what kept it from that. Whoever
+   * joins before its lot is made shares the work.
+   */
+  join(session: string, wish?: Wish): Promise<void>
+}
+
+interface Wish {
+  /** A turn waits for it: it goes before all that are not */
+  isUrgent?: boolean
+  /** Asked when its lot is made: if it is not behind any more, there is nothing left to do. Left out: done in any case */
+  isBehind?(session: string): boolean
+}
+
+interface LotWork {
+  /** How much of a lot's room the session takes */
+  weightOf(session: string): number
+  /** Does the work for all of them; answers with those that are left to be done alone. */
+  together(sessions: readonly string[]): Promise<readonly string[]>
+  alone(session: string): Promise<unknown>
+}
+
+interface Waiting extends Wish {
+  promise: Promise<void>
+  done(): void
+  failed(reason: unknown): void
+}
+
+/** Of one lot: more would keep the store, and the event loop, from everybody else. */
+const MOST = { sessions: 50, weight: 1_000 }
+
+export function createLots({ weightOf, together, alone }: LotWork): Lots {
+  const waiting = new Map<string, Waiting>()
+  let isBusy = false
+
+  /** One lot after the other: they would only wait for each other in the store. */
+  async function work(): Promise<void> {
+    isBusy = true
+    // What is wished for in the same moment goes together.
+    await new Promise(setImmediate)
+    for (let lot = take(); lot.size > 0; lot = take()) await serve(lot)
+    isBusy = false
+  }
+
+  /** As many as may go together, the urgent ones first. */
+  function take(): Map<string, Waiting> {
+    const lot = new Map<string, Waiting>()
+    let weight = 0
+    const all = [...waiting]
+    const ordered = [...all.filter(([, one]) => one.isUrgent), ...all.filter(([, one]) => !one.isUrgent)]
+    for (const [session, one] of ordered) {
+      if (one.isBehind?.(session) === false) one.done()
+      else {
+        weight += weightOf(session)
+        if (lot.size === MOST.sessions || (lot.size > 0 && weight > MOST.weight)) break
+        lot.set(session, one)
+      }
+      waiting.delete(session)
+    }
+    return lot
+  }
+
+  async function serve(lot: ReadonlyMap<string, Waiting>): Promise<void> {
+    const sessions = [...lot.keys()]
+    // One that the work fails for must not keep the others from it.
+    const left = new Set(await together(sessions).catch(() => sessions))
+    for (const [session, { done, failed }] of lot) {
+      if (left.has(session)) alone(session).then(done, failed)
+      else done()
+    }
+  }
+
+  return {
+    join(session, wish = {}) {
+      const known = waiting.get(session)
+      if (known) {
+        known.isUrgent ||= wish.isUrgent ?? false
+        if (!wish.isBehind) delete known.isBehind
+        return known.promise
+      }
+      const made = settleable()
+      waiting.set(session, { ...wish, ...made })
+      if (!isBusy) void work()
+      return made.promise
+    },
+  }
+}
+
+/** A promise that is settled from outside. */
+function settleable(): Pick<Waiting, 'promise' | 'done' | 'failed'> {
+  let done: Waiting['done'] = () => {}
+  let failed: Waiting['failed'] = () => {}
+  const promise = new Promise<void>((resolve, reject) => {
+    done = () => resolve()
+    failed = reject
+  })
+  return { promise, done, failed }
+}
