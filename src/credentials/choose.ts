@@ -6,7 +6,8 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { CredentialFacts, CredentialSecret } from '../provider.ts'
 import { all, type Credential, type CredentialCandidates, type Session, type Store } from '../store/store.ts'
-import { needsReauth, type Renewals } from './renewals.ts'
+import { needsReauth } from './renew-login.ts'
+import type { Renewals } from './renewals.ts'
 import { openSecret, type Vault } from './vault.ts'
 
 /** A credential chosen for a turn. */

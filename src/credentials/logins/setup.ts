@@ -4,6 +4,7 @@ import { BatonError } from '../../errors.ts'
 import type { LoginSecret } from '../../oauth-vendor.ts'
 import type { Credential, Store } from '../../store/store.ts'
 import type { OAuthHttp } from '../oauth-http.ts'
+import type { LoginRenewer } from '../renew-login.ts'
 import { shared } from '../renew-once.ts'
 import { openSecret, sealSecret, type Vault } from '../vault.ts'
 import type { LoginRow } from './table.ts'
@@ -34,26 +35,21 @@ interface SetupDeps {
   vault: Pick<Vault, 'seal' | 'open'>
   http: OAuthHttp
   sleep(ms: number): Promise<unknown>
-  /** As it is stored now. Throws what keeps it from being used. */
-  reread(row: Credential): Promise<Credential>
-  /** With a token that is not about to end */
-  fresh(row: Credential, login: LoginRow): Promise<Credential>
-  /** After its token was refused: the same row where there is no other. Throws as `reread`. */
-  renewed(row: Credential): Promise<Credential>
+  renewer: Pick<LoginRenewer, 'fresh' | 'renewed' | 'reread'>
 }
 
 /** One that failed is not tried again with every turn. */
 const PAUSE_MS = 30_000
 
 /** The setups of logins that came without one: at their first use, by one call for everybody who waits for it. */
-export function createSetups({ store, vault, http, sleep, reread, fresh, renewed }: SetupDeps) {
+export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) {
   const running = new Map<string, Promise<Credential>>()
 
   async function complete(row: Credential, login: LoginRow): Promise<Credential> {
     const { setup } = login.vendor
-    const stored = await reread(row)
+    const stored = await renewer.reread(row)
     if (!setup?.isNeeded(stored.facts)) return stored
-    const { ready, found } = await foundWith(await fresh(stored, login), login)
+    const { ready, found } = await foundWith(await renewer.fresh(stored), login)
     // Sealed anew: a re-encryption since must not be undone.
     const sealed = sealSecret(vault, ready, openSecret<LoginSecret>(vault, ready))
     const next = { ...ready, secret: sealed, facts: { ...ready.facts, ...found } }
@@ -70,7 +66,7 @@ export function createSetups({ store, vault, http, sleep, reread, fresh, renewed
       return { ready: row, found: await found(row) }
     } catch (thrown) {
       if (!isTokenRefused(thrown)) throw thrown
-      const ready = await renewed(row)
+      const ready = await renewer.renewed(row)
       if (ready.version === row.version) throw thrown
       return { ready, found: await found(ready) }
     }

@@ -1,0 +1,202 @@
+/**
+ * Renews one login at a provider, by one caller at a time (renew-once.ts). What the vendor refuses for good ends in
+ * `needs_reauth` with the reason, everything else is left for later.
+ */
+import type { Logger } from 'pino'
+import { BoundedMap } from '../bounded-map.ts'
+import { BatonError } from '../errors.ts'
+import type { LoginSecret, TokenFailure } from '../oauth-vendor.ts'
+import type { Credential, Store } from '../store/store.ts'
+import type { LoginRow, LoginTable } from './logins/table.ts'
+import type { OAuthHttp } from './oauth-http.ts'
+import { insist, shared, underClaim } from './renew-once.ts'
+import { createTokenEndpoints, LoginRefused, type Renewed } from './token-endpoints.ts'
+import { hintOf, openSecret, sealSecret, type Vault } from './vault.ts'
+
+/** What answers with a row gives it as it is afterwards, and throws credential_needs_reauth or no_credential. */
+export interface LoginRenewer {
+  /** Renewed if its token ends soon. Throws what kept it from that, unless the token lasts for now. */
+  fresh(row: Credential): Promise<Credential>
+  /** After its token was refused. The same version: there is no other token. Throws what kept it from being renewed. */
+  renewed(row: Credential): Promise<Credential>
+  /** As it is stored now. */
+  reread(row: Pick<Credential, 'id' | 'owner'>): Promise<Credential>
+  /** Its token came a moment ago in place of a refused one: if it is refused too, renewing is no cure. */
+  isCured(row: Credential): boolean
+  /** Its last renewal failed a moment ago. */
+  isPaused(id: string): boolean
+  underWay(): Iterable<Promise<unknown>>
+  /** The process ends: what could not be stored so far is tried once more. */
+  end(): void
+}
+
+export interface LoginRenewerDeps {
+  store: Pick<Store, 'credentials'>
+  vault: Pick<Vault, 'seal' | 'open'>
+  table: LoginTable
+  http: OAuthHttp
+  log: Logger
+  /** How long a claim outlives its owner. Longer than a call to a token endpoint may take. Default 30 */
+  claimSeconds?: number
+  now(): number
+  /** Of what is kept in memory: a clock that is set back must not make that longer */
+  uptime(): number
+  /** Rejects when the signal is aborted */
+  sleep(ms: number, signal?: AbortSignal): Promise<unknown>
+}
+
+/** A token that still lasts this long serves while its renewal has to wait. */
+const SPARE_MS = 10_000
+/** So long after a refused token was renewed another refusal has another cause. */
+const CURE_MS = 300_000
+/** Without its note a token that is refused in spite of its renewal is renewed once too often. */
+const MOST_CURED = 10_000
+
+export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {
+  const { store, vault, table, http, log, claimSeconds = 30, now, uptime, sleep } = deps
+  const endpoints = createTokenEndpoints({ http, now, uptime })
+  const running = new Map<string, Promise<Credential>>()
+  const cured = new BoundedMap<{ version: number; at: number }>(MOST_CURED)
+  const ending = new AbortController()
+
+  const reread: LoginRenewer['reread'] = async ({ id, owner }) =>
+    usable(await store.credentials.get({ owner, admin: false }, id), id)
+
+  /** `refused`: the version whose token was refused; null: none was. */
+  function renew(row: Credential, refused: number | null): Promise<Credential> {
+    return shared(running, row.id, () => claimed(row, refused))
+  }
+
+  /** Renews it, or takes over what another replica made of it. */
+  function claimed(row: Credential, refused: number | null): Promise<Credential> {
+    const until = now() + (claimSeconds + 10) * 1000
+    return underClaim(store.credentials, {
+      id: row.id,
+      seconds: claimSeconds,
+      sleep,
+      work: (held) => renewHeld(held, held.version === refused),
+      async elsewhere() {
+        const seen = await reread(row)
+        if (seen.version !== row.version || (refused === null && !isSpent(seen, SPARE_MS, now()))) return seen
+        if (now() <= until) return null
+        const words = `Credential ${row.id} is being renewed by another process.`
+        throw new BatonError('unavailable', words, { retryAfter: 2 })
+      },
+    })
+  }
+
+  /** `row` was read as the claim was made. */
+  async function renewHeld(row: Credential, isRefused: boolean): Promise<Credential> {
+    const login = table.row(row.provider)
+    usable(row, row.id)
+    if (!isRefused && !isDue(row, login, now())) return row
+    try {
+      return await ask(row, login, isRefused)
+    } catch (thrown) {
+      if (thrown instanceof LoginRefused) return giveUp(row, thrown.failure)
+      log.warn({ credential_id: row.id, provider: row.provider, err: thrown }, 'login not renewed')
+      if (isRefused || isSpent(row, SPARE_MS, now())) throw thrown
+      return row
+    }
+  }
+
+  async function ask(row: Credential, login: LoginRow, isRefused: boolean): Promise<Credential> {
+    const secret = openSecret<LoginSecret>(vault, row)
+    const call = login.vendor.renew(login.settings, secret)
+    if (!call) {
+      if (isSpent(row, 0, now())) throw new LoginRefused(SPENT)
+      return row
+    }
+    const renewed = await endpoints.renew(login, row.id, secret, call)
+    // The old token stays, and so does its end.
+    const saved = await save(row, renewed.problem ? { ...renewed, expires_at: row.expires_at } : renewed)
+    if (renewed.problem && isSpent(saved, SPARE_MS, now())) throw renewed.problem
+    if (isRefused) cured.put(saved.id, { version: saved.version, at: uptime() })
+    log.info({ credential_id: row.id, provider: row.provider }, 'login renewed')
+    return saved
+  }
+
+  async function save(row: Credential, { secret, expires_at }: Renewed): Promise<Credential> {
+    const next = {
+      secret: sealSecret(vault, row, secret),
+      hint: secret.access_token ? hintOf(secret.access_token) : row.hint,
+      expires_at,
+      facts: { ...table.row(row.provider).vendor.identify(secret).facts, ...row.facts },
+    }
+    // The claim may lapse meanwhile, and a sibling find the spent token dead: these make the login active again.
+    const write = () => store.credentials.rotate(row.id, row.version, next)
+    const isStored = await insist(write, sleep, ending.signal)
+    // Otherwise somebody wrote it meanwhile, and theirs holds.
+    return isStored
+      ? { ...row, ...next, version: row.version + 1, updated_at: new Date(now()).toISOString() }
+      : reread(row)
+  }
+
+  /** Unless a sibling won meanwhile: then its tokens are the ones. */
+  async function giveUp(row: Credential, failure: TokenFailure): Promise<Credential> {
+    const { code } = failure
+    // That it has ended is only what the clock here says, which may be ahead: a person would have to log in for that.
+    const ended = failure === SPENT ? 'ended' : undefined
+    const isOver = await store.credentials.fail(row.id, row.version, reasonOf(failure), ended)
+    if (isOver) log.warn({ credential_id: row.id, provider: row.provider, code }, 'login needs a new sign-in')
+    return reread(row)
+  }
+
+  return {
+    fresh: async (row) => (isDue(row, table.row(row.provider), now()) ? renew(row, null) : row),
+    renewed: (row) => renew(row, row.version),
+    reread,
+    isCured({ id, version }) {
+      const last = cured.get(id)
+      return last?.version === version && uptime() - last.at < CURE_MS
+    },
+    isPaused: endpoints.isPaused,
+    underWay: () => running.values(),
+    end: () => ending.abort(),
+  }
+}
+
+/** Whether its token ends within so many milliseconds. */
+const isSpent = ({ expires_at }: Credential, spareMs: number, now: number): boolean =>
+  expires_at !== null && Date.parse(expires_at) - now <= spareMs
+
+/** Whether its token ends soon, or where none says when it ends, has grown as old as its vendor lets one become. */
+function isDue(row: Credential, { vendor }: LoginRow, now: number): boolean {
+  const { renewAheadSeconds, renewAfterSeconds } = vendor
+  const updated = Date.parse(row.updated_at)
+  if (row.expires_at === null) return renewAfterSeconds !== null && now - updated > renewAfterSeconds * 1000
+  // Of one that was renewed its life is known: a short one must not be due as soon as it is born.
+  const life = Math.max(0, Date.parse(row.expires_at) - updated)
+  const ahead = row.version === 1 ? Number.POSITIVE_INFINITY : life / 4
+  return isSpent(row, Math.min(renewAheadSeconds * 1000, ahead), now)
+}
+
+const SPENT: TokenFailure = {
+  isLasting: true,
+  code: 'expired',
+  message: 'The access token has ended and there is nothing to renew it with.',
+}
+
+function reasonOf({ code, message, wasSpent }: TokenFailure): string {
+  const words = (message || 'The provider refuses to renew this login').replace(/[.\s]+$/, '').slice(0, 300)
+  const cause = wasSpent
+    ? ' Its refresh token was used already: by another program that shares the login, or by a renewal that was lost before it was stored.'
+    : ''
+  return `${code}: ${words}.${cause}`
+}
+
+/** The error of a login that only a person can make anew, with the reason in its words where there is one. */
+export const needsReauth = ({ id, reason }: Pick<Credential, 'id' | 'reason'>): BatonError =>
+  new BatonError(
+    'credential_needs_reauth',
+    `Credential ${id} needs a new login${reason ? ` (${reason})` : ''}.`,
+    { details: { credential_id: id } },
+  )
+
+/** The credential, if a turn may use it. Throws credential_needs_reauth, no_credential. */
+function usable(row: Credential | null, id: string): Credential {
+  if (row?.state === 'active') return row
+  if (row?.state === 'needs_reauth') throw needsReauth(row)
+  const words = `Credential ${id} ${row ? 'is disabled' : 'does not exist any more'}.`
+  throw new BatonError('no_credential', words, { details: { credential_id: id } })
+}
