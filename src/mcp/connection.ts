@@ -15,7 +15,7 @@ import {
 import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
-import { scrubbed } from './scrub.ts'
+import { scrubbedFailure } from './scrub.ts'
 import {
   type ConnectionContext,
   explain,
@@ -78,7 +78,7 @@ export async function openConnection(
     wire.client.onclose = () => context.onClose()
     return createConnection(spec, context, wire, verdict !== null)
   } catch (error) {
-    const failure = scrubbed(toMcpError(error, spec), spec)
+    const failure = scrubbedFailure(toMcpError(error, spec), spec)
     if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
     // Nothing can have been run before a connection stood.
     throw failure.but({ kind: failure.kind === 'disconnected' ? 'unavailable' : failure.kind, sent: false })
@@ -114,7 +114,7 @@ function createConnection(
     } catch (error) {
       exchange.abort()
       const told = toMcpError(exchange.failure ?? error, spec, exchange)
-      const failure = scrubbed(explain(told, wire, spec), spec)
+      const failure = scrubbedFailure(explain(told, wire, spec), spec)
       if (failure.lastWords) context.onLastWords?.(spec.name, failure.lastWords)
       if (isForgotten(error, failure, wire, exchange, isProven)) stale.add(failure)
       throw failure

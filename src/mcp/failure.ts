@@ -13,7 +13,7 @@ import { BatonError } from '../errors.ts'
 import { BodyTooLargeError } from '../guard.ts'
 import { McpError } from './contract.ts'
 import type { Exchange } from './http.ts'
-import { type Secretive, unspoken } from './scrub.ts'
+import { type Secretive, scrubbedText } from './scrub.ts'
 import { localKind } from './tap.ts'
 
 /** JSON-RPC errors by which a server refuses a request without running it (JSON-RPC 5.1; MCP 2026-07-28). */
@@ -174,6 +174,6 @@ const LONGEST = 65_536
 /** A server's words, bounded: they end up in results and logs. */
 function excerpt(text: string, server: Server): string {
   // Cut to what is shown first, half a secret would be left.
-  const told = unspoken(text.slice(0, LONGEST), server)
+  const told = scrubbedText(text.slice(0, LONGEST), server)
   return told.length > 500 ? `${told.slice(0, 500)}…` : told
 }

@@ -1,11 +1,17 @@
 /** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
-import type { Connection } from './connection.ts'
 import { readResult } from './content.ts'
-import { type Mcp, McpError, type McpStatus, type ToolList } from './contract.ts'
+import {
+  type Mcp,
+  McpError,
+  type McpProgress,
+  type McpServerSpec,
+  type McpStatus,
+  type ToolList,
+} from './contract.ts'
 import { createDeadline } from './deadline.ts'
 import { Link, type LinkOptions } from './link.ts'
 import { createListing, type KeptList } from './listing.ts'
-import { unquoted, unquotedList, unquotedProgress } from './scrub.ts'
+import { scrubbedList, scrubbedProgress, scrubbedResult } from './scrub.ts'
 
 /** The verbs of Mcp for one key; they throw McpError alike. */
 export interface Server {
@@ -29,27 +35,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       if (!listing.isQuarantined()) options.onListChanged()
     },
   })
-  const listing = createListing(async (spec) => {
-    const from = performance.now()
-    const wasConnected = link.isConnected()
-    try {
-      const listed = await link.use(
-        spec,
-        (connecting) => connecting,
-        async (connection) => ({
-          ...(await connection.list({ timeoutMs: link.health.patienceMs(), signal: link.ending })),
-          server: connection.server,
-        }),
-      )
-      link.health.succeeded()
-      // A list over a connection that stands says nothing of how long the next one takes to be made.
-      if (!wasConnected) link.health.took(performance.now() - from)
-      return spec.isConfigured ? unquotedList(listed, spec) : listed
-    } catch (error) {
-      if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
-      throw error
-    }
-  }, kept)
+  const listing = createListing((spec) => askedForList(link, spec), kept)
 
   return {
     link,
@@ -67,31 +53,25 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
         const patience = createDeadline(spec.name, options.connectMs, signal)
         return patience.race(connecting).finally(patience.clear)
       }
-      // An owner may read their own; the configuration's are the operator's.
-      const told: typeof onProgress = spec.isConfigured
-        ? (progress) => onProgress?.(unquotedProgress(progress, spec))
-        : onProgress
-      /** The list, without which the call is not sent */
-      const read = (refresh: boolean): Promise<ToolList> =>
-        listing.get(spec, refresh).catch((error) => {
-          throw error instanceof McpError ? error.but({ sent: false }) : error
+      const read = (refresh: boolean) => deadline.race(listing.get(spec, refresh).catch(unsent))
+      const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
+      const send = () =>
+        link.use(spec, wait, async (connection) => {
+          // A modern server's arguments are mirrored by the tool's schema. A list that is old will do: it says so if not.
+          if (connection.verdict.kind === 'modern' && !listing.cached()) await read(false)
+          const known = listing.cached()?.tools.find(({ name }) => name === tool)
+          deadline.markSent()
+          const call = { name: tool, tool: known, args, timeoutMs, signal, onProgress: onCleanProgress }
+          return connection.call(call)
         })
-      const send = async (connection: Connection): Promise<unknown> => {
-        // A modern server's arguments are mirrored by the tool's schema. A list that is old will do: it says so if not.
-        if (connection.verdict.kind === 'modern' && !listing.cached()) await deadline.race(read(false))
-        const definition = listing.cached()?.tools.find(({ name }) => name === tool)
-        deadline.markSent()
-        return connection.call({ name: tool, tool: definition, args, timeoutMs, signal, onProgress: told })
-      }
       try {
-        const raw = await link.use(spec, wait, send).catch(async (error) => {
+        const raw = await send().catch(async (error) => {
           if (!(error instanceof McpError) || error.rpcCode !== HEADER_MISMATCH) throw error
-          await deadline.race(read(true))
-          return link.use(spec, wait, send)
+          await read(true)
+          return send()
         })
         link.health.succeeded()
-        const result = readResult(raw)
-        return spec.isConfigured ? unquoted(result, spec) : result
+        return scrubbedResult(readResult(raw), spec)
       } catch (error) {
         const failure = deadline.failure() ?? error
         if (failure instanceof McpError && link.isConnected()) link.failed(failure, 'call')
@@ -102,4 +82,31 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
     },
     status: () => (listing.isQuarantined() ? { ...link.status(), state: 'quarantined' } : link.status()),
   }
+}
+
+async function askedForList(link: Link, spec: McpServerSpec) {
+  const from = performance.now()
+  const wasConnected = link.isConnected()
+  try {
+    const listed = await link.use(
+      spec,
+      (connecting) => connecting,
+      async (connection) => ({
+        ...(await connection.list({ timeoutMs: link.health.patienceMs(), signal: link.ending })),
+        server: connection.server,
+      }),
+    )
+    link.health.succeeded()
+    // A list over a connection that stands says nothing of how long the next one takes to be made.
+    if (!wasConnected) link.health.took(performance.now() - from)
+    return scrubbedList(listed, spec)
+  } catch (error) {
+    if (error instanceof McpError && link.isConnected()) link.failed(error, 'attempt')
+    throw error
+  }
+}
+
+/** Without the list that a call needs, the call is not sent. */
+function unsent(error: unknown): never {
+  throw error instanceof McpError ? error.but({ sent: false }) : error
 }

@@ -11,7 +11,7 @@ import { within } from '../within.ts'
 import { childEnv } from './child-env.ts'
 import { McpError, type McpServerSpec } from './contract.ts'
 import type { Sandbox } from './sandbox.ts'
-import { unspoken } from './scrub.ts'
+import { scrubbedText } from './scrub.ts'
 import type { Watchdog } from './watchdog.ts'
 
 const STDERR_BYTES = 8 * 1024
@@ -108,7 +108,10 @@ export function createStdioTransport(spec: McpServerSpec, options: StdioOptions)
       killGroup(group, 'SIGKILL')
       await ended
     },
-    obituary: () => ({ ending, words: unspoken(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR) }),
+    obituary: () => ({
+      ending,
+      words: scrubbedText(stderr.toString('utf8'), spec).trim().slice(-SHOWN_STDERR),
+    }),
   }
   return transport
 }
