@@ -16,13 +16,13 @@ import { type MendedTools, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
 import { bounded, createExchange, type Exchange, inExchange } from './http.ts'
 import { scrubbedFailure } from './scrub.ts'
+import { userAgent } from './transport.ts'
 import {
   type ConnectionContext,
   explain,
   negotiate,
   PARCEL,
   type Patience,
-  userAgent,
   type Verdict,
   type Wire,
 } from './wire.ts'

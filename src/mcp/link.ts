@@ -9,7 +9,8 @@ import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
 import { McpError, type McpServerSpec, type McpStatus } from './contract.ts'
 import { createHealth, type Health, type HealthOptions } from './health.ts'
-import type { ConnectionContext, ConnectionSettings, Verdict } from './wire.ts'
+import type { ConnectionSettings } from './transport.ts'
+import type { ConnectionContext, Verdict } from './wire.ts'
 
 /** The same for all who use a key. */
 export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptMs'> {

@@ -1,46 +1,26 @@
 /**
- * Transport, client and tap of one connection attempt, and the choice of protocol revision. Knows how a
- * connection comes to stand; what is done with it is connection.ts.
+ * How a connection comes to stand: the choice of protocol revision, and for each attempt a transport (transport.ts), the
+ * SDK's client, and a tap between them. What is done with it is connection.ts.
  */
 import {
-  type AuthProvider,
   Client,
   type ClientOptions,
   type PriorDiscovery,
   SdkError,
   SdkErrorCode,
-  SSEClientTransport,
   SseError,
-  StreamableHTTPClientTransport,
-  type StreamableHTTPClientTransportOptions,
-  type Transport,
   type VersionNegotiationOptions,
 } from '@modelcontextprotocol/client'
 import { isRecord, isWithin } from '../chat/json.ts'
-import { challengeIn } from './challenge.ts'
-import { type ElicitHandler, type McpAuth, McpError, type McpServerSpec } from './contract.ts'
+import { McpError, type McpServerSpec } from './contract.ts'
 import { MAX_ENTRIES, MAX_LIST_BYTES, mendTools } from './definitions.ts'
 import { toMcpError } from './failure.ts'
-import { createExchange, createMcpFetch, type Exchange, inExchange, refusedAuthorization } from './http.ts'
-import type { Sandbox } from './sandbox.ts'
-import { createStdioTransport, type StdioTransport } from './stdio.ts'
+import { createExchange, type Exchange, inExchange } from './http.ts'
 import { type Tap, tap } from './tap.ts'
-import type { Watchdog } from './watchdog.ts'
+import { type ConnectionSettings, createTransport, type Transports } from './transport.ts'
 
 /** Which revision a server speaks; kept by the caller so that a reconnect needs no probe. */
 export type Verdict = PriorDiscovery
-
-/** What all connections to one server are given. */
-export interface ConnectionSettings {
-  client: { name: string; version: string }
-  fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
-  maxBytes: number
-  watchdog: Watchdog
-  sandbox: Sandbox | null
-  elicit?: ElicitHandler | undefined
-  /** What the process of a configured server said last, for the operator's log */
-  onLastWords?: ((server: string, words: string) => void) | undefined
-}
 
 /** What one attempt is given, and whom it tells. */
 export interface ConnectionContext extends ConnectionSettings {
@@ -54,12 +34,9 @@ export interface ConnectionContext extends ConnectionSettings {
 }
 
 /** A client that is connected, with the parts of its transport that it hides. */
-export interface Wire {
+export interface Wire extends Transports {
   client: Client
-  transport: Transport
   tap: Tap
-  stdio: StdioTransport | null
-  http: StreamableHTTPClientTransport | null
   /** The tool list that was asked for last, once: what was left out of it may be larger than all the rest */
   takeListed(): Pages
 }
@@ -197,12 +174,10 @@ function createWire(
   context: ConnectionContext,
   negotiation: VersionNegotiationOptions,
 ): Wire {
-  const { transport, stdio, http } = createTransport(
-    spec,
-    context,
-    () => tapped.size() > 0,
-    () => client.getProtocolEra() === 'modern',
-  )
+  const { transport, stdio, http } = createTransport(spec, context, {
+    hasPending: () => tapped.size() > 0,
+    isModern: () => client.getProtocolEra() === 'modern',
+  })
   let listed = noPages()
   const tapped = tap(transport, {
     answersInResponse: http !== null,
@@ -247,95 +222,6 @@ function createClient(context: ConnectionContext, versionNegotiation: VersionNeg
   if (elicit) client.setRequestHandler('elicitation/create', ({ params }) => elicit(params))
   client.setNotificationHandler('notifications/tools/list_changed', () => context.onListChanged())
   return client
-}
-
-function createTransport(
-  spec: McpServerSpec,
-  context: ConnectionContext,
-  hasPending: () => boolean,
-  isModern: () => boolean,
-): Pick<Wire, 'transport' | 'stdio' | 'http'> {
-  if (spec.transport === 'stdio') {
-    const stdio = createStdioTransport(spec, context)
-    return { transport: stdio, stdio, http: null }
-  }
-  const options = {
-    fetch: createMcpFetch({
-      fetch: hearing(context.fetch, spec.auth),
-      userAgent: userAgent(context),
-      maxBytes: context.maxBytes,
-      keepsGetStream: spec.transport === 'sse',
-    }),
-    ...(spec.headers && { requestInit: { headers: spec.headers } }),
-    ...(spec.auth && { authProvider: renewingOnce(spec.auth) }),
-    redirectPolicy: 'same-origin' as const,
-  }
-  const url = new URL(spec.url ?? '')
-  if (spec.transport === 'sse')
-    return { transport: new SSEClientTransport(url, options), stdio: null, http: null }
-  const http = new StreamableHTTPClientTransport(url, {
-    ...options,
-    onInsufficientScope: 'throw',
-    reconnectionScheduler: resumptionPacer(hasPending, isModern),
-  })
-  return { transport: http, stdio: null, http }
-}
-
-/** Tells what a refusal asks for. */
-function hearing(fetch: ConnectionContext['fetch'], auth: McpAuth | undefined): ConnectionContext['fetch'] {
-  if (!auth?.onChallenge) return fetch
-  return async (url, init) => {
-    const response = await fetch(url, init)
-    const challenge = challengeIn(response)
-    if (challenge) auth.onChallenge?.(challenge)
-    return response
-  }
-}
-
-/** Parallel calls that are refused together renew the credential once: a rotating one breaks otherwise. */
-function renewingOnce(auth: McpAuth): AuthProvider {
-  const renew = auth.onUnauthorized?.bind(auth)
-  const token = (): Promise<string | undefined> => auth.token()
-  if (!renew) return { token }
-  let renewing: Promise<void> | null = null
-  const renewUnlessNewer = async (refused: string | null | undefined): Promise<void> => {
-    const current = await auth.token()
-    if (!current || refused === `Bearer ${current}`) await renew()
-  }
-  return {
-    token,
-    onUnauthorized: ({ response }) => {
-      renewing ??= renewUnlessNewer(refusedAuthorization.get(response)).finally(() => {
-        renewing = null
-      })
-      return renewing
-    },
-  }
-}
-
-export const userAgent = ({ client }: Pick<ConnectionContext, 'client'>): string =>
-  `${client.name}/${client.version}`
-
-/**
- * Paces the GETs by which the SDK resumes a call's broken stream: the server's `retry` counts, but a
- * server that cuts every stream at once is asked less and less, and not at all once no call waits.
- */
-function resumptionPacer(
-  hasPending: () => boolean,
-  isModern: () => boolean,
-): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
-  let floor = 50
-  let last = Number.NEGATIVE_INFINITY
-  return (reconnect, delay) => {
-    // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
-    if (isModern()) throw new Error('the revision has no resumption')
-    if (!hasPending()) return
-    const now = performance.now()
-    floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
-    last = now
-    const timer = setTimeout(() => hasPending() && reconnect(), Math.max(delay, floor))
-    return () => clearTimeout(timer)
-  }
 }
 
 /** A finished call's result, past the SDK's schemas; an unfinished one (`input_required`) as it is. */

@@ -1,0 +1,129 @@
+/**
+ * The SDK's transport for one server, as its connector has it: over HTTP with the guarded fetch, the connector's headers
+ * and its token, which is renewed once for all calls that are refused together; or a process.
+ */
+import {
+  type AuthProvider,
+  SSEClientTransport,
+  StreamableHTTPClientTransport,
+  type StreamableHTTPClientTransportOptions,
+  type Transport,
+} from '@modelcontextprotocol/client'
+import { challengeIn } from './challenge.ts'
+import type { ElicitHandler, McpAuth, McpServerSpec } from './contract.ts'
+import { createMcpFetch, refusedAuthorization } from './http.ts'
+import type { Sandbox } from './sandbox.ts'
+import { createStdioTransport, type StdioTransport } from './stdio.ts'
+import type { Watchdog } from './watchdog.ts'
+
+/** What all connections to one server are given. */
+export interface ConnectionSettings {
+  client: { name: string; version: string }
+  fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
+  maxBytes: number
+  watchdog: Watchdog
+  sandbox: Sandbox | null
+  elicit?: ElicitHandler | undefined
+  /** What the process of a configured server said last, for the operator's log */
+  onLastWords?: ((server: string, words: string) => void) | undefined
+}
+
+/** A transport, and the same as what it is; neither for the HTTP transport of 2024-11-05. */
+export interface Transports {
+  transport: Transport
+  stdio: StdioTransport | null
+  http: StreamableHTTPClientTransport | null
+}
+
+/** What a transport is told of the calls that go over it. */
+interface Calls {
+  hasPending(): boolean
+  /** By the revision that was agreed on */
+  isModern(): boolean
+}
+
+/** Not started yet. */
+export function createTransport(spec: McpServerSpec, settings: ConnectionSettings, calls: Calls): Transports {
+  if (spec.transport === 'stdio') {
+    const stdio = createStdioTransport(spec, settings)
+    return { transport: stdio, stdio, http: null }
+  }
+  const options = {
+    fetch: createMcpFetch({
+      fetch: hearing(settings.fetch, spec.auth),
+      userAgent: userAgent(settings),
+      maxBytes: settings.maxBytes,
+      keepsGetStream: spec.transport === 'sse',
+    }),
+    ...(spec.headers && { requestInit: { headers: spec.headers } }),
+    ...(spec.auth && { authProvider: renewingOnce(spec.auth) }),
+    redirectPolicy: 'same-origin' as const,
+  }
+  const url = new URL(spec.url ?? '')
+  if (spec.transport === 'sse')
+    return { transport: new SSEClientTransport(url, options), stdio: null, http: null }
+  const http = new StreamableHTTPClientTransport(url, {
+    ...options,
+    onInsufficientScope: 'throw',
+    reconnectionScheduler: resumptionPacer(calls),
+  })
+  return { transport: http, stdio: null, http }
+}
+
+/** How Baton presents itself to servers over HTTP. */
+export const userAgent = ({ client }: Pick<ConnectionSettings, 'client'>): string =>
+  `${client.name}/${client.version}`
+
+/** Tells what a refusal asks for. */
+function hearing(fetch: ConnectionSettings['fetch'], auth: McpAuth | undefined): ConnectionSettings['fetch'] {
+  if (!auth?.onChallenge) return fetch
+  return async (url, init) => {
+    const response = await fetch(url, init)
+    const challenge = challengeIn(response)
+    if (challenge) auth.onChallenge?.(challenge)
+    return response
+  }
+}
+
+/** Parallel calls that are refused together renew the credential once: a rotating one breaks otherwise. */
+function renewingOnce(auth: McpAuth): AuthProvider {
+  const renew = auth.onUnauthorized?.bind(auth)
+  const token = (): Promise<string | undefined> => auth.token()
+  if (!renew) return { token }
+  let renewing: Promise<void> | null = null
+  const renewUnlessNewer = async (refused: string | null | undefined): Promise<void> => {
+    const current = await auth.token()
+    if (!current || refused === `Bearer ${current}`) await renew()
+  }
+  return {
+    token,
+    onUnauthorized: ({ response }) => {
+      renewing ??= renewUnlessNewer(refusedAuthorization.get(response)).finally(() => {
+        renewing = null
+      })
+      return renewing
+    },
+  }
+}
+
+/**
+ * Paces the GETs by which the SDK resumes a call's broken stream: the server's `retry` counts, but a
+ * server that cuts every stream at once is asked less and less, and not at all once no call waits.
+ */
+function resumptionPacer({
+  hasPending,
+  isModern,
+}: Calls): NonNullable<StreamableHTTPClientTransportOptions['reconnectionScheduler']> {
+  let floor = 50
+  let last = Number.NEGATIVE_INFINITY
+  return (reconnect, delay) => {
+    // There is nothing to resume since 2026-07-28; the SDK takes what is thrown here for the stream's end.
+    if (isModern()) throw new Error('the revision has no resumption')
+    if (!hasPending()) return
+    const now = performance.now()
+    floor = now - last > 10_000 ? 50 : Math.min(floor * 2, 30_000)
+    last = now
+    const timer = setTimeout(() => hasPending() && reconnect(), Math.max(delay, floor))
+    return () => clearTimeout(timer)
+  }
+}
