@@ -3,7 +3,6 @@
  * revision, leaves a server that is down alone (health.ts), lets go of what nobody uses. How a connection works is
  * connection.ts, which is loaded with the first server: the SDK costs half a second of start-up.
  */
-
 import { within } from '../within.ts'
 import { type Channel, keepChannel } from './channel.ts'
 import type { Connection } from './connection.ts'
@@ -24,13 +23,35 @@ export interface LinkOptions extends Pick<HealthOptions, 'connectMs' | 'attemptM
   onListChanged(): void
 }
 
-/** A connection and who uses it. One that is let go closes with its last user. */
-interface Held {
-  connection: Connection
-  users: number
-  isLetGo: boolean
+/** A connection with its users; once it is let go, it closes with the last of them. */
+class Held {
+  readonly connection: Connection
+  readonly #close: () => void
+  #users = 0
+  #isLetGo = false
+
+  constructor(connection: Connection, close: () => void) {
+    this.connection = connection
+    this.#close = close
+  }
+
+  async run<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+    this.#users++
+    try {
+      return await work(this.connection)
+    } finally {
+      this.#users--
+      if (this.#isLetGo && this.#users === 0) this.#close()
+    }
+  }
+
+  letGo(): void {
+    this.#isLetGo = true
+    if (this.#users === 0) this.#close()
+  }
 }
 
+/** How long a server is taken to speak the revision that it was found to speak. */
 const VERDICT_MS = 24 * 3_600_000
 
 /** One connection at a time for all who use a key, with those that its former users still run on. */
@@ -71,26 +92,17 @@ export class Link {
     try {
       const held = await wait(this.#connected(spec))
       try {
-        return await this.#runOn(held, run)
+        return await held.run(run)
       } catch (error) {
         if (!held.connection.isStale(error)) throw error
         // Parallel calls notice the same loss; the first of them lets the old connection go.
         if (this.#held === held) this.#letGo()
         this.#verdict = null
-        return await this.#runOn(await wait(this.#connected(spec)), run)
+        const next = await wait(this.#connected(spec))
+        return await next.run(run)
       }
     } finally {
       this.#leave()
-    }
-  }
-
-  async #runOn<T>(held: Held, run: (connection: Connection) => Promise<T>): Promise<T> {
-    held.users++
-    try {
-      return await run(held.connection)
-    } finally {
-      held.users--
-      if (held.isLetGo && held.users === 0) this.#close(held)
     }
   }
 
@@ -121,7 +133,7 @@ export class Link {
     try {
       const held = await this.#establish(spec)
       this.#held = held
-      this.#verdict = { value: held.connection.verdict, until: performance.now() + VERDICT_MS }
+      this.#remember(held.connection.verdict)
       this.health.succeeded()
       this.#watch()
       // Whoever asked for it may have left meanwhile.
@@ -151,10 +163,11 @@ export class Link {
     // Who was late may have been silent to the probe alone, as servers of 2025 are: time is kept to do without.
     const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
-    held = { connection, users: 0, isLetGo: false }
-    this.#open.add(held)
-    if (!this.#isClosed) return held
-    this.#close(held)
+    const made = new Held(connection, () => this.#close(made))
+    held = made
+    this.#open.add(made)
+    if (!this.#isClosed) return made
+    this.#close(made)
     throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
   }
 
@@ -166,9 +179,7 @@ export class Link {
     this.#channel = null
     this.health.reconnects()
     clearTimeout(this.#idleTimer)
-    if (!held) return
-    held.isLetGo = true
-    if (held.users === 0) this.#close(held)
+    held?.letGo()
   }
 
   #close(held: Held): void {
@@ -187,8 +198,7 @@ export class Link {
       this.#letGo()
       // Some answer the probe and then hang in the revision that they named: the next attempt does without it. One
       // that knows no other refuses that, and is probed anew.
-      if (what === 'attempt')
-        this.#verdict = { value: { kind: 'legacy' }, until: performance.now() + VERDICT_MS }
+      if (what === 'attempt') this.#remember({ kind: 'legacy' })
     }
     // A server that took another's place may refuse, in any words, what that one agreed to: the next attempt negotiates
     // anew. Not with a process: none is replaced under its connection, and it may hold what its tools have begun.
@@ -197,6 +207,10 @@ export class Link {
       this.#letGo()
       this.#verdict = null
     }
+  }
+
+  #remember(value: Verdict): void {
+    this.#verdict = { value, until: performance.now() + VERDICT_MS }
   }
 
   status(): McpStatus {
