@@ -1,5 +1,5 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
-import type { ConnectorProxy } from '../guard.ts'
+import type { ConnectorProxy } from '../guard/dial.ts'
 import type { ForwardProxy } from '../outbound.ts'
 import type { ConnectorInput } from './connector-shape.ts'
 import type { limitsOf } from './limits.ts'

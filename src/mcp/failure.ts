@@ -10,7 +10,7 @@ import {
 } from '@modelcontextprotocol/client'
 import { isRecord } from '../chat/json.ts'
 import { BatonError } from '../errors.ts'
-import { BodyTooLargeError } from '../guard.ts'
+import { BodyTooLargeError } from '../guard/body.ts'
 import { McpError } from './contract.ts'
 import type { Exchange } from './http.ts'
 import { type Secretive, scrubbedText } from './scrub.ts'

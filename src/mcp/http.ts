@@ -6,7 +6,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { FetchLike } from '@modelcontextprotocol/client'
 import { retryAfterMs } from '../foreign.ts'
-import { BodyTooLargeError, capBody, isEventStream } from '../guard.ts'
+import { BodyTooLargeError, capBody, isEventStream } from '../guard/body.ts'
 
 /** What one call's HTTP requests have shown so far; the call reads it when it has to explain a failure. */
 export interface Exchange {

@@ -6,7 +6,8 @@
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'
-import { type ConnectorProxy, createGuards, DEFAULT_MAX_BYTES, type Resolve } from '../guard.ts'
+import type { ConnectorProxy, Resolve } from '../guard/dial.ts'
+import { createGuards, DEFAULT_MAX_BYTES } from '../guard.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
   ATTEMPT_MS,

@@ -6,7 +6,8 @@
  */
 import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
-import { type ConnectorProxy, createGuards, type Resolve } from '../guard.ts'
+import type { ConnectorProxy, Resolve } from '../guard/dial.ts'
+import { createGuards } from '../guard.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
 
 /** What a login at one server is made of. Secret. */

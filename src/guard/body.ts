@@ -1,0 +1,45 @@
+/** Answers of strangers, up to a number of bytes. */
+
+/** A body, or one event of a stream, was larger than the cap; the rest is not read. */
+export class BodyTooLargeError extends Error {
+  override name = 'BodyTooLargeError'
+}
+
+/** Cuts a body (of an event stream: one event) at a number of bytes; the reader gets a BodyTooLargeError. */
+export function capBody(response: Response, maxBytes: number, onExceeded?: () => void): Response {
+  if (!response.body || maxBytes === Number.POSITIVE_INFINITY) return response
+  const perEvent = isEventStream(response)
+  let bytes = 0
+  let last = 0
+  const body = response.body.pipeThrough(
+    new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, controller) {
+        const boundary = perEvent ? afterLastBlankLine(chunk, last) : -1
+        last = chunk.at(-1) ?? last
+        bytes = boundary < 0 ? bytes + chunk.length : chunk.length - boundary
+        if (bytes > maxBytes) {
+          onExceeded?.()
+          throw new BodyTooLargeError(`The answer is larger than ${maxBytes} bytes.`)
+        }
+        controller.enqueue(chunk)
+      },
+    }),
+  )
+  const { status, statusText, headers } = response
+  return new Response(body, { status, statusText, headers: [...headers] })
+}
+
+/** Media types are written in any case (RFC 9110 8.3.1). */
+export const isEventStream = ({ headers }: Response): boolean =>
+  /^text\/event-stream\b/i.test(headers.get('content-type') ?? '')
+
+/** Index behind the last empty line, where an event ends (WHATWG HTML 9.2); -1 without one. */
+function afterLastBlankLine(chunk: Uint8Array, before: number): number {
+  const [LF, CR] = [10, 13]
+  for (let at = chunk.length - 1; at >= 0; at--) {
+    if (chunk[at] !== LF) continue
+    const previous = chunk[at - 1] === CR ? at - 2 : at - 1
+    if ((previous < 0 ? before : chunk[previous]) === LF) return at + 1
+  }
+  return -1
+}

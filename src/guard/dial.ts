@@ -1,0 +1,147 @@
+/** How the guard's connections are made: to the very addresses that were checked, or through the forward proxy. */
+import type { LookupAddress } from 'node:dns'
+import { isIP, type LookupFunction, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { buildConnector } from 'undici'
+import type { Openings } from '../addresses.ts'
+import { BatonError } from '../errors.ts'
+import { createTunnels, type ForwardProxy, NoTunnelError, PATIENT, type Tunnels } from '../outbound.ts'
+import { assertPasses } from './rules.ts'
+
+const CONNECT_TIMEOUT_MS = 5_000
+
+/** All addresses of a name; rejects if there is none. */
+export type Resolve = (hostname: string) => Promise<LookupAddress[]>
+
+/**
+ * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which it resolves
+ * and judges itself.
+ */
+export interface ConnectorProxy extends ForwardProxy {
+  asksFor: 'address' | 'name'
+}
+
+/** A name's addresses as far as they can be had; the system may take half a minute where its servers do not answer. */
+export async function knownAddresses(hostname: string, resolve: Resolve): Promise<LookupAddress[]> {
+  const late = sleep(CONNECT_TIMEOUT_MS, [], { ref: false })
+  return Promise.race([resolve(hostname).catch(() => []), late])
+}
+
+/** Makes the connections of one guard, to hosts that pass alone. */
+interface Dialer {
+  /** As an agent of undici takes it */
+  connect: buildConnector.connector
+  /** Closes what leads to the proxy. */
+  close(): Promise<void>
+}
+
+/**
+ * The resolver is asked once for a name and its answer is what gets dialled. A literal address is not looked up:
+ * checkUrl has judged it before each request.
+ */
+export function createDialer(openings: Openings, resolve: Resolve, proxy: ConnectorProxy | null): Dialer {
+  const tunnels = proxy ? { ...createTunnels(proxy, CONNECT_TIMEOUT_MS), asksFor: proxy.asksFor } : null
+  const lookup: LookupFunction = (hostname, { family, all }, callback) => {
+    const passing = async () => {
+      const found = await resolve(hostname)
+      assertPasses(hostname, found, openings)
+      return family ? found.filter((one) => one.family === family) : found
+    }
+    passing().then(
+      (addresses) => {
+        const [first] = addresses
+        if (!first) callback(noAddress(hostname), '')
+        else if (all) callback(null, addresses)
+        else callback(null, first.address, first.family)
+      },
+      (error: NodeJS.ErrnoException) => callback(error, ''),
+    )
+  }
+  const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
+  return {
+    connect(options, callback) {
+      const dial = (more?: { httpSocket: Socket }) =>
+        connect({ ...options, ...more }, (...[error, socket]) => {
+          if (error) return callback(error, null)
+          // Before undici's own listeners, which it adds next.
+          for (const end of ['end', 'error', 'close']) socket.on(end, letGoOn)
+          callback(null, socket)
+        })
+      const { protocol, hostname } = options
+      const port = Number(options.port || 443)
+      if (protocol !== 'https:' || !tunnels?.serve(bracketed(hostname), port)) return dial()
+      tunnelTo(hostname, port, { openings, resolve, tunnels }).then(
+        (httpSocket) => dial({ httpSocket }),
+        (error: Error) => callback(error, null),
+      )
+    },
+    close: async () => tunnels?.close(),
+  }
+}
+
+interface Tunneling {
+  openings: Openings
+  resolve: Resolve
+  tunnels: Tunnels & Pick<ConnectorProxy, 'asksFor'>
+}
+
+/** A tunnel to a host that passes. TLS is begun behind it with the host's name, whatever the proxy is asked for. */
+async function tunnelTo(
+  host: string,
+  port: number,
+  { openings, resolve, tunnels }: Tunneling,
+): Promise<Socket> {
+  const isName = isIP(host) === 0
+  const found = isName ? await knownAddresses(host, resolve) : []
+  assertPasses(host, found, openings)
+  const targets = isName && tunnels.asksFor === 'address' ? found.map(({ address }) => address) : [host]
+  let failure: Error = noAddress(host)
+  for (const target of targets) {
+    try {
+      return await tunnels.open(`${bracketed(target)}:${port}`)
+    } catch (thrown) {
+      if (!(thrown instanceof NoTunnelError)) throw thrown
+      // Where the proxy itself stands is nothing for a tenant.
+      const words = `${host} cannot be reached: the forward proxy gave no tunnel (${thrown.what}).`
+      failure = new BatonError('upstream_disconnected', words)
+    }
+  }
+  throw failure
+}
+
+const noAddress = (host: string): NodeJS.ErrnoException =>
+  Object.assign(new Error(`${host} has no address`), { code: 'ENOTFOUND' })
+
+const bracketed = (host: string): string => (isIP(host) === 6 ? `[${host}]` : host)
+
+/** Of undici's parser, which its socket carries. */
+interface Parser {
+  /** The answer's reader has fallen behind */
+  paused: boolean
+  /** Null once it is freed */
+  ptr: number | null
+  llhttp: { llhttp_resume(ptr: number): void }
+  execute(chunk: Uint8Array): void
+}
+
+/**
+ * An answer's connection that ends, or is reset, while its reader is behind fails an assertion of undici 7 that nobody can
+ * catch: any server could end the process so (nodejs/undici#5360; mended in undici 8, which needs Node 22). So the
+ * parser takes what is left, as it does there; the caps on bodies hold what it gives.
+ */
+function letGoOn(this: Socket): void {
+  const key = Object.getOwnPropertySymbols(this).find(({ description }) => description === 'parser')
+  const parser = key && (this as unknown as Record<symbol, Parser | null>)[key]
+  if (!parser?.paused || parser.ptr === null) return
+  const resume = (ptr: number) => {
+    parser.llhttp.llhttp_resume(ptr)
+    parser.paused = false
+  }
+  let rest: Uint8Array
+  do {
+    resume(parser.ptr)
+    rest = this.read() ?? new Uint8Array()
+    parser.execute(rest)
+  } while (parser.paused && rest.length > 0)
+  if (parser.paused) resume(parser.ptr)
+}

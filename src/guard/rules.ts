@@ -1,0 +1,44 @@
+/** What a caller's address may lead to. */
+import { isIP } from 'node:net'
+import { isPublicAddress, type Openings } from '../addresses.ts'
+import { BatonError } from '../errors.ts'
+
+/**
+ * What can be told without the network: scheme, user information, literal addresses, loopback names. Throws
+ * address_not_allowed.
+ */
+export function checkUrl(url: URL, openings: Openings, requireHttps: boolean): void {
+  if (url.protocol !== 'https:' && (requireHttps || url.protocol !== 'http:'))
+    throw refused(`Only ${requireHttps ? 'https' : 'http and https'} URLs are allowed.`)
+  if (url.username || url.password) throw refused('A URL must not hold a user name or password.')
+  const hostname = bareHostname(url.hostname)
+  if (openings.name(hostname)) return
+  const isLoopbackName = hostname === 'localhost' || hostname.endsWith('.localhost')
+  // The URL parser has turned octal, hexadecimal and short IPv4 forms into dotted quads by now.
+  const passes = isIP(hostname) === 0 ? !isLoopbackName : allPass([{ address: hostname }], openings)
+  // localhost means a loopback address of either family, so both must be open.
+  const isOpenLoopback = isLoopbackName && openings.address('127.0.0.1') && openings.address('::1')
+  if (!passes && !isOpenLoopback) throw notAllowed(hostname)
+}
+
+/** Without an IPv6 address's brackets, and the dot that may end a name. */
+export const bareHostname = (hostname: string): string => hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '')
+
+/** Throws address_not_allowed unless the host is opened by its name, or every one of its addresses passes. */
+export function assertPasses(hostname: string, addresses: { address: string }[], openings: Openings): void {
+  if (!openings.name(bareHostname(hostname)) && !allPass(addresses, openings)) throw notAllowed(hostname)
+}
+
+const allPass = (addresses: { address: string }[], openings: Openings): boolean =>
+  addresses.every(({ address }) => isPublicAddress(address) || openings.address(address))
+
+/** The error of an address that may not be used. */
+export const refused = (message: string): BatonError =>
+  new BatonError('address_not_allowed', message, { param: 'url' })
+
+/** Names the host as given, never what it resolved to: that would tell a tenant of the inner network. */
+const notAllowed = (hostname: string): BatonError =>
+  refused(
+    `${hostname} leads to a loopback, private or special address, which is not allowed. ` +
+      'An operator can open it with BATON_CONNECTORS_ALLOW_PRIVATE.',
+  )
