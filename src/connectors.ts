@@ -164,7 +164,7 @@ export function createConnectors(deps: ConnectorDeps): Connectors {
       return { ok: true, latency_ms: took(), server: found.server, tools: found.tools.map(shownTool) }
     } catch (error) {
       if (!(error instanceof McpError) && !(error instanceof BatonError)) throw error
-      // What Baton itself lacks is no word on the server.
+      // That Baton's own store is away says nothing of the server.
       if (isUnavailable(error.cause)) throw error.cause
       if (isUnavailable(error)) throw error
       return { ok: false, latency_ms: took(), server: null, tools: [], error: error.message }

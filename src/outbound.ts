@@ -9,8 +9,9 @@ export interface ForwardProxy {
 }
 
 /**
- * Node gives each address of a name but the last 250 ms, and none of them more at the end: a host farther away than that,
- * or whose first packet is lost, is never reached where its other address does not answer (nodejs/node#54359).
+ * Node tries a name's addresses one after the other, gives each but the last 250 ms, and comes back to none of them: a
+ * host that is farther away, or whose first packet is lost, is not reached if the last one does not answer
+ * (nodejs/node#54359).
  */
 export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1_500 }
 
@@ -94,7 +95,7 @@ export class NoTunnelError extends Error {
   }
 }
 
-/** As an error of the connection, undici would ask for the tunnel again at once, and for ever. */
+/** Fails with an error of our own: after one of the connection undici would ask for the tunnel again at once, for ever. */
 function tunnels(pool: Pool): Pool {
   const connect = pool.connect.bind(pool)
   return Object.assign(pool, {

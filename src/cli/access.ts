@@ -42,6 +42,7 @@ export interface Target {
   owner: string | undefined
 }
 
+/** Which place a command works on, as the help says it. */
 export const RULE = `--url: the gateway to ask. Without it the command works on the configured store; while a gateway has the
 embedded store open, it asks that gateway, at BATON_HOST and BATON_PORT (default http://127.0.0.1:8787).
 --key: for a gateway with keys. Default: BATON_ADMIN_KEY.`

@@ -3,6 +3,7 @@ import type { Config } from '../config/config.ts'
 import { inFull } from '../errors.ts'
 import type { Access } from './access.ts'
 
+/** A command, as the help shows it and `runCli` runs it. */
 export interface Command {
   /** The words that name it: `keys create` */
   name: string
@@ -27,6 +28,7 @@ export interface Given {
   load(): { config: Config; warnings: string[] }
   io: Io
 }
+/** The terminal and the files of whoever runs a command. */
 export interface Io {
   /** One line of the answer */
   say(line: string): void
@@ -38,7 +40,7 @@ export interface Io {
   readFile(path: string): string
 }
 
-/** The command line is not one; exit code 64 (EX_USAGE of sysexits.h). */
+/** The command line makes no sense; exit code 64 (EX_USAGE of sysexits.h). */
 export class UsageError extends Error {
   override name = 'UsageError'
 }

@@ -8,6 +8,7 @@ import { CREDENTIAL_COMMANDS } from './credentials.ts'
 import { DOCTOR } from './doctor.ts'
 import { KEY_COMMANDS } from './keys.ts'
 
+/** What the process has that tests replace. */
 export interface World {
   env: Readonly<Record<string, string | undefined>>
   cwd: string

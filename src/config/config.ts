@@ -64,6 +64,7 @@ export interface Config {
   limits: ReturnType<typeof limitsOf>
 }
 
+/** `toolbox` of the file. */
 export interface Toolbox {
   /** Infinity without a `toolbox` in the file */
   maxConcurrent: number

@@ -65,6 +65,7 @@ const OWN_HEADERS = new Set([
   'mcp-protocol-version',
 ])
 
+/** All that is wrong with it, each with its field as a path (`headers.x-key`). */
 export function shapeProblems(given: ConnectorShape): ShapeProblem[] {
   return [
     ...transportProblems(given),

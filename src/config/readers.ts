@@ -40,12 +40,14 @@ export const flag = (value: string): boolean => {
   throw new UnfitValue('must be true or false')
 }
 
+/** Items that commas separate; empty ones do not count. */
 export const list = (value: string): string[] =>
   value
     .split(',')
     .map((item) => item.trim())
     .filter((item) => item !== '')
 
+/** A size in bytes; K, M and G are powers of 1024. */
 export const bytes = (value: string): number => {
   const match = /^(\d{1,12})\s*(B|[KMG]i?B?)?$/i.exec(value)
   const unit = { K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[match?.[2]?.[0]?.toUpperCase() ?? ''] ?? 1
@@ -80,6 +82,7 @@ export const upstream = (value: string): string => {
   return value.replace(/\/+$/, '')
 }
 
+/** A connection string that begins with one of the protocols, such as `redis:`. */
 export const connection = (...protocols: string[]) => {
   return (value: string): string => {
     const words = protocols.map((protocol) => `${protocol}//`).join(' or ')
@@ -98,6 +101,7 @@ export const forwardProxy = (value: string): string => {
   return url.href
 }
 
+/** Origins as browsers send them, or `*`. */
 export const origins = (value: string): string[] =>
   list(value).map((item) => {
     if (item === '*') return item
@@ -124,6 +128,7 @@ export const openNetworks = (value: string): boolean | string[] => {
 /** The id of an encryption key; it stands in all that is sealed under it. */
 export const KEY_ID = /^[\w.-]{1,64}$/
 
+/** `id:base64` of 32 bytes, in the order given; at least one. */
 export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[] => {
   const remedy = 'Write id:base64[,id:base64…], 32 random bytes each; make one with: openssl rand -base64 32'
   const keys = list(value).map((item, i) => {

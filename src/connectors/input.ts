@@ -40,7 +40,7 @@ function inWords({ field, problem, remedy }: ReturnType<typeof shapeProblems>[nu
   return `${name === undefined ? field : `"${name}"`} ${problem}${advice}.`
 }
 
-/** Of limits as they are given: what was stored before there was a bound stays. */
+/** Holds only limits that are given now to their bound: what was stored before there was one stays. Throws invalid_request. */
 export function assertLimits({ default_tool_config }: Pick<ConnectorInput, 'default_tool_config'>): void {
   const { timeout = DEFAULT_TOOLS.timeout } = default_tool_config ?? {}
   if (durationMs(timeout) > durationMs(LONGEST_TIMEOUT)) {

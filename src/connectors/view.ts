@@ -1,5 +1,4 @@
 /** Connectors as callers see them: without their secrets, and with what is known of their connections. */
-
 import { loginPath } from '../credentials/connector-renewals.ts'
 import { type ConnectorSecret, connectorKey } from '../credentials/connector-secret.ts'
 import type { Vault } from '../credentials/vault.ts'
@@ -82,7 +81,7 @@ export function createConnectorViews({ store, vault, mcp, tools }: ConnectorView
     if (state === 'auth_required') return 'it waits for a login of its owner'
     const why = telling[0]?.reason ?? error
     if (why !== undefined) return why
-    // Who has listed once is not away for being unconnected, which is for want of use; who is connected and never has is.
+    // Without a connection a server may merely be unused: one that has listed before is not away for that.
     const wasThere =
       state !== 'connecting' && (await store.connectors.loadList(connectorKey(connector))) !== null
     return wasThere ? null : `${connector.name} is not ready yet`

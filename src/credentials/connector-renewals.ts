@@ -15,6 +15,7 @@ import type { Vault } from './vault.ts'
 export interface ConnectorRenewals {
   /** For the MCP door; of connectors with `auth: oauth`. */
   authFor(connector: Connector): McpAuth
+  /** What a new login at its server goes on from. */
   known(connector: Connector): Known
   /** Waits for renewals under way, so that no new token is lost. */
   close(): Promise<void>

@@ -7,6 +7,7 @@ import type { McpLogin } from '../mcp/oauth.ts'
 import type { Connector } from '../store/store.ts'
 import { openSecret, sealSecret, type Vault } from './vault.ts'
 
+/** Headers and variables by name. */
 export interface ConnectorSecret {
   headers: Record<string, string>
   env: Record<string, string>

@@ -103,7 +103,7 @@ export async function readGetStream(
 ): Promise<ChannelEnd> {
   const headers = new Headers(options.headers)
   headers.set('accept', 'text/event-stream')
-  // In UTF-8, byte by byte: as text it could not be sent where it is none of Latin-1 (WHATWG HTML 9.2).
+  // Its UTF-8 bytes (WHATWG HTML 9.2), a character each: a header takes no text beyond Latin-1.
   if (previous.lastEventId) headers.set('last-event-id', Buffer.from(previous.lastEventId).toString('latin1'))
   const end: ChannelEnd = previous.lastEventId ? { lastEventId: previous.lastEventId } : {}
   const response = await options.fetch(options.url, { headers, signal })

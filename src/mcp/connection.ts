@@ -27,6 +27,7 @@ import {
   type Wire,
 } from './wire.ts'
 
+/** One call of one tool. */
 export interface CallRequest {
   name: string
   /** Its schema says which arguments are mirrored into headers (MCP 2026-07-28) */

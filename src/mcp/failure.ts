@@ -168,12 +168,12 @@ const SDK_CODES: Partial<Record<string, [McpError['kind'], boolean]>> = {
   [SdkErrorCode.ClientHttpUnexpectedContent]: ['protocol', true],
 }
 
-/** Of a server's words, as many as are looked at: a search through megabytes would end in the regular expression's stack. */
+/** How many characters of a server's words are looked at: over megabytes a regular expression's stack would overflow. */
 const LONGEST = 65_536
 
 /** A server's words, bounded: they end up in results and logs. */
 function excerpt(text: string, server: Server): string {
-  // Cut to what is shown first, half a secret would be left.
+  // Before the text is cut: a cut may leave half of a secret, which nobody would know for one.
   const told = scrubbedText(text.slice(0, LONGEST), server)
   return told.length > 500 ? `${told.slice(0, 500)}…` : told
 }

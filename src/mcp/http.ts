@@ -23,6 +23,7 @@ export interface Exchange {
   signal: AbortSignal
 }
 
+/** One that has not begun. */
 export function createExchange(): Exchange {
   const ending = new AbortController()
   return { isStreaming: false, abort: () => ending.abort(), signal: ending.signal }
@@ -33,7 +34,7 @@ export const exchanges = new AsyncLocalStorage<Exchange>()
 
 let underWay = 0
 
-/** Runs work as this exchange's. Only while there is any does each promise of the process pay for being followed. */
+/** Runs work as a part of the exchange. With the last one the storage is off: while it is on, every promise pays for it. */
 export async function inExchange<T>(exchange: Exchange, work: () => Promise<T>): Promise<T> {
   underWay++
   try {

@@ -49,7 +49,7 @@ export const tokenFetch =
     if (init?.method !== 'POST' || !response.ok) return response
     const text = await response.text()
     const answer = parseRecord(text)
-    // What stands in the way, or a refusal with status 200: the SDK's to read.
+    // Not about tokens, or a refusal with status 200: that is for the SDK to read.
     const isOfTokens =
       answer !== null && Object.keys(answer).some(isMember) && typeof answer.error !== 'string'
     if (!isOfTokens) return new Response(text, { status: response.status })

@@ -80,8 +80,10 @@ function mismatch({ kind, expected, received }: IssuerMismatchError): string {
   return `the metadata of ${expected} is that of another issuer${told}; if that is right, give it as auth.issuer`
 }
 
+/** It may work later. */
 export const away = (target: McpLoginTarget, cause: unknown) =>
   new BatonError('upstream_overloaded', `The login service of ${target.name} cannot be used now.`, { cause })
 
+/** Trying again does not help. */
 export const rejected = (target: McpLoginTarget, why: string) =>
   new BatonError('upstream_rejected', `The login at ${target.name} failed: ${why}.`)

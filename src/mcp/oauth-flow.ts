@@ -62,7 +62,7 @@ export async function begin(
     }),
   )
   const url = desk.authorization_url
-  // A browser is sent there, so nothing but a page it may be.
+  // A browser is sent there, so it must be a page.
   if (!url || !/^https?:$/.test(url.protocol)) throw rejected(target, 'it names no page to log in at')
   const { login: kept, verifier, discovery } = desk
   return {

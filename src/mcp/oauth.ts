@@ -72,6 +72,7 @@ export interface McpOAuth {
   renew(target: McpLoginTarget, login: McpLogin): Promise<McpLogin | null>
   close(): Promise<void>
 }
+/** What a login begins with: what is known already, and where the browser comes back to. */
 export interface BeginLogin {
   login: McpLogin | null
   challenge: McpChallenge | null

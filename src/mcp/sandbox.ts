@@ -12,6 +12,7 @@ import { childEnv } from './child-env.ts'
 /** As in BATON_STDIO_ISOLATION. */
 export type Isolation = 'none' | 'bubblewrap' | 'bubblewrap-network'
 
+/** The walls around a server's program; they were tried before. */
 export interface Sandbox {
   /** What to start in place of a command. */
   around(command: string, args: readonly string[]): { command: string; args: string[] }

@@ -57,7 +57,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
       const send = () =>
         link.use(spec, wait, async (connection) => {
-          // A modern server's arguments are mirrored by the tool's schema. A list that is old will do: it says so if not.
+          // By its schema arguments are mirrored into headers, for a modern server. An old list will do: it says so if not.
           if (connection.verdict.kind === 'modern' && !listing.cached()) await read(false)
           const known = listing.cached()?.tools.find(({ name }) => name === tool)
           deadline.markSent()

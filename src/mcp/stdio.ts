@@ -195,7 +195,7 @@ const headOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).sub
 const tailOf = (parts: Buffer[]): Buffer => Buffer.from(Buffer.concat(parts).subarray(-ENDS))
 
 function readLine(line: Buffer, transport: StdioTransport): void {
-  // Chatter is told at its first character, `{` or not: what a parser says of it costs many times as much.
+  // What does not begin with `{` is chatter: to have a parser say so costs many times as much.
   if (line.find((byte) => byte > 32) !== 123) return
   let json: unknown
   let message: JSONRPCMessage

@@ -15,6 +15,7 @@ const LOCAL = Symbol('local failure')
 export const localKind = (data: unknown): McpErrorKind | undefined =>
   typeof data === 'object' && data !== null && LOCAL in data ? (data[LOCAL] as McpErrorKind) : undefined
 
+/** What is known of the requests that pass, and a way to answer them. */
 export interface Tap {
   /** Number of requests without an answer */
   size(): number
@@ -32,8 +33,8 @@ export interface TapOptions {
 }
 
 /**
- * Questions of a server that are answered at a time. Over HTTP each answer is a request: at 16, two servers that ask
- * without end held every turn of the event loop for 100 ms; at 4 it is a quarter of that.
+ * How many of a server's questions are answered at a time. Over HTTP each answer is a request: at 16, two servers that
+ * ask without end held every turn of the event loop for 100 ms; at 4 it is a quarter of that.
  */
 const MOST_ASKED = 4
 /** Questions that wait until others are answered; what is asked beyond them gets no answer */

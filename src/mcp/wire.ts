@@ -56,7 +56,7 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** How long an attempt to connect may take in all, and how much of it the probe, where that may be all in vain. */
+/** How long an attempt to connect may take in all; `probeMs`: how much of that the probe, where it may be in vain. */
 export interface Patience {
   ms: number
   probeMs?: number
@@ -145,7 +145,7 @@ const isSilence = (error: unknown): boolean =>
 
 function isUnclearProbe(error: unknown, exchange: Exchange, probeMs: number | undefined): boolean {
   if (!(error instanceof SdkError)) return false
-  // Nothing else of an attempt has less time than all of it.
+  // The probe alone has less time than the whole attempt.
   if (isSilence(error)) return probeMs !== undefined && !exchange.failure
   const isProbeError = error.code === SdkErrorCode.EraNegotiationFailed
   return isProbeError && exchange.status !== undefined && ![502, 503, 504].includes(exchange.status)

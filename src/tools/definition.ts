@@ -33,7 +33,7 @@ export const definitionOf = once((tool: McpTool) => {
   return { hash: hashOf(tool), description, bytes }
 })
 
-/** By itself: for a list of megabytes it would take a minute, most of it for nothing. */
+/** Apart from the rest, and only for tools within the limits: for a list of megabytes it would take a minute. */
 export const schemaOf = once((tool: McpTool) => normalise(tool.inputSchema))
 
 /** One place that differs. A side that has nothing there is left out. */

@@ -60,11 +60,12 @@ export interface ExecutorDeps {
 /** No place of the tool came free in time; the call was not sent. */
 export class ToolBusy extends Error {}
 
-/** Progress may stretch a call, up to this many times its timeout and to what a timer takes. */
+/** How long progress may stretch a call: ten times its timeout, and no longer than a timer can run. */
 const longest = (timeoutMs: number): number => Math.min(timeoutMs * 10, LONGEST_MS)
-/** Of one call, and its words: a server that reports without end would push everything else out of the event logs. */
+/** How often one call's progress is told, and the most bytes of its message: a flood would push all else out of the logs. */
 const PROGRESS = { everyMs: 100, bytes: 2_000 }
 
+/** Runs calls that have a row in the ledger. */
 export interface Executor {
   /** Never throws: whatever goes wrong is a truthful result for the model. */
   run(call: ExecutorCall): Promise<Settled>
@@ -202,7 +203,7 @@ async function bounded<T>(work: Promise<T>, { timeoutMs, signal }: ExecutorCall)
   return deadline.race(work).finally(deadline.clear)
 }
 
-/** What comes too soon after the last waits, and gives way to what says more; the last is told whatever follows. */
+/** Progress that comes too soon after the last waits, and gives way to newer. At the end what still waits is told. */
 function paced(tell: ExecutorCall['onProgress']): { tell: ExecutorCall['onProgress']; end: () => void } {
   let held: McpProgress | undefined
   let pause: NodeJS.Timeout | undefined

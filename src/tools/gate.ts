@@ -56,7 +56,7 @@ export function createGate(options: GateOptions): Gate {
       const answer = await places.enter(ticket, queueLimit)
       if (answer !== 'line') return answer
       metrics?.toolWaits(1)
-      // Who leaves waits no longer, and is told apart by `enter`.
+      // The wait also ends where the caller leaves, which `enter` sees by the signal.
       const late = sleep(queueMs, null, { signal: AbortSignal.any([signal, over.signal]) })
         .catch(() => null)
         .then(() => 'late' as const)
@@ -71,7 +71,7 @@ export function createGate(options: GateOptions): Gate {
     waiting: () => waiting.size,
     async enter(tool, most, signal, name = tool) {
       signal.throwIfAborted()
-      // Its first call here may be one that other replicas' calls keep out.
+      // Before it waits: the metrics name a tool even where other replicas' calls keep its first one out.
       metrics?.toolAsked(name)
       const since = performance.now()
       const ticket: Ticket = { id: String(++last), tool, most, total: maxConcurrent }

@@ -131,6 +131,7 @@ const bytesOf = ({ description, parameters, input_schema, annotations }: Registr
 
 /** What stands for a schema that was not worked out. A tool without properties may have it as its own. */
 const ANY = { type: 'object', properties: {} }
+/** Whether it has ANY for its schema. */
 export const isPlaceholder = ({ parameters }: Pick<RegistryTool, 'parameters'>): boolean =>
   isDeepStrictEqual(parameters, ANY)
 

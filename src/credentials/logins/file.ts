@@ -34,7 +34,7 @@ export function readLoginFile({ vendor }: LoginRow, { format, content }: LoginFi
   return login
 }
 
-/** As POST /v1/credentials has it of what is given there. */
+/** The form that POST /v1/credentials wants of the same fields. */
 function assertForm(texts: object, { maxLength, pattern }: { maxLength: number; pattern: string }): void {
   const form = new RegExp(pattern)
   for (const [name, text] of Object.entries(texts)) {

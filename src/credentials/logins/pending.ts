@@ -1,4 +1,4 @@
-/** Logins that a browser is away for. Those at providers and those at MCP servers share a table. */
+/** Logins that a person is in the middle of. Those at providers and those at MCP servers share a table. */
 import { sha256 } from '../../chat/json.ts'
 import { BatonError, invalid } from '../../errors.ts'
 import type { OAuthLogin, Store } from '../../store/store.ts'
@@ -59,7 +59,7 @@ export function createPendingLogins<Kept>(
         await logins.finish(state_hash, { error: error.slice(0, 1000) }).catch(() => {})
         throw thrown
       })
-      // It is stored: if this is not written down, only whoever asks for the status does not hear of it.
+      // What it was for is stored by now: where this note is lost, only the login's status is wrong.
       await logins.finish(state_hash, { credential_id: made.id }).catch(() => {})
       return made
     },
