@@ -31,7 +31,7 @@ interface ShapedResult {
   bytes: number
 }
 
-/** `canInspect`: the model has the built-in that reads a stored output. */
+/** `execId` names the stored output; `canInspect`: the model has the built-in that reads it. */
 export async function shapeResult(
   raw: McpResult,
   execId: string,
@@ -44,17 +44,19 @@ export async function shapeResult(
   const isRepeated = json !== null && (text === '' || isSame(text, structured))
   const isLongText = !isRepeated && isLong(text)
   const isLongJson = json !== null && isLong(json)
-  // The model's abridgement is one of what is stored, so that it can read on at an offset.
+  // What is abridged for the model is what is stored, so that it can read on at an offset.
   const document = !isLongText ? structured : isLongJson ? { text, structured } : undefined
   const stored = await storedForm(
     document,
     [text, ...media.map(named)].filter((one) => one !== '').join('\n\n'),
   )
   const bytes = Buffer.byteLength(stored.output)
-  const short = async (whole: string) => [part(await abridged(whole, bytes, execId, canInspect)), ...media]
   const shown = async (): Promise<ContentPart[]> => {
-    if (isLongText) return short(document ? JSON.stringify(document) : text)
-    if (isLongJson) return isRepeated ? short(json) : [...content, part(elsewhere(bytes, execId, canInspect))]
+    if (isLongText || (isLongJson && isRepeated)) {
+      const whole = document === undefined ? text : JSON.stringify(document)
+      return [part(await abridged(whole, bytes, execId, canInspect)), ...media]
+    }
+    if (isLongJson) return [...content, part(elsewhere(bytes, execId, canInspect))]
     return json !== null && texts.length === 0 ? [part(json), ...content] : content
   }
   return {
