@@ -32,7 +32,7 @@ import type {
 import { FOLLOWERS } from './tools/session-tools.ts'
 
 /** What came of connecting and listing now; where it failed, `error` says why and the rest is empty. */
-export interface ConnectorTest {
+interface ConnectorTest {
   ok: boolean
   latency_ms: number
   server: { name: string; version: string; protocol_version: string } | null

@@ -7,7 +7,7 @@ import type { SealedPlace, Store } from '../store/store.ts'
 import { confirmKeys, secretContext, type Vault } from './vault.ts'
 
 /** How far a re-encryption came. */
-export interface Rotation {
+interface Rotation {
   /** Secrets and documents that were sealed anew */
   resealed: number
   /** Those that kept changing; not 0: run it again before a former key is taken away */

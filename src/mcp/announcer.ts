@@ -1,7 +1,7 @@
 /** Thins out announcements: the first at once, then at most one per interval and key, the last never lost. */
 
 /** Tells many listeners what one key announced; `stop` drops what still waits. */
-export interface Announcer {
+interface Announcer {
   announce(key: string): void
   /** Returns the unsubscriber. */
   subscribe(fn: (key: string) => void): () => void

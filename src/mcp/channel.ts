@@ -87,7 +87,7 @@ export function keepChannel(
   }
 }
 
-export interface GetStreamOptions {
+interface GetStreamOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   url: string
   headers: Headers

@@ -28,7 +28,7 @@ import {
 } from './wire.ts'
 
 /** One call of one tool. */
-export interface CallRequest {
+interface CallRequest {
   name: string
   /** Its schema says which arguments are mirrored into headers (MCP 2026-07-28) */
   tool: McpTool | undefined

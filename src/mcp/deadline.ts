@@ -2,7 +2,7 @@
 import { McpError } from './contract.ts'
 
 /** Whoever makes one clears it. */
-export interface Deadline {
+interface Deadline {
   /** Aborts at the time limit and when the caller leaves */
   signal: AbortSignal
   /** Follows work without ending it: it rejects when the patience is over, the work goes on. */

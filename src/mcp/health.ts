@@ -36,7 +36,7 @@ export interface Health {
   rests(): void
 }
 /** In words: the error itself holds its stack, and with it the client and the transport of its attempt. */
-export type LastFailure = Pick<McpError, 'kind' | 'message'>
+type LastFailure = Pick<McpError, 'kind' | 'message'>
 
 export interface HealthOptions {
   /** For a first attempt; each that takes too long gives the next one twice the time, up to `attemptMs` */

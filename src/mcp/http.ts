@@ -50,7 +50,7 @@ export const refusedAuthorization = new WeakMap<Response, string | null>()
 
 const LONGEST_PATIENCE_MS = 2_000
 
-export interface McpFetchOptions {
+interface McpFetchOptions {
   fetch: (url: string | URL, init?: RequestInit) => Promise<Response>
   userAgent: string
   maxBytes: number

@@ -12,7 +12,7 @@ const MAX_CHANGES = 10
 const QUARANTINE_MS = MINUTE_MS
 
 /** The list of one server. `get` rejects with what the server did. */
-export interface Listing {
+interface Listing {
   /** The kept list while it is fresh or held still (unless `refresh`), else one from the server. */
   get(spec: McpServerSpec, refresh: boolean): Promise<ToolList>
   cached(): ToolList | null

@@ -91,7 +91,7 @@ export interface StepContext {
   discoveryMs: number
 }
 
-export interface McpOAuthOptions {
+interface McpOAuthOptions {
   now?(): number
   /** How long a renewal may look for the login service. With the token request it must end within a claim. */
   discoveryMs?: number

@@ -18,7 +18,7 @@ export interface Sandbox {
   around(command: string, args: readonly string[]): { command: string; args: string[] }
 }
 
-export interface SandboxOptions {
+interface SandboxOptions {
   isolation: Isolation
   /** Files and folders of the gateway that servers must not read; those that exist */
   hidden: readonly string[]

@@ -20,7 +20,7 @@ const SHOWN_STDERR = 1_000
 const GRACE_MS = 1_500
 const DRAIN_MS = 500
 
-export interface StdioOptions {
+interface StdioOptions {
   maxBytes: number
   watchdog: Watchdog
   /** What the process is run in; null: nothing */

@@ -25,7 +25,7 @@ export interface Tap {
   fail(id: string | number, kind: McpErrorKind, text: string): void
 }
 
-export interface TapOptions {
+interface TapOptions {
   /** Sees each result before the SDK and returns what the SDK shall see. Must not throw. */
   onResult(request: JSONRPCRequest, result: unknown): unknown
   /** The transport answers in the HTTP response of the request itself (Streamable HTTP) */

@@ -42,7 +42,7 @@ export interface Wire extends Transports {
 }
 
 /** The pages of a tool list, as they came. */
-export interface Pages {
+interface Pages {
   entries: unknown[]
   count: number
 }

@@ -2,7 +2,7 @@
 import type { Logger } from 'pino'
 import type { Store } from '../store/store.ts'
 
-export interface RetentionDeps {
+interface RetentionDeps {
   store: Pick<Store, 'executions'>
   /** Null: for ever */
   retentionMs: number | null

@@ -4,7 +4,7 @@ import { invalid } from '../errors.ts'
 import { characterStart, nextCharacter } from '../text.ts'
 
 /** One part, and where it stands in the whole; offsets are bytes. */
-export interface Slice {
+interface Slice {
   path: string
   offset: number
   limit: number

@@ -34,7 +34,7 @@ interface ToolboxRules {
   note(connector: Connector, before: readonly string[] | null, after: readonly string[]): void
 }
 
-export interface ToolboxRulesDeps {
+interface ToolboxRulesDeps {
   toolbox: Toolbox
   connectors: readonly Connector[]
   policy: Pick<ToolboxPolicy, 'admit' | 'limits'>
