@@ -17,16 +17,16 @@ async function retell(guarded: McpLogins, path: string, change: object): Promise
 
 t.test('a service that forgot the client is told of a new one at the next login', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, tokenNow } = await bench(t, guarded)
   await logIn()
   guarded.forget()
   await logIn()
   guarded.forget()
   const logins = replica()
   time.ahead = 601_000
-  await t.rejects(logins.authFor(await read()).token(), { message: /needs a login/ })
+  await t.rejects(tokenNow(logins), { message: /needs a login/ })
   await logIn(logins)
-  t.ok(await logins.authFor(await read()).token())
+  t.ok(await tokenNow(logins))
 })
 
 t.test('whoever may not register is told to do so by hand, and an outage is none', async (t) => {
@@ -54,36 +54,28 @@ t.test(
       client_uri: '',
     })
     const guarded = await guardedServer(t, { expires_in: 600, registered })
-    const { replica, logIn, time, read } = await bench(t, guarded)
+    const { logIn, time, tokenNow } = await bench(t, guarded)
     await retell(guarded, RESOURCE, { resource_name: null, jwks_uri: '' })
     await retell(guarded, SERVICE, { scopes_supported: null, service_documentation: '' })
     await logIn()
     time.ahead = 590_000
-    t.ok(
-      await replica()
-        .authFor(await read())
-        .token(),
-    )
+    t.ok(await tokenNow())
     t.same(guarded.grants, { authorization_code: 1, refresh_token: 1 })
   },
 )
 
 t.test('a slash at the end makes no other issuer', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, named: (address) => `${address}/` })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { logIn, time, tokenNow } = await bench(t, guarded)
   await logIn()
   time.ahead = 590_000
-  t.ok(
-    await replica()
-      .authFor(await read())
-      .token(),
-  )
+  t.ok(await tokenNow())
   t.equal(guarded.grants.refresh_token, 1)
 })
 
 t.test('a service is called what its metadata’s address says, or its owner', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600, named: () => 'https://cf.mcp.test' })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, read, tokenNow } = await bench(t, guarded)
   const tell = async (issuer: string) => {
     const secret = sealConnector(vault, await read(), { headers: {}, env: {}, oauth: { issuer } })
     await store.connectors.update(ANN, await read(), { secret })
@@ -101,25 +93,16 @@ t.test('a service is called what its metadata’s address says, or its owner', a
     if (metadata !== '') guarded.instead(RESOURCE, { status: 404 })
     await logIn()
     time.ahead += 590_000
-    t.ok(
-      await replica()
-        .authFor(await read())
-        .token(),
-      metadata,
-    )
+    t.ok(await tokenNow(), metadata)
   }
   t.same(guarded.grants, { authorization_code: 2, refresh_token: 2 })
 })
 
 t.test('a challenge is heard where the server knows no GET', async (t) => {
   const guarded = await guardedServer(t, { hidden: '/metadata' })
-  const { replica, logIn, read } = await bench(t, guarded)
+  const { logIn, tokenNow } = await bench(t, guarded)
   await logIn()
-  t.ok(
-    await replica()
-      .authFor(await read())
-      .token(),
-  )
+  t.ok(await tokenNow())
 })
 
 t.test('Google is asked for a refresh token in its own words', async (t) => {
@@ -160,16 +143,11 @@ t.test('a service that reads documents is told of no client, and knows it by its
       return { ...replica(new URL(client_id).origin).clientDocument() }
     },
   })
-  const { replica, logIn, time, read } = await bench(t, guarded)
+  const { replica, logIn, time, tokenNow } = await bench(t, guarded)
   await logIn(replica('https://baton.test'))
   t.same(guarded.clients, [], 'nobody registers')
   time.ahead = 590_000
-  t.ok(
-    await replica()
-      .authFor(await read())
-      .token(),
-    'it is renewed',
-  )
+  t.ok(await tokenNow(), 'it is renewed')
   t.equal(guarded.grants.refresh_token, 1)
   await logIn(replica('https://moved.test'))
   t.same(asked, [

@@ -54,7 +54,11 @@ export async function connectorWorld(t: Test) {
       const { authorization_url } = await logins.begin(ANN, await read())
       return logins.finish(Object.fromEntries((await visit(authorization_url)).searchParams))
     }
-    return { replica, read, logIn, time, made }
+    /** As a connection asks for it: of the connector as it is now */
+    async function tokenNow(logins = replica()): Promise<string | undefined> {
+      return logins.authFor(await read()).token()
+    }
+    return { replica, read, logIn, tokenNow, time, made }
   }
 
   return { store, vault, bench }
