@@ -232,10 +232,8 @@ const FORGOTTEN =
   /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
 
 /**
- * Session gone: 404 by the specification, other statuses with words about it by others (rust-sdk#559; the
- * official server says 400 `Server not initialized`), or -32001 in an answer. A server that was replaced by
- * one of another revision says alike. No answer at all: the server may be back at the next attempt. A
- * remembered revision that no longer holds shows at the first request.
+ * Whether the request was not run since the server forgot the session, or speaks another revision than the one that was
+ * remembered. One that was replaced says either, alike.
  */
 function isForgotten(
   error: unknown,
@@ -245,20 +243,25 @@ function isForgotten(
   isProven: boolean,
 ): boolean {
   const isBroken = failure.kind === 'unavailable' || failure.kind === 'disconnected'
+  // No answer at all: the server may be back at the next attempt.
   if (isBroken && !failure.sent && exchange.status === undefined) return true
+  // The SSE transport tells a status in words alone.
   if (!wire.http && !wire.stdio)
     return error instanceof Error && /^Error POSTing to endpoint \(HTTP 40[04]\)/.test(error.message)
   const { status = 0 } = error instanceof SdkHttpError ? error : exchange
   const { message } = error instanceof SdkHttpError ? error : failure
   const hasSession = wire.http?.sessionId !== undefined
+  // By the specification it is 404; others have words about it beside another status (rust-sdk#559; the official server
+  // says 400 `Server not initialized`).
   const refusals = hasSession ? [400, 401, 404, 422, 503] : [400, 422]
   if (wire.http && refusals.includes(status)) {
     if (status === 404 || NEVER_AGREED.test(message)) return true
     if (hasSession && FORGOTTEN.test(message)) return true
   }
+  // A remembered revision that no longer holds shows at the first request.
   if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
   const { rpcCode } = failure
-  // A proxy gives on as an answer what the server behind it said with a 404 (python-sdk: -32600).
+  // Or it is -32001 in an answer. A proxy gives on as one what the server behind it said with a 404 (python-sdk: -32600).
   if (hasSession && [-32001, -32600].includes(rpcCode ?? 0) && /session not found/i.test(message)) return true
   if (rpcCode === -32022 && status === 400) return true
   return !isProven && (rpcCode === -32022 || rpcCode === -32601)
