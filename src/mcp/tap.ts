@@ -7,6 +7,7 @@ import type { McpErrorKind } from './contract.ts'
 import { exchanges } from './http.ts'
 
 type Deliver = NonNullable<Transport['onmessage']>
+type SendOptions = Parameters<Transport['send']>[1]
 
 /** Marks an error that was made here: no server can send a symbol. */
 const LOCAL = Symbol('local failure')
@@ -121,16 +122,9 @@ export function tap(transport: Transport, options: TapOptions): Tap {
     },
   })
 
-  transport.send = async (message, sendOptions) => {
-    if (!('method' in message) || !('id' in message)) {
-      if ('method' in message && message.method === 'notifications/cancelled')
-        forget(message.params?.requestId)
-      // A notification is no part of the call whose end it may announce.
-      const leave = () => exchanges.exit(() => send(message, sendOptions))
-      return 'method' in message ? leave() : questions.answered(message.id, leave)
-    }
-    const { id } = message
-    pending.set(id, message)
+  const ask = async (request: JSONRPCRequest, sendOptions: SendOptions): Promise<void> => {
+    const { id } = request
+    pending.set(id, request)
     sendOptions?.requestSignal?.addEventListener('abort', () => forget(id), { once: true })
     const exchange = exchanges.getStore()
     if (exchange) exchange.isStreaming = false
@@ -140,13 +134,22 @@ export function tap(transport: Transport, options: TapOptions): Tap {
       fail(id, 'disconnected', 'the stream ended before the answer came')
     }
     try {
-      await send(message, { ...sendOptions, onRequestStreamEnd })
+      await send(request, { ...sendOptions, onRequestStreamEnd })
     } catch (error) {
       pending.delete(id)
       throw error
     }
     if (options.answersInResponse && exchange && !exchange.isStreaming)
       fail(id, 'protocol', 'the server accepted the request without answering it')
+  }
+
+  transport.send = async (message, sendOptions) => {
+    if ('method' in message && 'id' in message) return ask(message, sendOptions)
+    // A notification is no part of the call whose end it may announce, nor is an answer to the server.
+    const leave = () => exchanges.exit(() => send(message, sendOptions))
+    if (!('method' in message)) return questions.answered(message.id, leave)
+    if (message.method === 'notifications/cancelled') forget(message.params?.requestId)
+    return leave()
   }
   return { size: () => pending.size, deliver, fail }
 }
