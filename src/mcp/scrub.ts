@@ -1,7 +1,7 @@
 /**
  * Keeps what a connector gives its server out of what the server says: servers quote addresses, headers and variables.
  * Of failures, which end up in logs and with whoever asks, every value is taken out. In what an answer holds, an owner
- * may read their own values; those of the configuration are the operator's, and what of them authorises Baton is taken out.
+ * may read their own values; those of the configuration are the operator's: what authorises Baton is taken out.
  */
 import { BEARABLE, isWithin } from '../chat/json.ts'
 import { withoutSecrets } from '../foreign.ts'
@@ -85,7 +85,7 @@ const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/
 
 type Clean = (text: string) => string
 
-/** Takes out what authorises Baton: a server that shows what it was given shows it to every reader. Null: there is nothing. */
+/** Null: there is nothing to take out. A server that shows what it was given shows it to every reader. */
 function cleanerOf(spec: Secretive): Clean | null {
   if (!spec.isConfigured) return null
   const own = pairsOf(spec)

@@ -14,7 +14,7 @@ interface Lots {
 interface Wish {
   /** A turn waits for it: it goes before all that are not */
   isUrgent?: boolean
-  /** Asked when its lot is made: if it is not behind any more, there is nothing left to do. Left out: done in any case */
+  /** Asked when its lot is made: if it is behind no more, there is nothing to do. Left out: it is done in any case */
   isBehind?(session: string): boolean
 }
 
