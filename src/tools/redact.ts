@@ -187,7 +187,10 @@ function joined(ranges: Range[]): Range[] {
   return apart
 }
 
-type Lint = (text: string) => Promise<readonly { range: readonly [number, number] }[]>
+type Lint = (text: string) => Promise<readonly Range[]>
+
+/** The rule that lets a text say which of its secrets are none (`secretlint-disable`). */
+const BY_COMMENTS = '@secretlint/secretlint-rule-filter-comments'
 
 let loading: Promise<Lint> | null = null
 
@@ -205,15 +208,23 @@ async function importRules(): Promise<Lint> {
   ])
   // It would keep sixty marks of each call for ever, and walk through all that it has for each new one.
   secretLintProfiler.mark = () => {}
-  const config = {
-    rules: [{ id: '@secretlint/secretlint-rule-preset-recommend', rule: creator, options: {} }],
-  }
+  const rules = creator.rules.filter(({ meta }) => meta.id !== BY_COMMENTS)
   return async (content) => {
-    const { messages } = await lintSource({
+    const ranges: Range[] = []
+    // Taken as they are found: it would compare each with all the others.
+    const report = ({ range: [from, to] }: { range: readonly [number, number] }) => {
+      ranges.push([from, to])
+    }
+    const telling = rules.map((rule): (typeof rules)[number] => ({
+      ...rule,
+      create: (context, options) => rule.create({ ...context, report }, options),
+    }))
+    const config = { rules: telling.map((rule) => ({ id: rule.meta.id, rule, options: {} })) }
+    await lintSource({
       source: { filePath: 'text.txt', content, contentType: 'text' },
       options: { config, maskSecrets: false },
     })
-    return messages
+    return ranges
   }
 }
 
@@ -222,8 +233,7 @@ async function found(slice: string): Promise<Range[]> {
   const own = [OWN, ...(SECRET_WORD.test(slice) ? [NAMED_VALUE] : [])].flatMap((rule) =>
     [...slice.matchAll(rule)].map((match): Range => [match.index, match.index + match[0].length]),
   )
-  const linted = await lint(slice)
-  return [...own, ...linted.map(({ range: [from, to] }): Range => [from, to])]
+  return [...own, ...(await lint(slice))]
 }
 
 /** A text that stands at `start`, with the ranges that reach into it replaced, from the `first` one on. */
