@@ -1,6 +1,6 @@
 /** A session's messages: read, and appended, replaced or deleted without a turn. */
 import { type Static, Type } from 'typebox'
-import { signedParts, withFittingToken } from '../src/chat/edits.ts'
+import { fittingTokens } from '../src/chat/edits.ts'
 import { newId } from '../src/chat/ids.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
 import { busyError } from '../src/sessions.ts'
@@ -100,8 +100,7 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
       if (!before) throw notFound(message)
       const role = request.body.role ?? before.role
       const given = await givenParts({ assertUrl }, role, request.body.parts, 'parts')
-      const signed = signedParts(before.parts)
-      const parts = given.map((part) => withFittingToken(part, signed))
+      const parts = given.map(fittingTokens(before.parts))
       const stored = await store.messages.replace(request.caller, session.id, message, { role, parts })
       if (stored === 'busy') throw await busyError(store, request.caller, session.id)
       if (!stored) throw notFound(message)

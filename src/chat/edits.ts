@@ -2,8 +2,8 @@
  * Per-request context edits (api.md "Turns"): pure list surgery on the history a turn starts from. The
  * guard at the end holds for every provider: no tool call may be parted from its result.
  */
-import { isDeepStrictEqual } from 'node:util'
 import { BatonError } from '../errors.ts'
+import { canonicalJson } from './json.ts'
 import { type MessageInput, type Part, type Provenance, toolCalls } from './message.ts'
 
 export type ContextEdit =
@@ -20,49 +20,47 @@ export function applyEdits<M extends MessageInput>(
   edits: readonly ContextEdit[],
 ): (M | MessageInput)[] {
   const list: (M | MessageInput)[] = [...history]
-  const signed = edits.length > 0 ? signedParts(history.flatMap(({ parts }) => parts)) : signedParts([])
+  if (edits.length === 0) return list
+  const fitting = fittingTokens(history.flatMap(({ parts }) => parts))
   edits.forEach((edit, i) => {
     const at = position(edit, list.length, i)
     if (edit.op === 'delete_at') {
       list.splice(at, 1)
       return
     }
-    const parts = edit.message.parts.map((part) => withFittingToken(part, signed))
-    const message = { ...edit.message, parts }
+    const message = { ...edit.message, parts: edit.message.parts.map(fitting) }
     if (edit.op === 'replace_at') list.splice(at, 1, message)
     else list.splice(edit.op === 'insert_before' ? at : at + 1, 0, message)
   })
-  if (edits.length > 0) assertWholeExchanges(history, list)
+  assertWholeExchanges(history, list)
   return list
 }
 
 type Signed = Part & { provenance?: Provenance }
 
-/** The parts that carry a token, by that token: both histories and edits may be long. */
-export function signedParts(parts: readonly Signed[]): ReadonlyMap<string, Signed[]> {
-  const signed = new Map<string, Signed[]>()
-  for (const part of parts) {
+/**
+ * Gives a part as it is, or without its token where that was made for other content: the provider refuses the two
+ * together. A token that is on none of the parts `before` stays.
+ */
+export function fittingTokens(before: readonly Signed[]): (part: Signed) => Signed {
+  // As texts to look up: any number of parts may carry one token, before and after.
+  const contents = new Map<string, Set<string>>()
+  for (const part of before) {
     const token = part.provenance?.opaque
     if (token === undefined) continue
-    const known = signed.get(token)
-    if (known) known.push(part)
-    else signed.set(token, [part])
+    const known = contents.get(token) ?? new Set()
+    contents.set(token, known.add(contentOf(part)))
   }
-  return signed
+  return (part) => {
+    const { provenance } = part
+    if (provenance?.opaque === undefined) return part
+    const { opaque, ...origin } = provenance
+    const fits = contents.get(opaque)?.has(contentOf(part)) ?? true
+    return fits ? part : { ...part, provenance: origin }
+  }
 }
 
-/**
- * The part, without its token where that was made for other content: the provider refuses the two together. A token
- * that `before` does not know stays.
- */
-export function withFittingToken(part: Signed, before: ReadonlyMap<string, Signed[]>): Signed {
-  const { provenance } = part
-  if (provenance?.opaque === undefined) return part
-  const { opaque, ...origin } = provenance
-  const signed = before.get(opaque)
-  const fits = signed?.some((old) => isDeepStrictEqual({ ...old, provenance }, part)) ?? true
-  return fits ? part : { ...part, provenance: origin }
-}
+const contentOf = ({ provenance: _, ...content }: Signed): string => canonicalJson(content)
 
 function position(edit: ContextEdit, length: number, i: number): number {
   const at = edit.index < 0 ? length + edit.index : edit.index

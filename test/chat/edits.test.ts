@@ -161,3 +161,16 @@ t.test('edits cost what they and the history are long, not the product', async (
   t.equal(applyEdits(history, edits).length, 3_000)
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
 })
+
+t.test('one token on thousands of parts, before and after, costs no more', async (t) => {
+  const provenance = { provider: 'gemini', model: 'm', credential_id: null, opaque: 'one' }
+  const signed = (name: string): MessageInput => ({
+    role: 'assistant',
+    parts: Array.from({ length: 4_000 }, (_, i) => ({ type: 'text', text: `${name} ${i}`, provenance })),
+  })
+  const edits: ContextEdit[] = [{ op: 'insert_after', index: 0, message: signed('new') }]
+  const { user } = process.cpuUsage()
+  const [, edited] = applyEdits([signed('old')], edits)
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 1)
+  t.notMatch(JSON.stringify(edited), 'opaque')
+})
