@@ -72,8 +72,10 @@ class Walk {
   readonly #asked = new Map<string, Asked>()
   /** Ids of the calls that the pass has come by */
   readonly #calls = new Set<string>()
-  /** Ids that were given, and the number with which the next call of that id is told apart */
-  readonly #usedIds = new Map<string, number>()
+  /** Ids that were given */
+  readonly #usedIds = new Set<string>()
+  /** By what ids begin with, the number with which the next call of one of them is told apart */
+  readonly #numbers = new Map<string, number>()
   /** Hash of the head and all messages so far, each with the hash before it */
   #prefix: string
 
@@ -200,10 +202,12 @@ class Walk {
   /** Ids are unique in what is sent, though a history put together by hand may repeat one. */
   #freshId(id: string): string {
     const legal = legalCallId(id)
+    const stem = legal.slice(0, 58)
     let fresh = legal
-    let n = this.#usedIds.get(legal) ?? 2
-    for (; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${legal.slice(0, 58)}_${n}`)
-    this.#usedIds.set(fresh, 2).set(legal, n)
+    let n = this.#numbers.get(stem) ?? 2
+    for (; this.#usedIds.has(fresh); n++) fresh = legalCallId(`${stem}_${n}`)
+    this.#usedIds.add(fresh)
+    this.#numbers.set(stem, n)
     return fresh
   }
 
