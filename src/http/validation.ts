@@ -127,22 +127,24 @@ function useBodies(app: App): void {
 
 /** The parser takes JSON with a key that stands for an object's prototype for none. */
 function unparsed(text: string): BatonError {
-  let param: string | null = null
+  let path: string | null = null
   try {
-    param = prototypeIn(JSON.parse(text), '')
+    path = prototypeIn(JSON.parse(text))
   } catch {}
-  if (param === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
+  if (path === null) return new BatonError('invalid_request', 'The body is not valid JSON.')
+  const param = path.replace(/^\./, '')
   const words = `${param} has a name that no object may have here; leave it out, or give it another name.`
   return new BatonError('invalid_request', words, { param })
 }
 
-function prototypeIn(value: unknown, path: string): string | null {
+/** The path to such a key, put together on the way back: most members have none, and names may be megabytes long. */
+function prototypeIn(value: unknown, name = ''): string | null {
   if (typeof value !== 'object' || value === null) return null
+  const isList = Array.isArray(value)
   for (const [key, item] of Object.entries(value)) {
-    const at = Array.isArray(value) ? `${path}[${key}]` : path === '' ? key : `${path}.${key}`
-    const isPrototype = key === 'prototype' && /(^|\.)constructor$/.test(path)
-    const found = key === '__proto__' || isPrototype ? at : prototypeIn(item, at)
-    if (found !== null) return found
+    const isPrototype = key === '__proto__' || (key === 'prototype' && name === 'constructor')
+    const below = isPrototype ? '' : prototypeIn(item, key)
+    if (below !== null) return `${isList ? `[${key}]` : `.${key}`}${below}`
   }
   return null
 }

@@ -193,6 +193,18 @@ t.test('a body of very many values is refused before they are made', async (t) =
   t.match(text, refused('invalid_request', 400, 'provider'), 'a long text is one value')
 })
 
+t.test('a name that no object may have is found in a moment, however long those around it are', async (t) => {
+  const other = await gateway(store, { BATON_BODY_LIMIT: '8MiB' })
+  t.teardown(() => other.close())
+  const members = Array.from({ length: 32_000 }, () => '{"prototype": 1}').join()
+  const body = `{"${'a'.repeat(512_000)}": [${members}], "__proto__": 1}`
+  const before = process.cpuUsage()
+  const answer = await other.call('POST', '/v1/sessions', body, json)
+  const { user, system } = process.cpuUsage(before)
+  t.match(answer, refused('invalid_request', 400, '__proto__'))
+  t.ok((user + system) / 1e6 < 3)
+})
+
 t.test('a body whose fields are all optional may be absent, whatever the content type', async (t) => {
   const { body: session } = await call('POST', '/v1/sessions', { provider: 'openai', model: 'm' })
   const url = `/v1/sessions/${session.id}/render`
