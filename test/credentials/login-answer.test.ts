@@ -9,4 +9,10 @@ t.test('pasted texts are read as people copy them', async (t) => {
   t.same(read('?error=access_denied&state=s'), { error: 'access_denied', state: 's' })
   t.same(read('4/0Ab_c-d#s'), { code: '4/0Ab_c-d', state: 's' })
   t.same(read('code'), { code: 'code' })
+  t.same(read('<<code>"\''), { code: 'code' })
+  // Whoever may log in can paste anything.
+  const odd = `a${'"'.repeat(200_000)}b`
+  const { user } = process.cpuUsage()
+  t.same(read(odd), { code: odd })
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 2)
 })

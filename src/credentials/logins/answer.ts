@@ -9,7 +9,7 @@ import type { LoginRow } from './table.ts'
  * `code=…&state=…`, or the bare code.
  */
 export function readPasted(text: string): URLSearchParams {
-  const pasted = text.trim().replace(/^["'<]+|["'>]+$/g, '')
+  const pasted = text.trim().replace(/^["'<]+|(?<!["'>])["'>]+$/g, '')
   if (/^https?:\/\//i.test(pasted)) {
     if (!URL.canParse(pasted)) return new URLSearchParams()
     const { searchParams, hash } = new URL(pasted)
