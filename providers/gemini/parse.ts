@@ -78,7 +78,7 @@ class Answer implements ModelParser {
     const finish = this.#outcome()
     // What is refused with the answer, or could not be asked for at all, is shown to nobody.
     if (finish.reason !== 'error' && finish.reason !== 'refusal') {
-      this.#events.push(...this.#calls.flatMap((call) => this.#written(call)))
+      for (const call of this.#calls) this.#events.push(...this.#written(call))
     }
     this.#events.push({ type: 'finish', ...finish })
     return this.#taken()

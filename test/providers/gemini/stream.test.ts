@@ -165,6 +165,11 @@ t.test('a part without a name completes the call before it, and is never a call 
   t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
 })
 
+t.test('an answer may hold more calls than the stack takes arguments', async (t) => {
+  const calls = Array.from({ length: 70_000 }, () => ({ functionCall: { name: 'files__read' } }))
+  t.equal(fold(parseChunks(said(...calls), done())).length, calls.length)
+})
+
 t.test('arguments that nest without end are kept as text, or are no call at all', async (t) => {
   const nested = (levels: number) => {
     const args = `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
