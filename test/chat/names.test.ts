@@ -8,9 +8,8 @@ import { RUNS } from './histories.ts'
 
 t.test('exposed names follow the contract', async (t) => {
   t.equal(exposedName('srv.read_file'), 'srv__read_file')
-  t.equal(exposedName('srv.a.b'), exposedName('srv.a.b'))
-  t.match(exposedName('srv.a.b'), /^srv__a_b_[0-9a-f]{6}$/, 'a replaced character brings the hash')
-  t.match(exposedName('srv.行'), /^srv____[0-9a-f]{6}$/)
+  t.equal(exposedName('srv.a.b'), 'srv__a_b_65c532', 'a replaced character brings the canonical name’s hash')
+  t.equal(exposedName('srv.行'), 'srv____d9b540')
   const long = `srv.${'x'.repeat(40)}${'y'.repeat(40)}`
   t.match(exposedName(long), /^srv__x{23}_y{27}_[0-9a-f]{6}$/)
   t.equal(exposedName(long).length, 63)
@@ -19,10 +18,14 @@ t.test('exposed names follow the contract', async (t) => {
     /^_[0-9a-f]{6}$/,
     'a call that nobody named, in an old history, has a name to be sent by',
   )
-  t.equal(exposedName(`srv.${'x'.repeat(58)}`).length, 63, 'exactly 63 stays as it is')
+  const full = 'x'.repeat(58)
+  t.equal(exposedName(`srv.${full}`), `srv__${full}`, 'exactly 63 stays as it is')
   t.match(exposedName(`srv.${'x'.repeat(59)}`), /^.{56}_[0-9a-f]{6}$/, 'and 64 does not')
+  const replaced = (length: number) => exposedName(`srv.${'x'.repeat(length - 7)}.y`)
+  t.match(replaced(56), /^srv__x{49}_y_[0-9a-f]{6}$/, 'of one with the hash, exactly 56 stay')
+  t.match(replaced(57), /^srv__x{23}_x{25}_y_[0-9a-f]{6}$/, 'and 57 are cut')
   fc.assert(
-    fc.property(fc.string({ minLength: 1, unit: 'binary' }), (name) => {
+    fc.property(fc.string({ minLength: 1, unit: 'binary', maxLength: 80, size: 'max' }), (name) => {
       const exposed = exposedName(`srv.${name}`)
       return /^[A-Za-z_][A-Za-z0-9_-]{0,62}$/.test(exposed) && exposedName(`srv.${name}`) === exposed
     }),
@@ -30,9 +33,10 @@ t.test('exposed names follow the contract', async (t) => {
   )
 })
 
-t.test('call ids are legal and never meet', async () => {
+t.test('call ids are legal and never meet; legal ones stay', async (t) => {
+  t.equal(legalCallId('x'.repeat(64)), 'x'.repeat(64))
   fc.assert(
-    fc.property(fc.uniqueArray(fc.string({ maxLength: 80 }), { maxLength: 20 }), (ids) => {
+    fc.property(fc.uniqueArray(fc.string({ maxLength: 80, size: 'max' }), { maxLength: 20 }), (ids) => {
       const legal = ids.map(legalCallId)
       return new Set(legal).size === ids.length && legal.every((id) => /^[A-Za-z0-9_-]{1,64}$/.test(id))
     }),
