@@ -64,6 +64,20 @@ t.test('edits apply in order, each on the list that the one before left', async 
   )
 })
 
+t.test('a conversation without a message takes insertions at its beginning, and nothing else', async (t) => {
+  const message = said('x')
+  t.strictSame(applyEdits([], [{ op: 'insert_before', index: 0, message }]), [message])
+  t.strictSame(applyEdits([], [{ op: 'insert_after', index: -1, message }]), [message])
+  const refused: ContextEdit[] = [
+    { op: 'insert_before', index: -1, message },
+    { op: 'insert_before', index: 1, message },
+    { op: 'insert_after', index: 0, message },
+    { op: 'replace_at', index: 0, message },
+    { op: 'delete_at', index: -1 },
+  ]
+  for (const edit of refused) t.throws(() => applyEdits([], [edit]), { code: 'invalid_request' })
+})
+
 t.test('no edit parts a call from its result', async (t) => {
   const exchange: MessageInput[] = [
     said('q'),
@@ -139,6 +153,10 @@ t.test('a part that an edit gives back with other words loses its token', async 
   t.strictSame(replaced(signed('b', 'one')), signed('b', 'one'))
   t.strictSame(replaced(signed('other', 'one')), signed('other'))
   t.strictSame(replaced(signed('other', 'of another session')), signed('other', 'of another session'))
+  history[0] = signed('c', 'one')
+  for (const words of ['b', 'c']) {
+    t.strictSame(replaced(signed(words, 'one')), signed(words, 'one'), 'it may be on several parts')
+  }
 })
 
 t.test('edits cost what they and the history are long, not the product', async (t) => {
