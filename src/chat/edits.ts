@@ -78,7 +78,7 @@ function position(edit: ContextEdit, length: number, i: number): number {
 function assertWholeExchanges(before: readonly MessageInput[], after: readonly MessageInput[]): void {
   const [known, now] = [parted(before), parted(after)]
   // Counted: a history may have given one id to several calls.
-  const split = [...now.keys()].find((id) => (now.get(id) ?? 0) > (known.get(id) ?? 0))
+  const [split] = [...now].find(([id, count]) => count > (known.get(id) ?? 0)) ?? []
   if (split === undefined) return
   throw new BatonError(
     'context_splits_tool_exchange',
