@@ -32,6 +32,13 @@ const rows: [what: string, job: Job, row: Execution | undefined, goesOn: string,
   ['may not be repeated', job(), row('started'), 'outcome_unknown', 'outcome_unknown'],
   ['may be repeated', job(), row('started', { repeatable: true }), 'runs', 'outcome_unknown'],
   ['a built-in', bare, row('started', builtin), 'runs', 'outcome_unknown'],
+  [
+    'a built-in that may not',
+    bare,
+    row('started', { connector: null }),
+    'outcome_unknown',
+    'outcome_unknown',
+  ],
   ['a built-in that is gone', gone, row('started', builtin), 'outcome_unknown', 'outcome_unknown'],
   ['its tool is gone', gone, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
   ['another server', another, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
@@ -59,6 +66,14 @@ for (const [what, job, row, on, up] of rows) {
     t.equal(wordOf(job, row, 0, null), up, 'the turn is given up')
   })
 }
+
+t.test('what the ledger has of a settled call is what is told of it', async (t) => {
+  const result = { outcome: 'ok' } as ToolResultPart
+  for (const turn of [goesOn, null]) {
+    const fate = fateOf(job(), row('settled', { result, duration_ms: 7 }), 0, turn)
+    t.strictSame(fate, { kind: 'settled', result, duration_ms: 7 })
+  }
+})
 
 t.test('nothing is repeated in a turn that is being cancelled', async (t) => {
   const cancelled = { ...goesOn, isCancelled: true }
