@@ -88,7 +88,7 @@ t.test('each medium that is not shown has a note, and hides no result that stand
   const image: MediaPart = { type: 'image', media_type: 'image/png', data: PNG }
   const link: MediaPart = { type: 'file', media_type: 'application/pdf', url: 'https://x.test/a' }
   const words: Part = { type: 'text', text: 'see' }
-  const given = (content: ToolResultPart['content']): MessageInput[] => [
+  const given = (content: ToolResultPart['content'], rest: Partial<ToolResultPart>): MessageInput[] => [
     { role: 'user', parts: [image] },
     { role: 'assistant', parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }, link] },
     {
@@ -99,15 +99,16 @@ t.test('each medium that is not shown has a note, and hides no result that stand
           call_id: 'c',
           name: 's.t',
           content,
-          structured: { a: 1 },
           is_error: false,
           outcome: 'ok',
+          ...rest,
         },
       ],
     },
   ]
-  const shown = (content: ToolResultPart['content'], to = BOUND) => {
-    const { messages, notes } = repair(given(content), to)
+  const structure: Partial<ToolResultPart> = { structured: { a: 1 } }
+  const shown = (content: ToolResultPart['content'], to = BOUND, rest = structure) => {
+    const { messages, notes } = repair(given(content, rest), to)
     const [result] = messages.flatMap(({ parts }) => parts.filter((part) => part.type === 'tool_result'))
     const { content: texts = [], structured } = result ?? {}
     return { texts: texts.map((part) => (part.type === 'text' ? part.text : part.type)), structured, notes }
@@ -123,10 +124,14 @@ t.test('each medium that is not shown has a note, and hides no result that stand
     ],
   })
   t.match(shown([words, link]), { texts: ['see', named], structured: undefined })
-  t.match(shown([words, image], { ...BOUND, takesMedia: () => true }), {
-    texts: ['see', 'image'],
-    structured: { a: 1 },
-  })
+  const blank: Part = { type: 'text', text: ' ' }
+  t.match(shown([blank, link]), { texts: ['{"a":1}', named], structured: undefined })
+  t.match(shown([link], BOUND, {}), { texts: { length: 1, 0: named }, structured: undefined })
+  const takesData = { ...BOUND, takesMedia: ({ url }: MediaPart) => url === undefined }
+  t.match(shown([image, link], takesData), { texts: ['{"a":1}', 'image', named], structured: undefined })
+  for (const medium of [image, { ...image, media_type: 'image/jpeg' }]) {
+    t.match(shown([words, medium], takesData), { texts: ['see', 'image'], structured: { a: 1 } })
+  }
 })
 
 t.test('a file of text is shown in its own words to a model that takes no files', async (t) => {

@@ -142,6 +142,7 @@ function checkPart(part: Part, role: string, to: RepairTarget): void {
       return
     default:
       part satisfies never
+      throw new Error('a part of no type')
   }
 }
 
@@ -164,6 +165,43 @@ t.test(
   },
 )
 
+t.test('what a part became for one target is not given to another', async () => {
+  fc.assert(
+    fc.property(history, target, target, (given, one, other) => {
+      repair(given, one)
+      const fresh = repair(structuredClone(given), other)
+      return JSON.stringify(repair(given, other)) === JSON.stringify(fresh)
+    }),
+    RUNS,
+  )
+})
+
+const from = { provider: 'p', model: 'm1', credential_id: null }
+const here = { ...BOUND, ...from, boundThinking: false }
+
+t.test('a token goes back on the part that it came on, to where it came from only', async (t) => {
+  const call = { type: 'tool_call', call_id: 'c', arguments: {} } as const
+  const answer = (provenance: Provenance): MessageInput => ({
+    role: 'assistant',
+    parts: [
+      { type: 'reasoning', text: '', provenance },
+      { type: 'text', text: '', provenance },
+      { ...call, name: 's.t', provenance },
+    ],
+  })
+  const shown = (provenance: Provenance) => repair([answer(provenance)], here).messages[0]?.parts
+  const whole = answer({ ...from, opaque: 'tok' })
+  t.strictSame(shown({ ...from, opaque: 'tok' }), [
+    ...whole.parts.slice(0, 2),
+    { ...whole.parts[2], name: 's__t' },
+  ])
+  const bare = [{ ...call, name: 's__t' }]
+  t.strictSame(shown({ ...from, model: 'm2', opaque: 'tok' }), bare)
+  t.strictSame(shown({ ...from, provider: 'q', opaque: 'tok' }), bare)
+  t.strictSame(shown({ ...from, credential_id: 'cred_b', opaque: 'tok' }), bare)
+  t.strictSame(shown(from), bare, 'without a token there is nothing to give back')
+})
+
 const signed = (prefix: string): MessageInput => ({
   role: 'assistant',
   parts: [
@@ -177,7 +215,6 @@ const signed = (prefix: string): MessageInput => ({
 })
 
 t.test('a message that needs no repair is the one that was given, any other one is a copy', async (t) => {
-  const from = { provider: 'p', model: 'm1', credential_id: null }
   const said = (text: string, provenance?: Provenance): MessageInput => ({
     role: 'assistant',
     parts: [{ type: 'text', text, ...(provenance ? { provenance } : {}) }],
@@ -197,7 +234,7 @@ t.test('a message that needs no repair is the one that was given, any other one 
     },
   ]
   const before = structuredClone(given)
-  const { messages } = repair(given, { ...BOUND, ...from, boundThinking: false })
+  const { messages } = repair(given, here)
   t.strictSame(
     messages.map((message, i) => message === given[i]),
     [true, true, true, true, false, false],
@@ -248,13 +285,33 @@ t.test('bound reasoning goes back under its own prefix only', async (t) => {
   t.equal(loose.prefix, '')
 })
 
+t.test('a prefix is made of what is sent, and of nothing else', async (t) => {
+  const origin = { ...from, provider: 'anthropic' }
+  const prefixOf = (text: string, provenance?: Provenance) =>
+    repair([{ role: 'assistant', parts: [{ type: 'text', text, ...(provenance && { provenance }) }] }], BOUND)
+      .prefix
+  const token = (opaque: string, prefix?: string) => ({ ...origin, opaque, ...(prefix && { prefix }) })
+  const bound = repair([], BOUND).prefix
+  t.equal(prefixOf('a', origin), prefixOf('a'), 'provenance without a token goes nowhere')
+  t.equal(prefixOf('a', { ...origin, prefix: bound }), prefixOf('a'))
+  t.equal(prefixOf('a', token('one')), prefixOf('a'), 'nor does a token that is bound to another prefix')
+  t.not(prefixOf('a', token('one', bound)), prefixOf('a'))
+  t.not(prefixOf('a', token('two', bound)), prefixOf('a', token('one', bound)))
+  t.not(prefixOf('b', token('one', bound)), prefixOf('a', token('one', bound)))
+})
+
 t.test('an unanswered call and a result without a call are told truthfully', async (t) => {
   const open: MessageInput = {
     role: 'assistant',
     parts: [{ type: 'tool_call', call_id: 'c', name: 's.t', arguments: {} }],
   }
   const [, tool] = repair([open], BOUND).messages
-  t.match(tool?.parts[0], { outcome: 'outcome_unknown', is_error: true, name: 's__t' })
+  t.match(tool?.parts[0], {
+    outcome: 'outcome_unknown',
+    is_error: true,
+    name: 's__t',
+    content: [{ text: /may or may not have run/ }],
+  })
   const orphan: MessageInput = {
     role: 'tool',
     parts: [
@@ -312,4 +369,17 @@ t.test('a result answers the call before it, also where ids are used again', asy
   t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 5)
   const both = { ...ask, parts: [...ask.parts, ...ask.parts] }
   t.same(told([both, answer('one'), answer('two')]), ['one', 'two'])
+  t.same(told([ask, answer('one'), both, answer('two'), answer('three')]), ['one', 'two', 'three'])
+  const answered = [ask, answer('one'), answer('one again')]
+  const shown = repair(answered, BOUND).messages
+  t.same(
+    shown.map(({ role }) => role),
+    ['assistant', 'tool'],
+    'and is told nowhere else',
+  )
+  const [exchange, afresh] = [1, 2].map(() => repair(answered, BOUND).messages.flatMap(({ parts }) => parts))
+  t.ok(
+    exchange?.every((part, i) => part === afresh?.[i]),
+    'made anew, an exchange is of the same objects',
+  )
 })
