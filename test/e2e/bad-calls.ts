@@ -1,7 +1,7 @@
 /** What goes wrong in a model's calls and its tools: the model is told, and the turn ends in bounded time. */
 import type { Test } from 'tap'
 import { type Answer, calls, text } from '../emulators/scene.ts'
-import { NONE } from '../patterns.ts'
+import { EMPTY, NONE } from '../patterns.ts'
 import { type Json, ofType, typesOf } from './client.ts'
 import { type Path, PROVIDERS, pathsIn, type World } from './harness.ts'
 import { ECHO } from './tool-server.ts'
@@ -31,13 +31,13 @@ export async function badCalls(t: Test, world: World) {
       t.equal(frames.at(-1)?.type, 'turn.completed')
       t.match(ofType(frames, 'tool_call'), [
         { name: 'nope__tool', arguments: { a: 1 } },
-        { name: 'kit.echo', arguments: {} },
+        { name: 'kit.echo', arguments: EMPTY },
         { name: 'kit.echo', arguments: { text: 7 } },
         { name: 'kit.echo', arguments: { text: 'good' } },
       ])
       const [said, results] = ofType(frames, 'message').map(({ message }) => message)
       const broken = said.parts.filter(({ type }: Json) => type === 'tool_call')[1]
-      t.match(broken, { arguments: {}, arguments_text: '{"text": "unfini' })
+      t.match(broken, { arguments: EMPTY, arguments_text: '{"text": "unfini' })
       t.match(results.parts, [
         { outcome: 'error', is_error: true, content: [{ text: /no tool nope__tool/ }] },
         { outcome: 'error', is_error: true, content: [{ text: /not a JSON object/ }] },

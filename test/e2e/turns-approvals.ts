@@ -1,6 +1,6 @@
 /** A turn that waits for a person: its calls approved, denied or given up (api.md section 4). */
 import type { Test } from 'tap'
-import { NONE } from '../patterns.ts'
+import { EMPTY, NONE } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { type Json, ofType } from './client.ts'
 import type { Path, World } from './harness.ts'
@@ -32,7 +32,7 @@ export async function approvals(t: Test, world: World) {
     t.equal(turn.state, 'awaiting_input')
     t.match(asked, [
       { name: 'guarded.wipe', arguments: { disk: 1 } },
-      { name: 'guarded.look', arguments: {} },
+      { name: 'guarded.look', arguments: EMPTY },
     ])
     t.equal(server.calls.length, 0)
     const busy = await api.call('POST', `/v1/sessions/${session}/turns`, { input: 'x' })

@@ -1,6 +1,7 @@
 /** The emulated Anthropic API, driven by the vendor's own SDK and by scripts. */
 import Anthropic from '@anthropic-ai/sdk'
 import t from 'tap'
+import { EMPTY } from '../patterns.ts'
 import { gate } from '../waiting.ts'
 import { type AnthropicEmulator, anthropicError, anthropicFixture } from './anthropic.ts'
 import { ask, base, emulate, KEY, OAUTH, TOKEN, VERSION, weather } from './anthropic-requests.ts'
@@ -52,7 +53,7 @@ t.test('the vendor SDK talks to it', async (t) => {
     const first = await client.messages.stream({ ...head, messages }).finalMessage()
     t.equal(first.stop_reason, 'tool_use')
     const uses = first.content.filter((block) => block.type === 'tool_use')
-    t.match(uses, [{ input: { place: 'Zürich' } }, { input: {} }])
+    t.match(uses, [{ input: { place: 'Zürich' } }, { input: EMPTY }])
     t.not(uses[0]?.id, uses[1]?.id)
     messages.push({ role: 'assistant', content: first.content as Anthropic.ContentBlockParam[] })
     messages.push({

@@ -6,6 +6,7 @@ import { gzipSync } from 'node:zlib'
 import { pino } from 'pino'
 import t from 'tap'
 import { unavailable } from '../../src/store/db.ts'
+import { EMPTY } from '../patterns.ts'
 import { gateway } from './gateway.ts'
 import { gatewayOnStore } from './gateway-on-store.ts'
 
@@ -274,7 +275,7 @@ t.test('what is no HTTP is answered in the same shape', async (t) => {
     const [head = '', body = ''] = (await say(text)).split('\r\n\r\n')
     t.ok(head.startsWith(status), head)
     t.match(JSON.parse(body), {
-      error: { code: 'invalid_request', param: null, details: {}, request_id: /^req_/ },
+      error: { code: 'invalid_request', param: null, details: EMPTY, request_id: /^req_/ },
     })
     t.match(head, /x-request-id: req_/)
   }

@@ -1,5 +1,6 @@
 /** Sessions and their tools. */
 import t from 'tap'
+import { EMPTY } from '../patterns.ts'
 import { FILES, gatewayOnStore } from './gateway-on-store.ts'
 
 const g = await gatewayOnStore(t)
@@ -40,7 +41,7 @@ t.test('sessions: made, read, listed, changed, deleted', async (t) => {
 
   const changed = await call('PATCH', url, { title: null, settings: { top_p: 1 }, metadata: {} })
   t.same(changed.body.settings, { top_p: 1 }, 'settings are replaced as a whole')
-  t.match(changed.body, { title: null, metadata: {}, instructions: 'Be brief.' })
+  t.match(changed.body, { title: null, metadata: EMPTY, instructions: 'Be brief.' })
   t.match(await call('PATCH', url, {}), { status: 200 })
   t.match(await call('PATCH', url, undefined), { status: 200 }, 'no body is as good as an empty one')
 

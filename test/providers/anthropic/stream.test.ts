@@ -4,6 +4,7 @@ import t from 'tap'
 import type { ModelEvent } from '../../../src/chat/event.ts'
 import { createFold } from '../../../src/chat/fold.ts'
 import type { SseFrame } from '../../../src/sse.ts'
+import { EMPTY } from '../../patterns.ts'
 import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { newParser, origin } from './exchange.ts'
 
@@ -61,8 +62,8 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(fold(whole), [
       { type: 'reasoning', text: 'hm' },
       { type: 'text', text: 'So.' },
-      { call_id: 'call_t2', arguments: {} },
-      { call_id: 'call_t3', arguments: {} },
+      { call_id: 'call_t2', arguments: EMPTY },
+      { call_id: 'call_t3', arguments: EMPTY },
     ])
     t.equal(finishOf(whole), 'tool_calls')
     const cut = open(told.slice(3, 8), 'max_tokens')
@@ -100,7 +101,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
       const events = parse(framesOf(fixture('thinking-omitted')))
       t.match(fold(events), [
         { type: 'reasoning', text: '', provenance: { opaque: /^signed:EvgzLP4/ } },
-        { type: 'tool_call', name: 'list_files', arguments: {} },
+        { type: 'tool_call', name: 'list_files', arguments: EMPTY },
       ])
       t.equal(finishOf(events), 'tool_calls')
     },
@@ -122,7 +123,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const events = parse(framesOf(fixture('max-tokens')))
     t.match(fold(events), [
       { type: 'text', text: "I'll write the file now." },
-      { type: 'tool_call', name: 'write_file', arguments: {}, arguments_text: /^\{"path": .*const serv$/ },
+      { type: 'tool_call', name: 'write_file', arguments: EMPTY, arguments_text: /^\{"path": .*const serv$/ },
     ])
     t.equal(finishOf(events), 'length')
   })
@@ -132,7 +133,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(fold(cut), [])
     t.equal(finishOf(cut), 'length')
     const whole = parse(framed(...tool('a', ''), ...end('tool_use')))
-    t.match(fold(whole), [{ type: 'tool_call', call_id: 'call_a', arguments: {} }])
+    t.match(fold(whole), [{ type: 'tool_call', call_id: 'call_a', arguments: EMPTY }])
     const second = tool('b', '').map((event) => ({ ...event, index: 1 }))
     t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
   })
@@ -141,7 +142,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const given = block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } })
     t.match(fold(parse(framed(...given, ...end('tool_use')))), [{ arguments: { y: 1 } }])
     t.match(fold(parse(framed(...tool('a', '[1', ']'), ...end('tool_use')))), [
-      { arguments: {}, arguments_text: '[1]' },
+      { arguments: EMPTY, arguments_text: '[1]' },
     ])
   })
 
@@ -154,9 +155,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
         }),
       )
     t.match(fold(parse(nested(100))), [{ arguments: { y: [] }, arguments_text: undefined }])
-    t.match(fold(parse(nested(300))), [{ arguments: {}, arguments_text: /^\{"y":\[+\]+\}$/ }])
+    t.match(fold(parse(nested(300))), [{ arguments: EMPTY, arguments_text: /^\{"y":\[+\]+\}$/ }])
     // What JSON.stringify can write depends on Node.
-    t.match(fold(parse(nested(50_000))), [{ arguments: {}, arguments_text: /^(…|\{"y":\[+\]+\})$/ }])
+    t.match(fold(parse(nested(50_000))), [{ arguments: EMPTY, arguments_text: /^(…|\{"y":\[+\]+\})$/ }])
   })
 
   await t.test('blocks that a relay gave one index, or none, all stand in the message', async (t) => {
@@ -180,7 +181,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
         { type: 'reasoning', text: 'hm' },
         { type: 'text', text: 'So.' },
         { call_id: 'call_a', arguments: { n: 1 } },
-        { call_id: 'call_b', arguments: {} },
+        { call_id: 'call_b', arguments: EMPTY },
       ])
     }
   })

@@ -4,7 +4,7 @@ import t from 'tap'
 import { gemini } from '../../../providers/gemini/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
 import type { SseFrame } from '../../../src/sse.ts'
-import { NONE } from '../../patterns.ts'
+import { EMPTY, NONE } from '../../patterns.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
 import { context, FIXTURES, fixture, PROVENANCE } from './exchange.ts'
 
@@ -178,11 +178,11 @@ t.test('arguments that nest without end are kept as text, or are no call at all'
     return { args, events: parse(frames) }
   }
   const deep = nested(300)
-  t.match(fold(deep.events), [{ arguments: {}, arguments_text: deep.args }])
+  t.match(fold(deep.events), [{ arguments: EMPTY, arguments_text: deep.args }])
   const deepest = nested(7000)
   // What JSON.stringify can write depends on Node.
   if (deepest.events.length > 1)
-    t.match(fold(deepest.events), [{ arguments: {}, arguments_text: deepest.args }])
+    t.match(fold(deepest.events), [{ arguments: EMPTY, arguments_text: deepest.args }])
   else {
     t.strictSame(deepest.events, [
       { type: 'finish', reason: 'error', invalid_call: 'Its arguments nest too deep.' },
@@ -235,15 +235,15 @@ t.test('an answer that ends without one is a failure in the words that came with
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done())),
-    [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: {} }],
+    [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: EMPTY }],
     'no id',
   )
   t.match(parseChunks(said({ text: 'I' }), done('SAFETY')).at(-1), { reason: 'refusal', refusal: 'SAFETY' })
   const words = { finishMessage: 'It was recited.' }
   t.match(parseChunks(done('RECITATION', words)).at(-1), { reason: 'refusal', refusal: 'It was recited.' })
-  t.match(fold(parseChunks(said({ functionCall: { name: 'files__read' } }), done())), [{ arguments: {} }])
+  t.match(fold(parseChunks(said({ functionCall: { name: 'files__read' } }), done())), [{ arguments: EMPTY }])
   t.match(fold(parseChunks(said({ functionCall: { name: 'files__read', args: [1] } }), done())), [
-    { arguments: {}, arguments_text: '[1]' },
+    { arguments: EMPTY, arguments_text: '[1]' },
   ])
   const late = parseChunks(
     said({ functionCall: { name: 'files__read', args: { path: 'a' } } }),

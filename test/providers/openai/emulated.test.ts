@@ -16,6 +16,7 @@ import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { calls, text } from '../../emulators/scene.ts'
+import { EMPTY } from '../../patterns.ts'
 import { finishOf, fold, framesOf } from '../streams.ts'
 import { MODEL, newParser, origin, repaired, requestFor, TOOLS } from './exchange.ts'
 
@@ -165,7 +166,7 @@ t.test('whole turns against the emulator', async (t) => {
         { usage: { input_tokens: 7, cached_tokens: 3, reasoning_tokens: 2 } },
       )
       emulator.script(() => ({ ...calls(['files__read', '{"cut']), finish: 'length' }))
-      t.match(fold(await ask('x')), [{ arguments: {}, arguments_text: '{"cut' }])
+      t.match(fold(await ask('x')), [{ arguments: EMPTY, arguments_text: '{"cut' }])
       const open = { goesOn: true } as const
       emulator.script(() => ({ ...text('x'), ...open }))
       t.match((await ask('x')).at(-1), { reason: 'stop', goes_on: true })

@@ -2,6 +2,7 @@
 import { readdirSync } from 'node:fs'
 import t from 'tap'
 import type { SseFrame } from '../../../src/sse.ts'
+import { EMPTY } from '../../patterns.ts'
 import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
 import { FIXTURES, fixture, origin, parse } from './exchange.ts'
 
@@ -186,7 +187,7 @@ t.test('the quirks of the stream', async (t) => {
     t.match(fold(events), [
       { call_id: 'call_a', name: 'files.read', arguments: { n: 1 } },
       { call_id: 'call_b', arguments: { n: 2 } },
-      { call_id: 'call_c', arguments: {} },
+      { call_id: 'call_c', arguments: EMPTY },
     ])
     t.equal(finishOf(events), 'tool_calls')
     t.notMatch(JSON.stringify(events), /zzzz/)
@@ -335,11 +336,11 @@ t.test('the quirks of the stream', async (t) => {
       response: { incomplete_details: { reason: 'max_output_tokens' } },
     }
     t.match(folded(...events, completed()), [{ arguments: { n: 1 } }])
-    t.match(folded(...events, cut), [{ arguments: {}, arguments_text: '{"n":1}' }], 'it is not run')
+    t.match(folded(...events, cut), [{ arguments: EMPTY, arguments_text: '{"n":1}' }], 'it is not run')
     t.equal(finishOf(parse(framed(...events, cut))), 'length')
     t.same(folded(added(0, called('call_a', '')), cut), [], 'cut before its first argument it is nothing')
     const broken = item(0, called('call_a', '{"n":', { status: 'completed' }))
-    t.match(folded(broken, completed()), [{ arguments: {}, arguments_text: '{"n":' }])
+    t.match(folded(broken, completed()), [{ arguments: EMPTY, arguments_text: '{"n":' }])
     const silent = item(0, called('call_a', '{"n":1}', { status: null }))
     t.match(folded(silent, completed()), [{ arguments: { n: 1 } }], 'no status is none to be cut by')
     const nameless = { type: 'response.function_call_arguments.done', output_index: 0, arguments: '{}' }
