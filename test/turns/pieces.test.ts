@@ -120,6 +120,8 @@ t.test('wishes for a restart: one while it is pending, only of a model call, at 
   t.equal(requestRestart(active), 'restarting')
   t.equal(active.model?.signal.reason, RESTART)
   t.equal(requestRestart(active), 'restarting', 'several become one')
+  active.sent = { revision: 7, isRestart: false }
+  t.equal(requestRestart(active, 7), 'restarting', 'also for what the request that is given up was made with')
   for (const phase of ['preparing', 'tools', 'committing', 'waiting', 'ended'] as const) {
     t.equal(requestRestart(activeIn(phase)), 'not_restartable', phase)
   }
