@@ -34,7 +34,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   'step.started': [{ provider: Provider, model: text, tools_revision: Count, tool_count: Count }],
   'content.delta': [{ text }, "Append it to the step's text"],
   'reasoning.delta': [{ text }, "Append it to the step's reasoning"],
-  'tool_call.delta': [{ ...call, name: text, arguments_delta: text }],
+  'tool_call.delta': [{ ...call, name: text, arguments_delta: text }, 'Of the text that the model writes'],
   tool_call: [{ ...call, name: text, arguments: Json }, 'The whole call, in place of its deltas'],
   'tool_execution.started': [execution],
   'tool_execution.progress': [

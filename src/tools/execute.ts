@@ -13,7 +13,7 @@ import { cutUtf8 } from '../text.ts'
 import type { Builtin } from './builtin.ts'
 import { MASK, redactText } from './redact.ts'
 import { shapeResult } from './results.ts'
-import { renameBack } from './schema/adapt.ts'
+import { ownNames, sentByOwn } from './schema/adapt.ts'
 import { createValidator, type Misfit } from './schema/validate.ts'
 
 /** A tool as the model was told of it. */
@@ -76,8 +76,8 @@ export interface Executor {
     outcome: Exclude<Outcome, 'ok'>,
     text: string,
   ): Promise<Settled>
-  /** Why these arguments do not fit the tool, in the names that the model was given; null where they do. */
-  misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null>
+  /** Why these arguments do not fit the tool; null where they do. Names are the server's own. */
+  misfits(tool: RegistryTool, args: Record<string, unknown>): Promise<string | null>
   close(): Promise<void>
 }
 
@@ -96,18 +96,23 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         `The arguments are not a JSON object (${jsonProblem(call.call.arguments_text)}); nothing was called.`,
       )
     }
-    const args = renameBack(call.call.arguments, declared.rename)
-    const misfit = await misfits(declared, args)
+    // Calls of steps that an earlier build stored have the names that the model was given.
+    const args = ownNames(call.call.arguments, declared.rename)
+    const misfit = await misfits(declared.tool, args, declared.rename)
     if (misfit) return said('error', `${misfit} Nothing was called.`)
     if (call.signal.aborted) return said('cancelled', 'The call was cancelled before it was sent.')
     return send(call, declared, args)
   }
 
-  /** Why these arguments, in the server's own names, cannot be sent; null where they can. */
-  async function misfits(declared: DeclaredTool, args: Record<string, unknown>): Promise<string | null> {
-    const problems = await validator.problems(declared.tool.input_schema, args)
+  /** Of a model's call, in the names that the model was given. */
+  async function misfits(
+    tool: RegistryTool,
+    args: Record<string, unknown>,
+    rename: DeclaredTool['rename'] = null,
+  ): Promise<string | null> {
+    const problems = await validator.problems(tool.input_schema, args)
     if (problems.length === 0) return null
-    const words = problems.map((problem) => inWords(problem, declared.rename)).join('; ')
+    const words = problems.map((problem) => inWords(problem, rename)).join('; ')
     return `The arguments do not fit the tool's schema: ${words}.`
   }
 
@@ -175,7 +180,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       }
     },
     settleUnrun: (call, execId, outcome, text) => settle(call, execId, said(outcome, text), 0, false),
-    misfits: (declared, args) => misfits(declared, renameBack(args, declared.rename)),
+    misfits,
     close: () => validator.close(),
   }
 }
@@ -228,10 +233,9 @@ function paced(tell: ExecutorCall['onProgress']): { tell: ExecutorCall['onProgre
   }
 }
 
-/** A problem in the names that the model was given. */
 function inWords({ path, message, property }: Misfit, rename: DeclaredTool['rename']): string {
-  const sent = new Map([...(rename ?? [])].map(([name, own]) => [own, name]))
-  const nameOf = (key: string) => sent.get(key) ?? key
+  const sent = rename && sentByOwn(rename)
+  const nameOf = (key: string) => sent?.get(key) ?? key
   const where = path.length === 0 ? 'the arguments' : path.map(nameOf).join('.')
   return `${where} ${message}${property === undefined ? '' : ` '${nameOf(property)}'`}`.slice(0, 300)
 }

@@ -3,17 +3,22 @@
  * deployment's limit, and the map that leads a called name back. Unchanged tools keep their bytes.
  */
 import { BoundedMap } from '../bounded-map.ts'
+import type { AssistantPart, MessageInput, Part } from '../chat/message.ts'
+import { exposedName } from '../chat/names.ts'
+import { once } from '../chat/once.ts'
 import type { Deployment, JsonSchema, SchemaProfile, ToolDeclaration } from '../provider.ts'
 import type { RegistryRow, RegistryTool } from '../store/store.ts'
 import type { DeclaredTool } from './execute.ts'
 import { isPlaceholder } from './registry.ts'
-import { type Adapted, adapt } from './schema/adapt.ts'
+import { type Adapted, adapt, ownNames, sentNames } from './schema/adapt.ts'
 
 /** What one request declares, and how a called name leads back. */
 export interface Overlay {
   revision: number
   tools: ToolDeclaration[]
   byExposed: ReadonlyMap<string, DeclaredTool>
+  /** One of the tools has properties under other names */
+  isRenaming: boolean
   /** Enabled tools that this deployment's model does not get, and why */
   undeclared: { canonical_name: string; reason: string }[]
 }
@@ -60,7 +65,8 @@ function build(row: RegistryRow, deployment: Deployment): Overlay {
     tools.push({ name, canonical_name, description, parameters: fit.schema })
     byExposed.set(name, { tool, rename: fit.rename })
   }
-  return { revision: row.revision, tools, byExposed, undeclared }
+  const isRenaming = [...byExposed.values()].some(({ rename }) => rename !== null)
+  return { revision: row.revision, tools, byExposed, isRenaming, undeclared }
 }
 
 function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
@@ -76,4 +82,24 @@ function fitted(tool: RegistryTool, deployment: Deployment): Adapted {
   const fresh = adapt(tool.parameters as JsonSchema, deployment.schema)
   known.put(key, fresh)
   return fresh
+}
+
+/** A model's part as histories keep it: the arguments of a call have the names that its tool's server gave. */
+export const ownPart = (overlay: Overlay, part: AssistantPart): AssistantPart =>
+  withNames(overlay, part, ownNames)
+
+/** A request's messages: the arguments of their calls have the names that it declares. */
+export const sentMessages = (overlay: Overlay, messages: MessageInput[]): MessageInput[] =>
+  overlay.isRenaming ? messages.map(sentMessage(overlay)) : messages
+
+const sentMessage = once((overlay: Overlay) =>
+  once((message: MessageInput): MessageInput => {
+    return { ...message, parts: message.parts.map((part) => withNames(overlay, part, sentNames)) }
+  }),
+)
+
+function withNames<P extends Part>({ byExposed }: Overlay, part: P, names: typeof ownNames): P {
+  if (part.type !== 'tool_call') return part
+  const rename = byExposed.get(exposedName(part.name))?.rename
+  return rename ? { ...part, arguments: names(part.arguments, rename) } : part
 }

@@ -1,11 +1,8 @@
 /** A person's word on a tool call that waits: checked, then written where whoever resumes the turn reads it. */
-import { exposedName } from '../chat/names.ts'
 import { BatonError, invalid } from '../errors.ts'
 import type { Caller, Decision } from '../ports.ts'
 import { EVERYONE, type Execution, type Turn } from '../store/store.ts'
-import type { DeclaredTool } from '../tools/execute.ts'
 import { redactJson, redactText } from '../tools/redact.ts'
-import { renameBack } from '../tools/schema/adapt.ts'
 import type { EngineDeps } from './deps.ts'
 import { TOOL_GONE } from './fate.ts'
 
@@ -20,7 +17,8 @@ export async function recordDecision(
   const { store, sealed } = deps
   const row = (await store.executions.ofTurn(turn.id)).find((one) => one.call_id === call)
   if (!row) throw new BatonError('tool_call_not_found', `The turn has no tool call ${call}.`)
-  const edited = given.arguments && (await fitting(deps, turn, row, given.arguments))
+  const edited = given.arguments
+  if (edited) await assertFitting(deps, row, edited)
   const { decision, reason = null } = given
   const answer = await store.executions.decide(caller, turn.id, call, {
     decision,
@@ -61,32 +59,14 @@ export async function expireRemoved(
   return waiting.length > 0
 }
 
-/**
- * The arguments as the tool's server names them. A tool that is gone since has no schema to hold them against: the
- * call will be settled in words.
- */
-async function fitting(
-  deps: EngineDeps,
-  turn: Turn,
+/** A tool that is gone since has no schema to hold them against: the call will be settled in words. */
+async function assertFitting(
+  deps: Pick<EngineDeps, 'tools' | 'executor'>,
   row: Execution,
   args: Record<string, unknown>,
-): Promise<Record<string, unknown>> {
-  const declared = await declaredTool(deps, turn, row.tool)
-  if (!declared) return args
-  const misfit = await deps.executor.misfits(declared, args)
+): Promise<void> {
+  const registry = await deps.tools.newest(row.session_id)
+  const tool = registry.tools.find(({ canonical_name }) => canonical_name === row.tool)
+  const misfit = tool && (await deps.executor.misfits(tool, args))
   if (misfit) throw invalid('arguments', misfit)
-  return renameBack(args, declared.rename)
-}
-
-/** The tool as the turn's model was given it; under its server's own names where no credential is left. */
-async function declaredTool(deps: EngineDeps, turn: Turn, name: string): Promise<DeclaredTool | undefined> {
-  const session = await deps.store.sessions.ofTurn(turn.id)
-  const registry = await deps.tools.newest(turn.session_id)
-  const tool = registry.tools.find((one) => one.canonical_name === name)
-  if (!session || !tool) return undefined
-  const provider = turn.provider ?? session.provider
-  const credential = await deps.credentials.resolve(session, provider).catch(() => null)
-  if (!credential) return { tool, rename: null }
-  const deployment = deps.deploymentFor(provider, credential)
-  return deps.tools.overlay(registry, deployment).byExposed.get(exposedName(name)) ?? { tool, rename: null }
 }

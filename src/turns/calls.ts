@@ -9,7 +9,6 @@ import { exposedName } from '../chat/names.ts'
 import type { AnnouncedEvent, Connector, Execution, NewExecution, TurnEnd } from '../store/store.ts'
 import type { Overlay } from '../tools/overlay.ts'
 import { redactJson } from '../tools/redact.ts'
-import { renameBack } from '../tools/schema/adapt.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
@@ -37,8 +36,7 @@ export async function planCalls(
       tool: await toolOf(job),
       connector: connector?.name ?? null,
       tools_revision: overlay.revision,
-      // As its server gets them: the model may have been given other names.
-      arguments: await redactJson(renameBack(call.arguments, declared?.rename ?? null)),
+      arguments: await redactJson(call.arguments),
       state: job.waits ? 'awaiting_approval' : 'started',
       repeatable: isSound && deps.policy.isRepeatable(declared.tool, connector),
       ...(job.waits ? { lapses_in: deps.settings.approvalSeconds } : {}),

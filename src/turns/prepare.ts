@@ -9,7 +9,7 @@ import { repair } from '../chat/repair.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import type { Deployment, ModelRequest, ModelSettings, ParseContext } from '../provider.ts'
 import type { RegistryRow, Session } from '../store/store.ts'
-import type { Overlay } from '../tools/overlay.ts'
+import { type Overlay, sentMessages } from '../tools/overlay.ts'
 import type { EngineDeps } from './deps.ts'
 import { contextOf, type Run } from './run.ts'
 
@@ -67,7 +67,7 @@ export function prepare(
   const request: ModelRequest = {
     model,
     instructions: session.instructions,
-    messages,
+    messages: sentMessages(overlay, messages),
     tools: overlay.tools,
     settings: stepSettings(session.settings, from.followUp),
     session_id: session.id,

@@ -10,6 +10,7 @@ import { addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/messag
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
+import { ownPart } from '../tools/overlay.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
 import { event, now, say } from './events.ts'
@@ -118,7 +119,7 @@ async function streamStep(
       amended: run.amended,
       ...(onUnauthorized ? { onUnauthorized } : {}),
     }
-    await deps.llm.stream(call, (item) => take(run, folding, item))
+    await deps.llm.stream(call, (item) => take(run, folding, inOwnNames(item, prepared)))
   } catch (thrown) {
     // The tools changed before this request, or another try of it, had left.
     if (thrown instanceof LlmStale) return 'retry'
@@ -135,6 +136,9 @@ async function streamStep(
   const isFirst = run.index === 0 && !active.turn.steps.some(({ discarded }) => discarded)
   return isFirst && folding.finish()?.silent ? 'retry' : null
 }
+
+const inOwnNames = (item: ModelEvent, { overlay }: Prepared): ModelEvent =>
+  item.type === 'part' ? { ...item, part: ownPart(overlay, item.part) } : item
 
 function take(run: Run, folding: Fold, item: ModelEvent): void {
   folding.add(item)

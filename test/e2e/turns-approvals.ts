@@ -63,27 +63,40 @@ export async function approvals(t: Test, world: World) {
     })
   })
 
-  await t.test('the ledger tells what the server got, however the model was to write it', async (t) => {
+  await t.test('whatever names a model was given, all others have those of the tool’s server', async (t) => {
     const inputSchema = { type: 'object', properties: { $top: { type: 'integer' } } }
     const odd = await world.tools('odd', { page: { inputSchema } })
     await api.patch(`/v1/connectors/${odd.id}`, { require_approval: 'always' })
     const session = await world.session('anthropic key', { connectors: ['odd'] })
     const { declarations } = await api.get(`/v1/sessions/${session}/tools?provider=anthropic`)
-    const [, sent = ''] = /"(_top_[0-9a-f]+)"/.exec(JSON.stringify(declarations)) ?? []
+    const [, given = ''] = /"(_top_[0-9a-f]+)"/.exec(JSON.stringify(declarations)) ?? []
     for (const [edit, ran] of [
       [{}, 1],
-      [{ arguments: { [sent]: 2 } }, 2],
       [{ arguments: { $top: 3 } }, 3],
     ] as const) {
-      const input = `call odd__page with {"${sent}": 1}`
-      const { id, messages } = await api.post(`/v1/sessions/${session}/turns`, { input, stream: false })
-      const [{ call_id }] = messages.at(-1).parts
-      const row = async () => (await api.get(`/v1/tool-executions?turn_id=${id}`)).data[0].arguments
+      const stream = await api.turn(session, `call odd__page with {"${given}": 1}`)
+      await stream.until('turn.awaiting_input')
+      const [said, asked] = ['tool_call', 'approval.required'].map((type) => ofType(stream.frames, type)[0])
+      t.match([said, asked], [{ arguments: { $top: 1 } }, { arguments: { $top: 1 } }])
+      t.match((await world.messages(session)).at(-1).parts, [{ type: 'tool_call', arguments: { $top: 1 } }])
+      const row = async () =>
+        (await api.get(`/v1/tool-executions?turn_id=${asked.turn_id}`)).data[0].arguments
       t.strictSame(await row(), { $top: 1 }, 'while it waits')
-      await api.post(`/v1/turns/${id}/approvals/${call_id}`, { decision: 'approve', ...edit })
-      t.match(await api.get(`/v1/turns/${id}?wait=30`), { state: 'completed' })
+      const url = `/v1/turns/${asked.turn_id}/approvals/${asked.call_id}`
+      t.match(await api.call('POST', url, { decision: 'approve', arguments: { $top: 'x' } }), {
+        status: 400,
+        body: { error: { param: 'arguments', message: /\$top must be integer/ } },
+      })
+      await api.post(url, { decision: 'approve', ...edit })
+      t.equal((await stream.done).at(-1)?.type, 'turn.completed')
       t.strictSame([odd.calls.at(-1)?.args, await row()], [{ $top: ran }, { $top: ran }])
     }
+    const inputs = async (provider: string, model: string) => {
+      const rendered = await api.post(`/v1/sessions/${session}/render`, { provider, model })
+      return JSON.stringify(rendered.body).match(/[\w$]*top[\w]*\\*":1/g)
+    }
+    t.strictSame(await inputs('anthropic', 'claude-opus-4-5'), [`${given}":1`, `${given}":1`])
+    t.strictSame(await inputs('openai', 'gpt-5.5'), ['$top\\":1', '$top\\":1'])
   })
 
   await t.test('whoever waits is answered; a waiting turn can be cancelled', async (t) => {

@@ -1,9 +1,10 @@
 /**
  * `adapt`: a clean schema (normalise.ts) as one target's profile accepts it. What the target has no word for
  * is relaxed, never tightened by much; what it would refuse is rewritten. Property names that it refuses
- * are replaced, and `renameBack` gives a call's arguments their own names again.
+ * are replaced: `ownNames` gives a call's arguments their own names again, `sentNames` those that the target knows.
  */
 import { isRecord, sha256 } from '../../chat/json.ts'
+import { once } from '../../chat/once.ts'
 import type { JsonSchema, SchemaProfile } from '../../provider.ts'
 import {
   definitionIn,
@@ -44,10 +45,20 @@ export function adapt(schema: JsonSchema, profile: SchemaProfile): Adapted {
   return { schema: small, rename: rename.size > 0 ? rename : null }
 }
 
+type Arguments = Record<string, unknown>
+
 /** A call's arguments with the names that the server gave. */
-export function renameBack(value: Record<string, unknown>, rename: Rename | null): Record<string, unknown> {
-  return rename ? (renamed(value, rename) as Record<string, unknown>) : value
-}
+export const ownNames = (args: Arguments, rename: Rename | null): Arguments =>
+  rename ? (renamed(args, rename) as Arguments) : args
+
+/** … with those that the model was given for them. */
+export const sentNames = (args: Arguments, rename: Rename | null): Arguments =>
+  rename ? (renamed(args, sentByOwn(rename)) as Arguments) : args
+
+/** The server's property name → the sent one. */
+export const sentByOwn = once(
+  (rename: Rename): Rename => new Map([...rename].map(([sent, own]) => [own, sent])),
+)
 
 function renamed(value: unknown, rename: Rename): unknown {
   if (Array.isArray(value)) return value.map((item) => renamed(item, rename))

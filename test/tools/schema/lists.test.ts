@@ -4,7 +4,7 @@ import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { DEPLOYMENTS } from '../../../providers/index.ts'
 import type { JsonSchema } from '../../../src/provider.ts'
-import { renameBack } from '../../../src/tools/schema/adapt.ts'
+import { ownNames } from '../../../src/tools/schema/adapt.ts'
 import { CHECKERS, clean, fitted, PROFILES, sentForm, typesOf } from './targets.ts'
 
 const FIXTURES = new URL('../../../../test/fixtures/mcp-tools/', import.meta.url)
@@ -92,7 +92,7 @@ t.test('a clean schema and its adapted forms take what the server takes', async 
         const sent = sentForm(value, rename) as Record<string, unknown>
         checked++
         if (!takes(sent)) wrong.push({ name, tool: tool.name, sent, schema })
-        if (JSON.stringify(renameBack(sent, rename)) !== JSON.stringify(value)) wrong.push({ tool, value })
+        if (JSON.stringify(ownNames(sent, rename)) !== JSON.stringify(value)) wrong.push({ tool, value })
       }
     }
   }

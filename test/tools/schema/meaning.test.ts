@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { JsonSchema } from '../../../src/provider.ts'
-import { adapt, renameBack } from '../../../src/tools/schema/adapt.ts'
+import { adapt, ownNames } from '../../../src/tools/schema/adapt.ts'
 import { KEYWORD_ORDER } from '../../../src/tools/schema/keywords.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { CHECKERS, clean, fitted, narrowFaults, PROFILES, profile, sentForm } from './targets.ts'
@@ -99,7 +99,7 @@ t.test('properties may be named like keywords', async (t) => {
   t.equal(rename?.size, 1)
   const sent = sentForm({ $ref: 'a', items: 'b' }, rename) as Record<string, unknown>
   t.notOk('$ref' in sent)
-  t.strictSame(renameBack(sent, rename), { $ref: 'a', items: 'b' })
+  t.strictSame(ownNames(sent, rename), { $ref: 'a', items: 'b' })
 })
 
 t.test('references are followed inside the schema, and never outside of it', async (t) => {
@@ -341,7 +341,7 @@ t.test('renamed properties come back wherever they stand', async () => {
       if (names.length !== new Set([...keys, 'list']).size) return false
       const text = Object.fromEntries(keys.map((name) => [name, 'v']))
       const value = { ...text, list: [text] }
-      const back = renameBack(sentForm(value, rename) as Record<string, unknown>, rename)
+      const back = ownNames(sentForm(value, rename) as Record<string, unknown>, rename)
       return JSON.stringify(back) === JSON.stringify(value)
     }),
     { seed: 1, numRuns: 200 },
