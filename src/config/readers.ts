@@ -106,8 +106,11 @@ export const origins = (value: string): string[] =>
   list(value).map((item) => {
     if (item === '*') return item
     const url = URL.canParse(item) ? new URL(item) : null
-    const isOrigin = url && /^https?:$/.test(url.protocol) && url.origin === item.toLowerCase()
-    if (isOrigin && !url.host.includes('*')) return url.origin
+    const isWeb = url !== null && /^https?:$/.test(url.protocol)
+    if (isWeb && url.origin === item.toLowerCase() && !url.host.includes('*')) return url.origin
+    // Pages of apps have schemes of their own (capacitor://localhost), whose origins no URL tells (Fetch, 3.2 "Origin").
+    const isApp = url !== null && !isWeb && /^[a-z][a-z\d+.-]*:\/\/[\w.:-]+$/i.test(item)
+    if (isApp) return item.toLowerCase()
     const remedy = 'An origin is scheme://host[:port], without a path or wildcard; * alone is any'
     throw new UnfitValue(`holds '${item}', which is not an origin`, remedy)
   })

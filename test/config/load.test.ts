@@ -241,6 +241,8 @@ t.test('a value that its setting does not take is a problem with its reason', as
     ['BATON_DRAIN_SECONDS', '1.5', /whole number/],
     ['BATON_ALLOW_STDIO_CONNECTORS', 'perhaps', /true or false/],
     ['BATON_CORS_ORIGINS', 'https://*.a.test', /not an origin/],
+    ['BATON_CORS_ORIGINS', 'chrome-extension://*', /not an origin/],
+    ['BATON_CORS_ORIGINS', 'capacitor://localhost/page', /not an origin/],
     ['BATON_CORS_ORIGINS', '*', /must not hold \* while auth is off/],
     ['BATON_BODY_LIMIT', '1GiB', /from 1 B to 256 MiB/],
     ['HTTPS_PROXY', 'ftp://proxy.test', /must begin with http/],

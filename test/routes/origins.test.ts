@@ -97,7 +97,8 @@ t.test('answers carry the headers that harden them', async (t) => {
 })
 
 t.test('with auth off the caller is the admin local, and only this machine may call', async (t) => {
-  const open = await gateway(g.store, { BATON_CORS_ORIGINS: 'http://localhost:5173' })
+  const allowed = 'http://localhost:5173,capacitor://localhost'
+  const open = await gateway(g.store, { BATON_CORS_ORIGINS: allowed })
   t.teardown(() => open.close())
   t.match(await open.call('POST', '/v1/sessions', { provider: 'openai', model: 'm' }), {
     status: 201,
@@ -135,7 +136,7 @@ t.test('with auth off the caller is the admin local, and only this machine may c
     t.equal(await status({ host }), 403, `'${host}'`)
   }
   const host = 'localhost:8787'
-  for (const origin of ['http://localhost:8787', 'http://localhost:5173'])
+  for (const origin of ['http://localhost:8787', 'http://localhost:5173', 'capacitor://localhost'])
     t.equal(await status({ host, origin }), 200, origin)
   for (const origin of [
     'null',
