@@ -24,9 +24,16 @@ if (values.settings) {
   }
   for (const [name, value] of Object.entries(settings)) console.log(`export ${name}=${value}`)
 } else {
-  await createOpenAiEmulator(PORTS.openai)
-  await createAnthropicEmulator(PORTS.anthropic)
-  await createGeminiEmulator({ port: PORTS.gemini })
+  try {
+    await createOpenAiEmulator(PORTS.openai)
+    await createAnthropicEmulator(PORTS.anthropic)
+    await createGeminiEmulator({ port: PORTS.gemini })
+  } catch (failure) {
+    const { code, port } = failure as { code?: string; port?: number }
+    if (code !== 'EADDRINUSE') throw failure
+    console.error(`Port ${port} is taken: the emulated models may be running already.`)
+    process.exit(1)
+  }
   console.log('Emulated models on this machine; they do what the text says: call <tool> with <json>.')
   console.log('Start Baton with: eval "$(npm run -s emulators -- --settings)" && npm start')
 }
