@@ -7,9 +7,12 @@ import { KEYWORD_ORDER, mapSubschemas } from '../../../src/tools/schema/keywords
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 
 const LETTERS = /^[A-Za-z_][A-Za-z0-9_]{0,63}$/
-/** Every provider's profile, which its deployments share, and one that knows less than any: the keywords of OpenAPI's subset. */
+/**
+ * Every profile under the first provider that has it, as others may speak its protocol, and one that knows less than any:
+ * the keywords of OpenAPI's subset.
+ */
 export const PROFILES: Record<string, SchemaProfile> = {
-  ...Object.fromEntries(DEPLOYMENTS.map(({ deployment }) => [deployment.provider, deployment.schema])),
+  ...firstOfEach(),
   narrow: {
     rootCombinators: false,
     const: false,
@@ -23,6 +26,14 @@ export const PROFILES: Record<string, SchemaProfile> = {
       ),
     ),
   },
+}
+
+function firstOfEach(): Record<string, SchemaProfile> {
+  const names = new Map<SchemaProfile, string>()
+  for (const { deployment } of DEPLOYMENTS) {
+    if (!names.has(deployment.schema)) names.set(deployment.schema, deployment.provider)
+  }
+  return Object.fromEntries([...names].map(([schema, name]) => [name, schema]))
 }
 
 /** Every subschema, wherever it stands. */
@@ -115,11 +126,17 @@ export function* narrowFaults(root: JsonSchema): Generator<string> {
   }
 }
 
-export const CHECKERS: Record<string, (root: JsonSchema) => Iterable<string>> = {
+const CHECKERS: Record<string, (root: JsonSchema) => Iterable<string>> = {
   openai: openaiFaults,
   anthropic: anthropicFaults,
   gemini: geminiFaults,
   narrow: narrowFaults,
+}
+
+/** What the provider whose profile has this name would refuse. */
+export function faultsIn(schema: JsonSchema, name: string): string[] {
+  const check = CHECKERS[name]
+  return check ? [...check(schema)] : [`CHECKERS of test/tools/schema/targets.ts has no line for ${name}`]
 }
 
 export const clean = (raw: unknown): JsonSchema => {
