@@ -3,6 +3,7 @@
  * document (src/http/openapi.ts); what it says is api.md's contract.
  */
 import { type Static, type TObject, type TProperties, type TSchema, Type } from 'typebox'
+import type { Part as StoredPart } from '../src/chat/message.ts'
 import { PROVIDER_IDS } from '../src/config/settings.ts'
 import { SECRET_FORM } from '../src/credentials/logins/file.ts'
 import { ERROR_LIST } from '../src/errors.ts'
@@ -225,10 +226,18 @@ const GivenToolResult = part('tool_result', {
   outcome: Type.Optional(Outcome),
 })
 
-const spoken = [Text, Reasoning, ToolCall] as const
-const others = [Image, Audio, File, Notice] as const
-export const Part = taggedBy('type', 'Part', ...spoken, ToolResult, ...others)
-const GivenPart = taggedBy('type', 'GivenPart', ...spoken, GivenToolResult, ...others)
+const parts = {
+  text: Text,
+  reasoning: Reasoning,
+  tool_call: ToolCall,
+  tool_result: ToolResult,
+  image: Image,
+  audio: Audio,
+  file: File,
+  notice: Notice,
+} satisfies Record<StoredPart['type'], TObject>
+export const Part = taggedBy('type', 'Part', ...Object.values(parts))
+const GivenPart = taggedBy('type', 'GivenPart', ...Object.values({ ...parts, tool_result: GivenToolResult }))
 export const GivenParts = Type.Array(GivenPart, {
   maxItems: 1000,
   description: "One at least; an assistant's message may have none",

@@ -44,7 +44,7 @@ function assistantItems(parts: readonly Part[]): InputItem[] {
 }
 
 /** Each part its own item. */
-const assistantItem = once((part: Part) => {
+const assistantItem = once((part: Part): readonly InputItem[] => {
   switch (part.type) {
     case 'text':
       return part.text === '' ? [] : kept([assistantMessage(part)])
@@ -56,8 +56,14 @@ const assistantItem = once((part: Part) => {
       const { call_id, name } = part
       return kept([{ type: 'function_call', call_id, name, arguments: wellFormedJson(part.arguments) }])
     }
-    default:
+    case 'tool_result':
+    case 'image':
+    case 'audio':
+    case 'file':
+    case 'notice':
       return []
+    default:
+      return part satisfies never
   }
 })
 
