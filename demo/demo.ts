@@ -9,9 +9,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { createAnthropicEmulator } from '../test/emulators/anthropic.ts'
-import { createGeminiEmulator } from '../test/emulators/gemini.ts'
-import { createOpenAiEmulator } from '../test/emulators/openai.ts'
+import { closeVendors, rootsOf, startVendors } from '../test/emulators/vendors.ts'
 import { freePort } from '../test/servers.ts'
 import { createClient } from './client.ts'
 import { memoryServer, startBaton, startEverything } from './processes.ts'
@@ -70,21 +68,15 @@ await close()
 
 async function walk(): Promise<void> {
   title('Starting: three emulated model services, two real MCP servers, one gateway')
-  const openai = await createOpenAiEmulator()
-  const anthropic = await createAnthropicEmulator()
-  const gemini = await createGeminiEmulator()
-  closers.push(openai.close, anthropic.close, gemini.close)
+  const vendors = await startVendors()
+  closers.push(() => closeVendors(vendors))
   const everything = await startEverything()
   closers.push(everything.stop)
   const baton = await startBaton(folder, await freePort(), {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ALLOW_STDIO_CONNECTORS: 'true',
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
-    BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
-    BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
-    BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
-    BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
-    BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
+    ...rootsOf(vendors),
   })
   closers.push(baton.stop)
   say('The models are EMULATED: they do what the text says. The rest is real. Lines that they know:')

@@ -7,10 +7,8 @@ import { mkdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { startToolServer, type TestTool, type ToolServer, textResult } from '../../test/e2e/tool-server.ts'
-import { createAnthropicEmulator } from '../../test/emulators/anthropic.ts'
-import { createGeminiEmulator } from '../../test/emulators/gemini.ts'
 import type { Recorded } from '../../test/emulators/http.ts'
-import { createOpenAiEmulator } from '../../test/emulators/openai.ts'
+import { closeVendors, rootsOf, startVendors } from '../../test/emulators/vendors.ts'
 import { freePort, type RunningServer, startPostgres, startRedis } from '../../test/servers.ts'
 import { createReplica, type Replica } from './replica.ts'
 
@@ -57,11 +55,9 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     if (logs !== null) mkdirSync(logs, { recursive: true })
     const servers = await startServers(durable, closers)
     const [databaseUrl, redisUrl] = [servers.postgres.url, servers.redis.url]
-    const openai = await createOpenAiEmulator()
-    const anthropic = await createAnthropicEmulator()
-    const gemini = await createGeminiEmulator()
+    const vendors = await startVendors()
     const tools = await startToolServer(TOOLS)
-    closers.push(openai.close, anthropic.close, gemini.close, tools.close)
+    closers.push(() => closeVendors(vendors), tools.close)
     const database = new pg.Pool({ connectionString: databaseUrl, max: 4 })
     database.on('error', () => {})
     closers.push(() => database.end())
@@ -71,9 +67,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       BATON_LEASE_SECONDS: String(leaseSeconds),
       BATON_ENCRYPTION_KEYS: `k1:${randomBytes(32).toString('base64')}`,
       BATON_LOG_LEVEL: logs === null ? 'error' : 'info',
-      BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
-      BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
-      BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
+      ...rootsOf(vendors),
       OPENAI_API_KEY: 'sk-chaos',
       ANTHROPIC_API_KEY: 'sk-ant-api03-chaos',
       GEMINI_API_KEY: 'chaos',
@@ -87,7 +81,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     // The first one migrates; the others would only wait for it.
     await replicas[0]?.start()
     await Promise.all(replicas.slice(1).map((replica) => replica.start()))
-    const emulators = [openai, anthropic, gemini]
+    const emulators: { requests: Recorded[] }[] = Object.values(vendors)
     const everything = () => emulators.flatMap(({ requests }) => requests)
     let forgotten = 0
     const world: World = {

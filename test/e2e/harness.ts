@@ -12,11 +12,9 @@ import type { Test } from 'tap'
 import { createApp } from '../../src/app.ts'
 import type { Config } from '../../src/config/config.ts'
 import { loadConfig } from '../../src/config/load.ts'
-import { type AnthropicEmulator, createAnthropicEmulator } from '../emulators/anthropic.ts'
-import { createGeminiEmulator, type GeminiEmulator } from '../emulators/gemini.ts'
 import type { Recorded } from '../emulators/http.ts'
-import { createOpenAiEmulator, type OpenAiEmulator } from '../emulators/openai.ts'
 import type { Script } from '../emulators/scene.ts'
+import { closeVendors, rootsOf, startVendors, type Vendors } from '../emulators/vendors.ts'
 import { gatewayProcess } from '../gateway-process.ts'
 import { ON_SERVERS, SERVERS } from '../given-servers.ts'
 import { scratch } from '../scratch.ts'
@@ -24,7 +22,7 @@ import { newDatabase } from '../servers.ts'
 import { type Client, createClient, type Json } from './client.ts'
 import { startToolServer, type TestTool, type ToolServer } from './tool-server.ts'
 
-/** The six ways to a model: a provider and a kind of credential. */
+/** Ways to a model: a provider and a kind of credential. Gemini's public API by a login is as by key, but for a header. */
 export const PATHS = {
   'openai key': { provider: 'openai', model: 'gpt-5.6-sol' },
   'chatgpt login': { provider: 'openai', model: 'gpt-5.6-sol' },
@@ -68,7 +66,7 @@ export const pathsIn = ({ backend }: World, paths: readonly Path[] = PATH_NAMES)
 export interface World {
   backend: Backend
   api: Client
-  emulators: { openai: OpenAiEmulator; anthropic: AnthropicEmulator; gemini: GeminiEmulator }
+  emulators: Vendors
   /** Credential ids by path */
   credentials: Record<Path, string>
   /** A new session on a path; the rest as `POST /v1/sessions` takes it. */
@@ -122,19 +120,15 @@ export async function everyBackend(
 
 export async function openWorld(t: Test, backend: Backend, options: WorldOptions = {}): Promise<World> {
   const folder = scratch(t)
-  const emulators = {
-    openai: await createOpenAiEmulator(),
-    anthropic: await createAnthropicEmulator(),
-    gemini: await createGeminiEmulator(),
-  }
-  t.teardown(() => Promise.all(Object.values(emulators).map((emulator) => emulator.close())))
+  const emulators = await startVendors()
+  t.teardown(() => closeVendors(emulators))
   const env = {
     BATON_DATA_DIR: join(folder, 'data'),
     BATON_ENABLE_OAUTH: 'openai,anthropic,gemini',
     BATON_DRAIN_SECONDS: '0',
     // A gateway that shares a slow machine, or its very event loop, with its test is late for no fault of its own.
     BATON__LIMITS__OVERLOAD_DELAY: 'PT1H',
-    ...upstreams(emulators),
+    ...rootsOf(emulators),
     ...(backend === 'servers' ? await servers(t) : {}),
     ...options.env,
   }
@@ -183,14 +177,6 @@ async function inProcessOfItsOwn(t: Test, folder: string, env: Record<string, st
 /** E2E_LOG=debug shows what the gateway says. */
 const silent = pino({ level: process.env.E2E_LOG ?? 'silent' }, pino.destination(2))
 
-const upstreams = ({ openai, anthropic, gemini }: World['emulators']) => ({
-  BATON_OPENAI_BASE_URL: openai.keyBaseUrl,
-  BATON_CHATGPT_BASE_URL: openai.chatgptBaseUrl,
-  BATON_ANTHROPIC_BASE_URL: anthropic.baseUrl,
-  BATON_GEMINI_BASE_URL: gemini.publicBaseUrl,
-  BATON_CODE_ASSIST_BASE_URL: gemini.codeAssistBaseUrl,
-})
-
 const servers = async (t: Test): Promise<Record<string, string>> => ({
   ...(await databaseServer(t)),
   REDIS_URL: SERVERS.REDIS_URL,
@@ -205,7 +191,7 @@ export const databaseServer = async (t: Test): Promise<Record<string, string>> =
 async function createWorld(
   t: Test,
   backend: Backend,
-  emulators: World['emulators'],
+  emulators: Vendors,
   folder: string,
   start: () => Promise<Gateway>,
 ): Promise<World> {
@@ -260,7 +246,7 @@ async function createWorld(
 }
 
 /** The doors of the six paths, told apart by what a request shows. */
-const DOORS: Record<Path, { vendor: keyof World['emulators']; is(request: Recorded): boolean }> = {
+const DOORS: Record<Path, { vendor: keyof Vendors; is(request: Recorded): boolean }> = {
   'openai key': { vendor: 'openai', is: ({ path }) => path.startsWith('/v1/responses') },
   'chatgpt login': { vendor: 'openai', is: ({ path }) => path.startsWith('/backend-api/codex/responses') },
   'anthropic key': {
@@ -281,7 +267,7 @@ const DOORS: Record<Path, { vendor: keyof World['emulators']; is(request: Record
   },
 }
 
-const requestsOf = (emulators: World['emulators'], path: Path): Recorded[] =>
+const requestsOf = (emulators: Vendors, path: Path): Recorded[] =>
   emulators[DOORS[path].vendor].requests.filter(DOORS[path].is)
 
 /** Names of the tools that a request declares, in order, whatever the vendor. */
