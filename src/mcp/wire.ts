@@ -70,26 +70,36 @@ export async function negotiate(
   { ms, probeMs }: Patience,
 ): Promise<Wire> {
   const until = performance.now() + ms
-  const attempt = (options: Negotiation): Promise<Wire> => openWire(spec, context, options, { ms, until })
+  const attempt: MakeAttempt = (options) => openWire(spec, context, options, { ms, until })
   if (verdict) return attempt({ mode: 'legacy', prior: verdict })
   if (spec.transport === 'sse') return attempt({ mode: 'legacy' })
-  if (spec.transport === 'streamable_http')
-    return attempt({ mode: 'auto', ...(probeMs && { probeMs }) }).catch((probed) => {
-      // Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it.
-      if (!(probed instanceof ProbeFailedError)) throw probed
-      return attempt({ mode: 'legacy' }).catch((error) => {
-        const refused = toMcpError(error, spec)
-        // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
-        throw isSilence(probed.cause) && refused.kind === 'protocol'
-          ? refused.but({ kind: 'timeout' })
-          : error
-      })
+  return spec.transport === 'stdio' ? legacyFirst(spec, attempt) : probeFirst(spec, attempt, probeMs)
+}
+
+type MakeAttempt = (options: Negotiation) => Promise<Wire>
+
+/** On stdio a probe would cost a second process (534 → 1385 ms), and most servers speak 2025-11-25. */
+async function legacyFirst(spec: McpServerSpec, attempt: MakeAttempt): Promise<Wire> {
+  try {
+    return await attempt({ mode: 'legacy' })
+  } catch (error) {
+    if (toMcpError(error, spec).kind !== 'protocol') throw error
+    return attempt({ mode: { pin: MODERN } })
+  }
+}
+
+/** Some 2025 servers choke on the unknown probe (HTTP 500, an HTML page, silence) instead of refusing it. */
+async function probeFirst(spec: McpServerSpec, attempt: MakeAttempt, probeMs?: number): Promise<Wire> {
+  try {
+    return await attempt({ mode: 'auto', ...(probeMs && { probeMs }) })
+  } catch (probed) {
+    if (!(probed instanceof ProbeFailedError)) throw probed
+    return attempt({ mode: 'legacy' }).catch((error) => {
+      const refused = toMcpError(error, spec)
+      // It knows the new words alone, and is slow: the next attempt has to wait longer for them.
+      throw isSilence(probed.cause) && refused.kind === 'protocol' ? refused.but({ kind: 'timeout' }) : error
     })
-  // On stdio a probe would cost a second process (534 → 1385 ms), and most servers speak 2025-11-25.
-  return attempt({ mode: 'legacy' }).catch((error) => {
-    if (toMcpError(error, spec).kind === 'protocol') return attempt({ mode: { pin: MODERN } })
-    throw error
-  })
+  }
 }
 
 type Mode = 'auto' | 'legacy' | { pin: string }

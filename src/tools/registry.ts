@@ -60,14 +60,11 @@ export function nextRegistry(
 ): NextRegistry {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const candidates = new Map<string, Candidate>()
-  for (const builtin of builtins) candidates.set(builtin.name, builtinTool(builtin, now))
-  for (const server of servers) {
-    const own = before.filter((tool) => belongsTo(tool, server))
-    const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
-    const list = isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy)
-    for (const tool of list) {
-      if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
-    }
+  for (const tool of [
+    ...builtins.map((builtin) => builtinTool(builtin, now)),
+    ...servers.flatMap((server) => toolsOf(server, before, policy)),
+  ]) {
+    if (!candidates.has(tool.canonical_name)) candidates.set(tool.canonical_name, tool)
   }
   const stays = before.flatMap((tool) => {
     const next = candidates.get(tool.canonical_name)
@@ -85,6 +82,17 @@ export function nextRegistry(
   const joining = [...stays.filter(isBack), ...fresh]
   const tools = withoutCollisions([...stays.filter((tool) => !isBack(tool)), ...appended(before, joining)])
   return { tools, ...difference(before, tools) }
+}
+
+/** What a server has for the registry: its list, or what was known of its tools before. */
+function toolsOf(
+  server: KnownServer,
+  before: readonly RegistryTool[],
+  policy: Pick<ToolboxPolicy, 'admit'>,
+): Candidate[] {
+  const own = before.filter((tool) => belongsTo(tool, server))
+  const isKept = server.tools === null || (server.state === 'pending' && own.length > 0)
+  return isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy)
 }
 
 /** What became of the tools between two revisions, by canonical name. */

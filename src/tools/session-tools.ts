@@ -157,13 +157,13 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     }
   }
 
-  async function connector(session: Session, idOrName: string): Promise<Connector> {
+  async function connectorNamed(session: Session, idOrName: string): Promise<Connector> {
     const found = await store.connectors.find(session, idOrName)
     if (found) return found
     throw new BatonError('connector_not_found', `No connector ${idOrName} exists.`)
   }
 
-  async function bind(session: Session, found: Connector, alias: string | null): Promise<void> {
+  async function bindAs(session: Session, found: Connector, alias: string | null): Promise<void> {
     if (await store.connectors.bind(session.id, found.id, alias)) return
     const words = `Another server of this session is named ${alias ?? found.name}; bind with an alias.`
     throw new BatonError('name_taken', words, { param: 'alias' })
@@ -210,7 +210,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     present,
     isBehind,
     async open(session, connectors) {
-      for (const one of connectors) await bind(session, one, null)
+      for (const one of connectors) await bindAs(session, one, null)
       const bindings = connectors.map((connector) => ({ connector, alias: null }))
       await discovery.lookUp(bindings, { deadlineMs: 'budget' })
       await line.take(session.id, () => upkeep.update(session.id))
@@ -223,9 +223,9 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
       return provider === null ? shown : { ...shown, declarations: declared(row, view) }
     },
     async bind(session, idOrName, apply, alias) {
-      const found = await connector(session, idOrName)
+      const found = await connectorNamed(session, idOrName)
       return changeBy(session, apply, { deadlineMs: 'budget', insists: true }, async () => {
-        await bind(session, found, alias)
+        await bindAs(session, found, alias)
         return [{ connector: found, alias }]
       })
     },
