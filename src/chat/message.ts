@@ -135,8 +135,8 @@ export function parseArguments(text: string): Pick<ToolCallPart, 'arguments' | '
 }
 
 /** The tool calls of a message, in order. */
-export const toolCalls = (message: MessageInput): ToolCallPart[] =>
-  message.parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
+export const toolCalls = ({ parts }: Pick<MessageInput, 'parts'>): ToolCallPart[] =>
+  parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
 
 /**
  * Nothing can be seen of it: white space, controls, and invisible characters such as U+200B. Anthropic takes them all

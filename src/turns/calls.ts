@@ -12,7 +12,7 @@ import { redactJson } from '../tools/redact.ts'
 import { CANCELLED, DRAINING } from './active.ts'
 import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
-import { completion, isSame, type Job, recordEnd, runJob, sayCompleted, toolOf } from './job.ts'
+import { completion, isSame, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
 import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
@@ -158,7 +158,11 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   const { active } = run
   active.phase = 'tools'
   const waiting = jobs.filter((job) => job.waits)
-  for (const job of waiting) ask(run, job)
+  for (const job of waiting) {
+    sayAhead(run, question(run, job), () => {
+      job.isAsked = true
+    })
+  }
   const running = jobs.filter((job) => !job.waits && !job.result)
   let open = running.length
   // The last result travels with the message's commit: one write less for the common single call.
@@ -242,18 +246,6 @@ function question({ active, index }: Pick<Run, 'active' | 'index'>, { call }: Jo
   const { call_id, name, arguments: args } = call
   const body = { type: 'approval.required', call_id, name, arguments: args } as const
   return { key: `${active.turn.id}:approval:${call_id}`, event: event(active.turn, index, body) }
-}
-
-/** Asked at once; the commit that makes the turn wait asks again unless it is known by then to be in the stream. */
-function ask(run: Run, job: Job): void {
-  const said = question(run, job)
-  run.writer.emit(said.event, said.key).then(
-    () => {
-      job.isAsked = true
-    },
-    (err: unknown) =>
-      run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a question is left to the commit'),
-  )
 }
 
 const unsaid = (run: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] =>

@@ -89,17 +89,20 @@ export async function recordEnd(
   })
 }
 
-/** Said at once; the commit of the results says it again unless it is known by then to be in the stream. */
 export function sayCompleted(run: Run, job: Job): void {
   for (const said of completion(run, job)) {
-    run.writer.emit(said.event, said.key).then(
-      () => {
-        job.isSaid = true
-      },
-      (err: unknown) =>
-        run.deps.log.warn({ err, turn_id: run.active.turn.id }, 'a completion is left to the commit'),
-    )
+    sayAhead(run, said, () => {
+      job.isSaid = true
+    })
   }
+}
+
+/** Said at once; the commit that follows says it again unless it is known by then to be in the stream. */
+export function sayAhead({ deps, active, writer }: Run, said: AnnouncedEvent, onSaid: () => void): void {
+  writer.emit(said.event, said.key).then(onSaid, (err: unknown) => {
+    const { type } = said.event
+    deps.log.warn({ err, turn_id: active.turn.id, type }, 'an event is left to the commit')
+  })
 }
 
 /** Not another server's that took over its name. */

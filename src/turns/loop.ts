@@ -99,7 +99,7 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
     if (thrown instanceof Unreadable) return []
     throw thrown
   })
-  return { deps, active, writer, history, index: committedSteps(turn), open: null }
+  return { deps, active, writer, history, index: committedSteps(turn), inFlight: null }
 }
 
 /**
@@ -145,7 +145,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
     invalidCalls: 0,
     amended: [],
     hint: null,
-    open: null,
+    inFlight: null,
   }
 }
 
@@ -225,7 +225,7 @@ async function fail(run: Ending, thrown: unknown): Promise<void> {
   await end(run, { state: 'failed', finish_reason: null, error: error.toBody() })
 }
 
-type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'open' | 'history'>
+type Ending = Pick<Run, 'active' | 'deps' | 'writer' | 'index' | 'inFlight' | 'history'>
 
 /** Ends the turn with what its last step left: calls that are open, or a step in flight. */
 async function end(run: Ending, how: TurnEnd): Promise<void> {
@@ -235,8 +235,8 @@ async function end(run: Ending, how: TurnEnd): Promise<void> {
 /** Ends the turn and the step in flight: failed, or cancelled with the text so far. */
 async function endInStep(run: Ending, how: TurnEnd): Promise<void> {
   const { turn } = run.active
-  const text = how.state === 'cancelled' ? (run.open?.folding.textSoFar() ?? '') : ''
-  const step = run.open && endedStep(run.open, how.state === 'failed' ? 'error' : null)
+  const text = how.state === 'cancelled' ? (run.inFlight?.folding.textSoFar() ?? '') : ''
+  const step = run.inFlight && endedStep(run.inFlight, how.state === 'failed' ? 'error' : null)
   if (step) turn.usage = addUsage(turn.usage, step.usage)
   const partial: NewMessage[] = isBlank(text)
     ? []

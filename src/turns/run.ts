@@ -37,8 +37,8 @@ export interface Run {
   amended: UpstreamFailure[]
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null
-  /** The one whose request has left and which is neither committed nor discarded */
-  open: Attempt | null
+  /** The attempt whose request has left and which is neither committed nor discarded */
+  inFlight: Attempt | null
 }
 
 /** One try at a step: its record, and what its answer comes to. */

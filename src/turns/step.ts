@@ -6,7 +6,7 @@
 import type { ModelEvent, StepFinish, TurnFinish } from '../chat/event.ts'
 import { createFold, type Fold } from '../chat/fold.ts'
 import { newId } from '../chat/ids.ts'
-import { addUsage, NO_USAGE, type Part, type ToolCallPart } from '../chat/message.ts'
+import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
 import type { Step } from '../store/store.ts'
@@ -97,7 +97,7 @@ async function streamStep(
     if (deps.tools.latestRevision(active.session.id) > prepared.overlay.revision) return false
     if (isStarted) return true
     isStarted = true
-    run.open = attempt
+    run.inFlight = attempt
     active.phase = 'model'
     active.restartPending = false
     active.sent = { revision: prepared.overlay.revision, isRestart }
@@ -177,9 +177,9 @@ function take(run: Run, folding: Fold, item: ModelEvent): void {
 export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'owner_lost'): Promise<void> {
   const { active, deps } = run
   const { turn } = active
-  if (!run.open) return
-  const step: Step = { ...endedStep(run.open, null), discarded: true }
-  run.open = null
+  if (!run.inFlight) return
+  const step: Step = { ...endedStep(run.inFlight, null), discarded: true }
+  run.inFlight = null
   turn.steps.push(step)
   // It was paid for all the same.
   turn.usage = addUsage(turn.usage, step.usage)
@@ -225,7 +225,7 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
   // The vendor took its answer back: what that had asked for by then is not done, and the turn ends.
   const parts: Part[] = folding.parts().filter(({ type }) => reason !== 'refusal' || type !== 'tool_call')
   if (refusal) parts.push({ type: 'notice', text: `The provider refused to answer: ${refusal}` })
-  const calls = parts.filter((part): part is ToolCallPart => part.type === 'tool_call')
+  const calls = toolCalls({ parts })
   if (calls.length === 0 && reason === 'error') {
     throw new BatonError(
       'upstream_rejected',
@@ -276,7 +276,7 @@ async function writeStep(
   active.phase = 'committing'
   active.turn.steps.push(done)
   active.turn.usage = addUsage(active.turn.usage, usage)
-  run.open = null
+  run.inFlight = null
   say(run, { type: 'usage', ...usage })
   // A crash right after the commit must not cost readers what the message says was streamed.
   await run.writer.flush()
