@@ -38,6 +38,21 @@ export function createSlots(limit: number): Slots {
       give()
     }
   }
+  const inQueue = (owner: string, signal: AbortSignal) =>
+    new Promise<() => void>((resolve, reject) => {
+      const grant = () => {
+        signal.removeEventListener('abort', leave)
+        resolve(occupy())
+      }
+      const leave = () => {
+        const queue = queues.get(owner)?.filter((one) => one !== grant) ?? []
+        if (queue.length > 0) queues.set(owner, queue)
+        else queues.delete(owner)
+        reject(signal.reason)
+      }
+      signal.addEventListener('abort', leave, { once: true })
+      queues.set(owner, [...(queues.get(owner) ?? []), grant])
+    })
   return {
     running: () => used,
     waiting: () => waiting,
@@ -46,24 +61,7 @@ export function createSlots(limit: number): Slots {
       signal.throwIfAborted()
       if (used < limit) return occupy()
       waiting++
-      try {
-        return await new Promise<() => void>((resolve, reject) => {
-          const grant = () => {
-            signal.removeEventListener('abort', leave)
-            resolve(occupy())
-          }
-          const leave = () => {
-            const queue = queues.get(owner)?.filter((one) => one !== grant) ?? []
-            if (queue.length > 0) queues.set(owner, queue)
-            else queues.delete(owner)
-            reject(signal.reason)
-          }
-          signal.addEventListener('abort', leave, { once: true })
-          queues.set(owner, [...(queues.get(owner) ?? []), grant])
-        })
-      } finally {
-        waiting--
-      }
+      return inQueue(owner, signal).finally(() => waiting--)
     },
   }
 }
