@@ -205,7 +205,8 @@ function crossRules(values: Partial<SettingValues>): Problem[] {
       remedy: 'Name the origins, or set BATON_AUTH=keys',
     })
   }
-  if (database_url && encryption_keys === null) {
+  // Also with one that is unfit itself (undefined): set right, it would want the keys.
+  if (database_url !== null && encryption_keys === null) {
     problems.push({
       path: SETTINGS.encryption_keys.name,
       problem: 'is required with DATABASE_URL',

@@ -274,6 +274,8 @@ t.test('auth is off by default only on a loopback host, and refused off elsewher
 t.test('a database server needs encryption keys', async (t) => {
   const env = { DATABASE_URL: 'postgresql://db/baton' }
   t.match(problems(env), [{ path: 'BATON_ENCRYPTION_KEYS', problem: 'is required with DATABASE_URL' }])
+  const unfit = problems({ DATABASE_URL: 'mysql://db/baton' }).map(({ path }) => path)
+  t.same(unfit, ['DATABASE_URL', 'BATON_ENCRYPTION_KEYS'], 'one that is no fit address needs them, too')
   const { warnings } = load({ ...env, BATON_ENCRYPTION_KEYS: `k1:${KEY}` })
   t.match(warnings, [/one replica/])
 })
