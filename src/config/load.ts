@@ -54,7 +54,7 @@ export function loadConfig(env: Env, cwd: string): { config: Config; warnings: s
   const file = readFile(path, named !== null, problems)
   const origins = applyOverrides(file, env, problems)
   const content = checkFile(file, origins, problems)
-  const read = readSettings(env, file, problems)
+  const read = readSettings(env, file, origins, problems)
   const envCredentials = readEnvKeys(env, problems)
   problems.push(...crossRules(read))
   if (problems.length > 0) throw new ConfigError(problems, unknownVariables(env))
@@ -107,11 +107,14 @@ function checkFile(file: object, origins: Map<string, string>, problems: Problem
   const content = without(file, found) as FileContent
   const further = [...(content.toolbox ? toolboxProblems(content.toolbox) : []), ...providerProblems(content)]
   found.push(...further.filter(({ path }) => !found.some((problem) => problem.path === path)))
-  for (const problem of found) {
-    const name = origins.get(problem.path)
-    problems.push(name ? { ...problem, path: `${problem.path} (${name})` } : problem)
-  }
+  problems.push(...found.map((problem) => ({ ...problem, path: withOrigin(problem.path, origins) })))
   return content
+}
+
+/** A path of the file, with the variable that set it. */
+function withOrigin(path: string, origins: ReadonlyMap<string, string>): string {
+  const name = origins.get(path)
+  return name ? `${path} (${name})` : path
 }
 
 /** The file without the values at fault, so that the rest is still held to what no schema can say. */
@@ -138,11 +141,16 @@ function providerProblems(content: FileContent): Problem[] {
 }
 
 /** Variable before file before default. An unfit value is left out. */
-function readSettings(env: Env, file: Record<string, unknown>, problems: Problem[]): Partial<SettingValues> {
+function readSettings(
+  env: Env,
+  file: Record<string, unknown>,
+  origins: ReadonlyMap<string, string>,
+  problems: Problem[],
+): Partial<SettingValues> {
   const values = Object.entries<Setting<unknown>>(SETTINGS).flatMap(([key, setting]) => {
     const fromEnv = env[setting.name]?.trim() || env[setting.also ?? '']?.trim() || null
     const fromFile = fileText(file[key])
-    const path = fromEnv === null && fromFile !== null ? key : setting.name
+    const path = fromEnv === null && fromFile !== null ? withOrigin(key, origins) : setting.name
     const value = readOne(setting, path, fromEnv ?? fromFile ?? setting.fallback, problems)
     return value === undefined ? [] : [[key, value]]
   })

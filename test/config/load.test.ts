@@ -254,6 +254,12 @@ t.test('a value that its setting does not take is a problem with its reason', as
   }
 })
 
+t.test('a setting that a path variable set wrong names that variable', async (t) => {
+  t.match(problems({ BATON__PORT: 'x' }), [{ path: 'port (BATON__PORT)', problem: /whole number/ }])
+  t.match(problems({ BATON__PORT: 'x' }, 'port: 8080'), [{ path: 'port (BATON__PORT)' }])
+  t.match(problems({ BATON__PORT: '8080' }, 'port: x\nlease_seconds: x'), [{ path: 'lease_seconds' }])
+})
+
 t.test('auth is off by default only on a loopback host, and refused off elsewhere', async (t) => {
   t.equal(load({ BATON_HOST: '[::1]' }).config.host, '::1')
   for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1']) {
