@@ -8,6 +8,7 @@ import { EX_CONFIG } from '../config/load.ts'
 import { connectBudgetMs, type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
+import { redactText } from './redact.ts'
 import { isOffered } from './registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 
@@ -61,7 +62,9 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
       return { setting, connector, tools }
     } catch (thrown) {
       const words = thrown instanceof McpError ? thrown.forOperator : thrown
-      return { setting, connector, cause: words instanceof Error ? words.message : String(words) }
+      const cause = words instanceof Error ? words.message : String(words)
+      // A program may have printed what it was never given here, such as a token of its own file.
+      return { setting, connector, cause: await redactText(cause) }
     }
   }
 

@@ -76,7 +76,7 @@ toolbox:
   mcps:
     - {name: closed, transport: streamable_http, url: "${closed}?key=hunter2", mode: strict}
     - {name: missing, transport: stdio, command: /no/such/program, args: [hunter2], mode: strict}
-    - {name: notes, transport: stdio, command: /bin/sh, args: [-c, "echo no licence in /srv >&2; exit 7"], mode: strict}
+    - {name: notes, transport: stdio, command: /bin/sh, args: [-c, "echo no licence in /srv for TOKEN=sk-notyours0123456789abcdef >&2; exit 7"], mode: strict}
 `,
   )
   t.equal(code, 69)
@@ -98,6 +98,7 @@ toolbox:
     'a program that ended, in its own words',
   )
   t.notMatch(stderr, /hunter2/)
+  t.notMatch(stderr, 'sk-notyours', 'without a secret that it found elsewhere')
 })
 
 t.test('a good toolbox starts, says what it made of it, and serves the tools', async (t) => {
