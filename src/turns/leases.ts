@@ -32,7 +32,7 @@ export function startLeases(owned: Owned): Leases {
     // A process that was frozen wakes here: it must not take its own turns for somebody's.
     await heartbeat(owned)
     // Nobody could prolong a lease while the store was away: its owners come first.
-    await rescue.scan(performance.now() - storeAwayAt >= leaseMs)
+    await owned.track(rescue.scan(performance.now() - storeAwayAt >= leaseMs))
   }, failed('scan failed'))
 
   const timers = [setInterval(beat, leaseMs / 3), setInterval(look, leaseMs / 3)]

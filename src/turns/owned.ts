@@ -31,7 +31,7 @@ export interface Owned {
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
   resume(turn: string): Promise<void>
-  /** Asking the store for a turn: a drain waits for it, since what it brings runs here. */
+  /** Asking the store for turns: a drain waits for it, since what it brings runs here. */
   track: UnderWay['track']
   isDraining(): boolean
   /** Takes no more turns; those that run leave at the next step's border, or at the deadline. */

@@ -49,7 +49,7 @@ export function createRescue(owned: Owned): Rescue {
       owned.launch(turn, fence, null, { kind: 'recovered', announce, was_handed_over })
     }
     for (let count = 0; isMore && !owned.isDraining() && count < SCAN_LIMIT; count++) {
-      await running.help(null, () => owned.track(takeOne()))
+      await running.help(null, takeOne)
     }
   }
 

@@ -196,6 +196,30 @@ t.test('a turn handed over within a step takes back what that streamed, and keep
   ])
 })
 
+t.test(
+  'a drain waits for the look for work that is under way: the store may be closed behind it',
+  async (t) => {
+    const { replica } = world(t)
+    const { opened: isAsked, open: ask } = gate()
+    const { opened: reached, open: goOn } = gate()
+    const unannounced: Store['turns']['unannounced'] = async () => {
+      ask()
+      await reached
+      return []
+    }
+    const leaving = replica({ store: withTurns({ unannounced }) })
+    await isAsked
+    let isOver = false
+    const drained = leaving.drain(60_000).then(() => {
+      isOver = true
+    })
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    t.notOk(isOver)
+    goOn()
+    await drained
+  },
+)
+
 t.test('a drain waits for a turn that was being opened', async (t) => {
   const { say, replica } = world(t)
   const { opened: reached, open: goOn } = gate()
