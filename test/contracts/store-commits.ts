@@ -17,28 +17,10 @@ import {
   owner,
   rejection,
   runningTurn,
+  step,
   unsaidOf,
+  usage,
 } from './store-rows.ts'
-
-const usage = (input_tokens: number, output_tokens = 0) => ({
-  input_tokens,
-  output_tokens,
-  reasoning_tokens: 1,
-  cached_tokens: 2,
-})
-const step = (index: number, rest: Partial<Step> = {}): Step => ({
-  index,
-  attempt: 1,
-  provider: 'acme',
-  model: 'acme-1',
-  tools_revision: 3,
-  tool_count: 2,
-  finish_reason: 'stop',
-  usage: usage(10, 5),
-  started_at: '2026-01-31T12:00:00.123Z',
-  ended_at: '2026-01-31T12:00:01.000Z',
-  ...rest,
-})
 
 export async function commitContract(t: Test, store: Store): Promise<void> {
   await t.test('reading and committing', (t) => stepContract(t, store))
@@ -176,11 +158,18 @@ async function stepContract(t: Test, store: Store): Promise<void> {
   await t.test('usage adds up in the turn and the session, once for a step written twice', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
+    const other = await runningTurn(store, scope)
+    await store.turns.commit(other.fence, { turn_id: other.turn.id, step: step(1) })
+    const others = async () => [
+      await store.turns.get(scope, other.turn.id),
+      (await store.sessions.get(scope, other.session.id))?.usage,
+    ]
+    const before = await others()
     const put = (one: Step) => store.turns.commit(fence, { turn_id: turn.id, step: one })
     await put(step(0, { usage: usage(10, 5) }))
     await put(step(1, { usage: usage(100), ended_at: null, finish_reason: null }))
     await put(step(1, { usage: usage(30, 7) }))
-    await put(step(1, { attempt: 2, usage: usage(1, 1), discarded: true }))
+    for (let i = 0; i < 2; i++) await put(step(1, { attempt: 2, usage: usage(1, 1), discarded: true }))
     const sum = { input_tokens: 41, output_tokens: 13, reasoning_tokens: 3, cached_tokens: 6 }
     const read = await store.turns.get(scope, turn.id)
     t.strictSame(read?.usage, sum)
@@ -190,6 +179,7 @@ async function stepContract(t: Test, store: Store): Promise<void> {
       step(1, { attempt: 2, usage: usage(1, 1), discarded: true }),
     ])
     t.strictSame((await store.sessions.get(scope, session.id))?.usage, sum)
+    t.strictSame(await others(), before, 'another turn’s stays as it is')
     await endTurn(store, fence, turn.id)
     const next = await store.turns.open(scope, openRequest(session.id))
     if (next?.kind !== 'running') return t.fail(`${next?.kind}`)

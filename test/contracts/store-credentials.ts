@@ -106,17 +106,24 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       const scope = owner()
       const preferred = async () => (await store.credentials.preferred(scope.owner, 'acme'))?.id
       t.equal(await preferred(), undefined)
-      const [one, two] = [credential(scope), credential(scope)]
+      const [one, two, three] = [credential(scope), credential(scope), credential(scope)]
       await store.credentials.create(one)
       t.equal(await preferred(), one.id)
       await store.credentials.fail(one.id, 1, 'revoked')
       t.equal(await preferred(), one.id, 'so that its state can be told')
       await store.credentials.create(two)
       t.equal(await preferred(), two.id)
-      await store.credentials.update(scope, one.id, { is_default: true })
-      t.equal(await preferred(), one.id, 'a default counts in any state')
-      await store.credentials.update(scope, one.id, { is_default: false, state: 'disabled' })
+      await store.credentials.create(three)
+      await store.credentials.fail(three.id, 1, 'revoked')
+      t.equal(await preferred(), two.id, 'an active one before newer logins that ended')
+      for (const { id } of [one, three]) {
+        await store.credentials.update(scope, id, { is_default: true })
+        t.equal(await preferred(), id, 'a default counts in any state')
+      }
+      await store.credentials.update(scope, three.id, { is_default: false })
       await store.credentials.update(scope, two.id, { state: 'disabled' })
+      t.equal(await preferred(), three.id, 'the newest of several to log in again')
+      for (const { id } of [one, three]) await store.credentials.update(scope, id, { state: 'disabled' })
       t.equal(await preferred(), undefined)
       t.equal(await store.credentials.preferred(STRANGER.owner, 'acme'), null)
     },

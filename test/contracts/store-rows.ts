@@ -8,6 +8,7 @@ import type {
   OpenTurn,
   Scope,
   Session,
+  Step,
   Store,
   TurnEnd,
 } from '../../src/store/store.ts'
@@ -86,6 +87,26 @@ export async function runningTurn(store: Store, scope: Scope, lease = LEASE) {
 
 export const endTurn = (store: Store, fence: Fence, turn: string) =>
   store.turns.commit(fence, { turn_id: turn, end: COMPLETED })
+
+export const usage = (input_tokens: number, output_tokens = 0) => ({
+  input_tokens,
+  output_tokens,
+  reasoning_tokens: 1,
+  cached_tokens: 2,
+})
+export const step = (index: number, rest: Partial<Step> = {}): Step => ({
+  index,
+  attempt: 1,
+  provider: 'acme',
+  model: 'acme-1',
+  tools_revision: 3,
+  tool_count: 2,
+  finish_reason: 'stop',
+  usage: usage(10, 5),
+  started_at: '2026-01-31T12:00:00.123Z',
+  ended_at: '2026-01-31T12:00:01.000Z',
+  ...rest,
+})
 
 /** Every row of a list, page by page, with the number of pages. */
 export async function allPages<T>(

@@ -15,6 +15,7 @@ import {
   rejection,
   runningTurn,
   STRANGER,
+  step,
   text,
 } from './store-rows.ts'
 
@@ -161,6 +162,36 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     },
   )
 
+  await t.test('deleting a session leaves another one whole', async (t) => {
+    const scope = owner()
+    const [gone, kept] = [await runningTurn(store, scope), await runningTurn(store, scope)]
+    for (const { turn, fence } of [gone, kept]) {
+      const call = {
+        id: id('exec'),
+        turn_id: turn.id,
+        step: 0,
+        call_id: 'call_1',
+        tool: 'now',
+        connector: null,
+      }
+      const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
+      await store.turns.commit(fence, { turn_id: turn.id, step: step(0), executions: [row] })
+      await endTurn(store, fence, turn.id)
+    }
+    const { session, turn } = kept
+    const read = async () => [
+      await store.sessions.get(scope, session.id),
+      await store.registry.get(session.id),
+      await store.messages.after(session.id, 0),
+      await store.turns.get(scope, turn.id),
+      await store.executions.ofTurn(turn.id),
+    ]
+    const before = await read()
+    t.equal(await store.sessions.delete(scope, gone.session.id), 'deleted')
+    t.strictSame(await read(), before)
+    t.strictSame(await store.executions.ofTurn(gone.turn.id), [])
+  })
+
   await t.test('messages', (t) => messageContract(t, store))
 }
 
@@ -221,6 +252,7 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.equal(await store.messages.list(STRANGER, session, { limit: 2 }), null)
     t.equal((await store.messages.list(ADMIN, session, { limit: 9 }))?.data.length, 5)
     t.equal(await store.messages.append(STRANGER, session, [message('x')]), null)
+    t.equal(await store.messages.append(scope, 'ses_none', [message('x')]), null)
   })
 
   await t.test('a message is replaced in its place', async (t) => {
@@ -247,6 +279,20 @@ async function messageContract(t: Test, store: Store): Promise<void> {
       'not by way of another session',
     )
     t.equal(await store.messages.replace(scope, session, 'msg_none', attempt), null)
+    t.strictSame(await store.sessions.get(scope, other.id), other, 'another session stays as it is')
+  })
+
+  await t.test('a message that was rewritten to make calls takes their results with it', async (t) => {
+    const scope = owner()
+    const { id: session } = await newSession(store, scope)
+    const said = [
+      message('I see', { role: 'assistant' }),
+      message('', { role: 'tool', parts: [result('call_1')] }),
+    ]
+    await store.messages.append(scope, session, said)
+    const [first = '', second] = said.map((one) => one.id)
+    await store.messages.replace(scope, session, first, { role: 'assistant', parts: [call('call_1')] })
+    t.strictSame(await store.messages.delete(scope, session, first), [first, second])
   })
 
   await t.test('deleting a message with tool calls takes their results with it', async (t) => {

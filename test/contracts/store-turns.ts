@@ -273,6 +273,8 @@ async function queueContract(t: Test, store: Store): Promise<void> {
       t.match(await store.turns.get(scope, urgent.turn.id), { cancel_requested: false })
       const started = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
       t.equal(started?.turn.id, urgent.turn.id)
+      const { active_turn_id } = (await store.sessions.get(scope, session.id)) ?? {}
+      t.equal(active_turn_id, urgent.turn.id, 'what runs, not what waited longer')
       t.match(await open('interrupt', 2), { kind: 'queued', interrupted: urgent.turn.id })
       const idle = await newSession(store, scope)
       t.match(await store.turns.open(scope, openRequest(idle.id, { on_busy: 'interrupt' })), {

@@ -34,7 +34,7 @@ t.test('a lot has its bounds, in sessions and in weight', async (t) => {
     lots.map(({ length }) => length),
     [50, 10],
   )
-  const heavy = setUp({ weightOf: (id) => (id === 'ses_0' ? 5_000 : 400) })
+  const heavy = setUp({ weightOf: (id) => (id === 'ses_0' ? 5_000 : 500) })
   await Promise.all(many(6).map((id) => heavy.join(id)))
   t.same(
     heavy.lots.map(({ length }) => length),
@@ -49,6 +49,22 @@ t.test('who joins before a lot is made shares the work, and may make it urgent',
   t.equal(waiting[1], waiting[2])
   await Promise.all(waiting)
   t.same(lots, [['late', 'slow']])
+})
+
+t.test('who comes while a lot is under way waits for the next one', async (t) => {
+  let finish = () => {}
+  const under = new Promise<void>((resolve) => {
+    finish = resolve
+  })
+  const { join, lots } = setUp({ together: () => under.then(() => []) })
+  const first = join('first')
+  while (lots.length === 0) await new Promise(setImmediate)
+  const others = [join('first'), join('second')]
+  for (let i = 0; i < 5; i++) await new Promise(setImmediate)
+  t.same(lots, [['first']])
+  finish()
+  await Promise.all([first, ...others])
+  t.same(lots, [['first'], ['first', 'second']])
 })
 
 t.test('one that is behind no more is passed over, unless somebody wants it in any case', async (t) => {
