@@ -134,6 +134,16 @@ async function stepContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.sessions.get(scope, session.id))?.active_turn_id, null)
   })
 
+  await t.test('a commit whose answer was lost is made again by its owner, and is there once', async (t) => {
+    const { session, turn, fence } = await runningTurn(store, owner())
+    const said = message('answer', { role: 'assistant', turn_id: turn.id })
+    const write = () => store.turns.commit(fence, { turn_id: turn.id, step: step(0), messages: [said] })
+    const first = await write()
+    t.strictSame(await write(), first)
+    t.strictSame(await store.messages.after(session.id, 1), first.messages)
+    await endTurn(store, fence, turn.id)
+  })
+
   await t.test('an end or a wait without messages may be said again by whoever said it', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
@@ -301,6 +311,13 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       })
       t.ok((await rejection(late)) instanceof StaleOwner, 'the end gave the lease back')
       t.strictSame(await store.turns.heartbeat(LEASE.owner, [one.session.id], 60), [])
+      const next = await store.turns.open(scope, openRequest(one.session.id))
+      if (next?.kind !== 'running') return t.fail(`${next?.kind}`)
+      t.ok(
+        (await rejection(endTurn(store, next.fence, one.turn.id))) instanceof StaleOwner,
+        'under the lease of the turn after it',
+      )
+      await endTurn(store, next.fence, next.turn.id)
       await endTurn(store, other.fence, other.turn.id)
       t.equal(await store.sessions.delete(scope, other.session.id), 'deleted')
       t.ok(

@@ -6,7 +6,7 @@ import { type Db, unavailable } from '../../src/store/db.ts'
 import { createExecutions } from '../../src/store/executions.ts'
 import { openStore } from '../../src/store/open.ts'
 import { createParts, PLAIN_PARTS } from '../../src/store/parts.ts'
-import { rejection } from '../contracts/store-rows.ts'
+import { endTurn, newSession, openRequest, owner, rejection } from '../contracts/store-rows.ts'
 import { inMemory } from './in-memory.ts'
 
 t.test('a database that goes away is one line in the log, however many need it', async (t) => {
@@ -33,6 +33,27 @@ t.test('a database that goes away is one line in the log, however many need it',
   await store.close()
   await rejection(store.ready())
   t.equal(lines.length, 2, 'closing it is no absence')
+})
+
+t.test('an idempotency key is good for 24 hours', async (t) => {
+  const db = await inMemory()
+  const store = await openStore({ databaseUrl: null, dataDir: null, poolSize: 1 }, Promise.resolve(db))
+  t.teardown(() => store.close())
+  const scope = owner()
+  const { id: session } = await newSession(store, scope)
+  const open = async () => {
+    const opened = await store.turns.open(scope, openRequest(session, { turn: { idempotency_key: 'key' } }))
+    if (opened?.kind === 'running') await endTurn(store, opened.fence, opened.turn.id)
+    return opened?.kind
+  }
+  const age = (by: string) => db.query('update turn set created_at = created_at - $1::interval', [by])
+  t.equal(await open(), 'running')
+  await age('23 hours 50 minutes')
+  t.equal(await open(), 'replayed')
+  t.ok(await store.turns.ofKey(session, 'key'))
+  await age('10 minutes')
+  t.equal(await store.turns.ofKey(session, 'key'), null)
+  t.equal(await open(), 'running')
 })
 
 t.test('a ledger is pruned some rows at a time, until none is left', async (t) => {
