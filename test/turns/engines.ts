@@ -3,7 +3,7 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
-import type { ToolResultPart } from '../../src/chat/message.ts'
+import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import type { ModelCall } from '../../src/llm.ts'
 import type { StartTurn } from '../../src/ports.ts'
 import type { Deployment } from '../../src/provider.ts'
@@ -119,18 +119,28 @@ export const withTurns = (turns: Partial<Store['turns']>): Store => ({
   turns: { ...store.turns, ...turns },
 })
 
+/** A call that ended so, with nothing to say. */
+export function settled(
+  { call_id, name }: ToolCallPart,
+  id: string,
+  outcome: ToolResultPart['outcome'],
+): Settled {
+  const ended = { outcome, is_error: outcome !== 'ok' }
+  const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
+  const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
+  return { result, settlement: { id, ...ended, ...left, result } }
+}
+
 /** Tools that answer nothing, once what they wait for has come. */
 export function toolsThat(wait: (call: string) => Promise<void> | null) {
   const policy = { needsApproval: () => false, isRepeatable: () => false, limits: () => ({ timeoutMs: 0 }) }
   const executor = {
-    async run({ call, exec_id }: ExecutorCall): Promise<Settled> {
+    async run({ call, exec_id }: ExecutorCall) {
       await wait(call.call_id)
-      const { call_id, name } = call
-      const ended = { outcome: 'ok', is_error: false } as const
-      const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
-      const left = { error: null, duration_ms: 1, bytes: 0, output: '', structured: false }
-      return { result, settlement: { id: exec_id, ...ended, ...left, result } }
+      return settled(call, exec_id, 'ok')
     },
+    settleUnrun: async (call: ToolCallPart, exec_id: string, outcome: ToolResultPart['outcome']) =>
+      settled(call, exec_id, outcome),
   }
   return { policy, executor } as unknown as Pick<EngineDeps, 'policy' | 'executor'>
 }

@@ -1,14 +1,13 @@
 /** The calls of a step whose owner was lost while they ran: which of them are made again, and what is said of the others. */
 import t, { type Test } from 'tap'
-import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
+import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
-import type { Settled } from '../../src/tools/execute.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { id, LAPSED, message, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
-import { CALLER, pieces, type Seen, store, toolsThat, world } from './engines.ts'
+import { CALLER, pieces, type Seen, settled, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string, rest: Partial<ToolCallPart> = {}): ToolCallPart => ({
   type: 'tool_call',
@@ -48,7 +47,7 @@ async function lost(isNoted = true) {
     messages: [said],
     executions: isNoted ? executions : [],
   })
-  return { turn: turn.id, session: session.id }
+  return { turn: turn.id, session: session.id, fence }
 }
 
 /** The calls that whoever takes it over hands to the executor, and what became of the others. */
@@ -58,25 +57,17 @@ async function takenOver(
   more: object = {},
   isDrainedFirst = false,
 ) {
-  const { say, replica } = world(test)
+  const { say, replica, bus } = world(test)
   say()
   const made: string[] = []
-  const settleUnrun = async ({ call_id, name }: ToolCallPart, exec: string, outcome: 'outcome_unknown') => {
-    const ended = { outcome, is_error: true }
-    const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
-    const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
-    return { result, settlement: { id: exec, ...ended, ...left, result } } satisfies Settled
-  }
   const tools = ['look', 'write'].map(
     (name) => ({ canonical_name: name, connector_id: null, enabled: true }) as RegistryTool,
   )
   const registry = { session_id: '', revision: 0, updated_at: '', tools }
   const byExposed = new Map(tools.map((tool) => [tool.canonical_name, { tool, rename: null }]))
   const start = (wait: Parameters<typeof toolsThat>[0]) => {
-    const { executor, policy } = toolsThat(wait)
     return replica({
-      policy,
-      executor: { ...executor, settleUnrun },
+      ...toolsThat(wait),
       tools: {
         ...pieces(Promise.resolve(), []).tools,
         current: async () => registry,
@@ -102,7 +93,7 @@ async function takenOver(
   await eventually(async () => ((await store.turns.get(CALLER, turn))?.ended_at ?? null) !== null)
   const results = (await store.messages.after(session, 0)).flatMap(({ parts }) => parts)
   const others = results.filter((part) => part.type === 'tool_result' && !made.includes(part.call_id))
-  return { made, others }
+  return { made, others, bus }
 }
 
 const UNKNOWN = { outcome: 'outcome_unknown' }
@@ -136,6 +127,24 @@ t.test('a call that one owner settled in vain, being drained, is counted once', 
   const { made } = await takenOver(t, await lost(), { metrics }, true)
   t.equal(made.length, 3, 'the others are not run by the next owner, either')
   t.match(await metrics.text(), 'baton_tool_calls_total{tool="unknown",outcome="outcome_unknown"} 2\n')
+})
+
+t.test('what a call came to is said by whoever takes its turn over', async (t) => {
+  const lostTurn = await lost()
+  const [row] = await store.executions.ofTurn(lostTurn.turn)
+  if (!row) return t.fail('the ledger is empty')
+  const { id, call_id, tool: name } = row
+  const { settlement } = settled(call(name, { call_id }), id, 'ok')
+  await store.executions.settle(lostTurn.fence, settlement)
+  const { made, bus } = await takenOver(t, lostTurn)
+  t.notOk(made.includes(call_id), 'and it is not made again')
+  const { signal } = new AbortController()
+  const told = []
+  for await (const item of bus.read(lostTurn.session, { turn: lostTurn.turn, after: 'start', signal })) {
+    if ('events' in item) told.push(...item.events.map(({ data }) => JSON.parse(data)))
+  }
+  const completed = told.filter(({ type, exec_id }) => type === 'tool_execution.completed' && exec_id === id)
+  t.match(completed, [{ call_id, outcome: 'ok', duration_ms: 1 }])
 })
 
 t.test('a call that the ledger does not know is not run', async (t) => {

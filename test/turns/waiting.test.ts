@@ -2,20 +2,22 @@
 import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import type { ModelEvent } from '../../src/chat/event.ts'
+import type { ToolCallPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
+import { MOST_CALLS } from '../../src/turns/fate.ts'
 import { unsaidOf } from '../contracts/store-rows.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, pieces, type Seen, session, store, toolsThat, world } from './engines.ts'
 
 const call = (name: string) =>
   ({ type: 'tool_call', call_id: `call_${name}`, name: `a.${name}`, arguments: {} }) as const
-const CALLS: ModelEvent[] = [
-  { type: 'part', index: 0, part: call('plain') },
-  { type: 'part', index: 1, part: call('asks') },
+const asEvents = (parts: readonly ToolCallPart[]): ModelEvent[] => [
+  ...parts.map((part, index) => ({ type: 'part' as const, index, part })),
   { type: 'finish', reason: 'tool_calls' },
 ]
+const CALLS = asEvents([call('plain'), call('asks')])
 
 /** Two tools, of which one asks a person. */
 function tools(): Pick<EngineDeps, Seen> {
@@ -93,4 +95,22 @@ t.test('and nothing again that is in the stream', async (t) => {
     said.filter(({ turn_id }) => turn_id === turn).map(({ type }) => type),
     ['tool_execution.started', 'tool_execution.completed', 'message', 'turn.completed'],
   )
+})
+
+t.test('nobody is asked about a call that will not be made', async (t) => {
+  const plain = Array.from({ length: MOST_CALLS }, (_, i) => ({ ...call('plain'), call_id: `call_${i}` }))
+  const answers = {
+    'its arguments cannot be read': [{ ...call('asks'), arguments_text: '{"at": ' }],
+    'it is one too many': [...plain, call('asks')],
+  }
+  for (const [why, parts] of Object.entries(answers)) {
+    const { bus, say, replica } = world(t, {}, asEvents(parts))
+    const { id } = await session()
+    const { turn } = await replica(tools()).start(CALLER, id, asked({ max_steps: 1 }))
+    const types = follow(t, bus, id, turn.id)
+    say()
+    await eventually(() => ['turn.completed', 'turn.awaiting_input'].includes(types.at(-1) ?? ''))
+    t.equal(types.at(-1), 'turn.completed', why)
+    t.notOk(types.includes('approval.required'), why)
+  }
 })

@@ -1,0 +1,57 @@
+/** Which definitions count as accepted when a model is to get tools for the first time. */
+import t from 'tap'
+import type { McpTool } from '../../src/mcp/contract.ts'
+import type { Store } from '../../src/store/store.ts'
+import { hashOf } from '../../src/tools/definition.ts'
+import { createFirstUse } from '../../src/tools/first-use.ts'
+
+const tool = (name: string): McpTool => ({ name, inputSchema: { type: 'object' } })
+const [read, write] = [tool('read'), tool('write')]
+
+/** `held`: what the store has by then. Notes the tools that it is asked to accept. */
+function setUp(held: Record<string, string> = {}) {
+  const pins = new Map(Object.entries(held))
+  const asked: string[][] = []
+  const connectors = {
+    async pinFirst(_: string, tools: readonly { tool: string; hash: string }[]) {
+      asked.push(tools.map(({ tool }) => tool))
+      const fresh = tools.filter(({ tool }) => !pins.has(tool))
+      for (const { tool, hash } of fresh) pins.set(tool, hash)
+      return fresh.map(({ tool }) => tool)
+    },
+    pins: async () => [...pins].map(([tool, hash]) => ({ tool, hash, definition: null })),
+  }
+  const { pinned } = createFirstUse({ connectors } as unknown as Pick<Store, 'connectors'>)
+  return { pinned, asked }
+}
+
+t.test('a tool that comes later is accepted as it is, the ones before as they were', async (t) => {
+  const { pinned, asked } = setUp()
+  const before = new Map([['con_1', new Map([['read', 'as it was']])]])
+  const accepted = await pinned('con_1', [read, write], before)
+  t.strictSame(Object.fromEntries(accepted), { read: 'as it was', write: hashOf(write) })
+  t.strictSame(asked, [['write']])
+})
+
+t.test('where another process was first, what it saw is accepted', async (t) => {
+  const { pinned } = setUp({ read: 'as another saw it' })
+  const accepted = await pinned('con_1', [read, write], new Map())
+  t.strictSame(Object.fromEntries(accepted), { read: 'as another saw it', write: hashOf(write) })
+})
+
+t.test('nothing is accepted of a server without a list, or whose tools are all known', async (t) => {
+  const { pinned, asked } = setUp()
+  const known = new Map([['read', 'as it was']])
+  const before = new Map([['con_1', known]])
+  for (const list of [null, [read]]) t.strictSame(await pinned('con_1', list, before), known)
+  t.strictSame(asked, [])
+})
+
+t.test('sessions that share a list accept it once', async (t) => {
+  const { pinned, asked } = setUp()
+  const list = [read]
+  const [one, other] = await Promise.all([0, 1].map(() => pinned('con_1', list, new Map())))
+  t.strictSame(one, new Map([['read', hashOf(read)]]))
+  t.equal(one, other)
+  t.strictSame(asked, [['read']])
+})
