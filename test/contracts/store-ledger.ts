@@ -142,6 +142,9 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     const before = id('exec')
     const [one, two] = [execution(turn.id, waiting), execution(turn.id, waiting)]
     await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two], state: 'awaiting_input' })
+    const other = await runningTurn(store, owner())
+    const namesake = execution(other.turn.id, { ...waiting, call_id: one.call_id })
+    await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake] })
     const asked = await store.executions.get(scope, one.id)
     t.match(asked, { state: 'awaiting_approval', started_at: null })
     t.ok(Math.abs(Date.parse(asked?.expires_at ?? '') - Date.now() - 60_000) < 20_000)
@@ -183,6 +186,17 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     if (!resumed) return t.fail('it was not resumed')
     await store.executions.begin(resumed.fence, one.id)
     t.match(await store.executions.get(scope, one.id), { state: 'started', started_at: /Z$/ })
+    t.match(
+      await store.executions.get(scope, two.id),
+      { state: 'awaiting_approval' },
+      'and no other has begun',
+    )
+    const beside = await store.executions.get(ADMIN, namesake.id)
+    t.match(
+      beside,
+      { state: 'awaiting_approval', approval: null },
+      'nor is one of that id in another turn decided',
+    )
     await endTurn(store, resumed.fence, turn.id)
   })
 

@@ -161,7 +161,7 @@ async function openingContract(t: Test, store: Store): Promise<void> {
       t.strictSame(await store.turns.open(scope, other), { kind: 'mismatch' })
       for (const one of opened) if (one?.kind === 'running') await endTurn(store, one.fence, one.turn.id)
       const again = await store.turns.open(scope, request())
-      t.match(again, { kind: 'replayed', turn: { state: 'completed' } })
+      t.match(again, { kind: 'replayed', turn: { state: 'completed', finish_reason: 'stop' } })
       t.match(await store.turns.ofKey(session, 'key-1'), {
         turn: { id: again && 'turn' in again && again.turn.id },
         body_hash: request().turn.body_hash,
