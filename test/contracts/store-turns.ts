@@ -288,6 +288,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const { session, turn, fence } = await runningTurn(store, scope)
     const queued = await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
     if (queued?.kind !== 'queued') return t.fail(`${queued?.kind}`)
+    const behind = await store.turns.open(scope, openRequest(session.id, { on_busy: 'enqueue' }))
     const cancelled = { state: 'cancelled' as const, finish_reason: null, error: null }
     t.equal(await store.turns.requestCancel(scope, queued.turn.id), fence.epoch)
     const word = announced(queued.turn.id, session.id, 'end')
@@ -308,6 +309,9 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     })
     t.equal(await store.turns.requestCancel(scope, queued.turn.id), null)
     await endTurn(store, fence, turn.id)
+    const next = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
+    t.equal(next?.turn.id, behind?.kind === 'queued' && behind.turn.id, 'the one behind it comes next')
+    if (next) await endTurn(store, next.fence, next.turn.id)
     t.equal(await store.turns.startQueued(session.id, { id: id('msg') }, LEASE), null)
   })
 

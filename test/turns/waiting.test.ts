@@ -7,7 +7,7 @@ import { BatonError } from '../../src/errors.ts'
 import type { RegistryTool } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { MOST_CALLS } from '../../src/turns/fate.ts'
-import { unsaidOf } from '../contracts/store-rows.ts'
+import { id, LAPSED, message, runningTurn, unsaidOf } from '../contracts/store-rows.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, pieces, type Seen, session, store, toolsThat, world } from './engines.ts'
 
@@ -19,8 +19,8 @@ const asEvents = (parts: readonly ToolCallPart[]): ModelEvent[] => [
 ]
 const CALLS = asEvents([call('plain'), call('asks')])
 
-/** Two tools, of which one asks a person. */
-function tools(): Pick<EngineDeps, Seen> {
+/** Two tools, of which one asks a person. `now`: what the session has by the time that it would. */
+function tools(now?: readonly Partial<RegistryTool>[]): Pick<EngineDeps, Seen> {
   const rows = ['plain', 'asks'].map(
     (name) => ({ canonical_name: `a.${name}`, enabled: true, connector_id: null }) as RegistryTool,
   )
@@ -34,7 +34,7 @@ function tools(): Pick<EngineDeps, Seen> {
     tools: {
       ...made,
       current: registry,
-      newest: registry,
+      newest: async (id: string) => ({ ...(await registry(id)), ...(now && { tools: now }) }),
       overlay: () => ({ tools: [], byExposed, revision: 0 }),
     },
   } as unknown as Pick<EngineDeps, Seen>
@@ -95,6 +95,52 @@ t.test('and nothing again that is in the stream', async (t) => {
     said.filter(({ turn_id }) => turn_id === turn).map(({ type }) => type),
     ['tool_execution.started', 'tool_execution.completed', 'message', 'turn.completed'],
   )
+})
+
+t.test('nor does it wait for a person’s word on a tool that is gone by then', async (t) => {
+  const asks = { canonical_name: 'a.asks', enabled: true, connector_id: null }
+  const changes = {
+    'taken out': [],
+    'switched off': [{ ...asks, enabled: false }],
+    'another server’s': [{ ...asks, connector_id: 'con_other' }],
+  }
+  for (const [what, now] of Object.entries(changes)) {
+    const { say, replica } = world(t, {}, CALLS)
+    const { id } = await session()
+    const { turn } = await replica(tools(now)).start(CALLER, id, asked({ max_steps: 1 }))
+    say()
+    await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state !== 'running')
+    t.match(await store.turns.get(CALLER, turn.id), { state: 'completed' }, what)
+    t.match(
+      (await store.messages.after(id, 2)).at(-1)?.parts,
+      [{ outcome: 'ok' }, { outcome: 'cancelled' }],
+      what,
+    )
+  }
+})
+
+t.test('a call that waited when its owner was lost still waits at the next one', async (t) => {
+  const { fence, turn } = await runningTurn(store, CALLER, LAPSED)
+  const parts = [call('plain'), call('asks')]
+  const executions = parts.map(({ call_id, name }) => ({
+    ...{ id: id('exec'), turn_id: turn.id, step: 0, call_id, tool: name, connector: null },
+    ...{ tools_revision: 0, arguments: {}, repeatable: false, lapses_in: 60 },
+    state: name === 'a.asks' ? ('awaiting_approval' as const) : ('started' as const),
+  }))
+  const said = message('', { role: 'assistant', turn_id: turn.id, parts })
+  await store.turns.commit(fence, { turn_id: turn.id, messages: [said], executions })
+  const { say, replica } = world(t)
+  say()
+  const next = replica(tools())
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'awaiting_input')
+  t.match(await store.executions.ofTurn(turn.id), [
+    { state: 'settled', outcome: 'outcome_unknown' },
+    { state: 'awaiting_approval', approval: null },
+  ])
+  await next.decide(CALLER, turn.id, 'call_asks', { decision: 'approve' })
+  await eventually(async () => (await store.turns.get(CALLER, turn.id))?.state === 'completed')
+  const results = (await store.messages.ofTurn(turn.id)).find(({ role }) => role === 'tool')
+  t.match(results?.parts, [{ outcome: 'outcome_unknown' }, { outcome: 'ok' }])
 })
 
 t.test('nobody is asked about a call that will not be made', async (t) => {

@@ -74,6 +74,17 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     }
   })
 
+  await t.test('with a key, a wish that fits is sent as it is', async (t) => {
+    const settings = { parallel_tool_calls: false, max_output_tokens: 16 }
+    const options = { system_blocks: ['First.'], headers: {}, dual_declarations: false }
+    const { body, notes } = publicBody(requestFor({ tools: TOOLS, settings, options }))
+    t.match(body, { ...settings, instructions: 'First.\n\nBe brief.' })
+    t.same(notes, [])
+    const bare = publicBody(requestFor({ settings: { parallel_tool_calls: false } })).body
+    t.notOk('parallel_tool_calls' in bare, 'the API refuses it without tools')
+    t.notOk('max_output_tokens' in bare)
+  })
+
   await t.test('with a ChatGPT login', async (t) => {
     const { body, notes } = chatgptBody(requestFor(change))
     const typed: SdkBody = body
@@ -85,6 +96,9 @@ t.test('a request takes the shape that the path accepts', async (t) => {
     const follow = (settings: ModelSettings) =>
       chatgptBody(requestFor({ tools: TOOLS, follow_up: true, settings })).body.parallel_tool_calls
     t.equal(follow({}), false)
+    const bare = chatgptBody(requestFor())
+    t.notOk('parallel_tool_calls' in bare.body)
+    t.same(bare.notes, [])
     t.equal(follow({ parallel_tool_calls: true }), true)
     t.same(chatgpt.render(requestFor()).headers, {
       originator: 'baton',
