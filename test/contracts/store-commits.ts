@@ -235,6 +235,14 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       t.equal(await store.turns.breakLease(turn.id, fence.epoch), false, 'who has it since is ending it')
       if (taken) await endTurn(store, taken.fence, turn.id)
       t.equal(await store.turns.breakLease(turn.id, 2), false, 'it has ended')
+      const next = await store.turns.open(scope, openRequest(session.id))
+      t.equal(next?.kind, 'running')
+      t.strictSame(
+        await store.turns.heartbeat(LEASE.owner, [session.id], 60),
+        [{ session_id: session.id, cancelled_turn: null }],
+        'nobody asked for the end of the next one',
+      )
+      if (next?.kind === 'running') await endTurn(store, next.fence, next.turn.id)
     },
   )
 
@@ -341,6 +349,7 @@ async function fencingContract(t: Test, store: Store): Promise<void> {
       for (;;) {
         const some = await store.turns.recover({ owner: name, seconds: 60 }, 4)
         if (some.length === 0) return taken
+        t.ok(some.length <= 4)
         taken.push(...some)
       }
     }

@@ -80,6 +80,12 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
   await t.test('a turn keeps the session that it began with, whatever is changed since', async (t) => {
     const scope = owner()
     const { turn, fence } = await runningTurn(store, scope)
+    const queued = openRequest(turn.session_id, { on_busy: 'enqueue' })
+    await store.turns.open(scope, queued)
+    const beside = await newSession(store, scope)
+    await store.sessions.update(scope, beside.id, { model: 'acme-2' })
+    const other = openRequest(beside.id)
+    await store.turns.open(scope, other)
     const before = await store.sessions.ofTurn(turn.id)
     t.strictSame(before, await store.sessions.get(scope, turn.session_id))
     await store.sessions.update(scope, turn.session_id, { title: 'new' })
@@ -93,6 +99,13 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
       model: 'o-2',
       settings: { top_p: 1 },
     })
+    t.match(
+      await store.sessions.ofTurn(queued.turn.id),
+      { ...first, model: 'o-2' },
+      'one that has not begun takes the newest',
+    )
+    const now = await store.sessions.get(scope, beside.id)
+    t.strictSame(await store.sessions.ofTurn(other.turn.id), now, 'another session’s has its own')
     await endTurn(store, fence, turn.id)
     t.equal(await store.sessions.ofTurn('turn_none'), null)
   })

@@ -57,7 +57,11 @@ t.test(
     t.notMatch(JSON.stringify(contents), /hidden/)
     const older = bodyOf({ model: 'gemini-2.5-flash', messages: messages.slice(3) }).contents ?? []
     t.notMatch(JSON.stringify(older), /skip_thought|"id"/, 'older models get neither ids nor dummies')
-    t.match(older[0], { role: 'user' }, 'a history that starts with the model gets a user content before it')
+    const first = { role: 'user', parts: [{ text: /starts with an answer/ }] }
+    t.match(older[0], first, 'a history that starts with the model gets a user content before it')
+    const answered: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'so' }] }
+    const last = bodyOf({ messages: [user('a'), answered] }).contents?.slice(1)
+    t.match(last, [{ role: 'model' }, { role: 'user', parts: [{ text: 'Please continue.' }] }])
     const alone: MessageInput = {
       role: 'assistant',
       parts: [{ type: 'reasoning', text: 'hidden', provenance: own }],
