@@ -200,7 +200,7 @@ function functionResponse(
  */
 function responseObject(part: ToolResultPart): Record<string, unknown> {
   const said = textOfResult(part.content)
-  const structured = part.spill ? undefined : (part.structured ?? undefined)
+  const structured = part.structured ?? undefined
   if (part.is_error)
     return { error: said === '' ? (structured ?? 'The tool failed without a message.') : said }
   if (structured === undefined || (said !== '' && !isJsonOf(structured, said))) {
