@@ -96,6 +96,9 @@ t.test('thinking', async (t) => {
     t.match(budget([...open, answered(words('b')), said('c')]), { thinking: { type: 'enabled' } })
     const began = [said('a'), answered(thought('t', 'signed:x'), called('c')), results(returned('c'))]
     t.match(budget(began), { thinking: { type: 'enabled' } })
+    t.match(budget([said('0'), answered(words('1')), ...began]), { thinking: { type: 'enabled' } })
+    const unsigned = answered(thought('t'), called('c'))
+    t.match(budget([said('a'), unsigned, results(returned('c'))]), { thinking: { type: 'disabled' } })
     t.match(budget([...began, answered(called('d')), results(returned('d'))]), {
       thinking: { type: 'enabled' },
     })
@@ -162,6 +165,7 @@ t.test('settings', async (t) => {
   }
   await t.test('sampling goes where the family takes it', async (t) => {
     t.match(settle('claude-opus-4-6', { temperature: 0.3 }), { temperature: 0.3, notes: NONE })
+    t.match(settle('claude-opus-4-6', { temperature: 1 }), { temperature: 1, notes: NONE })
     t.match(settle('claude-opus-4-6', { temperature: 1.7 }), { temperature: 1, notes: [/lowered to 1/] })
     t.match(settle('claude-haiku-4-5', { temperature: 0.3, top_p: 0.9 }), {
       temperature: 0.3,
@@ -180,6 +184,7 @@ t.test('settings', async (t) => {
       top_p: 0.96,
       notes: [/while the model thinks/],
     })
+    t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.95 }), { top_p: 0.95, notes: NONE })
     t.match(settle('claude-opus-4-6', { ...thinks, top_p: 0.9 }), { top_p: undefined, notes: [/below 0.95/] })
   })
   await t.test('max_output_tokens up to what the model takes', async (t) => {
@@ -209,6 +214,10 @@ t.test('settings', async (t) => {
     t.strictSame(choice('claude-opus-5', { parallel_tool_calls: false }), [{ type: 'auto', ...only }, 0])
     t.strictSame(choice('claude-opus-5', { parallel_tool_calls: true }), [undefined, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: 'required' }), [{ type: 'any' }, 0])
+    t.strictSame(choice('claude-opus-5', { tool_choice: 'required', parallel_tool_calls: false }), [
+      { type: 'any', ...only },
+      0,
+    ])
     const named = { tool_choice: { name: 'weather.get' }, parallel_tool_calls: false }
     t.strictSame(choice('claude-opus-5', named), [{ type: 'tool', name: 'weather__get', ...only }, 0])
     t.strictSame(choice('claude-opus-5', { tool_choice: { name: 'gone.tool' } }), [{ type: 'auto' }, 1])
