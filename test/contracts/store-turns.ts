@@ -312,6 +312,7 @@ async function queueContract(t: Test, store: Store): Promise<void> {
     const next = await store.turns.startQueued(session.id, { id: id('msg') }, LEASE)
     t.equal(next?.turn.id, behind?.kind === 'queued' && behind.turn.id, 'the one behind it comes next')
     if (next) await endTurn(store, next.fence, next.turn.id)
+    t.notOk((await store.turns.idleQueues(1000)).includes(session.id), 'nothing waits any more')
     t.equal(await store.turns.startQueued(session.id, { id: id('msg') }, LEASE), null)
   })
 
