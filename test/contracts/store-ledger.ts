@@ -141,7 +141,10 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     const waiting = { state: 'awaiting_approval' as const, lapses_in: 60 }
     const before = id('exec')
     const [one, two] = [execution(turn.id, waiting), execution(turn.id, waiting)]
-    await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two], state: 'awaiting_input' })
+    const plain = execution(turn.id)
+    await store.turns.commit(fence, { turn_id: turn.id, executions: [one, two, plain] })
+    const settlements = [settlement(plain)]
+    await store.turns.commit(fence, { turn_id: turn.id, settlements, state: 'awaiting_input' })
     const other = await runningTurn(store, owner())
     const namesake = execution(other.turn.id, { ...waiting, call_id: one.call_id })
     await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake] })

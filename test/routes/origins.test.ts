@@ -10,6 +10,17 @@ const g = await gatewayOnStore(t, {
   BATON_BODY_LIMIT: '64KiB',
 })
 
+t.test('who has a key may call by any name of the gateway, and from any page', async (t) => {
+  for (const headers of [
+    { host: 'baton.test' },
+    { host: '10.0.0.7:8787' },
+    { origin: 'https://page.test' },
+  ]) {
+    const answer = await g.call('GET', '/v1/sessions', undefined, { ...bearer(ADMIN), ...headers })
+    t.equal(answer.status, 200, JSON.stringify(headers))
+  }
+})
+
 t.test('pages of an allowed origin may read the answers, others get no leave', async (t) => {
   const preflight = await g.app.inject({
     method: 'OPTIONS',
