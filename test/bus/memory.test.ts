@@ -2,6 +2,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
+import { Log } from '../../src/bus/memory-log.ts'
 import { delta, SESSION, start } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
@@ -62,6 +63,22 @@ t.test('in memory a reader whose next event is trimmed away is told so', async (
   t.match(await reading.next(), { value: { events: [{ type: 'content.delta' }] } })
   for (let i = 0; i < 30; i++) await bus.append(SESSION, [delta(i)])
   t.strictSame(await reading.next(), { value: { lagged: true } })
+})
+
+t.test('in memory a log keeps as many of its newest events as its bounds allow', async (t) => {
+  const log = new Log(SESSION, () => 0)
+  // Each weighs 300: 200 beside its data.
+  for (let i = 0; i < 10; i++) log.append({ type: 'message', turn_id: null, data: 'x'.repeat(100) })
+  const kept = (maxEvents: number, maxBytes: number) => {
+    log.trim(maxEvents, maxBytes)
+    return [log.base, log.count, log.bytes]
+  }
+  t.strictSame(kept(10, 3000), [1, 10, 3000])
+  t.strictSame(kept(8, 3000), [3, 8, 2400])
+  t.strictSame(kept(8, 2399), [4, 7, 2100])
+  t.strictSame(kept(8, 900), [8, 3, 900])
+  t.equal(log.bytesBefore(9), 2400)
+  t.strictSame(kept(0, 0), [11, 0, 0])
 })
 
 t.test('in memory all logs together are bounded, and the least used go first', async (t) => {

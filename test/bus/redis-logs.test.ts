@@ -139,6 +139,26 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.ok((await left('log', 'ses_marked')) > 0, 'from its first event on')
   })
 
+  t.test(
+    'a word that is said again is no sign of a loss where its log was trimmed, or knows it',
+    async (t) => {
+      const trimmed = await redis.open(t, { maxEvents: 20 })
+      await trimmed.append(SESSION, [event('turn.created')])
+      await trimmed.append(SESSION, many(30, ''))
+      const word = { ...event('message', 'word'), once: 'word' }
+      const known = await redis.open(t)
+      await known.append(SESSION, [word])
+      for (const bus of [trimmed, known]) {
+        const [after = ''] = await bus.append(SESSION, [delta('last')])
+        const reading = start(t, bus, { after })
+        await bus.append(SESSION, [{ ...word, again: true }])
+        await bus.append(SESSION, [delta('next')])
+        const texts = (await reading.events(bus === known ? 1 : 2)).map(({ data }) => JSON.parse(data).text)
+        t.same(texts, bus === known ? ['next'] : ['word', 'next'])
+      }
+    },
+  )
+
   t.test('a session that Redis refuses costs the others nothing', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [delta(1)])
