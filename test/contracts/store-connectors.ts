@@ -40,6 +40,13 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.connectors.find(scope, made.id), made)
     t.equal(await store.connectors.get(STRANGER, made.id), null)
     t.equal(await store.connectors.find(STRANGER, 'files'), null)
+    t.equal(await store.connectors.find(STRANGER, made.id), null, 'nor by its id')
+    t.equal(
+      await store.connectors.find({ ...ADMIN, owner: STRANGER.owner }, made.id),
+      null,
+      'nor an admin’s own',
+    )
+    t.equal(await store.connectors.find(scope, 'other'), null)
     t.strictSame(await store.connectors.get(ADMIN, made.id), made)
     const bare = await store.connectors.create(
       connector(scope, 'bare', { secret: null, url: null, default_tool_config: null }),
@@ -102,7 +109,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     const [first] = await store.connectors.syncConfig([a, b])
     t.match(first, { id: a.id, origin: 'config', config_revision: 1 })
     t.equal(await store.connectors.create(connector(scope, 'conf-a')), 'name_taken')
-    t.equal((await store.connectors.find(scope, 'conf-a'))?.id, a.id)
+    for (const way of ['conf-a', a.id]) t.equal((await store.connectors.find(scope, way))?.id, a.id)
     t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
     const newer = { ...connector(scope, 'newer'), id: `a${a.id}` }
     await store.connectors.create(newer)

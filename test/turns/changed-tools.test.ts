@@ -6,10 +6,10 @@ import type { ModelEvent } from '../../src/chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Connector, RegistryRow, RegistryTool, Store } from '../../src/store/store.ts'
-import type { ExecutorCall, Settled } from '../../src/tools/execute.ts'
+import type { ExecutorCall } from '../../src/tools/execute.ts'
 import { createRegistries } from '../../src/tools/registries.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { connector } from '../contracts/store-rows.ts'
+import { connector, endTurn, id as newId, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import {
   asked,
@@ -19,6 +19,7 @@ import {
   pieces,
   type Seen,
   session,
+  settled,
   store,
   withTurns,
   world,
@@ -29,17 +30,6 @@ const CALLS: ModelEvent[] = [
   { type: 'part', index: 0, part: { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } },
   { type: 'finish', reason: 'tool_calls' },
 ]
-
-const settled = (
-  { call_id, name }: ToolCallPart,
-  id: string,
-  outcome: ToolResultPart['outcome'],
-): Settled => {
-  const ended = { outcome, is_error: outcome !== 'ok' }
-  const result: ToolResultPart = { type: 'tool_result', call_id, name, content: [], ...ended }
-  const left = { error: null, duration_ms: 0, bytes: 0, output: '', structured: false }
-  return { result, settlement: { id, ...ended, ...left, result } }
-}
 
 /** A connector `a` whose one tool is `a.b`. */
 async function server(name = 'a') {
@@ -166,6 +156,32 @@ t.test('a connector’s new settings hold from the next step of a turn on', asyn
   t.strictSame(ran, [bound.id])
 })
 
+t.test('a call that waits for a person is left alone where another tool is taken away', async (t) => {
+  const { say, replica } = world(t, {}, CALLS)
+  const { row, seen } = toolbox(() => true)
+  row.tools = [(await server('left')).tool]
+  const one = replica(seen)
+  const opened = await session()
+  const { turn } = await one.start(CALLER, opened.id, asked({ max_steps: 1 }))
+  say()
+  t.match(await one.wait(CALLER, turn.id, 30, NEVER), { state: 'awaiting_input' })
+  await one.toolsChanged(opened, { tools_revision: 1, removed: ['a.c'], isMoved: true }, 'now')
+  t.match(await store.executions.ofTurn(turn.id), [{ state: 'awaiting_approval', approval: null }])
+  t.match(await store.turns.get(CALLER, turn.id), { state: 'awaiting_input' })
+})
+
+t.test('a change holds from the next turn on where none has begun', async (t) => {
+  const { replica } = world(t)
+  const one = replica()
+  const { session: opened, turn, fence } = await runningTurn(store, CALLER)
+  const queued = openRequest(opened.id, { on_busy: 'enqueue' })
+  await store.turns.open(CALLER, queued)
+  await endTurn(store, fence, turn.id)
+  const effect = await one.toolsChanged(opened, { tools_revision: 1, removed: [], isMoved: true }, 'now')
+  await store.turns.endQueued(queued.turn, { state: 'cancelled', finish_reason: null, error: null }, [])
+  t.strictSame(effect, { effective: { turn_id: null, from: 'next_turn' }, restarted_turn_id: null })
+})
+
 t.test('what waited for a person is not run at a server of the same name', async (t) => {
   const turned = async (change: (bound: { id: string }, session: string) => Promise<RegistryTool>) => {
     const { say, replica } = world(t, {}, CALLS)
@@ -280,6 +296,27 @@ t.test('where nobody answers, no restart is claimed that the store knows cannot 
   await t.rejects(other.restart(CALLER, turn.id), { code: 'restart_limit' })
   say()
   await owner.wait(CALLER, turn.id, 30, NEVER)
+})
+
+t.test('nor is one claimed while the ledger has a call of the turn open', async (t) => {
+  const { replica } = world(t)
+  const { turn, fence } = await runningTurn(store, CALLER)
+  const call = {
+    id: newId('exec'),
+    turn_id: turn.id,
+    step: 0,
+    call_id: 'call_1',
+    tool: 'a.b',
+    connector: null,
+  }
+  const row = { ...call, tools_revision: 0, arguments: {}, state: 'started', repeatable: false } as const
+  await store.turns.commit(fence, { turn_id: turn.id, executions: [row] })
+  const other = replica()
+  await t.rejects(other.restart(CALLER, turn.id), { code: 'not_restartable' })
+  const said = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
+  await store.executions.settle(fence, settled(said, row.id, 'ok').settlement)
+  t.match(await other.restart(CALLER, turn.id), { state: 'running' }, 'its owner may only be slow')
+  await endTurn(store, fence, turn.id)
 })
 
 t.test('a tool that is taken away while its turn comes to wait leaves no call to a person', async (t) => {
