@@ -99,6 +99,27 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     )
   })
 
+  await t.test('are listed newest first, in pages, to their owner and to admins', async (t) => {
+    const scope = owner()
+    const made: string[] = []
+    for (const name of ['one', 'two', 'three']) {
+      const given = connector(scope, name)
+      await store.connectors.create(given)
+      made.unshift(given.id)
+    }
+    const seenBy = async (by: typeof scope) => {
+      const { rows } = await allPages((page) => store.connectors.list(by, page), 1)
+      return rows.map(({ id }) => id)
+    }
+    const mine = await seenBy(scope)
+    t.strictSame(mine.slice(0, 3), made)
+    const all = await seenBy(ADMIN)
+    t.strictSame(
+      all.filter((id) => mine.includes(id)),
+      mine,
+    )
+  })
+
   await t.test('of the configuration follow it, keep their ids, and are everyone’s to see', async (t) => {
     const scope = owner()
     const config = { owner: 'config', admin: false }
@@ -113,6 +134,8 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
     const newer = { ...connector(scope, 'newer'), id: `a${a.id}` }
     await store.connectors.create(newer)
+    const seen = await allPages((page) => store.connectors.list(ADMIN, page), 2)
+    t.equal(new Set(seen.rows.map((row) => row.id)).size, seen.rows.length, 'to an admin each once')
     const { rows } = await allPages((page) => store.connectors.list(scope, page), 2)
     t.strictSame(
       rows.map((row) => row.id),
