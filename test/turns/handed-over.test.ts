@@ -92,6 +92,22 @@ t.test('a drain is over when its turns have been given away', async (t) => {
   t.strictSame(given, [id, 'handed_over'])
 })
 
+t.test('a turn that loses its owner a fourth time is given up, and not before', async (t) => {
+  const ends = [
+    [3, { state: 'completed', recoveries: 3 }],
+    [4, { state: 'failed', error: { code: 'recovery_limit' } }],
+  ] as const
+  for (const [losses, end] of ends) {
+    const { turn } = await runningTurn(store, CALLER, LAPSED)
+    for (let i = 1; i < losses; i++) await store.turns.recover({ ...LAPSED, owner: 'another' }, 10)
+    const { say, replica } = world(t)
+    say()
+    replica()
+    await eventually(async () => (await store.turns.get(CALLER, turn.id))?.ended_at ?? null)
+    t.match(await store.turns.get(CALLER, turn.id), end)
+  }
+})
+
 t.test('a turn handed over between two steps discards none', async (t) => {
   const call = { type: 'tool_call', call_id: 'call_1', name: 'a.b', arguments: {} } as const
   const { bus, say, replica } = world(t, {}, [
