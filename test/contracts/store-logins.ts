@@ -25,14 +25,18 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await logins.get(given.state_hash), made)
     t.equal(await logins.get('none'), null)
     t.equal(await logins.create(login({ owner: given.owner }), 1), null)
+    t.ok(await logins.create(login(), 1), 'another owner’s do not count')
     t.ok(await logins.create(login({ owner: given.owner }), 2))
     await logins.finish(given.state_hash, { error: 'declined' })
     t.ok(await logins.create(login({ owner: given.owner }), 2), 'one that is over does not count')
+    await logins.create(login({ owner: given.owner, seconds: 0 }), 9)
+    t.ok(await logins.create(login({ owner: given.owner }), 3), 'nor one whose time is')
   })
 
   await t.test('is used once, by its provider, in its time', async (t) => {
-    const given = login()
+    const [given, beside] = [login(), login()]
     await logins.create(given, 9)
+    await logins.create(beside, 9)
     t.equal(await logins.take(given.state_hash, 'other'), null)
     const taken = await Promise.all([1, 2, 3].map(() => logins.take(given.state_hash, 'acme')))
     t.equal(taken.filter((one) => one !== null).length, 1)
@@ -41,6 +45,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.match(await logins.get(given.state_hash), { state: 'done', credential_id: 'cred_1', error: null })
     await logins.finish(given.state_hash, { error: 'too late' })
     t.match(await logins.get(given.state_hash), { state: 'done' }, 'an outcome is final')
+    t.match(await logins.get(beside.state_hash), { state: 'pending' }, 'and no other’s')
     const late = login({ seconds: 0 })
     await logins.create(late, 9)
     t.equal(await logins.take(late.state_hash, 'acme'), null)
