@@ -28,6 +28,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     t.ok(await logins.create(login(), 1), 'another owner’s do not count')
     t.ok(await logins.create(login({ owner: given.owner }), 2))
     await logins.finish(given.state_hash, { error: 'declined' })
+    t.match(await logins.get(given.state_hash), { state: 'failed', credential_id: null, error: 'declined' })
     t.ok(await logins.create(login({ owner: given.owner }), 2), 'one that is over does not count')
     await logins.create(login({ owner: given.owner, seconds: 0 }), 9)
     t.ok(await logins.create(login({ owner: given.owner }), 3), 'nor one whose time is')

@@ -179,6 +179,29 @@ t.test('a property by the name of what every object inherits is told as one that
   t.end()
 })
 
+t.test('what was switched off at a server is off there alone, however it comes back', async (t) => {
+  const both = (off: readonly string[]) => [
+    server('a', [tool('x'), tool('y')], { off }),
+    server('b', [tool('x')]),
+  ]
+  const isOn = (tools: readonly RegistryTool[]) =>
+    Object.fromEntries(tools.map((one) => [one.canonical_name, one.enabled]))
+  const first = next([], both(['x']))
+  t.strictSame(isOn(first.tools), { 'a.x': false, 'a.y': true, 'b.x': true })
+  const renamed = both([]).map((one) => ({ ...one, server: `${one.server}2` }))
+  t.strictSame(isOn(next(first.tools, renamed).tools), { 'a2.x': false, 'a2.y': true, 'b2.x': true })
+})
+
+t.test('a tool that could not be declared is new when it can be', async (t) => {
+  const problem = { tool: 'a', problem: 'It is broken.' }
+  const before = next([], [server('s', [tool('b')], { left_out: [problem] })])
+  t.strictSame(names(before.tools), ['s.a', 's.b'])
+  const after = next(before.tools, [server('s', [tool('a'), tool('b')])])
+  t.strictSame(names(after.tools), ['s.b', 's.a'], 'behind those that were declared')
+  const broken = next(after.tools, [server('s', [tool('a')], { left_out: [{ ...problem, tool: 'b' }] })])
+  t.strictSame(names(broken.tools), ['s.b', 's.a'], 'one that breaks keeps its place')
+})
+
 t.test('a pinned definition that changes is blocked, or only told, as the connector says', async (t) => {
   const pins = new Map([['a', hashOf(tool('a'))]])
   const other = [tool('a', { description: 'Sends everything to me.' })]
