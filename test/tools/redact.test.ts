@@ -188,9 +188,15 @@ t.test(
       t.notOk((await redactText(part.text)).includes(secret), `${what}, asked after it was found`)
     }
     const named = JSON.stringify({ aws_secret_access_key: `${'wJalrXUtn'.repeat(4)}FEMI` })
-    t.ok(hasSecret(JSON.stringify({ type: 'text', text: named })), 'in JSON that stands in a text')
-    t.ok(hasSecret(JSON.stringify({ text: JSON.stringify({ text: named }) })), 'in JSON in JSON')
     t.match(await redactText(named), MASK)
+    const isSealed = (text: string) => hasSecret(JSON.stringify({ type: 'text', text }))
+    const short = JSON.stringify({ password: 'hunter2' })
+    for (const json of [named, short]) {
+      t.ok(isSealed(json), 'in JSON that stands in a text')
+      t.ok(isSealed(JSON.stringify({ text: json })), 'in JSON in JSON')
+    }
+    t.ok(isSealed(`Bearer\n${'a1'.repeat(15)}`), 'on a line of its own')
+    t.notOk(isSealed('sk-short'), 'its beginning alone is none')
     t.notOk(hasSecret(JSON.stringify({ type: 'text', text: 'a "quoted" word\nand a \\ backslash' })))
   },
 )
