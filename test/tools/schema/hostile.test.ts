@@ -81,6 +81,27 @@ t.test('definitions that are called alike keep names of their own', async (t) =>
   t.equal(Object.keys($defs as JsonSchema).length, 30)
 })
 
+t.test('definitions that merely refer to the next one are not followed anew from each', async (t) => {
+  const chained = (count: number, last: unknown) => ({
+    type: 'object',
+    properties: { x: { $ref: '#/$defs/d0' } },
+    $defs: { ...map(count, 'd', (i) => ({ $ref: `#/$defs/d${i + 1}` })), [`d${count}`]: last },
+  })
+  const ends = { d0: { $ref: '#/$defs/d1' }, d1: { $ref: '#/$defs/d2' } }
+  t.strictSame(clean(chained(2, { type: 'null' })).$defs, { ...ends, d2: { type: 'null' } })
+  t.strictSame(clean(chained(2, { $ref: '#/$defs/d2' })).$defs, { ...ends, d2: {} }, 'opened where it closes')
+  t.strictSame(
+    clean(chained(2, { $ref: '#/$defs/d1' })).$defs,
+    { d0: ends.d0, d1: {} },
+    'with what is behind it gone',
+  )
+  const { user } = process.cpuUsage()
+  for (const last of [{ type: 'null' }, { $ref: '#/$defs/d4900' }]) {
+    t.match(normalise(chained(4_900, last)), { undeclarable: /larger than/ })
+  }
+  t.ok(process.cpuUsage({ user, system: 0 }).user / 1e6 < 2)
+})
+
 t.test('a part that is named again and again is not read for each name', async (t) => {
   let reads = 0
   const leaf = {
