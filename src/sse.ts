@@ -1,5 +1,9 @@
 /** The SSE wire format, both ways; no sockets. Decoding is eventsource-parser's (WHATWG HTML 9.2). */
 import { createParser } from 'eventsource-parser'
+import { BatonError } from './errors.ts'
+
+/** Of one event, which has two to four; each costs the parser a hundred bytes until the event ends, however short it is. */
+const MOST_LINES = 100_000
 
 /** One decoded event. `event` is undefined when the stream named none. */
 export interface SseFrame {
@@ -11,6 +15,7 @@ export interface SseFrame {
 /**
  * Feeds text chunks in, hands whole frames out. `end()` delivers a last frame that lacks its blank line.
  * `onRetry` gets the reconnection time in milliseconds that a `retry:` field sets, `onStray` a line that is no field.
+ * `push` throws `upstream_rejected` for an event of more than MOST_LINES lines.
  */
 export function createDecoder(
   onFrame: (frame: SseFrame) => void,
@@ -23,6 +28,18 @@ export function createDecoder(
   })
   let isStart = true
   let isAfterCr = false
+  let isAfterLine = false
+  /** Of the event that has not ended */
+  let lines = 0
+  const count = (text: string) => {
+    const end = text.lastIndexOf('\n\n')
+    const start = end >= 0 ? end + 2 : isAfterLine && text.startsWith('\n') ? 1 : 0
+    if (start > 0) lines = 0
+    for (let at = text.indexOf('\n', start); at >= 0; at = text.indexOf('\n', at + 1)) lines++
+    if (lines > MOST_LINES)
+      throw new BatonError('upstream_rejected', `An event of the stream has more than ${MOST_LINES} lines.`)
+    isAfterLine = text.endsWith('\n')
+  }
   return {
     push(text) {
       if (text === '') return
@@ -33,7 +50,10 @@ export function createDecoder(
       isStart = false
       isAfterCr = text.endsWith('\r')
       // After each CR the parser searches all that it was fed for an LF: a long text of CRs would take quadratic time.
-      parser.feed(rest.includes('\r') ? rest.replace(/\r\n?/g, '\n') : rest)
+      const plain = rest.includes('\r') ? rest.replace(/\r\n?/g, '\n') : rest
+      if (plain === '') return
+      parser.feed(plain)
+      count(plain)
     },
     // A stream cut after its last data line still holds a whole event (seen on Gemini: wire/gemini.md 6.1).
     end: () => parser.feed('\n\n'),

@@ -58,11 +58,26 @@ t.test('a flood of line ends costs no more than its length', async (t) => {
   const frames: SseFrame[] = []
   const decoder = createDecoder((frame) => frames.push(frame))
   const { user: before } = process.cpuUsage()
-  for (const end of ['\r', '\n', '\r\n', ':\r']) decoder.push(end.repeat(1 << 20))
+  for (const end of ['\r', '\n', '\r\n', ':\r\r']) decoder.push(end.repeat(1 << 20))
   // Seconds of processor time: others may hold the machine.
   t.ok((process.cpuUsage().user - before) / 1e6 < 2)
   decoder.push('data: a\r\rdata: b\r\n\r\n')
   t.same(frames, [frame('a'), frame('b')])
+})
+
+t.test('an event of lines without end is not kept', async (t) => {
+  const frames: SseFrame[] = []
+  const flood = (line: string, size = 1000) => {
+    const decoder = createDecoder((frame) => frames.push(frame))
+    decoder.push(`data: a\n\n${line.repeat(99_999)}`)
+    decoder.push('\n')
+    for (let sent = 0; sent < 101_000; sent += size) decoder.push(line.repeat(size))
+  }
+  const tooMany = { code: 'upstream_rejected', message: /more than 100000 lines/ }
+  for (const line of ['data\n', 'data: x\r', ':\r\n', 'x\n']) t.throws(() => flood(line), tooMany, line)
+  t.throws(() => flood('data\n', 1), tooMany)
+  t.ok(frames.filter(({ data }) => data === 'a').length === 5, 'what came before is')
+  for (const line of ['data\n\n', ':\r\r', '\r\n']) t.doesNotThrow(() => flood(line), line)
 })
 
 t.test('an event as clients see it', async (t) => {

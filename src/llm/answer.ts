@@ -60,7 +60,13 @@ export async function readAnswer(
     if (stray.length < STRAY_TEXT) stray += `${line.slice(0, STRAY_TEXT)}\n`
   }
   const frames = createDecoder(onFrame, { onStray })
-  await exchange.body((piece) => frames.push(utf8.write(piece)))
+  await exchange.body((piece) => {
+    try {
+      frames.push(utf8.write(piece))
+    } catch (thrown) {
+      exchange.abort(thrown)
+    }
+  })
   frames.push(utf8.end())
   frames.end()
   guard(() => {

@@ -275,6 +275,23 @@ t.test('an answer without end is given up at its limit', async (t) => {
   t.match(error.message, /larger than/)
 })
 
+t.test('an event of lines without end is given up long before', async (t) => {
+  let sent = 0
+  const server = await upstreamServer(t, (response) => {
+    response.writeHead(200, SSE)
+    const block = 'data: x\n'.repeat(10_000)
+    const more = () => {
+      do sent += block.length
+      while (!response.destroyed && response.write(block))
+    }
+    response.on('drain', more)
+    more()
+  })
+  const error = await failure(bench(t, server.url).call())
+  t.match(error, { code: 'upstream_rejected', message: /more than 100000 lines/ })
+  t.ok(sent < 32 << 20, `${sent} bytes were sent`)
+})
+
 t.test('a preview shows the request with its secrets masked and sends nothing', async (t) => {
   const { llm } = bench(t, 'https://api.example.test/v1')
   const request = { ...REQUEST, options: { ...REQUEST.options, headers: { 'x-proxy-key': 'operators-own' } } }
