@@ -70,14 +70,26 @@ const Limits = Type.Object(
   closed,
 )
 
-const Mode = Type.Enum(['strict', 'dynamic'])
-const Approval = Type.Enum(['never', 'always', 'destructive'])
-const Pin = Type.Enum(['warn', 'block'])
+const Mode = Type.Enum(['strict', 'dynamic'], {
+  description: 'Default dynamic. Where it is strict, only tools that the toolbox names are offered',
+})
+const Approval = Type.Enum(['never', 'always', 'destructive'], {
+  description:
+    'Which calls a person must approve. Default never. `destructive`: all but those of tools that say that they only read or ' +
+    'destroy nothing, which counts only with `trust_annotations`',
+})
+const Trust = Type.Boolean({
+  description: 'Whether what the server says of its tools is believed. Default false',
+})
+const Pin = Type.Enum(['warn', 'block'], {
+  description:
+    'What becomes of a tool whose definition changes. Default warn. `block`: not offered until accepted',
+})
 const fields = {
   name: Type.String(CONNECTOR_NAME),
-  url: Type.Optional(text(1, 8192)),
+  url: Type.Optional(text(1, 8192, 'http or https. Needed but for stdio')),
   headers: Type.Optional(Pairs),
-  command: Type.Optional(text(1, 4096)),
+  command: Type.Optional(text(1, 4096, 'Needed for stdio, and only there')),
   args: Type.Optional(Type.Array(text(0, 65_536), { maxItems: 1000 })),
   env: Type.Optional(Pairs),
   auth: Type.Optional(Auth),
@@ -86,7 +98,7 @@ const fields = {
   allow_tools: Type.Optional(Globs),
   deny_tools: Type.Optional(Globs),
   require_approval: Type.Optional(Approval),
-  trust_annotations: Type.Optional(Flag),
+  trust_annotations: Type.Optional(Trust),
   pin: Type.Optional(Pin),
 }
 const NewConnector = Type.Object(
@@ -134,7 +146,7 @@ const ConnectorView = Type.Object(
     allow_tools: Type.Array(Type.String()),
     deny_tools: Type.Array(Type.String()),
     require_approval: Approval,
-    trust_annotations: Flag,
+    trust_annotations: Trust,
     pin: Pin,
     status: Type.Object({
       state: Type.Enum(['idle', 'connecting', 'ready', 'down', 'auth_required', 'quarantined']),

@@ -49,7 +49,8 @@ export function eventRoutes(app: App, deps: RouteDeps): void {
       exposeHeadRoute: false,
       schema: {
         summary: 'Follow all turns and tool changes of a session',
-        description: 'From now on, or after a cursor.',
+        description:
+          'From now on, or after a cursor. What was asked, and what is appended, edited or deleted under /messages, it does not carry.',
         params: IdParam,
         querystring: Resume,
         headers: ResumeHeaders,

@@ -27,9 +27,13 @@ const execution = { ...call, exec_id: Id }
 /** `nullable` would make another schema of the same name. */
 const TurnOrNone = Type.Union([TurnView, Type.Null()])
 
+/** A failed step leaves no message, and one cut short by a cancellation only its text. */
+const OVER =
+  'The last event of its turn. What was streamed and no `message` has replaced is not kept: drop it'
+
 /** What each carries beside the head, and what a client does with it where that does not go without saying. */
 const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: string]> = {
-  'turn.created': [{}],
+  'turn.created': [{}, '`GET /v1/turns/{id}` has what was asked: `input`'],
   'turn.started': [{}],
   'step.started': [{ provider: Provider, model: text, tools_revision: Count, tool_count: Count }],
   'content.delta': [{ text }, "Append it to the step's text"],
@@ -47,6 +51,7 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
   ],
   'tool_execution.completed': [
     { ...execution, outcome: Outcome, is_error: Flag, duration_ms: Count, content: Type.Array(ContentPart) },
+    'Also of a call that was never started: denied, refused, or cancelled while it waited',
   ],
   'approval.required': [
     { ...call, name: text, arguments: Json },
@@ -66,10 +71,10 @@ const EVENTS: Record<TurnEvent['type'] | 'gap', [fields: TProperties, meaning?: 
       'highest counts',
   ],
   'turn.restarted': [{ attempt: Count, tools_revision: Count }],
-  'turn.awaiting_input': [{}],
-  'turn.completed': [{ finish_reason: TurnFinish, usage: Usage }, 'The last event of its turn'],
-  'turn.failed': [{ error: Failure }, 'The last event of its turn'],
-  'turn.cancelled': [{}, 'The last event of its turn'],
+  'turn.awaiting_input': [{}, 'Goes on, with no event of its own, once every call that waits is decided'],
+  'turn.completed': [{ finish_reason: TurnFinish, usage: Usage }, OVER],
+  'turn.failed': [{ error: Failure }, OVER],
+  'turn.cancelled': [{}, OVER],
   gap: [
     { snapshot: Type.Object({ turn: TurnOrNone, messages: Type.Array(Message) }) },
     'What came after your cursor is no longer kept: start from the snapshot. It lacks what a step under way has streamed: ' +

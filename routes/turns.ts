@@ -31,12 +31,16 @@ const NewTurn = Type.Object(
   {
     input: Input,
     context: Type.Optional(ContextEdits),
-    on_busy: Type.Optional(Type.Enum(['reject', 'enqueue', 'interrupt'])),
+    on_busy: Type.Optional(
+      Type.Enum(['reject', 'enqueue', 'interrupt'], {
+        description: 'While another turn is not over. Default reject',
+      }),
+    ),
     max_steps: Type.Optional(Type.Integer({ minimum: 1, maximum: 64, description: 'Default 16' })),
     provider: Type.Optional(Provider),
     model: Type.Optional(Model),
-    stream: Type.Optional(Flag),
-    background: Type.Optional(Flag),
+    stream: Type.Optional(Type.Boolean({ description: 'Default true' })),
+    background: Type.Optional(Type.Boolean({ description: 'Default false. Goes before `stream`' })),
   },
   {
     ...closed,
@@ -78,7 +82,11 @@ const WaitForEnd = Type.Object({ wait: Type.Optional(Flag) }, closed)
 const Decision = Type.Object(
   {
     decision: Type.Enum(['approve', 'deny']),
-    arguments: Type.Optional(Json),
+    arguments: Type.Optional({
+      ...Json,
+      description:
+        "In place of the model's. The ledger shows them; the message keeps what the model asked for",
+    }),
     reason: Type.Optional(text(0, 4000, 'Told to the model when it is denied')),
   },
   { ...closed, examples: [{ decision: 'approve' }, { decision: 'deny', reason: 'Not on a Friday.' }] },
