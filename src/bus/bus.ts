@@ -31,6 +31,11 @@ export interface BusEvent {
    * readers get a gap and not the event twice.
    */
   again?: boolean
+  /**
+   * A former owner committed it. Where the log lives and dies with a process, one that does not know the turn is younger
+   * than that commit: its readers have the word in the snapshot of their gap, and it is dropped.
+   */
+  former?: boolean
 }
 /** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
 export interface LoggedEvent {

@@ -11,8 +11,11 @@ import type { Bus, BusEvent } from './bus.ts'
 export interface Writer {
   /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
-  /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. */
-  emit(event: TurnEvent, once?: string): Promise<string>
+  /**
+   * Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `former` as of a
+   * BusEvent.
+   */
+  emit(event: TurnEvent, once?: string, former?: boolean): Promise<string>
   /** Everything so far has been appended, or refused. Never rejects. */
   flush(): Promise<void>
   /** Flushes; rejects with the first error that cost a delta. What comes later is refused. */
@@ -23,6 +26,7 @@ interface Waiting {
   readonly event: TurnEvent
   isDelta: boolean
   once: string | undefined
+  former: boolean
   resolve(cursor: string): void
   reject(error: unknown): void
 }
@@ -131,13 +135,13 @@ export function createWriter(
       if (isClosed) return
       const before = waiting.at(-1)
       if (before?.isDelta && join(before.event, event)) return plan()
-      waiting.push({ event, isDelta: true, once: undefined, resolve: NOTHING, reject: lose })
+      waiting.push({ event, isDelta: true, once: undefined, former: false, resolve: NOTHING, reject: lose })
       plan()
     },
-    emit(event, once) {
+    emit(event, once, former = false) {
       const said = new Promise<string>((resolve, reject) => {
         if (isClosed) return reject(new BatonError('internal', 'The turn has no writer any more.'))
-        waiting.push({ event, isDelta: false, once, resolve, reject })
+        waiting.push({ event, isDelta: false, once, former, resolve, reject })
         plan()
       })
       // Announcements are made again from the store: one that was lost must not end the process.
@@ -170,9 +174,10 @@ const encoded = (
   batch: readonly Waiting[],
   { turn_id, epoch, again }: { turn_id: string; epoch: number; again: boolean },
 ): BusEvent[] =>
-  batch.map(({ event, once }) => {
+  batch.map(({ event, once, former }) => {
     const said: BusEvent = { type: event.type, turn_id, data: JSON.stringify(event), epoch, again }
     if (once !== undefined) said.once = once
+    if (former) said.former = true
     return said
   })
 

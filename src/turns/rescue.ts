@@ -90,7 +90,8 @@ export function createRescue(owned: Owned): Rescue {
     const messages = await store.messages.ofTurn(turn_id)
     const said = events.flatMap(({ key, event }) => {
       const whole = hydrate(event, messages)
-      return whole ? [{ type: whole.type, turn_id, data: JSON.stringify(whole), once: key, again: true }] : []
+      const data = JSON.stringify(whole)
+      return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, former: true }] : []
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session, said).catch((err: unknown) => {

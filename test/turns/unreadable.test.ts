@@ -5,6 +5,7 @@ import { createLog } from '../../src/log.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
+import { append, event } from '../../src/turns/events.ts'
 import { COMPLETED, LAPSED, message, newSession, openRequest, text } from '../contracts/store-rows.ts'
 import { eventually } from '../waiting.ts'
 import { asked, CALLER, follow, world } from './engines.ts'
@@ -40,12 +41,21 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   const ended = async (words: string) => {
     const { id, turn, fence } = await said(words, {})
     // An event of this type has no other words by which `open` could know it.
-    const event = { type: 'turn.cancelled' as const, session_id: id, turn_id: turn.id, step: null, at: words }
+    const cancelled = {
+      type: 'turn.cancelled' as const,
+      session_id: id,
+      turn_id: turn.id,
+      step: null,
+      at: words,
+    }
     const end = { state: 'cancelled' as const, finish_reason: null, error: null }
     const deleted = { ...message(''), session_id: id, seq: 0, turn_id: turn.id, created_at: '' }
     const announce = [
-      { key: `${turn.id}:${deleted.id}`, event: { ...event, type: 'message' as const, message: deleted } },
-      { key: `${turn.id}:end`, event },
+      {
+        key: `${turn.id}:${deleted.id}`,
+        event: { ...cancelled, type: 'message' as const, message: deleted },
+      },
+      { key: `${turn.id}:end`, event: cancelled },
     ]
     await own.turns.commit(fence, { turn_id: turn.id, end, announce })
     return { id, turn }
@@ -71,6 +81,7 @@ t.test('what cannot be read keeps no other from being taken on, and waits for it
   key.isLost = true
   const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
   say()
+  await append(bus, { event: event(silent.turn, null, { type: 'turn.created' }) })
   const lines: { level: number; turn_id?: string; reason?: string }[] = []
   const log = createLog('warn', { write: (line) => void lines.push(JSON.parse(line)) })
   const first = createMetrics({ defaults: false })
