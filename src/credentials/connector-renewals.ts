@@ -34,6 +34,8 @@ export interface ConnectorRenewalDeps {
 const CLAIM_SECONDS = 60
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
 const AHEAD_MS = 60_000
+/** Of a server's words, in a row */
+const MOST_SCOPES = 4096
 /** Connectors come and go in a long-lived process. */
 const MOST_KNOWN = 1000
 
@@ -49,6 +51,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
   const known = new BoundedMap<Known>(MOST_KNOWN)
   const running = new Map<string, Promise<McpLogin>>()
+  const noting = new Map<string, Promise<unknown>>()
   const ending = new AbortController()
   const persist = <T>(write: () => Promise<T>) => insist(write, sleep, ending.signal)
 
@@ -148,6 +151,18 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }
 
+  /** In the row, as the next login may begin on another replica. One that cannot be written is told again. */
+  async function note(connector: Connector, asked: string): Promise<unknown> {
+    const { id, owner, config_revision } = connector
+    const row = await store.connectors.get({ owner, admin: false }, id)
+    if (row?.config_revision !== config_revision) return
+    const secret = openConnector(vault, row)
+    const lacking = beyond(secret.oauth, asked)
+    if (!secret.oauth?.tokens || lacking === secret.oauth.lacking) return
+    const sealed = sealConnector(vault, row, { ...secret, oauth: { ...secret.oauth, lacking } })
+    return sealed && store.connectors.keep(row, sealed)
+  }
+
   function authFor(connector: Connector): McpAuth {
     return {
       async token() {
@@ -163,19 +178,33 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
       },
       held: () => known.get(connectorKey(connector))?.login?.tokens?.access_token,
       onChallenge(challenge) {
-        entry(connector).challenge = challenge
+        const found = entry(connector)
+        found.challenge = challenge
+        const { scope } = challenge
+        if (!found.login?.tokens || scope === undefined || !beyond(found.login, scope)) return
+        shared(noting, connectorKey(connector), () => note(connector, scope)).catch(() => {})
       },
     }
   }
 
   return {
     authFor,
-    known: entry,
+    known: (connector) => ({
+      login: openConnector(vault, connector).oauth ?? null,
+      challenge: entry(connector).challenge,
+    }),
     async close() {
       ending.abort()
-      await Promise.allSettled(running.values())
+      await Promise.allSettled([...running.values(), ...noting.values()])
     },
   }
+}
+
+/** The scopes that a login is known to lack, with what is asked for now; empty: none. */
+function beyond(login: McpLogin | undefined, asked: string): string {
+  const granted = new Set(String(login?.tokens?.scope ?? '').split(' '))
+  const missing = `${login?.lacking ?? ''} ${asked}`.split(' ').filter((scope) => !granted.has(scope))
+  return [...new Set(missing)].filter(Boolean).join(' ').slice(0, MOST_SCOPES)
 }
 
 /** The server to log in at. */

@@ -49,7 +49,7 @@ export async function begin(
   const known = challenge ?? (await challengeOf(target, context))
   const desk = deskOf(givenIn(login), { redirect_url, client_metadata_url, state })
   // A step up asks for what was granted, too: else it would be lost.
-  const scope = login?.scope ?? computeScopeUnion(scopeIn(login), known?.scope)
+  const scope = login?.scope ?? computeScopeUnion(scopeIn(login), login?.lacking, known?.scope)
   await step(target, context, async () =>
     auth(providerOver(desk, context), {
       serverUrl: target.url,

@@ -18,6 +18,8 @@ export interface McpLogin {
   issuer?: string
   /** What its owner wants asked for, whatever the server says */
   scope?: string
+  /** What its server refused the tokens for lack of: the next login asks for it */
+  lacking?: string
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number

@@ -180,6 +180,38 @@ t.test('a renewal that says nothing of scope keeps what was granted', async (t) 
   t.equal(guarded.grants.refresh_token, 1)
 })
 
+t.test('what a server finds lacking is asked for by a login on any replica', async (t) => {
+  const guarded = await guardedServer(t, { expires_in: 600 })
+  const { replica, logIn, time, read } = await bench(t, guarded)
+  const [one, other] = [replica(), replica()]
+  const auth = one.authFor(await logIn())
+  const told = async (scope: string) => {
+    auth.onChallenge?.({ scope })
+    await one.close()
+  }
+  const asked = async () => {
+    const { authorization_url } = await other.begin(ANN, await read())
+    return new URL(authorization_url).searchParams.get('scope')
+  }
+  // Had the other read the login before, it must not hold to that.
+  await other.authFor(await read()).token()
+  await told('tools')
+  t.equal(await asked(), 'tools')
+  await told('write')
+  await told('tools admin')
+  t.equal(await asked(), 'tools write admin')
+  time.ahead = 590_000
+  await replica()
+    .authFor(await read())
+    .token()
+  t.equal(await asked(), 'tools write admin', 'after a renewal, too')
+  await logIn(other)
+  t.notOk(
+    openConnector(vault, await read()).oauth?.lacking,
+    'the login that asked for it has it or was refused it',
+  )
+})
+
 t.test('closing waits for no claim of another process', async (t) => {
   const guarded = await guardedServer(t, { expires_in: 600 })
   const { replica, logIn, time } = await bench(t, guarded)
