@@ -1,6 +1,7 @@
 /** The ledger of tool calls. */
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
+import type { Execution } from '../src/store/store.ts'
 import { outputSlice } from '../src/tools/slice.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
@@ -61,7 +62,9 @@ const ExecutionView = Type.Object(
     connector: nullable(Type.String()),
     tools_revision: Count,
     arguments: Json,
-    state: Type.Enum(['awaiting_approval', 'started', 'settled']),
+    state: Type.Enum(['awaiting_approval', 'decided', 'started', 'settled'], {
+      description: '`decided`: no more to be approved; goes on once all calls of its turn are decided',
+    }),
     outcome: nullable(Outcome),
     is_error: nullable(Flag),
     error: nullable(Type.String()),
@@ -98,6 +101,12 @@ const Stats = Type.Object({
   ),
 })
 
+/** The row of a call that waits keeps its state until the turn goes on: whoever looks for what to decide must not find it again. */
+const shown = (row: Execution) => {
+  const isDecided = row.state === 'awaiting_approval' && row.approval !== null
+  return shownBy(ExecutionView, isDecided ? { ...row, state: 'decided' } : row)
+}
+
 export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
   app.get(
     '/tool-executions',
@@ -110,7 +119,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     },
     async (request) => {
       const page = await store.executions.list(request.caller, request.query, pageOf(request.query))
-      return { data: page.data.map((row) => shownBy(ExecutionView, row)), next_cursor: page.next_cursor }
+      return { data: page.data.map(shown), next_cursor: page.next_cursor }
     },
   )
   app.get(
@@ -132,7 +141,7 @@ export function toolExecutionRoutes(app: App, { store }: RouteDeps): void {
     { schema: { summary: 'Read one call', params: IdParam, response: { 200: ExecutionView } } },
     async (request) => {
       const execution = await store.executions.get(request.caller, request.params.id)
-      if (execution) return shownBy(ExecutionView, execution)
+      if (execution) return shown(execution)
       throw new BatonError('tool_execution_not_found', `No tool execution ${request.params.id} exists.`)
     },
   )

@@ -44,6 +44,14 @@ export async function approvals(t: Test, world: World) {
     const [wipe, look] = asked
     t.equal((await decide(wipe, { decision: 'deny', reason: 'not today' })).status, 200)
     t.equal((await api.get(`/v1/turns/${turn.id}`)).state, 'awaiting_input')
+    const rows = (await api.get(`/v1/tool-executions?turn_id=${turn.id}`)).data
+    const states = Object.fromEntries(rows.map(({ tool, state }: Json) => [tool, state]))
+    t.strictSame(
+      states,
+      { 'guarded.wipe': 'decided', 'guarded.look': 'awaiting_approval' },
+      'who is to be asked yet',
+    )
+    t.match(await api.get(`/v1/tool-executions/${rows[1].id}`), { tool: 'guarded.wipe', state: 'decided' })
     t.equal((await decide(look, { decision: 'approve', arguments: { at: 'it' } })).status, 200)
     const frames = await stream.done
     t.equal(frames.at(-1)?.type, 'turn.completed')
