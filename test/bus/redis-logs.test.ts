@@ -159,6 +159,25 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     },
   )
 
+  t.test('behind a gap no step is told whose end the version before may have said', async (t) => {
+    const bus = await redis.open(t)
+    const [lost = ''] = await bus.append(SESSION, [event('turn.created')])
+    await command(t, bus, 'FLUSHDB')
+    const [, cursor = ''] = await bus.append(SESSION, [event('step.started'), delta('a')])
+    // As that version appends: it takes no notice of `step`.
+    const id = idOf(cursor).replace(/\d+$/, (n) => String(Number(n) + 1))
+    const key = `baton:{${SESSION}}`
+    await command(t, bus, 'XADD', `${key}:log`, id, 'e', 'message', 't', TURN, 'd', '{"text":"committed"}')
+    await command(t, bus, 'HSET', `${key}:meta`, 'last', id, 'added', '3', 'kept', '3')
+    const reading = start(t, bus, { after: lost, turn: TURN })
+    t.match(await reading.item(0), { gap: true })
+    await bus.append(SESSION, [delta('live')])
+    t.match(await reading.item(1), { events: [{ data: delta('live').data }] })
+    await bus.append(SESSION, [event('step.started', 'next')])
+    const told = await start(t, bus, { after: lost, turn: TURN }).events(1)
+    t.match(told, [{ data: event('step.started', 'next').data }], 'the next step is noted again')
+  })
+
   t.test('a session that Redis refuses costs the others nothing', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [delta(1)])

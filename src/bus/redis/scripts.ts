@@ -4,10 +4,10 @@
  *
  * The hash: `gen` generation · `last` id of the newest event · `floor` id of the newest one trimmed away ·
  * `added`, `kept`, `bytes` · `touched` when the expiry was put off · `told` readers heard of the loss that it began
- * with · `step` id before the first event of the step under way (empty: none is) · `f:<turn>` id of the turn's first
- * event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch of the newest owner that spoke in it ·
- * `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's last append · `epoch` of the newest
- * owner that spoke.
+ * with · `step` id before the first event of the step under way, and that of the newest event when it was noted (empty:
+ * none is) · `f:<turn>` id of the turn's first event (`?`: lost) · `e:<turn>` id of its terminal event · `p:<turn>` epoch
+ * of the newest owner that spoke in it · `o:<key>` id behind a once key · `w:<writer>` number and answer of the writer's
+ * last append · `epoch` of the newest owner that spoke.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
 import type { BusEvent, LoggedEvent, ReadOptions } from '../bus.ts'
@@ -34,7 +34,10 @@ local function open(log, meta, writer)
     'told', 'step', writer)
   local s = { log = log, meta = meta, gen = m[1], last = m[2], floor = m[3], added = tonumber(m[4]),
     kept = tonumber(m[5]), bytes = tonumber(m[6]), touched = m[7] and tonumber(m[7]),
-    epoch = tonumber(m[8] or '0'), told = m[9], step = m[10] or '', repeated = m[11] }
+    epoch = tonumber(m[8] or '0'), told = m[9], repeated = m[11] }
+  -- Replicas of the version before append and note no step: it may be over by what they said.
+  local step, noted = string.match(m[10] or '', '^(%S+) (%S+)$')
+  s.step = noted == s.last and step or ''
   s.lost = not s.gen or (s.added > 0 and redis.call('EXISTS', log) == 0)
   return s
 end
@@ -175,7 +178,7 @@ local function append(log, meta, at)
   if s.kept > maxEvents or s.bytes > maxBytes then trim(s) end
   local answer = table.concat(ids, ' ')
   redis.call('HSET', meta, 'last', s.last, 'floor', s.floor, 'added', s.added, 'kept', s.kept, 'bytes', s.bytes,
-    'step', s.step, writer, number .. ' ' .. answer)
+    'step', s.step ~= '' and s.step .. ' ' .. s.last or '', writer, number .. ' ' .. answer)
   if not s.touched or now - s.touched > idle / 10 then
     redis.call('PEXPIRE', log, idle)
     redis.call('PEXPIRE', meta, idle)
