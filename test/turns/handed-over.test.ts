@@ -1,5 +1,5 @@
 /** Turns that change their owner: given away by a drain, lost, or taken over to be cancelled. */
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
@@ -18,6 +18,22 @@ import {
 } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import { asked, CALLER, follow, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
+
+/** Drains the replica, which has something under way until `goOn`, and is not over before. */
+async function drainUntil(
+  t: Test,
+  leaving: ReturnType<ReturnType<typeof world>['replica']>,
+  goOn: () => void,
+): Promise<void> {
+  let isOver = false
+  const drained = leaving.drain(60_000).then(() => {
+    isOver = true
+  })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  t.notOk(isOver)
+  goOn()
+  await drained
+}
 
 t.test('a drain waits for a turn that was being taken over, begun or resumed', async (t) => {
   const queued = async () => {
@@ -46,14 +62,7 @@ t.test('a drain waits for a turn that was being taken over, begun or resumed', a
     const turn = await leave()
     const leaving = replica({ store: withTurns({ [verb]: slow }) })
     await isAsked
-    let isOver = false
-    const drained = leaving.drain(1000).then(() => {
-      isOver = true
-    })
-    await new Promise((resolve) => setTimeout(resolve, 20))
-    t.notOk(isOver, verb)
-    goOn()
-    await drained
+    await drainUntil(t, leaving, goOn)
     const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
     t.match(
       taken.find((one) => one.turn.id === turn),
@@ -255,14 +264,7 @@ t.test(
     }
     const leaving = replica({ store: withTurns({ unannounced }) })
     await isAsked
-    let isOver = false
-    const drained = leaving.drain(60_000).then(() => {
-      isOver = true
-    })
-    await new Promise((resolve) => setTimeout(resolve, 20))
-    t.notOk(isOver)
-    goOn()
-    await drained
+    await drainUntil(t, leaving, goOn)
   },
 )
 
@@ -276,15 +278,8 @@ t.test('a drain waits for a turn that was being opened', async (t) => {
   const { id } = await session()
   const leaving = replica({ store: withTurns({ openSurely }) })
   const started = leaving.start(CALLER, id, asked())
-  let isOver = false
-  const drained = leaving.drain(60_000).then(() => {
-    isOver = true
-  })
-  await new Promise((resolve) => setTimeout(resolve, 20))
-  t.notOk(isOver)
-  goOn()
+  await drainUntil(t, leaving, goOn)
   const { turn } = await started
-  await drained
   const taken = await store.turns.recover({ owner: 'next', seconds: 60 }, 10)
   t.match(
     taken.find((one) => one.turn.id === turn.id),
