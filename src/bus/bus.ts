@@ -36,6 +36,8 @@ export interface BusEvent {
    * than that commit: its readers have the word in the snapshot of their gap, and it is dropped.
    */
   former?: boolean
+  /** What its owner said before it was lost, and never marked in the log: readers get a gap. */
+  lost?: boolean
 }
 /** An event in the log. `cursor` is opaque to clients, ordered within a session, and names its session. */
 export interface LoggedEvent {

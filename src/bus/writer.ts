@@ -11,22 +11,22 @@ import type { Bus, BusEvent } from './bus.ts'
 export interface Writer {
   /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
-  /**
-   * Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `former` as of a
-   * BusEvent.
-   */
-  emit(event: TurnEvent, once?: string, former?: boolean): Promise<string>
+  /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `marks` as of a BusEvent. */
+  emit(event: TurnEvent, once?: string, marks?: Marks): Promise<string>
   /** Everything so far has been appended, or refused. Never rejects. */
   flush(): Promise<void>
+  /** Events were given up, and only this process knows that the log is not whole. */
+  isBroken(): boolean
   /** Flushes; rejects with the first error that cost a delta. What comes later is refused. */
   close(): Promise<void>
 }
 
+type Marks = Pick<BusEvent, 'former' | 'lost'>
 interface Waiting {
   readonly event: TurnEvent
   isDelta: boolean
   once: string | undefined
-  former: boolean
+  marks: Marks
   resolve(cursor: string): void
   reject(error: unknown): void
 }
@@ -83,7 +83,7 @@ export function createWriter(
   const pace = paceOf(bus)
   let isClosed = false
   let loss: unknown
-  /** The last append was given up: only this process knows that the log is not whole */
+  /** The last append was given up */
   let isBroken = false
 
   const lose = (error: unknown) => {
@@ -135,13 +135,13 @@ export function createWriter(
       if (isClosed) return
       const before = waiting.at(-1)
       if (before?.isDelta && join(before.event, event)) return plan()
-      waiting.push({ event, isDelta: true, once: undefined, former: false, resolve: NOTHING, reject: lose })
+      waiting.push({ event, isDelta: true, once: undefined, marks: {}, resolve: NOTHING, reject: lose })
       plan()
     },
-    emit(event, once, former = false) {
+    emit(event, once, marks = {}) {
       const said = new Promise<string>((resolve, reject) => {
         if (isClosed) return reject(new BatonError('internal', 'The turn has no writer any more.'))
-        waiting.push({ event, isDelta: false, once, former, resolve, reject })
+        waiting.push({ event, isDelta: false, once, marks, resolve, reject })
         plan()
       })
       // Announcements are made again from the store: one that was lost must not end the process.
@@ -162,6 +162,7 @@ export function createWriter(
         () => {},
       )
     },
+    isBroken: () => isBroken,
     async close() {
       await this.flush()
       isClosed = true
@@ -174,10 +175,11 @@ const encoded = (
   batch: readonly Waiting[],
   { turn_id, epoch, again }: { turn_id: string; epoch: number; again: boolean },
 ): BusEvent[] =>
-  batch.map(({ event, once, former }) => {
+  batch.map(({ event, once, marks }) => {
     const said: BusEvent = { type: event.type, turn_id, data: JSON.stringify(event), epoch, again }
     if (once !== undefined) said.once = once
-    if (former) said.former = true
+    if (marks.former) said.former = true
+    if (marks.lost) said.lost = true
     return said
   })
 

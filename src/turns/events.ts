@@ -65,7 +65,7 @@ export async function sayAll(
   unsaid.push(...announce)
   const said = announce.map(async (one) => {
     const whole = hydrate(one.event, stored)
-    if (whole) await writer.emit(whole, one.key, former)
+    if (whole) await writer.emit(whole, one.key, former ? { former, lost: one.lost === true } : {})
     // Those before it are in the stream too, or their loss shows there as a gap.
     unsaid.splice(0, unsaid.indexOf(one) + 1)
   })

@@ -88,10 +88,10 @@ export function createRescue(owned: Owned): Rescue {
     events: readonly AnnouncedEvent[],
   ): Promise<void> {
     const messages = await store.messages.ofTurn(turn_id)
-    const said = events.flatMap(({ key, event }) => {
+    const said = events.flatMap(({ key, event, lost = false }) => {
       const whole = hydrate(event, messages)
       const data = JSON.stringify(whole)
-      return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, former: true }] : []
+      return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, former: true, lost }] : []
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session, said).catch((err: unknown) => {

@@ -98,6 +98,8 @@ export async function commit(
 ): Promise<Message[]> {
   const { active, deps } = run
   const { before = [], events = [], ...rest } = change
+  // What is not in the stream yet would die with the turn's owner.
+  if (rest.end) await run.writer.flush()
   const announce = [
     ...before,
     ...(rest.messages ?? []).map((message) => announcedMessage(active.turn, run.index, message)),
@@ -111,7 +113,7 @@ export async function commit(
   } = await deps.store.turns.commit(active.fence, {
     turn_id: active.turn.id,
     ...rest,
-    announce: [...active.unsaid, ...announce],
+    announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
   active.hasQueued = has_queued
   // For the calls that come now: what another replica said of a newer one may have been lost.
@@ -129,3 +131,7 @@ export async function commit(
     )
   return stored
 }
+
+/** Whoever says it in the owner's place tells its readers of what the owner could not say. */
+const afterLoss = ([first, ...others]: AnnouncedEvent[], writer: Writer): AnnouncedEvent[] =>
+  first ? [writer.isBroken() ? { ...first, lost: true } : first, ...others] : []

@@ -178,6 +178,15 @@ t.test('logs in Redis', ON_REDIS, async (t) => {
     t.match(told, [{ data: event('step.started', 'next').data }], 'the next step is noted again')
   })
 
+  t.test('behind what another replica lost and could not mark, readers get a gap', async (t) => {
+    const bus = await redis.open(t)
+    await bus.append(SESSION, [event('turn.created'), event('step.started'), delta('a')])
+    const reading = start(t, bus, { turn: TURN })
+    await reading.events(3)
+    await bus.append(SESSION, [{ ...event('message'), again: true, lost: true }])
+    t.match(await reading.item(reading.items.length), { gap: true })
+  })
+
   t.test('a session that Redis refuses costs the others nothing', async (t) => {
     const bus = await redis.open(t)
     await bus.append(SESSION, [delta(1)])

@@ -253,8 +253,10 @@ t.test('after a loss a flush marks the log, since the process may die with what 
   appends[0]?.fail(new BatonError('unavailable', 'The event bus is away.'))
   await turnOfTheLoop()
   t.same(told(appends[1]?.events), [], 'an append of nothing')
+  t.ok(writer.isBroken())
   appends[1]?.done()
   await flushed
+  t.notOk(writer.isBroken())
   await writer.flush()
   t.equal(appends.length, 2, 'once')
 })

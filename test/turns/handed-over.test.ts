@@ -3,6 +3,7 @@ import t, { type Test } from 'tap'
 import type { Bus, BusEvent } from '../../src/bus/bus.ts'
 import { isTerminal, type ModelEvent } from '../../src/chat/event.ts'
 import { NO_USAGE } from '../../src/chat/message.ts'
+import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
 import { announcedMessage } from '../../src/turns/events.ts'
@@ -112,6 +113,31 @@ t.test('nobody hears behind a gap what the snapshot told them', async (t) => {
   await eventually(async () => heard[0]?.includes('turn.completed') && !(await unsaidOf(store, over.turn.id)))
   t.equal(heard[0]?.filter((type) => type === 'message').length, 1, 'that of the step which was made here')
   t.strictSame(heard[1], ['gap'])
+})
+
+t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {
+  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
+  const said: BusEvent[] = []
+  const append: Bus['append'] = (session, events) => {
+    said.push(...events)
+    return bus.append(session, events)
+  }
+  let isAway = false
+  const breaking: Bus['append'] = async (session, events) => {
+    if (isAway) throw new BatonError('unavailable', 'The event bus is away.')
+    return bus.append(session, events)
+  }
+  const { id } = await session()
+  const owner = replica({ bus: { ...bus, append: breaking } })
+  const { turn } = await owner.start(CALLER, id, asked())
+  const heard = follow(t, bus, id, turn.id)
+  await eventually(() => heard.includes('step.started'))
+  isAway = true
+  say()
+  replica({ bus: { ...bus, append } })
+  await eventually(() => heard.includes('turn.completed'))
+  t.notOk(heard.includes('content.delta'))
+  t.match(said, [{ type: 'message', lost: true }, { type: 'step.completed' }, { type: 'turn.completed' }])
 })
 
 t.test('a drain is over when its turns have been given away', async (t) => {

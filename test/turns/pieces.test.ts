@@ -241,13 +241,34 @@ t.test('that a turn waits is noted at once, its end with those of others', async
     noteAnnounced: (id: string) => noted.push(`later ${id}`),
   } as unknown as Run['deps']
   const active = activeIn('tools')
-  const writer = { emit: async () => 'cursor' } as unknown as Run['writer']
+  const writer = {
+    emit: async () => 'cursor',
+    flush: async () => {},
+    isBroken: () => false,
+  } as unknown as Run['writer']
   const run = { active, deps, writer, index: 0 }
   await commit(run, { state: 'awaiting_input' })
   await new Promise(setImmediate)
   await commit(run, { end: { state: 'cancelled', finish_reason: null, error: null } })
   await new Promise(setImmediate)
   t.strictSame(noted, [`now ${turn.id}`, `later ${turn.id}`])
+})
+
+t.test('an end is committed once what was said before it has arrived, or is known to be lost', async (t) => {
+  const kept: AnnouncedEvent[] = []
+  const write = async (_: unknown, { announce }: { announce: AnnouncedEvent[] }) => {
+    kept.push(...announce)
+    return { messages: [], has_queued: false }
+  }
+  const deps = { store: { turns: { commit: write } }, noteAnnounced() {} } as unknown as Run['deps']
+  let isBroken = false
+  const flush = async () => {
+    isBroken = true
+  }
+  const writer = { emit: async () => 'cursor', flush, isBroken: () => isBroken } as unknown as Run['writer']
+  const end = { state: 'cancelled', finish_reason: null, error: null } as const
+  await commit({ active: activeIn('model'), deps, writer, index: 0 }, { end })
+  t.match(kept, [{ key: `${turn.id}:end`, lost: true }])
 })
 
 t.test('what is not known to be in the stream goes with the next commit', async (t) => {
@@ -258,7 +279,7 @@ t.test('what is not known to be in the stream goes with the next commit', async 
     return { messages: [], has_queued: false }
   }
   const deps = { store: { turns: { commit: write } } } as unknown as Run['deps']
-  const writer = { emit: () => isThere } as unknown as Run['writer']
+  const writer = { emit: () => isThere, isBroken: () => false } as unknown as Run['writer']
   const run = { active: activeIn('tools'), deps, writer, index: 0 }
   const say = (key: string) => commit(run, { events: [announced(turn.id, 'ses_1', key)] })
   await say('one')

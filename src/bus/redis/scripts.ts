@@ -306,8 +306,9 @@ export function createScripts(link: Link, writer: string, limits: LogLimits) {
       const args: (string | number)[] = [limits.maxEvents, limits.maxBytes, limits.idleMs, writer, number]
       for (const { session, reset, events } of groups) {
         keys.push(...keysOf(session))
+        const isLost = reset || events.some((event) => event.lost)
         const isRepeated = again || events.some((event) => event.again)
-        args.push(channel(session), reset ? 1 : isRepeated ? 2 : 0, events.length)
+        args.push(channel(session), isLost ? 1 : isRepeated ? 2 : 0, events.length)
         for (const { type, turn_id, data, once, epoch, alone } of events) {
           args.push(type, turn_id ?? '', data, once ?? '', epoch ?? '', alone ?? '')
         }

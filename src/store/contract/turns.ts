@@ -156,6 +156,8 @@ export interface Commit {
 export interface AnnouncedEvent {
   key: string
   event: TurnEvent
+  /** As of a BusEvent */
+  lost?: true
 }
 
 /** What a step reads, in one round trip, right before it renders. */
