@@ -291,11 +291,8 @@ function provenance(state: State, opaque?: string) {
 /** Items that never got their `done`: as the terminal event tells them, else as their deltas built them. */
 function settleRest(state: State, response: Json, status: 'completed' | 'incomplete'): ModelEvent[] {
   const told = state.items.listed(objects(response.output))
-  return [...state.items.all()].flatMap((item) => {
-    if (item.done) return []
-    item.done = true
-    return settle(state, item, told.get(item) ?? { status })
-  })
+  const open = [...state.items.all()].filter(({ done }) => !done)
+  return open.flatMap((item) => settle(state, item, told.get(item) ?? { status }))
 }
 
 function finish(state: State, rest: ModelEvent[], response: Json, how: Finish): ModelEvent[] {

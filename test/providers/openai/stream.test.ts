@@ -250,6 +250,76 @@ t.test('the quirks of the stream', async (t) => {
     )
   })
 
+  await t.test('an event that names no item is about the one that began last', async (t) => {
+    const bare = (type: string, more: Record<string, unknown>) => ({ type: `response.${type}`, ...more })
+    const args = (delta: string) => bare('function_call_arguments.delta', { delta })
+    const events = parse(
+      framed(
+        bare('output_item.added', { item: { ...message(''), phase: 'commentary', content: [] } }),
+        bare('output_text.delta', { delta: 'a' }),
+        bare('output_text.delta', { delta: 'b' }),
+        bare('output_item.done', { item: message('ab') }),
+        bare('output_item.added', { item: called('call_a', '') }),
+        args('{"n":'),
+        args(''),
+        args('1}'),
+        bare('output_item.done', { item: called('call_a', '{"n":1}') }),
+        bare('output_item.added', { item: called('call_b', '') }),
+        args('{}'),
+        completed(),
+      ),
+    )
+    const provenance = { ...origin, opaque: '{"phase":"commentary"}' }
+    const written = (index: number, call_id: string, arguments_delta: string) => ({
+      type: 'tool_call.delta',
+      index,
+      call_id,
+      name: 'files.read',
+      arguments_delta,
+    })
+    const call = { type: 'tool_call', name: 'files.read', provenance: origin }
+    t.strictSame(events, [
+      { type: 'text.delta', index: 0, text: 'a' },
+      { type: 'text.delta', index: 0, text: 'b' },
+      { type: 'part', index: 0, part: { type: 'text', text: 'ab', provenance } },
+      written(1, 'call_a', '{"n":'),
+      written(1, 'call_a', '1}'),
+      { type: 'part', index: 1, part: { ...call, call_id: 'call_a', arguments: { n: 1 } } },
+      written(2, 'call_b', '{}'),
+      { type: 'part', index: 2, part: { ...call, call_id: 'call_b', arguments: {} } },
+      { type: 'finish', reason: 'tool_calls' },
+    ])
+  })
+
+  await t.test('what comes behind the end of its item changes nothing', async (t) => {
+    const at = { output_index: 0, content_index: 0, summary_index: 0 }
+    const late = (kind: string, whole: object) => [
+      { type: `response.${kind}.delta`, ...at, delta: '{}' },
+      { type: `response.${kind}.done`, ...at, ...whole },
+    ]
+    for (const [value, behind] of [
+      [message('a'), late('output_text', { text: 'b' })],
+      [called('call_a', '{}'), late('function_call_arguments', { arguments: '{"n":1}' })],
+      [{ type: 'reasoning', encrypted_content: 'g' }, late('reasoning_summary_text', { text: 'b' })],
+    ] as const) {
+      const whole = parse(framed(item(0, value), completed()))
+      t.strictSame(parse(framed(item(0, value), ...behind, item(0, value), completed())), whole, value.type)
+    }
+  })
+
+  await t.test('an item in which nothing stands is no part', async (t) => {
+    for (const value of [message(''), { type: 'message' }, { type: 'reasoning', summary: [] }])
+      t.strictSame(parse(framed(item(0, value), completed())), [{ type: 'finish', reason: 'stop' }])
+  })
+
+  await t.test('a count that is missing is none', async (t) => {
+    const [counted] = parse(framed(completed({ usage: { output_tokens: 3 } })))
+    const usage = { input_tokens: 0, output_tokens: 3, reasoning_tokens: 0, cached_tokens: 0 }
+    t.strictSame(counted, { type: 'usage', usage })
+    const [other] = parse(framed(completed({ usage: { input_tokens: 3 } })))
+    t.strictSame(other, { type: 'usage', usage: { ...usage, input_tokens: 3, output_tokens: 0 } })
+  })
+
   await t.test(
     'calls that a relay gives one index, and no id or one, are told apart by their own',
     async (t) => {
@@ -310,7 +380,15 @@ t.test('the quirks of the stream', async (t) => {
     t.match(fold(events), [{ call_id: 'call_b' }])
     t.equal(fold(events).length, 1)
     t.notMatch(JSON.stringify(events), 'call_a', 'nobody is shown a call that is none')
-    t.match(events.at(-1), { reason: 'error', invalid_call: 'It did not name its tool.' })
+    t.strictSame(events.at(-1), {
+      type: 'finish',
+      reason: 'error',
+      invalid_call: 'It did not name its tool.',
+    })
+    const delta = { type: 'response.output_text.delta', output_index: 2, delta: 'So.' }
+    const rest = parse(framed(...nameless, delta, completed({ usage: { input_tokens: 1 } })))
+    t.match(fold(rest), [{ text: 'So.' }], 'what else was said is kept')
+    t.match(rest.at(-2), { type: 'usage' }, 'and counted')
     const refused = item(1, { type: 'message', content: [{ type: 'refusal', refusal: 'No.' }] })
     t.equal(finishOf(parse(framed(...nameless, refused, completed()))), 'refusal')
     const late = [...nameless.slice(0, 2), item(0, called('call_a', '{}')), completed()]
@@ -358,6 +436,15 @@ t.test('the quirks of the stream', async (t) => {
     t.match(fold(events), [{ type: 'text', text: 'No.' }])
     t.equal(events[0]?.type, 'text.delta')
     t.equal(finishOf(events), 'refusal')
+    const [said] = message('Well, ').content
+    const mixed = { type: 'message', content: [said, { type: 'refusal', refusal: 'no.' }] }
+    const only = parse(framed(item(0, mixed), completed()))
+    t.match(fold(only), [{ type: 'text', text: 'Well, no.' }])
+    t.equal(finishOf(only), 'refusal')
+    for (const last of ['delta', 'refusal']) {
+      const type = `response.refusal.${last === 'delta' ? 'delta' : 'done'}`
+      t.equal(finishOf(parse(framed({ type, output_index: 0, [last]: 'No.' }, completed()))), 'refusal', type)
+    }
   })
 
   await t.test("a relay's response.done is told by its status", async (t) => {
@@ -390,6 +477,9 @@ t.test('the quirks of the stream', async (t) => {
     ]
     const events = parse(frames)
     t.same(events, [{ type: 'finish', reason: 'stop' }])
+    const told = framed(item(0, message('a')), completed())
+    for (const event of [undefined, 'message'])
+      t.match(fold(parse(told.map((frame) => ({ ...frame, event })))), [{ text: 'a' }], `named ${event}`)
   })
 
   await t.test('an image that the vendor made is a part', async (t) => {
@@ -399,6 +489,12 @@ t.test('the quirks of the stream', async (t) => {
       { type: 'image', media_type: 'image/webp', data: 'A+8=' },
     ])
     t.same(folded(item(0, { ...made, result: 'no base64!' }), completed()), [])
+    t.match(folded(item(0, { ...made, output_format: null }), completed()), [{ media_type: 'image/png' }])
+    t.same(
+      folded(item(0, { ...made, type: 'file_search_call' }), completed()),
+      [],
+      'only an image is content',
+    )
   })
 
   await t.test('raw reasoning of an open-weight model is shown, and nothing of it goes back', async (t) => {
@@ -413,7 +509,7 @@ t.test('the quirks of the stream', async (t) => {
     const flat = { type: 'error', code: 'rate_limit_exceeded', message: 'Please try again in 1.5s.' }
     t.match(
       thrownBy(() => parse(framed(flat))),
-      { code: 'upstream_rate_limited', retryAfter: 2 },
+      { code: 'upstream_rate_limited', retryAfter: 2, details: { upstream: { type: null } } },
     )
     const relayed = JSON.parse(fixture('04b-usage-limit-ws-frame.json')) as Record<string, unknown>
     t.match(
@@ -459,9 +555,11 @@ t.test('an answer that comes by its `.done` events alone is whole', async (t) =>
   const events = parse(
     framed(
       added(0, { type: 'reasoning', id: 'rs_1' }),
-      { type: 'response.reasoning_summary_text.done', ...at(0), text: 'Thought.' },
+      { type: 'response.reasoning_summary_text.done', output_index: 0, summary_index: 1, text: 'Twice.' },
+      { type: 'response.reasoning_summary_text.done', output_index: 0, summary_index: 0, text: 'Thought.' },
       added(1, { type: 'reasoning', id: 'rs_2' }),
       { type: 'response.reasoning_text.done', ...at(1), text: 'Raw.' },
+      { type: 'response.reasoning_text.done', ...at(1), content_index: 1, text: 'Rare.' },
       added(2, { type: 'message', id: 'msg_1' }),
       { type: 'response.refusal.done', ...at(2), refusal: 'No.' },
       added(3, { type: 'function_call', id: 'fc_1', call_id: 'call_1', name: 'look' }),
@@ -470,8 +568,8 @@ t.test('an answer that comes by its `.done` events alone is whole', async (t) =>
     ),
   )
   t.match(fold(events), [
-    { type: 'reasoning', text: 'Thought.' },
-    { type: 'reasoning', text: 'Raw.' },
+    { type: 'reasoning', text: 'Thought.\n\nTwice.' },
+    { type: 'reasoning', text: 'Raw.\n\nRare.' },
     { type: 'text', text: 'No.' },
     { type: 'tool_call', name: 'look', arguments: { a: 1 } },
   ])
