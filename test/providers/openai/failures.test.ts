@@ -66,6 +66,21 @@ t.test('failures become codes of the catalogue', async (t) => {
     [400, json({ code: 'invalid_image_url', message: 'no' }), 'upstream_rejected', /image/],
     [400, json({ code: 'context_length_exceeded', message: 'x' }), 'context_too_long'],
     [400, json({ message: "This model's maximum context length is 9 tokens." }), 'context_too_long'],
+    [
+      400,
+      json({ message: 'Your input exceeds the context window of this model.' }),
+      'context_too_long',
+      /longer than the model accepts/,
+    ],
+    [404, json({ message: 'The model `x` does not exist' }), 'upstream_rejected', /cannot use this model/],
+    [429, json({ code: 'server_is_overloaded' }), 'upstream_overloaded', /is overloaded\.$/],
+    [429, json({ code: 'slow_down' }), 'upstream_overloaded'],
+    [400, json({ type: 'service_unavailable_error' }), 'upstream_overloaded'],
+    [429, json({ code: 'billing_hard_limit_reached' }), 'upstream_rejected', /plan and billing/],
+    [429, json({ code: 'billing_not_active' }), 'upstream_rejected', /plan and billing/],
+    [400, json({ code: 'misalignment_policy_violation' }), 'upstream_rejected', /policy/],
+    [400, json({ type: 'tokens' }), 'upstream_rate_limited'],
+    [400, json({ type: 'requests' }), 'upstream_rate_limited'],
     [401, json({ code: 'token_invalidated', message: 'again' }), 'upstream_auth'],
     [401, '{"detail":"Unauthorized"}', 'upstream_auth', /Unauthorized/],
     [402, '{"detail":{"code":"deactivated_workspace"}}', 'upstream_rejected', /deactivated/],
@@ -167,6 +182,11 @@ t.test('failures become codes of the catalogue', async (t) => {
       5413,
     )
     t.equal(wait({ date }, { ...usage, resets_at: Date.parse(date) / 1000 + 90 }), 90)
+    t.equal(wait({}, { ...usage, resets_at: 1795188800 }), 5, 'of no use without a date')
+    t.equal(wait({}, { code: 'usage_limit_reached', resets_in_seconds: 90 }), 90)
+    t.equal(wait({}, { ...usage, resets_in_seconds: 0 }), 1, 'at least a second')
+    t.equal(wait({}, { ...usage, resets_in_seconds: -9 }), 5, 'what has passed says nothing')
+    t.equal(wait({ date, 'x-codex-primary-reset-at': '1' }, usage), 5)
     t.equal(wait(limit.headers, usage), 5413, 'of the window that is used up')
     t.equal(wait({ ...limit.headers, 'x-codex-secondary-used-percent': '100' }, usage), 301200)
     t.equal(wait({ 'retry-after-ms': '1500' }), 2)
@@ -178,6 +198,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     for (const [words, seconds] of [
       ['6m0s.', 360],
       ['20ms.', 1],
+      ['30000 Milliseconds.', 30],
       ['1h12m3.5s. Visit the page', 4324],
       ['28m.', 1680],
       ['2 minutes.', 120],
@@ -202,11 +223,11 @@ t.test('failures become codes of the catalogue', async (t) => {
 
   await t.test('the words of a failure go out without secrets', async (t) => {
     const message =
-      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def too.'
+      'Key sk-proj-abc123 and eyJhbGciOi.eyJz.sig and gAAAAABr-x were wrong; Bearer abc.def and rt_abc.def too.'
     const error = openai.classify({ status: 401, headers: {}, body: json({ message }) })
     t.equal(
       error.details?.upstream && (error.details.upstream as { message: string }).message,
-      'Key *** and *** and *** were wrong; *** too.',
+      'Key *** and *** and *** were wrong; *** and *** too.',
     )
     t.notMatch(error.message, /abc123|eyJ|gAAAA|abc\.def/)
     const elsewhere = openai.classify({
@@ -265,6 +286,8 @@ t.test('a refused request may be sent once more without what was refused', async
     const again = openai.amend?.(failed({ param: 'max_output_tokens', message }), wish)
     return again?.settings
   }
+  t.same(limited(100, 'This model supports at most 4096 completion tokens.'), { temperature: 1 })
+  t.same(limited(100, 'Expected a value <= 0.'), { temperature: 1 })
   const above = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
   t.same(limited(128_000, above), { temperature: 1, max_output_tokens: 16_384 })
   t.same(limited(128_000, 'This model supports at most 4096 completion tokens.')?.max_output_tokens, 4096)
@@ -277,6 +300,11 @@ t.test('a refused request may be sent once more without what was refused', async
   t.same(refused('temperature', 'unsupported_value'), { parallel_tool_calls: false })
   t.equal(refused('temperature', 'decimal_above_max_value'), undefined, "the caller's mistake is told")
   t.equal(refused('top_p'), undefined, 'it was not sent')
+  const narrow = requestFor({ settings: { top_p: 0.5 } })
+  t.strictSame(openai.amend?.(failed({ param: 'top_p', code: 'unsupported_parameter' }), narrow), {
+    ...narrow,
+    settings: {},
+  })
   t.equal(refused('tools'), undefined)
   t.equal(openai.amend?.(failed({ code: 'invalid_value' }), request), null)
   t.equal(openai.amend?.(failed({ code: 'server_error' }, 500), request), null)
