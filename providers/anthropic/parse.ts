@@ -131,7 +131,7 @@ interface State {
   nameless: boolean
   /**
    * A call that closed without arguments: truly empty, or cut by the length limit before its first one.
-   * Only the next event tells, and a cut one must not be run.
+   * Only the next block or the message's end tells, and a cut one must not be run.
    */
   bare: { index: number; part: AssistantPart } | null
   finished: boolean
@@ -245,8 +245,7 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
   const { explanation, category } = object(stop_details)
   state.stopReason = string(stop_reason) ?? state.stopReason
   state.refusal = string(explanation) || string(category) || state.refusal
-  if (isCut(state)) state.bare = null
-  return [...(state.stopReason === undefined ? [] : releaseBare(state)), ...usageEvents(state, event.usage)]
+  return usageEvents(state, event.usage)
 }
 
 /** Proxies leave out the ends of blocks: what was told of them is in the message all the same. */

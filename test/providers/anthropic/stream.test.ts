@@ -119,6 +119,60 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(fold(events), [{ type: 'reasoning', text: '', provenance: { opaque: 'redacted:abc' } }])
   })
 
+  await t.test('each block streams its deltas and is a part at its end', async (t) => {
+    const opaque = 'signed:EABC'
+    const call = { call_id: 'call_a', name: 'list_files' }
+    const written = (arguments_delta: string) => ({
+      type: 'tool_call.delta',
+      index: 2,
+      ...call,
+      arguments_delta,
+    })
+    const events = parse(
+      framed(
+        ...block(
+          0,
+          { type: 'thinking', thinking: 'h', signature: 'EA' },
+          { type: 'thinking_delta', thinking: '' },
+          { type: 'thinking_delta', thinking: 'm' },
+          { type: 'signature_delta', signature: 'BC' },
+        ),
+        ...block(1, { type: 'text', text: 'S' }, { type: 'text_delta', text: 'o' }),
+        ...tool('a', '{"n":', '', '1}').map((event) => ({ ...event, index: 2 })),
+        ...block(3, { type: 'redacted_thinking', data: 'abc' }),
+        { type: 'message_delta', delta: { stop_reason: 'tool_use' }, usage: null },
+        { type: 'message_stop' },
+      ),
+    )
+    t.strictSame(events, [
+      { type: 'reasoning.delta', index: 0, text: 'h' },
+      { type: 'reasoning.delta', index: 0, text: 'm' },
+      { type: 'part', index: 0, part: { type: 'reasoning', text: 'hm', provenance: { ...origin, opaque } } },
+      { type: 'text.delta', index: 1, text: 'S' },
+      { type: 'text.delta', index: 1, text: 'o' },
+      { type: 'part', index: 1, part: { type: 'text', text: 'So', provenance: origin } },
+      written(''),
+      written('{"n":'),
+      written('1}'),
+      {
+        type: 'part',
+        index: 2,
+        part: { type: 'tool_call', ...call, arguments: { n: 1 }, provenance: origin },
+      },
+      {
+        type: 'part',
+        index: 3,
+        part: { type: 'reasoning', text: '', provenance: { ...origin, opaque: 'redacted:abc' } },
+      },
+      { type: 'finish', reason: 'tool_calls' },
+    ])
+  })
+
+  await t.test('a block in which nothing stands is no part', async (t) => {
+    const nothing = [...block(0, { type: 'text', text: '' }), ...block(1, { type: 'thinking', thinking: '' })]
+    t.strictSame(parse(framed(...nothing, { type: 'message_stop' })), [{ type: 'finish', reason: 'stop' }])
+  })
+
   await t.test('a call cut by the length limit keeps its text and finishes as length', async (t) => {
     const events = parse(framesOf(fixture('max-tokens')))
     t.match(fold(events), [
@@ -141,6 +195,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
   await t.test('arguments given at once, and arguments that are no JSON', async (t) => {
     const given = block(0, { type: 'tool_use', id: 'a', name: 'x', input: { y: 1 } })
     t.match(fold(parse(framed(...given, ...end('tool_use')))), [{ arguments: { y: 1 } }])
+    t.match(fold(parse(framed(...tool('a', ' ', '\n'), ...end('tool_use')))), [
+      { arguments: EMPTY, arguments_text: undefined },
+    ])
     t.match(fold(parse(framed(...tool('a', '[1', ']'), ...end('tool_use')))), [
       { arguments: EMPTY, arguments_text: '[1]' },
     ])
@@ -221,6 +278,15 @@ t.test('a stream becomes the parts of a message', async (t) => {
       })
     }
     t.equal(finishOf(parse(framed(...nameless(''), ...end('refusal')))), 'refusal')
+    const others = [
+      ...tool('b', '{}'),
+      ...nameless('').slice(2),
+      ...tool('c', '{}'),
+      ...block(3, { type: 'text', text: 'So.' }),
+    ]
+    const rest = parse(framed(...others.slice(0, -1), ...end('tool_use')))
+    t.match(fold(rest), [{ call_id: 'call_b' }, { call_id: 'call_c' }, { text: 'So.' }], 'all else is kept')
+    t.equal(finishOf(rest), 'error')
   })
 
   await t.test('every stop reason has its finish', async (t) => {
@@ -280,6 +346,10 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.strictSame(why({ ...details, explanation: null }), { ...finish, refusal: 'cyber' })
     t.strictSame(why(null), finish)
     t.strictSame(why(details, 'end_turn'), { type: 'finish', reason: 'stop' })
+    const delta = { type: 'message_delta', delta: { stop_reason: 'refusal', stop_details: details } }
+    const later = { type: 'message_delta', delta: { stop_reason: null, stop_details: null } }
+    const kept = parse(framed(delta, later, { type: 'message_stop' })).at(-1)
+    t.strictSame(kept, { ...finish, refusal: 'It may do harm.' }, 'a later delta takes nothing back')
   })
 
   await t.test('a count that is null, or 0 at the end, keeps its last value', async (t) => {
@@ -305,6 +375,13 @@ t.test('a stream becomes the parts of a message', async (t) => {
     t.match(events.filter(({ type }) => type === 'usage').at(-1), {
       usage: { input_tokens: 23, cached_tokens: 7, output_tokens: 9, reasoning_tokens: 4 },
     })
+    const alone = parse(framed({ type: 'message_delta', usage: { output_tokens: 3 } }, ...end('end_turn')))
+    const counted = { input_tokens: 0, cached_tokens: 0, output_tokens: 3, reasoning_tokens: 0 }
+    t.strictSame(alone[0], { type: 'usage', usage: counted }, 'a proxy may tell one alone')
+    const first = parse(
+      framed({ type: 'message_start', message: { usage: { input_tokens: 3 } } }, ...end(null)),
+    )
+    t.strictSame(first[0], { type: 'usage', usage: { ...counted, input_tokens: 3, output_tokens: 0 } })
   })
 })
 
@@ -336,6 +413,14 @@ t.test('a stream that breaks is a failure, wherever it breaks', async (t) => {
     { code: 'upstream_overloaded', details: { upstream: { message: 'No deployment is left.' } } },
     "a relay's error has no type",
   )
+  const told = framed(...tool('a', '{}'), ...end('tool_use'))
+  for (const event of [undefined, 'message'])
+    t.equal(finishOf(parse(told.map((frame) => ({ ...frame, event })))), 'tool_calls', `named ${event}`)
+  const untyped = told.map(({ data, ...frame }) => ({
+    ...frame,
+    data: JSON.stringify({ ...JSON.parse(data), type: undefined }),
+  }))
+  t.equal(finishOf(parse(untyped)), 'tool_calls', 'typed by the event line alone')
   const garbage = { event: 'message_start', data: '<html>', id: undefined }
   t.match(
     thrownBy(() => parse([garbage])),
