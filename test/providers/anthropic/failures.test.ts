@@ -47,6 +47,7 @@ t.test('failures', async (t) => {
     [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited', wait],
     [429, 'rate_limit_error', 'Slow down.', 'upstream_rate_limited'],
     [429, 'rate_limit_error', 'Spending cap.', 'upstream_rejected'],
+    [429, 'rate_limit_error', 'Spending cap.', 'upstream_rate_limited', wait],
     [429, 'rate_limit_error', 'Extra usage is required for long context requests.', 'upstream_rejected'],
     [500, 'api_error', 'Oops.', 'upstream_overloaded'],
     [504, 'timeout_error', 'Late.', 'upstream_timeout'],
@@ -114,6 +115,21 @@ t.test('failures', async (t) => {
     t.match(fail(403, null, '<html><title>Blocked</title></html>').details, {
       upstream: { message: 'Blocked', request_id: null },
     })
+    t.match(fail(200, null, 'hello').message, /other than a stream of events\. It said: hello$/)
+    t.match(fail(418, null, '').message, /^Anthropic refused the request with status 418\.$/)
+    t.match(fail(502, null, ' <html>Bad gateway</html>').details, { upstream: { message: '' } })
+    t.match(
+      fail(502, null, 'sk-ant-a, 2 < 3, sk-ant-b').message,
+      /said: sk-ant-\*\*\*, 2 < 3, sk-ant-\*\*\*$/,
+    )
+    const endless = fail(400, 'invalid_request_error', ` ${'x'.repeat(3000)}`).details
+    t.strictSame(endless?.upstream, {
+      status: 400,
+      type: 'invalid_request_error',
+      code: null,
+      message: 'x'.repeat(1000),
+      request_id: 'req_1',
+    })
     t.match(fail(500, null, '', { 'request-id': 'req_2' }).details, {
       upstream: { message: '', request_id: 'req_2' },
     })
@@ -154,6 +170,10 @@ t.test('failures', async (t) => {
       code: 'upstream_rate_limited',
       details: { reset_at: '2026-11-21T10:00:05.000Z' },
     })
+    const more = { ...counters, 'anthropic-ratelimit-tokens-remaining': '0' }
+    for (const headers of [more, Object.fromEntries(Object.entries(more).reverse())])
+      t.match(limit(headers).details, { reset_at: '2026-11-21T11:00:00.000Z' }, 'of the last to be lifted')
+    t.notOk('reset_at' in (limit({ 'anthropic-ratelimit-tokens-remaining': '0' }).details ?? {}))
     t.equal(limit(counters).retryAfter, undefined)
     t.equal(limit({ ...counters, date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 65)
     t.equal(limit({ ...counters, 'retry-after': '7', date: 'Sat, 21 Nov 2026 09:59:00 GMT' }).retryAfter, 7)
