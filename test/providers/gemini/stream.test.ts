@@ -137,6 +137,18 @@ t.test('an error inside of a stream is read like one before it', async (t) => {
   t.match(error, { code: 'upstream_overloaded', details: { upstream: { status: 503, code: 'UNAVAILABLE' } } })
   const wrapped = thrownBy(() => parseChunks({ response: { error: { code: 429, message: 'Slow down.' } } }))
   t.match(wrapped, { code: 'upstream_rate_limited', retryAfter: 5 })
+  const beside = thrownBy(() => parseChunks({ response: {}, error: { code: 503, message: 'Full.' } }))
+  t.match(beside, { code: 'upstream_overloaded' })
+  const broken = [JSON.stringify(done()), '{"candidates":'].map((data) => ({
+    event: undefined,
+    id: undefined,
+    data,
+  }))
+  t.match(
+    thrownBy(() => parse(broken)),
+    { code: 'upstream_disconnected' },
+    'half an event behind a finish',
+  )
   const data = `{"error":{"code":503,"details":${'['.repeat(50_000)}${']'.repeat(50_000)}}}`
   const deep = thrownBy(() => parse([{ event: undefined, id: undefined, data }]))
   t.match(deep?.code, /^upstream_/)
@@ -152,6 +164,11 @@ t.test('a part without a name completes the call before it, and is never a call 
     { name: 'files.read', arguments: { path: 'b' } },
   ])
   t.equal(fold(whole).length, 2)
+  const signed = call({ name: 'files__read', args: {} }, { thoughtSignature: 'QUJD' })
+  t.match(fold(parseChunks(call({ name: 'files__read', args: { path: 'b' } }), signed, nameless, done())), [
+    { arguments: { path: 'b' } },
+    { arguments: { path: 'a' }, provenance: { opaque: 'QUJD' } },
+  ])
   const failures = [
     [nameless],
     [named, nameless, nameless],
@@ -163,6 +180,49 @@ t.test('a part without a name completes the call before it, and is never a call 
     ])
   }
   t.match(parseChunks(nameless, done('SAFETY')).at(-1), { reason: 'refusal' })
+})
+
+t.test('text, calls and media keep the order in which they came', async (t) => {
+  const call = (path: string, more: object = {}) => ({
+    functionCall: { id: path, name: 'files__read', args: { path } },
+    ...more,
+  })
+  const blob = (more: object) => ({ inlineData: { data: 'aaaa', ...more } })
+  const text = (index: number, words: string) => [
+    { type: 'text.delta', index, text: words },
+    { type: 'part', index, part: { type: 'text', text: words, provenance: PROVENANCE } },
+  ]
+  const written = (index: number, path: string, provenance: object = PROVENANCE) => {
+    const named = { call_id: `call_${path}`, name: 'files.read' }
+    return [
+      { type: 'tool_call.delta', index, ...named, arguments_delta: JSON.stringify({ path }) },
+      { type: 'part', index, part: { type: 'tool_call', ...named, arguments: { path }, provenance } },
+    ]
+  }
+  const events = parseChunks(
+    said({ text: 'a' }, call('x', { thoughtSignature: 'U0lH' }), { text: 'b' }),
+    said(blob({ mimeType: 'application/pdf' }), blob({}), { text: 'c' }, call('y')),
+    done(),
+  )
+  t.strictSame(events, [
+    ...text(0, 'a'),
+    ...text(2, 'b'),
+    { type: 'part', index: 3, part: { type: 'file', media_type: 'application/pdf', data: 'aaaa' } },
+    { type: 'part', index: 4, part: { type: 'file', media_type: 'application/octet-stream', data: 'aaaa' } },
+    ...text(5, 'c'),
+    ...written(1, 'x', { ...PROVENANCE, opaque: 'U0lH' }),
+    ...written(6, 'y'),
+    { type: 'finish', reason: 'tool_calls' },
+  ])
+})
+
+t.test('an image alone is an answer, but one that was only thought is none', async (t) => {
+  const image = { inlineData: { mimeType: 'image/png', data: 'aaaa' } }
+  for (const reason of ['STOP', 'OTHER'])
+    t.strictSame(parseChunks(said(image), done(reason)).at(-1), { type: 'finish', reason: 'stop' })
+  t.strictSame(parseChunks(said({ ...image, thought: true }), done()), [
+    { type: 'finish', reason: 'stop', silent: true },
+  ])
 })
 
 t.test('an answer may hold more calls than the stack takes arguments', async (t) => {
@@ -204,7 +264,10 @@ t.test('an answer in which nothing is to be read or done says so', async (t) => 
     reason: 'stop',
     silent: true,
   })
-  t.strictSame(parseChunks(said({ text: 'a' }), done('OTHER')).at(-1), { type: 'finish', reason: 'stop' })
+  for (const chunks of [[], [thought], [said({ text: '\n' })]]) {
+    const after = parseChunks(said({ text: 'a' }), ...chunks, done('OTHER')).at(-1)
+    t.strictSame(after, { type: 'finish', reason: 'stop' }, 'what was said before counts')
+  }
 })
 
 t.test('an answer that ends without one is a failure in the words that came with it', async (t) => {
@@ -268,6 +331,13 @@ t.test('the odd shapes of a stream are read for what they mean', async (t) => {
     [{ type: 'finish', reason: 'refusal', refusal: 'SAFETY' }],
     'a call of a refused answer is never run, and never comes out',
   )
+  for (const [blockReasonMessage, refusal] of [
+    ['It is not allowed.', 'It is not allowed.'],
+    [undefined, 'SAFETY'],
+  ]) {
+    const blocked = { promptFeedback: { blockReason: 'SAFETY', blockReasonMessage } }
+    t.strictSame(parseChunks(blocked), [{ type: 'finish', reason: 'refusal', refusal }])
+  }
   t.match(parseChunks(done('TOO_MANY_TOOL_CALLS')).at(-1), {
     reason: 'error',
     invalid_call: 'TOO_MANY_TOOL_CALLS',
