@@ -195,7 +195,6 @@ const BY_MESSAGE: readonly (readonly [RegExp, Verdict])[] = [
 ]
 
 const BY_STATUS: Readonly<Record<number, Verdict>> = {
-  400: ['upstream_rejected', 'Gemini rejected the request.'],
   401: ['upstream_auth', 'Google does not accept the credential.'],
   403: ['upstream_auth', 'Google does not permit this credential to do this.'],
   404: ['upstream_rejected', 'The model is unknown, or not available to this account.'],
