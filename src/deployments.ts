@@ -24,7 +24,7 @@ interface Deployments {
 
 export function createDeployments(
   table: readonly Row[],
-  config: Pick<Config, 'baseUrls' | 'providers' | 'codeAssistDualDeclarations' | 'geminiStore'>,
+  config: Pick<Config, 'baseUrls' | 'providers' | 'deploymentOptions'>,
 ): Deployments {
   const all = table.map(({ deployment }) => deployment)
   const providers = [...new Set(all.map(({ provider }) => provider))]
@@ -71,7 +71,7 @@ export function createDeployments(
 /** The operator's extras are for logins only (ARCHITECTURE.md rule 11). */
 function optionsOf(
   { provider, credential }: Deployment,
-  config: Pick<Config, 'providers' | 'codeAssistDualDeclarations' | 'geminiStore'>,
+  config: Pick<Config, 'providers' | 'deploymentOptions'>,
 ): DeploymentOptions {
   const extras = credential.kind === 'oauth' ? config.providers[provider] : undefined
   return {
@@ -79,7 +79,6 @@ function optionsOf(
     headers: Object.fromEntries(
       Object.entries(extras?.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]),
     ),
-    dual_declarations: config.codeAssistDualDeclarations,
-    ...(config.geminiStore ? {} : { unstored: true }),
+    ...config.deploymentOptions,
   }
 }

@@ -92,7 +92,7 @@ export interface CredentialSecret {
   access_token?: string
 }
 
-/** The operator's settings for a deployment (`providers.<id>` in the YAML file). */
+/** The operator's settings for a deployment: `providers.<id>` in the YAML file, and settings of their own. */
 export interface DeploymentOptions {
   /** Extra leading system blocks; empty by default */
   system_blocks: readonly string[]
@@ -101,7 +101,7 @@ export interface DeploymentOptions {
   /** Code Assist only: declare tools in both spellings */
   dual_declarations: boolean
   /** Gemini's public API only: ask it to store nothing of the request */
-  unstored?: true
+  unstored?: boolean
 }
 
 /**

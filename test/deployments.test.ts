@@ -13,8 +13,7 @@ const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
 const config = {
   baseUrls,
   providers: { anthropic: extras },
-  codeAssistDualDeclarations: true,
-  geminiStore: true,
+  deploymentOptions: { dual_declarations: true, unstored: true },
 }
 const deployments = createDeployments(DEPLOYMENTS, config)
 
@@ -42,7 +41,5 @@ t.test('without a credential a provider is seen as its first deployment sees it'
 t.test('the operator’s blocks and headers are for logins alone', async (t) => {
   const options = (kind: 'api_key' | 'oauth') => deployments.viewFor('anthropic', { kind }).options
   t.match(options('oauth'), { system_blocks: ['first'], headers: { 'x-team': 'research' } })
-  t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true })
-  const unstored = createDeployments(DEPLOYMENTS, { ...config, geminiStore: false }).viewFor('gemini', null)
-  t.equal(unstored.options.unstored, true)
+  t.same(options('api_key'), { system_blocks: [], headers: {}, dual_declarations: true, unstored: true })
 })

@@ -1,6 +1,7 @@
 /** The one frozen configuration object; everything below is validated (load.ts) before anything starts. */
 import type { ConnectorProxy } from '../guard/dial.ts'
 import type { ForwardProxy } from '../outbound.ts'
+import type { DeploymentOptions } from '../provider.ts'
 import type { ConnectorInput } from './connector-shape.ts'
 import type { limitsOf } from './limits.ts'
 import type { Base } from './settings.ts'
@@ -58,8 +59,8 @@ export interface Config {
   providers: Readonly<
     Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
   >
-  codeAssistDualDeclarations: boolean
-  geminiStore: boolean
+  /** What every deployment is told, though it may concern one vendor alone */
+  deploymentOptions: Omit<DeploymentOptions, 'system_blocks' | 'headers'>
   toolbox: Toolbox
   limits: ReturnType<typeof limitsOf>
 }

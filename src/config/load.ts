@@ -260,8 +260,10 @@ function assemble(
     oauth: oauthOf(values),
     envCredentials,
     providers: providersOf(content),
-    codeAssistDualDeclarations: values.code_assist_dual_declarations,
-    geminiStore: values.gemini_store,
+    deploymentOptions: {
+      dual_declarations: values.code_assist_dual_declarations,
+      unstored: !values.gemini_store,
+    },
     toolbox: toolboxOf(content.toolbox),
     limits: limitsOf(content.limits),
   }

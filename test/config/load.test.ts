@@ -29,8 +29,7 @@ t.test('without any setting the defaults of the contract hold', async (t) => {
     connectorsAllowPrivate: true,
     allowStdioConnectors: false,
     encryptionKeys: null,
-    codeAssistDualDeclarations: true,
-    geminiStore: true,
+    deploymentOptions: { dual_declarations: true, unstored: false },
     baseUrls: {
       openai: 'https://api.openai.com/v1',
       chatgpt: 'https://chatgpt.com/backend-api/codex',
@@ -108,6 +107,7 @@ t.test('every setting can be given by its variable and by its key in the file', 
   }
   t.match(fromEnv, {
     baseUrls: { openai: 'http://127.0.0.1:1/v1', anthropic: 'http://[::1]:1' },
+    deploymentOptions: { dual_declarations: false, unstored: true },
     bodyLimit: 2 ** 20,
     connectorsAllowPrivate: ['10.0.0.0/8', 'tools.internal'],
     enableOauth: ['openai', 'gemini'],
