@@ -9,7 +9,7 @@ import { createFold } from '../../../src/chat/fold.ts'
 import { type MessageInput, type Part, toolCalls } from '../../../src/chat/message.ts'
 import { repair } from '../../../src/chat/repair.ts'
 import { BatonError } from '../../../src/errors.ts'
-import type { Deployment, Effort, ModelRequest, ModelSettings } from '../../../src/provider.ts'
+import type { Deployment, Effort, ModelSettings } from '../../../src/provider.ts'
 import {
   type AnthropicEmulator,
   anthropicFixture,
@@ -18,18 +18,15 @@ import {
 } from '../../emulators/anthropic.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
+import { declared, eventsOf, OPTIONS, parserOf, said, send } from '../exchange.ts'
 import { fold, framesOf } from '../streams.ts'
 import {
   answered,
-  declared,
-  newParser,
-  OPTIONS,
   render,
   requestFor,
   results,
   returned,
   SECRET,
-  said,
   TOOLS,
   thought,
   type Wish,
@@ -69,51 +66,30 @@ const talkWith = (
   history: [],
 })
 
-const post = async ({ emulator, deployment, secret, credential_id }: Talk, request: ModelRequest) => {
-  const { path, headers, body } = deployment.render(request)
-  const response = await fetch(emulator.baseUrl + path, {
-    method: 'POST',
-    headers: {
-      'content-type': 'application/json',
-      ...headers,
-      ...deployment.authorize(secret, { id: credential_id }),
-    },
-    body: JSON.stringify(body),
-  })
-  return {
-    body,
-    status: response.status,
-    headers: Object.fromEntries(response.headers),
-    text: await response.text(),
-  }
-}
-
 /** One model call and, if it asks for tools, their results; throws the adapter's error. */
 async function step(talk: Talk, input?: string): Promise<Step> {
   if (input !== undefined) talk.history.push(said(input))
-  const { deployment, model, credential_id, wish, history } = talk
+  const { emulator, deployment, secret, model, credential_id, wish, history } = talk
   const plain = requestFor({ ...wish, model })
   const head = JSON.stringify([plain.instructions, deployment.declare(plain.tools, plain.options)])
   const capabilities = deployment.capabilities(model, plain.reported)
   const target = { provider: 'anthropic', model, credential_id, ...capabilities }
   const { messages, prefix } = repair(history, target, head)
-  const request = { ...plain, messages }
-  let answer = await post(talk, request)
-  const amended =
-    answer.status === 200 ? null : (deployment.amend?.({ ...answer, body: answer.text }, request) ?? null)
-  if (amended) answer = await post(talk, amended)
-  if (answer.status !== 200) throw deployment.classify({ ...answer, body: answer.text })
-  const parser = newParser({ provider: 'anthropic', model, credential_id, prefix })
-  const frames = framesOf(answer.text)
-  const events = [...frames.flatMap((frame) => parser.push(frame)), ...parser.end()]
+  const request = { ...plain, messages, credential: { id: credential_id } }
+  const first = await send(deployment, emulator.baseUrl, secret, request)
+  const amended = first.status === 200 ? null : (deployment.amend?.(first, request) ?? null)
+  const answer = amended ? await send(deployment, emulator.baseUrl, secret, amended) : first
+  if (answer.status !== 200) throw deployment.classify(answer)
+  const parser = parserOf(deployment, { provider: 'anthropic', model, credential_id, prefix })
+  const events = eventsOf(parser, framesOf(answer.body))
   const message = answered(...fold(events))
   history.push(message)
   const calls = toolCalls(message)
   if (calls.length > 0) history.push(results(...calls.map(({ call_id }) => returned(call_id))))
-  const [, start] = /^data: (.*message_start.*)$/m.exec(answer.text) ?? []
+  const [, start] = /^data: (.*message_start.*)$/m.exec(answer.body) ?? []
   return {
     events,
-    rendered: answer.body as unknown as WireRequest,
+    rendered: deployment.render(amended ?? request).body as unknown as WireRequest,
     dropped: JSON.parse(start ?? '{}').message.input_transformations ?? [],
     repaired: amended !== null,
   }

@@ -1,19 +1,13 @@
-/** Requests as a session of this vendor has them, and the parser of their answers. */
+/** Requests and messages as a session of this vendor has them. */
 import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { WireRequest } from '../../../providers/anthropic/wire.ts'
 import type { MessageInput, Part, Provenance } from '../../../src/chat/message.ts'
 import type { Deployment, ModelRequest, ModelSettings, ToolDeclaration } from '../../../src/provider.ts'
+import { declared, requestOf, said } from '../exchange.ts'
 
 export const origin: Provenance = { provider: 'anthropic', model: 'claude-sonnet-5', credential_id: 'cred_1' }
 export const SECRET = { api_key: 'sk-ant-api03-acme-1', access_token: 'sk-ant-oat01-acme-1' }
-export const OPTIONS = { system_blocks: [], headers: {}, dual_declarations: false }
 
-export const declared = (name: string, parameters: Record<string, unknown> = {}): ToolDeclaration => ({
-  name: name.replace('.', '__'),
-  canonical_name: name,
-  description: `Does ${name}`,
-  parameters: { type: 'object', ...parameters },
-})
 export const TOOLS = [
   declared('weather.get', { properties: { place: { type: 'string' } }, required: ['place'] }),
   declared('list_files'),
@@ -27,22 +21,9 @@ export interface Wish {
   request?: Partial<ModelRequest>
 }
 
-export function requestFor(wish: Wish = {}): ModelRequest {
-  return {
-    model: wish.model ?? 'claude-sonnet-4-6',
-    instructions: 'Be brief.',
-    messages: wish.messages ?? [said('hello')],
-    tools: wish.tools ?? TOOLS,
-    settings: wish.settings ?? {},
-    session_id: 'ses_1',
-    follow_up: false,
-    credential: { id: 'cred_1' },
-    options: OPTIONS,
-    ...wish.request,
-  }
-}
+export const requestFor = ({ request, ...wish }: Wish = {}): ModelRequest =>
+  requestOf({ model: 'claude-sonnet-4-6', messages: [said('hello')], tools: TOOLS, ...wish, ...request })
 
-export const said = (text: string): MessageInput => ({ role: 'user', parts: [{ type: 'text', text }] })
 export const answered = (...parts: Part[]): MessageInput => ({ role: 'assistant', parts })
 export const words = (text: string): Part => ({ type: 'text', text })
 export const thought = (text: string, opaque?: string): Part => ({
@@ -80,12 +61,3 @@ export const contents = (messages: MessageInput[], wish: Wish = {}) =>
     role,
     content.map(({ type }) => type),
   ])
-
-export function newParser(provenance = origin) {
-  let made = 0
-  return anthropic.parser({
-    callId: (vendorId) => (vendorId ? `call_${vendorId}` : `call_made${++made}`),
-    toolName: (exposed) => exposed.replace('__', '.'),
-    provenance,
-  })
-}

@@ -6,7 +6,8 @@ import { repair } from '../../../src/chat/repair.ts'
 import { refusalOf } from '../../emulators/anthropic.ts'
 import { JPEG, PDF, PNG, pngOf } from '../../emulators/bytes.ts'
 import { NONE } from '../../patterns.ts'
-import { answered, called, render, results, returned, said } from './exchange.ts'
+import { said } from '../exchange.ts'
+import { answered, called, render, results, returned } from './exchange.ts'
 
 /** The beginnings of files of a size; the JPEG's frame stands behind a segment, a fill byte and a table. */
 const IMAGES: [media_type: string, of: (width: number, height: number) => string][] = [

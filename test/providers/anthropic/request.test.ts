@@ -6,17 +6,15 @@ import { anthropic, anthropicOauth } from '../../../providers/anthropic/index.ts
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import { MODELS } from '../../emulators/anthropic-models.ts'
 import { PNG } from '../../emulators/bytes.ts'
+import { declared, OPTIONS, said } from '../exchange.ts'
 import {
   answered,
   called,
   contents,
-  declared,
-  OPTIONS,
   render,
   results,
   returned,
   SECRET,
-  said,
   TOOLS,
   thought,
   words,

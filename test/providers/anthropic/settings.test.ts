@@ -4,6 +4,7 @@ import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { Effort, ModelSettings } from '../../../src/provider.ts'
 import { NONE } from '../../patterns.ts'
+import { said } from '../exchange.ts'
 import {
   answered,
   called,
@@ -11,7 +12,6 @@ import {
   render,
   results,
   returned,
-  said,
   thought,
   type Wish,
   words,

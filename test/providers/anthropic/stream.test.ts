@@ -1,21 +1,21 @@
 /** Anthropic's streams, recorded and made up, become the parts of a message; a broken one is a failure. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
+import { anthropic } from '../../../providers/anthropic/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
 import { createFold } from '../../../src/chat/fold.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 import { EMPTY } from '../../patterns.ts'
+import { eventsOf, parserOf } from '../exchange.ts'
 import { finishOf, fold, framed, framesOf, thrownBy } from '../streams.ts'
-import { newParser, origin } from './exchange.ts'
+import { origin } from './exchange.ts'
 
 const FIXTURES = 'test/fixtures/anthropic'
 const fixture = (name: string) => readFileSync(`${FIXTURES}/${name}.sse`, 'utf8')
 const STREAMS = ['text', 'thinking-two-tools', 'thinking-omitted', 'overloaded-midstream', 'max-tokens']
 
-const parse = (frames: readonly SseFrame[]): ModelEvent[] => {
-  const parser = newParser()
-  return [...frames.flatMap((frame) => parser.push(frame)), ...parser.end()]
-}
+const newParser = () => parserOf(anthropic, origin)
+const parse = (frames: readonly SseFrame[]): ModelEvent[] => eventsOf(newParser(), frames)
 const block = (
   index: number,
   content_block: Record<string, unknown>,

@@ -28,7 +28,8 @@ import { JPEG, PDF } from '../../emulators/bytes.ts'
 import { checkRequest, createSignatures, type Request, traitsOf } from '../../emulators/gemini-rules.ts'
 import { PUBLIC_REQUEST, readBody } from '../../emulators/gemini-shape.ts'
 import { calls, text } from '../../emulators/scene.ts'
-import { ask, bodyOf, IMAGE, PROVENANCE, request, resultOf, start, tool, user } from './exchange.ts'
+import { said } from '../exchange.ts'
+import { ask, bodyOf, IMAGE, origin, requestFor, resultOf, start, tool } from './exchange.ts'
 
 const target = (model: string) => ({
   provider: 'gemini',
@@ -67,7 +68,7 @@ t.test(
           reasoning: { effort: 'low' as const },
         }
         const history: MessageInput[] = [
-          user(
+          said(
             'think of both\nsay Reading.\ncall files__read with {"path":"a"}\ncall files__view with {"path":"b"}\nthen\nsay Done.',
           ),
         ]
@@ -75,7 +76,7 @@ t.test(
           ask(
             deployment,
             emulator,
-            request({ model, tools, settings, messages: repair(history, target(model)).messages }),
+            requestFor({ model, tools, settings, messages: repair(history, target(model)).messages }),
           )
         const first = await send()
         t.equal(first.error, null, `${deployment.id} ${model}: ${first.error?.message}`)
@@ -97,7 +98,7 @@ t.test(
         const second = await send()
         t.equal(second.error, null, `${deployment.id} ${model}: ${second.error?.message}`)
         t.match(second.parts[0], { type: 'text', text: 'Done.' })
-        history.push({ role: 'assistant', parts: second.parts }, user('say Again.'))
+        history.push({ role: 'assistant', parts: second.parts }, said('say Again.'))
         t.match((await send()).parts[0], { text: 'Again.' }, 'signed text goes back too')
       }
     }
@@ -106,7 +107,7 @@ t.test(
 
 t.test('a signature that Google cannot verify is left out once', async (t) => {
   const emulator = await start(t)
-  const provenance = { ...PROVENANCE, opaque: 'Zm9yZWlnbg==' }
+  const provenance = { ...origin, opaque: 'Zm9yZWlnbg==' }
   const call: ToolCallPart = {
     type: 'tool_call',
     call_id: 'c1',
@@ -114,10 +115,10 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
     arguments: {},
     provenance,
   }
-  const one = request({
+  const one = requestFor({
     tools: [tool('files.read')],
     messages: [
-      user('hi'),
+      said('hi'),
       { role: 'assistant', parts: [call, { type: 'text', text: '', provenance }] },
       { role: 'tool', parts: [resultOf(call)] },
     ],
@@ -134,10 +135,10 @@ t.test('a signature that Google cannot verify is left out once', async (t) => {
 t.test('a prompt that is blocked is refused, and a failure told as an end is one', async (t) => {
   const emulator = await start(t)
   emulator.script(() => ({ items: [], finish: 'refusal' }))
-  const refused = await ask(gemini, emulator, request())
+  const refused = await ask(gemini, emulator, requestFor())
   t.match(refused.events.at(-1), { type: 'finish', reason: 'refusal' })
   emulator.script(() => ({ items: [], ending: { code: 'OTHER', message: 'For no reason.' } }))
-  await t.rejects(ask(gemini, emulator, request()), {
+  await t.rejects(ask(gemini, emulator, requestFor()), {
     code: 'upstream_rejected',
     message: /For no reason/,
   })
@@ -146,7 +147,7 @@ t.test('a prompt that is blocked is refused, and a failure told as an end is one
 t.test('an answer in pieces of any size is the same answer', async (t) => {
   const emulator = await start(t)
   emulator.script(() => ({ ...text('Grüße, 世界 🚀'), chunk: 3 }))
-  const { parts } = await ask(codeAssist, emulator, request())
+  const { parts } = await ask(codeAssist, emulator, requestFor())
   t.match(parts[0], { type: 'text', text: 'Grüße, 世界 🚀' })
 })
 
@@ -166,9 +167,9 @@ t.test("the vendor's SDK writes the same body for the same request", async (t) =
     call_id: 'c1',
     name: 'files__read',
     arguments: { path: 'a' },
-    provenance: { ...PROVENANCE, opaque: 'c2tpcA==' },
+    provenance: { ...origin, opaque: 'c2tpcA==' },
   }
-  const one = request({
+  const one = requestFor({
     model: 'gemini-2.5-flash',
     tools: [tool('files.read')],
     settings: {
@@ -260,7 +261,7 @@ t.test('any history, repaired, keeps every rule of the server', async (t) => {
   fc.assert(
     fc.property(fc.array(message, { maxLength: 8 }), fc.constantFrom(...MODELS), (history, model) => {
       const { messages } = repair(history, target(model))
-      const { body } = gemini.render(request({ model, messages, tools }))
+      const { body } = gemini.render(requestFor({ model, messages, tools }))
       const traits = traitsOf(model)
       if (!traits) throw new Error(`${model} is unknown to the emulator`)
       const sent = readBody(JSON.parse(JSON.stringify(body)), PUBLIC_REQUEST) as Request

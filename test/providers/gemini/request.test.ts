@@ -13,15 +13,14 @@ import { repair } from '../../../src/chat/repair.ts'
 import type { Deployment } from '../../../src/provider.ts'
 import { JPEG, PDF, PNG } from '../../emulators/bytes.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
+import { said } from '../exchange.ts'
 import { thrownBy } from '../streams.ts'
-import { ask, bodyOf, IMAGE, PROVENANCE, request, resultOf, SECRET, start, tool, user } from './exchange.ts'
-
-const MODEL = 'gemini-3.8-flash'
+import { ask, bodyOf, IMAGE, MODEL, origin, requestFor, resultOf, SECRET, start, tool } from './exchange.ts'
 
 t.test(
   'a signature goes back on its own part, the dummy stands in for a foreign call, thoughts stay',
   async (t) => {
-    const own = { ...PROVENANCE, opaque: 'U0lH' }
+    const own = { ...origin, opaque: 'U0lH' }
     const call = (call_id: string, provenance?: typeof own): Part => ({
       type: 'tool_call',
       call_id,
@@ -30,7 +29,7 @@ t.test(
       ...(provenance ? { provenance } : {}),
     })
     const messages: MessageInput[] = [
-      user('one'),
+      said('one'),
       {
         role: 'assistant',
         parts: [
@@ -60,13 +59,13 @@ t.test(
     const first = { role: 'user', parts: [{ text: /starts with an answer/ }] }
     t.match(older[0], first, 'a history that starts with the model gets a user content before it')
     const answered: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: 'so' }] }
-    const last = bodyOf({ messages: [user('a'), answered] }).contents?.slice(1)
+    const last = bodyOf({ messages: [said('a'), answered] }).contents?.slice(1)
     t.match(last, [{ role: 'model' }, { role: 'user', parts: [{ text: 'Please continue.' }] }])
     const alone: MessageInput = {
       role: 'assistant',
       parts: [{ type: 'reasoning', text: 'hidden', provenance: own }],
     }
-    t.match(bodyOf({ messages: [user('a'), alone, user('b')] }).contents?.length, 1, 'nothing is left of it')
+    t.match(bodyOf({ messages: [said('a'), alone, said('b')] }).contents?.length, 1, 'nothing is left of it')
     const refused = (message: string) => ({
       status: 400,
       headers: {},
@@ -76,7 +75,7 @@ t.test(
       'Thought signature is not valid.',
       'Invalid value at \'contents[1].parts[0].thought_signature\' (TYPE_BYTES), "{}"',
     ]) {
-      const again = gemini.amend?.(refused(message), request({ messages }))
+      const again = gemini.amend?.(refused(message), requestFor({ messages }))
       t.ok(again, message)
       t.notMatch(JSON.stringify(again?.messages), /U0lH/, 'what cannot be verified is left out')
       t.equal(again && gemini.amend?.(refused(message), again), null, 'once')
@@ -87,16 +86,16 @@ t.test(
       parts: [{ type: 'text', text: '', provenance: { ...own, opaque: 'b2xk' } }],
     }
     const tail: MessageInput = { role: 'assistant', parts: [{ type: 'text', text: '', provenance: own }] }
-    const twoTurns = request({ messages: [user('zero'), past, ...messages, tail] })
+    const twoTurns = requestFor({ messages: [said('zero'), past, ...messages, tail] })
     const kept = gemini.amend?.(bad, twoTurns)
     t.notMatch(JSON.stringify(kept?.messages), /b2xk/, 'what earlier turns brought goes first')
-    t.match(kept?.messages, [user('zero'), ...messages, tail], 'what this turn has just brought stays')
+    t.match(kept?.messages, [said('zero'), ...messages, tail], 'what this turn has just brought stays')
     t.notMatch(JSON.stringify(kept && gemini.amend?.(bad, kept)), /U0lH/, 'until it is refused as well')
-    t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), request({ messages })), null)
+    t.equal(gemini.amend?.(refused('Invalid JSON payload received.'), requestFor({ messages })), null)
     const strange = refused(
       'Invalid JSON payload received. Unknown name "id" at \'contents[1].parts[1].function_call\': Cannot find field.',
     )
-    const plain = gemini.amend?.(strange, request({ messages }))
+    const plain = gemini.amend?.(strange, requestFor({ messages }))
     t.notMatch(
       JSON.stringify(plain && gemini.render(plain).body.contents),
       /"id"/,
@@ -115,7 +114,7 @@ t.test('a name from a history begins as Google wants it, in the call and in its 
   ] as const) {
     const call: ToolCallPart = { type: 'tool_call', call_id: 'c1', name, arguments: {} }
     const messages: MessageInput[] = [
-      user('hi'),
+      said('hi'),
       { role: 'assistant', parts: [call] },
       { role: 'tool', parts: [resultOf(call)] },
     ]
@@ -133,7 +132,7 @@ t.test(
       bodyOf({
         ...(model ? { model } : {}),
         messages: [
-          user('hi'),
+          said('hi'),
           { role: 'assistant', parts: [call] },
           { role: 'tool', parts: [resultOf(call, result)] },
           ...after,
@@ -177,7 +176,7 @@ t.test(
       { text: '[From the result of files__read:]' },
       { inlineData: { mimeType: 'audio/wav', data: 'aaaa' } },
     ])
-    const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [user('Go on.')])
+    const older = body({ content: [IMAGE] }, 'gemini-2.5-flash', [said('Go on.')])
     t.strictSame(older, [
       { functionResponse: { name: 'files__read', response: { output: '' } } },
       { text: '[From the result of files__read:]' },
@@ -212,7 +211,7 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
       ...deployment.capabilities(MODEL),
     }
     const { messages, notes } = repair([{ role: 'user', parts: [IMAGE, photo, link, archive] }], target)
-    return { body: deployment.render(request({ messages })).body, notes }
+    return { body: deployment.render(requestFor({ messages })).body, notes }
   }
   const open = sent(gemini)
   t.strictSame((open.body as Request).contents, [
@@ -234,15 +233,15 @@ t.test("a user's media goes inline, by address, or in words where Gemini has no 
 
 t.test('Code Assist has an envelope of its own, the same for every step of a prompt', async (t) => {
   const tools = [tool('files.read')]
-  const { path, body } = codeAssist.render(request({ model: 'models/gemini-2.5-flash', tools }))
-  const renamed = codeAssist.render(request({ model: 'models/gemini-3.5-flash' }))
+  const { path, body } = codeAssist.render(requestFor({ model: 'models/gemini-2.5-flash', tools }))
+  const renamed = codeAssist.render(requestFor({ model: 'models/gemini-3.5-flash' }))
   t.match(renamed, {
     body: { model: 'gemini-3-flash' },
     notes: [/gemini-3.5-flash is called gemini-3-flash/],
   })
   t.equal(path, ':streamGenerateContent?alt=sse')
   t.equal(
-    gemini.render(request({ model: 'models/gemini-2.5-flash' })).path,
+    gemini.render(requestFor({ model: 'models/gemini-2.5-flash' })).path,
     '/models/gemini-2.5-flash:streamGenerateContent?alt=sse',
     'the public path names the model itself',
   )
@@ -254,21 +253,21 @@ t.test('Code Assist has an envelope of its own, the same for every step of a pro
   })
   const [both] = (body.request as { tools: Record<string, unknown>[] }).tools
   t.strictSame(both?.function_declarations, both?.functionDeclarations)
-  t.strictSame(codeAssist.declare(tools, request().options), [both])
-  const single = { ...request().options, dual_declarations: false }
+  t.strictSame(codeAssist.declare(tools, requestFor().options), [both])
+  const single = { ...requestFor().options, dual_declarations: false }
   t.strictSame(Object.keys(codeAssist.declare(tools, single)[0] as object), ['functionDeclarations'])
-  const unstored = request({ options: { ...request().options, unstored: true } })
+  const unstored = requestFor({ options: { ...requestFor().options, unstored: true } })
   const stores = [gemini, geminiOauth, codeAssist].map((one) => JSON.stringify(one.render(unstored).body))
   t.match(stores, [/"store":false/, /"store":false/, /^(?!.*"store")/])
-  t.strictSame(gemini.declare(tools, request().options), bodyOf({ tools }).tools)
+  t.strictSame(gemini.declare(tools, requestFor().options), bodyOf({ tools }).tools)
   t.strictSame(gemini.declare([], single), [])
   const emulator = await start(t)
-  const sent = await ask(codeAssist, emulator, request({ tools, options: single }))
+  const sent = await ask(codeAssist, emulator, requestFor({ tools, options: single }))
   t.equal(sent.error, null)
 
   for (const project_id of [undefined, '', ' ', '482910553377']) {
     const credential = { id: 'cred_1', ...(project_id === undefined ? {} : { project_id }) }
-    const refused = thrownBy(() => codeAssist.render(request({ credential })))
+    const refused = thrownBy(() => codeAssist.render(requestFor({ credential })))
     t.match(refused, { code: 'invalid_request', param: 'project_id', message: /project/ })
   }
 })
@@ -284,17 +283,17 @@ t.test('each path authorizes in its own way, and only a login takes the operator
   t.strictSame(geminiOauth.authorize(SECRET, { id: null }), { authorization: 'Bearer ya29.token' })
   const options = { system_blocks: ['First.'], headers: { 'x-extra': '1' }, dual_declarations: true }
   const system = (deployment: Deployment) => {
-    const { headers, body } = deployment.render(request({ options }))
+    const { headers, body } = deployment.render(requestFor({ options }))
     const { systemInstruction } = (body.request ?? body) as Record<string, unknown>
     return { headers, systemInstruction }
   }
   t.strictSame(system(gemini), {
     headers: {},
-    systemInstruction: { role: 'user', parts: [{ text: 'Be short.' }] },
+    systemInstruction: { role: 'user', parts: [{ text: 'Be brief.' }] },
   })
   t.strictSame(system(geminiOauth), {
     headers: { 'x-extra': '1' },
-    systemInstruction: { role: 'user', parts: [{ text: 'First.' }, { text: 'Be short.' }] },
+    systemInstruction: { role: 'user', parts: [{ text: 'First.' }, { text: 'Be brief.' }] },
   })
   t.equal(bodyOf({ instructions: ' ' }).systemInstruction, undefined)
 })

@@ -3,7 +3,7 @@ import t from 'tap'
 import { codeAssist, gemini, geminiOauth } from '../../../providers/gemini/index.ts'
 import type { Effort, ModelRequest } from '../../../src/provider.ts'
 import type { Request } from '../../emulators/gemini-rules.ts'
-import { ask, bodyOf, fixture, request, start, tool } from './exchange.ts'
+import { ask, bodyOf, fixture, requestFor, start, tool } from './exchange.ts'
 
 /** Model, effort, the thinkingConfig expected, and whether a note says that it is not exact. */
 const THINKING: readonly (readonly [string, Effort | undefined, object | undefined, boolean?])[] = [
@@ -35,7 +35,7 @@ const THINKING: readonly (readonly [string, Effort | undefined, object | undefin
 t.test('an effort becomes the budget or the level that the model has', async (t) => {
   const emulator = await start(t)
   for (const [model, effort, expected, noted = false] of THINKING) {
-    const one = request({ model, settings: effort ? { reasoning: { effort } } : {} })
+    const one = requestFor({ model, settings: effort ? { reasoning: { effort } } : {} })
     const { body, notes } = gemini.render(one)
     const { generationConfig } = body as Request
     t.strictSame(generationConfig?.thinkingConfig, expected, `${model} ${effort}`)
@@ -43,7 +43,7 @@ t.test('an effort becomes the budget or the level that the model has', async (t)
     if (model !== 'gemini-flash-latest') t.equal((await ask(gemini, emulator, one)).error, null)
   }
   const still = gemini.render(
-    request({
+    requestFor({
       reported: { id: 'gemini-3.8-flash', efforts: [] },
       settings: { reasoning: { effort: 'low' } },
     }),
@@ -59,7 +59,7 @@ t.test('an effort becomes the budget or the level that the model has', async (t)
 t.test('settings that Gemini lacks are left out and named', async (t) => {
   const tools = [tool('files.read')]
   const settings = { temperature: 1, top_p: 0.5, max_output_tokens: 10, parallel_tool_calls: false }
-  const recent = gemini.render(request({ settings }))
+  const recent = gemini.render(requestFor({ settings }))
   t.strictSame(recent.body.generationConfig, {
     maxOutputTokens: 10,
     thinkingConfig: { includeThoughts: true },
@@ -72,7 +72,7 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
   t.match(bodyOf({ model: 'gemini-2.5-pro', settings }).generationConfig, { temperature: 1, topP: 0.5 })
 
   const limit = (model: string, max_output_tokens: number, reported?: ModelRequest['reported']) => {
-    const wish = request({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
+    const wish = requestFor({ model, settings: { max_output_tokens }, ...(reported ? { reported } : {}) })
     const { body, notes } = gemini.render(wish)
     return [(body as Request).generationConfig?.maxOutputTokens, notes.length]
   }
@@ -84,7 +84,7 @@ t.test('settings that Gemini lacks are left out and named', async (t) => {
 
   const choice = (tool_choice: ModelRequest['settings']['tool_choice'], list = tools) => {
     const { body, notes } = gemini.render(
-      request({ tools: list, settings: tool_choice ? { tool_choice } : {} }),
+      requestFor({ tools: list, settings: tool_choice ? { tool_choice } : {} }),
     )
     const { toolConfig } = body as Request
     return { config: toolConfig?.functionCallingConfig, notes: notes.length }

@@ -5,13 +5,12 @@ import { gemini } from '../../../providers/gemini/index.ts'
 import type { ModelEvent } from '../../../src/chat/event.ts'
 import type { SseFrame } from '../../../src/sse.ts'
 import { EMPTY, NONE } from '../../patterns.ts'
+import { eventsOf, parserOf } from '../exchange.ts'
 import { fold, framesOf, thrownBy } from '../streams.ts'
-import { context, FIXTURES, fixture, PROVENANCE } from './exchange.ts'
+import { FIXTURES, fixture, origin } from './exchange.ts'
 
-function parse(list: readonly SseFrame[]): ModelEvent[] {
-  const parser = gemini.parser(context())
-  return [...list.flatMap((frame) => parser.push(frame)), ...parser.end()]
-}
+const newParser = () => parserOf(gemini, origin)
+const parse = (frames: readonly SseFrame[]): ModelEvent[] => eventsOf(newParser(), frames)
 const parseChunks = (...chunks: unknown[]) =>
   parse(chunks.map((chunk) => ({ event: undefined, id: undefined, data: JSON.stringify(chunk) })))
 const candidate = (fields: object) => ({ candidates: [fields] })
@@ -36,7 +35,7 @@ t.test('each recorded stream becomes the parts, usage and finish that it means',
     {
       type: 'text',
       text: 'A wire protocol is the exact form in which two programs exchange bytes: framing, fields and order.\n\nGrüße, 世界 🚀',
-      provenance: PROVENANCE,
+      provenance: origin,
     },
   ])
   t.strictSame(plain.usage, usage(23, 27))
@@ -131,7 +130,7 @@ t.test('a stream cut anywhere before its end is disconnected, never finished', a
 
 t.test('an error inside of a stream is read like one before it', async (t) => {
   const [first, second] = framesOf(fixture('midstream-error.sse'))
-  const parser = gemini.parser(context())
+  const parser = newParser()
   t.match(parser.push(first as SseFrame), [{ type: 'text.delta' }, { type: 'usage' }].reverse())
   const error = thrownBy(() => parser.push(second as SseFrame))
   t.match(error, { code: 'upstream_overloaded', details: { upstream: { status: 503, code: 'UNAVAILABLE' } } })
@@ -190,9 +189,9 @@ t.test('text, calls and media keep the order in which they came', async (t) => {
   const blob = (more: object) => ({ inlineData: { data: 'aaaa', ...more } })
   const text = (index: number, words: string) => [
     { type: 'text.delta', index, text: words },
-    { type: 'part', index, part: { type: 'text', text: words, provenance: PROVENANCE } },
+    { type: 'part', index, part: { type: 'text', text: words, provenance: origin } },
   ]
-  const written = (index: number, path: string, provenance: object = PROVENANCE) => {
+  const written = (index: number, path: string, provenance: object = origin) => {
     const named = { call_id: `call_${path}`, name: 'files.read' }
     return [
       { type: 'tool_call.delta', index, ...named, arguments_delta: JSON.stringify({ path }) },
@@ -210,7 +209,7 @@ t.test('text, calls and media keep the order in which they came', async (t) => {
     { type: 'part', index: 3, part: { type: 'file', media_type: 'application/pdf', data: 'aaaa' } },
     { type: 'part', index: 4, part: { type: 'file', media_type: 'application/octet-stream', data: 'aaaa' } },
     ...text(5, 'c'),
-    ...written(1, 'x', { ...PROVENANCE, opaque: 'U0lH' }),
+    ...written(1, 'x', { ...origin, opaque: 'U0lH' }),
     ...written(6, 'y'),
     { type: 'finish', reason: 'tool_calls' },
   ])
@@ -298,7 +297,7 @@ t.test('an answer that ends without one is a failure in the words that came with
 t.test('the odd shapes of a stream are read for what they mean', async (t) => {
   t.match(
     fold(parseChunks(said({ functionCall: { name: 'files__read', args: {} } }), done())),
-    [{ type: 'tool_call', call_id: 'call_own1', name: 'files.read', arguments: EMPTY }],
+    [{ type: 'tool_call', call_id: 'call_made1', name: 'files.read', arguments: EMPTY }],
     'no id',
   )
   t.match(parseChunks(said({ text: 'I' }), done('SAFETY')).at(-1), { reason: 'refusal', refusal: 'SAFETY' })

@@ -17,8 +17,9 @@ import { createOpenAiEmulator } from '../../emulators/openai.ts'
 import { checkBody } from '../../emulators/openai-check.ts'
 import { calls, text } from '../../emulators/scene.ts'
 import { EMPTY } from '../../patterns.ts'
+import { eventsOf, parserOf, send } from '../exchange.ts'
 import { finishOf, fold, framesOf } from '../streams.ts'
-import { MODEL, newParser, origin, repaired, requestFor, TOOLS } from './exchange.ts'
+import { MODEL, origin, repaired, requestFor, TOOLS } from './exchange.ts'
 
 interface Path {
   deployment: Deployment
@@ -34,33 +35,18 @@ t.test('whole turns against the emulator', async (t) => {
     { deployment: chatgpt, base: emulator.chatgptBaseUrl, secret: { access_token: 'at-1' } },
   ]
 
-  const headersFor = ({ deployment, secret }: Path, request: ModelRequest) => ({
-    'content-type': 'application/json',
-    'user-agent': 'baton/test',
-    ...deployment.authorize(secret, request.credential),
-  })
-
   /** One model call: render, send, decode, parse; a refused request is repaired once. */
-  async function send(path: Path, request: ModelRequest): Promise<ModelEvent[]> {
-    const { body, headers, path: route, method } = path.deployment.render(request)
-    const response = await fetch(path.base + route, {
-      method,
-      headers: { ...headers, ...headersFor(path, request) },
-      body: JSON.stringify(body),
-    })
-    const answer = await response.text()
-    if (response.ok) {
-      const parser = newParser(path.deployment, {
-        ...origin,
-        model: request.model,
-        credential_id: request.credential.id,
-      })
-      return [...framesOf(answer).flatMap((frame) => parser.push(frame)), ...parser.end()]
+  async function call(path: Path, request: ModelRequest): Promise<ModelEvent[]> {
+    const { deployment, base, secret } = path
+    const answer = await send(deployment, base, secret, request)
+    if (answer.status === 200) {
+      const { model, credential } = request
+      const parser = parserOf(deployment, { ...origin, model, credential_id: credential.id })
+      return eventsOf(parser, framesOf(answer.body))
     }
-    const failure = { status: response.status, headers: Object.fromEntries(response.headers), body: answer }
-    const again = path.deployment.amend?.(failure, request)
-    if (again) return send(path, again)
-    throw path.deployment.classify(failure)
+    const again = deployment.amend?.(answer, request)
+    if (again) return call(path, again)
+    throw deployment.classify(answer)
   }
 
   /** A turn: the user's words, then steps until the model stops calling. */
@@ -74,7 +60,7 @@ t.test('whole turns against the emulator', async (t) => {
     for (let step = 0; step < 8; step++) {
       const model = change.model ?? MODEL
       const messages = repaired(path.deployment, history, model, change.credential?.id ?? 'cred_1')
-      const events = await send(path, requestFor({ tools: TOOLS, ...change, messages, follow_up: step > 0 }))
+      const events = await call(path, requestFor({ tools: TOOLS, ...change, messages, follow_up: step > 0 }))
       const parts = fold(events)
       history.push({ role: 'assistant', parts })
       if (finishOf(events) !== 'tool_calls') return parts
@@ -147,7 +133,7 @@ t.test('whole turns against the emulator', async (t) => {
 
     await t.test(`${path.deployment.id}: finishes, failures and usage`, async (t) => {
       const ask = (words: string, change: Partial<ModelRequest> = {}) =>
-        send(
+        call(
           path,
           requestFor({
             messages: [{ role: 'user', parts: [{ type: 'text', text: words }] }],
@@ -196,10 +182,10 @@ t.test('whole turns against the emulator', async (t) => {
     })
 
     await t.test(`${path.deployment.id}: the list of models`, async (t) => {
-      const { models } = path.deployment
-      const request = requestFor()
+      const { deployment, secret } = path
+      const { models } = deployment
       const response = await fetch(`${path.base}${models?.path}`, {
-        headers: { ...models?.headers, ...headersFor(path, request) },
+        headers: { ...models?.headers, ...deployment.authorize(secret, requestFor().credential) },
       })
       const list = models?.parse(await response.json()) ?? []
       t.equal(list[0]?.id, 'gpt-5.6-sol')
@@ -212,7 +198,7 @@ t.test('whole turns against the emulator', async (t) => {
     emulator.revoke('at-1')
     const [, login] = paths
     if (!login) throw new Error('two paths')
-    await t.rejects(send(login, requestFor()), { code: 'upstream_auth' })
+    await t.rejects(call(login, requestFor()), { code: 'upstream_auth' })
   })
 })
 

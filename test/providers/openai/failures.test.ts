@@ -4,18 +4,19 @@ import { chatgpt, openai, responsesApi } from '../../../providers/openai/index.t
 import { publicBody } from '../../../providers/openai/render.ts'
 import type { MessageInput, Part } from '../../../src/chat/message.ts'
 import type { UpstreamFailure } from '../../../src/provider.ts'
+import { parserOf } from '../exchange.ts'
 import { framed, thrownBy } from '../streams.ts'
-import { fixture, newParser, origin, parse, requestFor } from './exchange.ts'
+import { fixture, origin, parse, requestFor } from './exchange.ts'
 
 t.test('another vendor of the same API is called by its own name', async (t) => {
   const acme = responsesApi('acme', 'Acme')
-  const parser = newParser(acme)
+  const parser = parserOf(acme, origin)
   const event = { type: 'error', code: 'server_is_overloaded', message: '' }
   const said = [
     acme.classify({ status: 401, headers: {}, body: '' }),
     thrownBy(() => framed(event).flatMap((frame) => parser.push(frame))),
-    thrownBy(() => newParser(acme).push({ event: undefined, data: 'x', id: undefined })),
-    thrownBy(() => newParser(acme).end()),
+    thrownBy(() => parserOf(acme, origin).push({ event: undefined, data: 'x', id: undefined })),
+    thrownBy(() => parserOf(acme, origin).end()),
     thrownBy(() => acme.authorize({}, { id: null })),
   ]
   for (const error of said) t.match(error?.message, /Acme/)
@@ -210,7 +211,7 @@ t.test('failures become codes of the catalogue', async (t) => {
     ] as const) {
       t.equal(wait({}, { message: `Please try again in ${words}` }), seconds, words)
     }
-    const parser = newParser(chatgpt, origin, { date })
+    const parser = parserOf(chatgpt, origin, { date })
     const event = { type: 'error', error: { ...usage, resets_at: Date.parse(date) / 1000 + 80 } }
     t.equal(thrownBy(() => framed(event).flatMap((frame) => parser.push(frame)))?.retryAfter, 80)
     t.equal(wait({ 'x-codex-primary-reset-after-seconds': '7200' }), 5, "a short limit is not the plan's")

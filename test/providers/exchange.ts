@@ -1,0 +1,78 @@
+/** An exchange with a vendor as the engine has it: a session's request, sent, and what its answer comes to. */
+import type { ModelEvent } from '../../src/chat/event.ts'
+import type { MessageInput, Provenance } from '../../src/chat/message.ts'
+import { exposedName } from '../../src/chat/names.ts'
+import type {
+  CredentialSecret,
+  Deployment,
+  DeploymentOptions,
+  JsonSchema,
+  ModelParser,
+  ModelRequest,
+  ToolDeclaration,
+  UpstreamFailure,
+} from '../../src/provider.ts'
+import type { SseFrame } from '../../src/sse.ts'
+
+export const OPTIONS: DeploymentOptions = { system_blocks: [], headers: {}, dual_declarations: false }
+
+export const said = (text: string): MessageInput => ({ role: 'user', parts: [{ type: 'text', text }] })
+
+export const declared = (canonical_name: string, parameters: JsonSchema = {}): ToolDeclaration => ({
+  name: exposedName(canonical_name),
+  canonical_name,
+  description: `Does ${canonical_name}`,
+  parameters: { type: 'object', ...parameters },
+})
+
+/** The first request of a turn that says hi; `own` is what it has in another way. */
+export const requestOf = (own: Pick<ModelRequest, 'model'> & Partial<ModelRequest>): ModelRequest => ({
+  instructions: 'Be brief.',
+  messages: [said('hi')],
+  tools: [],
+  settings: {},
+  session_id: 'ses_1',
+  follow_up: false,
+  credential: { id: 'cred_1' },
+  options: OPTIONS,
+  ...own,
+})
+
+/** Calls keep the vendor's ids as the engine has them; one without is `call_made1`, `call_made2`, … */
+export function parserOf(deployment: Deployment, provenance: Provenance, headers = {}): ModelParser {
+  let made = 0
+  const context = {
+    callId: (vendorId = `made${++made}`) => (vendorId.startsWith('call_') ? vendorId : `call_${vendorId}`),
+    toolName: (exposed: string) => exposed.replace('__', '.'),
+    provenance,
+  }
+  return deployment.parser(context, headers)
+}
+
+/** What a whole answer comes to. Throws what the parser does. */
+export const eventsOf = (parser: ModelParser, frames: readonly SseFrame[]): ModelEvent[] => [
+  ...frames.flatMap((frame) => parser.push(frame)),
+  ...parser.end(),
+]
+
+/** The vendor's answer, whether it is a failure or not. */
+export async function send(
+  deployment: Deployment,
+  base: string,
+  secret: CredentialSecret,
+  request: ModelRequest,
+): Promise<UpstreamFailure> {
+  const { method, path, headers, body } = deployment.render(request)
+  const response = await fetch(base + path, {
+    method,
+    headers: {
+      'content-type': 'application/json',
+      'user-agent': 'baton/test',
+      ...headers,
+      ...deployment.authorize(secret, request.credential),
+    },
+    body: JSON.stringify(body),
+  })
+  const text = await response.text()
+  return { status: response.status, headers: Object.fromEntries(response.headers), body: text }
+}
