@@ -4,7 +4,8 @@ import { type ConnectorLogins, createConnectorLogins } from '../../src/credentia
 import { createVault } from '../../src/credentials/vault.ts'
 import { createMcpOAuth } from '../../src/mcp/oauth.ts'
 import { openStore } from '../../src/store/open.ts'
-import type { Connector, NewConnector } from '../../src/store/store.ts'
+import type { Connector } from '../../src/store/store.ts'
+import { connector } from '../contracts/store-rows.ts'
 import { startToolServer } from '../e2e/tool-server.ts'
 import { createMcpLogins, type McpLogins, type McpLoginsOptions } from '../emulators/oauth-mcp.ts'
 import { visit } from './world.ts'
@@ -28,7 +29,8 @@ export async function connectorWorld(t: Test) {
     const time = { ahead: 0 }
     const now = () => Date.now() + time.ahead
     const oauth = createMcpOAuth({ now })
-    const made = await store.connectors.create({ ...CONNECTOR, url: guarded.url })
+    const row = { id: 'con_1', url: guarded.url, auth: { type: 'oauth' }, secret: null } as const
+    const made = await store.connectors.create(connector(ANN, 'docs', row))
     if (made === 'name_taken') throw new Error('the name is taken')
     t.teardown(async () => {
       await oauth.close()
@@ -62,24 +64,4 @@ export async function connectorWorld(t: Test) {
   }
 
   return { store, vault, bench }
-}
-
-const CONNECTOR: NewConnector = {
-  id: 'con_1',
-  owner: 'ann',
-  name: 'docs',
-  origin: 'api',
-  transport: 'streamable_http',
-  url: null,
-  command: null,
-  args: [],
-  auth: { type: 'oauth' },
-  mode: 'dynamic',
-  default_tool_config: null,
-  allow_tools: [],
-  deny_tools: [],
-  require_approval: 'never',
-  trust_annotations: false,
-  pin: 'warn',
-  secret: null,
 }

@@ -17,26 +17,16 @@ import type {
 } from '../../src/store/store.ts'
 import type { Builtin } from '../../src/tools/builtin.ts'
 import { createSessionTools, type EngineTools } from '../../src/tools/session-tools.ts'
+import { connector as newConnector } from '../contracts/store-rows.ts'
 
 export const NOW = '2026-11-21T00:00:00.000Z'
 
 export const connector = (name: string, over: Partial<Connector> = {}): Connector => ({
+  ...newConnector({ owner: 'o', admin: false }, name),
   id: `con_${name}`,
-  owner: 'o',
-  name,
-  origin: 'api',
-  transport: 'streamable_http',
   url: 'http://127.0.0.1:1/mcp',
-  command: null,
-  args: [],
-  auth: { type: 'none' },
-  mode: 'dynamic',
   default_tool_config: null,
   allow_tools: [],
-  deny_tools: [],
-  require_approval: 'never',
-  trust_annotations: false,
-  pin: 'warn',
   secret: null,
   config_revision: 1,
   created_at: NOW,
