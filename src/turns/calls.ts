@@ -13,7 +13,7 @@ import { CANCELLED, DRAINING } from './active.ts'
 import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSame, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
-import { commit, committedSteps, connectorsIn, type Run } from './run.ts'
+import { commit, committedSteps, connectorsIn, endOfSteps, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
 export async function planCalls(
@@ -178,13 +178,9 @@ async function settleAll(run: Run, jobs: Job[]): Promise<boolean> {
   if (waiting.some((job) => !job.result)) {
     return (await takeUpDecided(run, jobs)) ? settleAll(run, jobs) : awaitInput(run, jobs)
   }
-  const isEnd = run.index + 1 >= active.turn.max_steps
-  await commitResults(
-    run,
-    jobs,
-    isEnd ? { state: 'completed', finish_reason: 'max_steps', error: null } : null,
-  )
-  return !isEnd
+  const end = endOfSteps(run)
+  await commitResults(run, jobs, end)
+  return end === null
 }
 
 /**

@@ -4,7 +4,16 @@ import type { Fold } from '../chat/fold.ts'
 import type { Message, MessageInput } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import type { UpstreamFailure } from '../provider.ts'
-import type { AnnouncedEvent, Binding, Commit, Connector, RegistryRow, Step, Turn } from '../store/store.ts'
+import type {
+  AnnouncedEvent,
+  Binding,
+  Commit,
+  Connector,
+  RegistryRow,
+  Step,
+  Turn,
+  TurnEnd,
+} from '../store/store.ts'
 import type { ActiveTurn } from './active.ts'
 import { announcedEnd, announcedMessage, now, sayAll } from './events.ts'
 import type { LoopDeps } from './loop-deps.ts'
@@ -68,6 +77,10 @@ export const endedStep = ({ step, folding }: Attempt, finish_reason: Step['finis
 /** How many of the turn's steps are in its history: the next one's index. */
 export const committedSteps = ({ steps }: Pick<Turn, 'steps'>): number =>
   steps.filter(({ ended_at, discarded }) => ended_at !== null && !discarded).length
+
+/** The turn's end where its step is the last that it may take. */
+export const endOfSteps = ({ active, index }: Pick<Run, 'active' | 'index'>): TurnEnd | null =>
+  index + 1 < active.turn.max_steps ? null : { state: 'completed', finish_reason: 'max_steps', error: null }
 
 /** The connectors of a session's bindings, as of then. */
 export const connectorsIn = (

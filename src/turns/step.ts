@@ -16,7 +16,7 @@ import { planCalls } from './calls.ts'
 import { event, now, say } from './events.ts'
 import type { Job } from './job.ts'
 import { type Prepared, prepareStep } from './prepare.ts'
-import { type Attempt, catchUp, commit, endedStep, type Run } from './run.ts'
+import { type Attempt, catchUp, commit, endedStep, endOfSteps, type Run } from './run.ts'
 
 /** How often a turn may repeat a call that cannot be made before it ends without it. */
 const INVALID_CALL_LIMIT = 2
@@ -246,10 +246,9 @@ async function commitStep(run: Run, { overlay }: Prepared, attempt: Attempt): Pr
 
 /** The next step follows without calls between, if the turn may take one more. */
 async function goOn(run: Run, attempt: Attempt, parts: Part[]): Promise<[] | null> {
-  const isEnd = run.index + 1 >= run.active.turn.max_steps
-  const end = { state: 'completed', finish_reason: 'max_steps', error: null } as const
-  await writeStep(run, attempt, parts, 'stop', isEnd ? { end } : {})
-  return isEnd ? null : []
+  const end = endOfSteps(run)
+  await writeStep(run, attempt, parts, 'stop', end ? { end } : {})
+  return end ? null : []
 }
 
 async function endStep(
