@@ -6,8 +6,9 @@ import type { Test } from 'tap'
 import type { ModelEvent } from '../../src/chat/event.ts'
 import { BatonError } from '../../src/errors.ts'
 import { createLlm, type LlmDeps, type ModelCall } from '../../src/llm.ts'
-import type { Deployment, ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import type { ModelCallRecord } from '../../src/telemetry.ts'
+import { requestOf } from '../providers/exchange.ts'
 
 export const KEY = 'made-up-key-0123456789'
 export const USAGE = { input_tokens: 3, output_tokens: 5, reasoning_tokens: 0, cached_tokens: 1 }
@@ -96,17 +97,7 @@ export const upstream = (code: string, body: string, retryAfter?: number, detail
     ...(retryAfter === undefined ? {} : { retryAfter }),
   })
 
-export const REQUEST: ModelRequest = {
-  model: 'one',
-  instructions: 'Be brief.',
-  messages: [],
-  tools: [],
-  settings: {},
-  session_id: 'ses_1',
-  follow_up: false,
-  credential: { id: 'cred_1' },
-  options: { system_blocks: [], headers: {}, dual_declarations: false },
-}
+export const REQUEST = requestOf({ model: 'one', messages: [] })
 
 export const frame = (value: unknown) => `data: ${JSON.stringify(value)}\n\n`
 export const WHOLE = frame({ text: 'hello' }) + frame({ usage: USAGE }) + frame({ finish: true })
