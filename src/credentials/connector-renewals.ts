@@ -48,7 +48,7 @@ interface Known {
 export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRenewals {
   const { store, vault, oauth, allowPrivate } = deps
   const now = deps.now ?? Date.now
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
+  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const known = new BoundedMap<Known>(MOST_KNOWN)
   const running = new Map<string, Promise<McpLogin>>()
   const noting = new Map<string, Promise<unknown>>()

@@ -43,7 +43,7 @@ export function createRenewals(deps: RenewalsDeps): Renewals {
   const { store, vault, table, http, log } = deps
   const now = deps.now ?? Date.now
   const uptime = deps.now ?? (() => performance.now())
-  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, signal && { signal }))
+  const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const renewer = createLoginRenewer({ ...deps, now, uptime, sleep })
   const setups = createSetups({ store, vault, http, sleep, renewer })
 

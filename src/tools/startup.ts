@@ -105,7 +105,7 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
         tell(connector, tools, false)
       }
       for (const warning of configuredButAbsent(toolbox, up, deps.builtins)) log.warn(warning)
-      for (const warning of shared(toolbox, up, deps.builtins)) log.warn(warning)
+      for (const warning of ambiguous(toolbox, up, deps.builtins)) log.warn(warning)
     },
     note(connector, before, after) {
       const known = before ?? told.get(connector.id)
@@ -180,7 +180,7 @@ function configuredButAbsent(toolbox: Toolbox, up: readonly Up[], builtins: read
 }
 
 /** A bare name that several have applies to all of them, which may not be what was meant. */
-function shared(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
+function ambiguous(toolbox: Toolbox, up: readonly Up[], builtins: readonly string[]): string[] {
   return toolbox.tools.flatMap(({ name }) => {
     const holders = up.filter(({ tools }) => tools.includes(name)).map(({ setting }) => setting.name)
     if (builtins.includes(name)) holders.push('the built-ins')
