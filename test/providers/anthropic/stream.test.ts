@@ -189,6 +189,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const whole = parse(framed(...tool('a', ''), ...end('tool_use')))
     t.match(fold(whole), [{ type: 'tool_call', call_id: 'call_a', arguments: EMPTY }])
     const second = tool('b', '').map((event) => ({ ...event, index: 1 }))
+    const text = block(1, { type: 'text', text: 'So.' })
+    const both = parse(framed(...tool('a', ''), ...text, ...end('tool_use')))
+    t.equal(both.filter(({ type }) => type === 'part').length, 2, 'each is told once')
     t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
   })
 
@@ -328,6 +331,7 @@ t.test('a stream becomes the parts of a message', async (t) => {
           { type: 'text_delta', text: ' it is' },
         ),
         { type: 'content_block_delta', index: 9, delta: { type: 'text_delta', text: 'of no block' } },
+        { type: 'content_block_stop', index: 9 },
         ...end('end_turn'),
       ),
     )
