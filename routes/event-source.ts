@@ -4,6 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { endedAt, positionOf, readEnd } from '../src/bus/cursor.ts'
+import type { Message } from '../src/chat/message.ts'
 import { refuseAt } from '../src/errors.ts'
 import type { StreamSource } from '../src/http/sse.ts'
 import type { Scope, Turn } from '../src/store/store.ts'
@@ -72,8 +73,7 @@ export function turnEvents(
       const last = found === null || now.ended_at !== null
       return {
         id: last ? endedAt(cursor, turn.id) : cursor,
-        data: gapData(turn.session_id, now, messages),
-        turn: now,
+        ...gapOf(turn.session_id, now, messages),
         last,
       }
     },
@@ -98,20 +98,22 @@ export function sessionEvents(
       const turn = active === null ? await newest() : await store.turns.get(scope, active)
       const messages = await store.messages.after(session, 0, 'told')
       // That it was deleted may have been said while this reader could not hear.
-      return { id: cursor, data: gapData(session, turn, messages), turn, last: found === null }
+      return { id: cursor, ...gapOf(session, turn, messages), last: found === null }
     },
   }
 }
 
-const gapData = (session: string, turn: Turn | null, messages: unknown[]): string =>
-  JSON.stringify({
+const gapOf = (session: string, turn: Turn | null, messages: Message[]) => ({
+  snapshot: { turn, messages },
+  data: JSON.stringify({
     type: 'gap',
     session_id: session,
     turn_id: turn?.id ?? null,
     step: null,
     at: new Date().toISOString(),
     snapshot: { turn: turn && turnView(turn), messages },
-  })
+  }),
+})
 
 /** How long the events of a commit may take into the log. */
 const SOON_MS = 250

@@ -31,11 +31,6 @@ export interface BusEvent {
    * readers get a gap and not the event twice.
    */
   again?: boolean
-  /**
-   * A former owner committed it. Where the log lives and dies with a process, one that does not know the turn is younger
-   * than that commit: its readers have the word in the snapshot of their gap, and it is dropped.
-   */
-  former?: boolean
   /** What its owner said before it was lost, and never marked in the log: readers get a gap. */
   lost?: boolean
 }

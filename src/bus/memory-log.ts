@@ -85,7 +85,7 @@ export class Log {
     const event = this.#placed(given)
     const known = event.once === undefined ? undefined : this.#once.get(event.once)
     if (known) return known.cursor
-    if (this.#isStale(event) || this.#isInSnapshots(event)) return this.cursor()
+    if (this.#isStale(event)) return this.cursor()
     const n = this.last + 1
     if (event.type === STEP_BEGINS) this.#step = { next: n, cursor: this.cursor() }
     else if (endsStep(event.type)) this.#step = null
@@ -115,11 +115,6 @@ export class Log {
     const marks = this.#turns.get(turn_id ?? '')
     const newest = marks?.epoch ?? (type === FIRST_EVENT ? 0 : this.#epoch)
     return epoch < newest || (marks?.end ?? null) !== null
-  }
-
-  /** Not in Redis, whose log may have been lost, and a reader have got its snapshot, before the commit. */
-  #isInSnapshots({ former = false, turn_id }: BusEvent): boolean {
-    return former && !this.#turns.has(turn_id ?? '')
   }
 
   #mark(turn: string, type: string, n: number, epoch: number): void {

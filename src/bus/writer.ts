@@ -11,8 +11,8 @@ import type { Bus, BusEvent } from './bus.ts'
 export interface Writer {
   /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
-  /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `marks` as of a BusEvent. */
-  emit(event: TurnEvent, once?: string, marks?: Marks): Promise<string>
+  /** Resolves with the event's cursor. Rejects with `unavailable`; nobody has to listen. `once` and `lost` as of a BusEvent. */
+  emit(event: TurnEvent, once?: string, lost?: boolean): Promise<string>
   /** Everything so far has been appended, or refused. Never rejects. */
   flush(): Promise<void>
   /** Events were given up, and only this process knows that the log is not whole. */
@@ -21,12 +21,11 @@ export interface Writer {
   close(): Promise<void>
 }
 
-type Marks = Pick<BusEvent, 'former' | 'lost'>
 interface Waiting {
   readonly event: TurnEvent
   isDelta: boolean
   once: string | undefined
-  marks: Marks
+  lost: boolean
   resolve(cursor: string): void
   reject(error: unknown): void
 }
@@ -135,13 +134,13 @@ export function createWriter(
       if (isClosed) return
       const before = waiting.at(-1)
       if (before?.isDelta && join(before.event, event)) return plan()
-      waiting.push({ event, isDelta: true, once: undefined, marks: {}, resolve: NOTHING, reject: lose })
+      waiting.push({ event, isDelta: true, once: undefined, lost: false, resolve: NOTHING, reject: lose })
       plan()
     },
-    emit(event, once, marks = {}) {
+    emit(event, once, lost = false) {
       const said = new Promise<string>((resolve, reject) => {
         if (isClosed) return reject(new BatonError('internal', 'The turn has no writer any more.'))
-        waiting.push({ event, isDelta: false, once, marks, resolve, reject })
+        waiting.push({ event, isDelta: false, once, lost, resolve, reject })
         plan()
       })
       // Announcements are made again from the store: one that was lost must not end the process.
@@ -175,11 +174,10 @@ const encoded = (
   batch: readonly Waiting[],
   { turn_id, epoch, again }: { turn_id: string; epoch: number; again: boolean },
 ): BusEvent[] =>
-  batch.map(({ event, once, marks }) => {
+  batch.map(({ event, once, lost }) => {
     const said: BusEvent = { type: event.type, turn_id, data: JSON.stringify(event), epoch, again }
     if (once !== undefined) said.once = once
-    if (marks.former) said.former = true
-    if (marks.lost) said.lost = true
+    if (lost) said.lost = true
     return said
   })
 

@@ -6,24 +6,22 @@
 import type { IncomingHttpHeaders, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Logger } from 'pino'
-import type { LoggedEvent, ReadItem } from '../bus/bus.ts'
+import type { ReadItem } from '../bus/bus.ts'
 import { endedAt } from '../bus/cursor.ts'
 import { isTerminal } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import { encodeComment, encodeEvent } from '../sse.ts'
-import type { Turn } from '../store/store.ts'
 import type { Metrics } from '../telemetry.ts'
+import { createTold, type Snapshot, type Told } from './told.ts'
 
 export interface StreamSource {
   /** Ends when the signal fires */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
-  /** What stands in for events that are no longer kept; `turn`: the one that it shows; `last`: nothing follows it */
-  gap(cursor: string): Promise<{ id: string; data: string; turn: Beginning | null; last: boolean }>
+  /** What stands in for events that are no longer kept; `last`: nothing follows it */
+  gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
   /** A turn's stream: closes after its terminal event */
   endsWithTurn: boolean
 }
-
-type Beginning = Pick<Turn, 'id' | 'started_at'>
 
 export interface Streams {
   /** Sends the stream as the reply. */
@@ -130,8 +128,8 @@ async function copy(items: AsyncIterable<ReadItem>, source: StreamSource, { writ
       return
     }
     if ('gap' in item) {
-      const { id, data, turn, last } = await source.gap(item.cursor)
-      if (turn) told.learn(turn)
+      const { id, data, snapshot, last } = await source.gap(item.cursor)
+      told.learn(snapshot)
       await write(encodeEvent('gap', data, id))
       if (last) return
       continue
@@ -199,35 +197,6 @@ function openPaced(reply: FastifyReply, pingMs: number, onPing: () => void): Pac
     },
   }
 }
-
-/** What this stream's reader knows of how turns began. */
-interface Told {
-  learn(turn: Beginning): void
-  /** Whether it is to be sent; remembers that it was. */
-  passes(event: LoggedEvent): boolean
-}
-
-/**
- * Where the log was lost, a turn's next owner says in the new one how the turn began. Readers that stayed know that, or
- * have it from a snapshot.
- */
-function createTold(): Told {
-  const known = new Set<string>()
-  const key = (type: string, turn: string | null) => `${type} ${turn}`
-  return {
-    learn({ id, started_at }) {
-      known.add(key('turn.created', id))
-      if (started_at !== null) known.add(key('turn.started', id))
-    },
-    passes({ type, turn_id }) {
-      if (isTerminal(type)) for (const first of BEGINNING) known.delete(key(first, turn_id))
-      if (!BEGINNING.includes(type)) return true
-      const size = known.size
-      return known.add(key(type, turn_id)).size > size
-    },
-  }
-}
-const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
 
 function frames(item: Extract<ReadItem, { events: unknown }>, endsWithTurn: boolean, told: Told) {
   let text = ''

@@ -52,20 +52,16 @@ export function say(
   })
 }
 
-/**
- * Says what a commit left to say; `former`: one of a former owner. Whatever is not known to be in the stream goes with
- * the next commit.
- */
+/** Says what a commit left to say. Whatever is not known to be in the stream goes with the next one. */
 export async function sayAll(
   { active: { unsaid }, writer }: Pick<Speaker, 'active' | 'writer'>,
   announce: readonly AnnouncedEvent[],
   stored: readonly Message[],
-  former = false,
 ): Promise<void> {
   unsaid.push(...announce)
   const said = announce.map(async (one) => {
     const whole = hydrate(one.event, stored)
-    if (whole) await writer.emit(whole, one.key, former ? { former, lost: one.lost === true } : {})
+    if (whole) await writer.emit(whole, one.key, one.lost)
     // Those before it are in the stream too, or their loss shows there as a gap.
     unsaid.splice(0, unsaid.indexOf(one) + 1)
   })

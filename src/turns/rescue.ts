@@ -91,7 +91,7 @@ export function createRescue(owned: Owned): Rescue {
     const said = events.flatMap(({ key, event, lost = false }) => {
       const whole = hydrate(event, messages)
       const data = JSON.stringify(whole)
-      return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, former: true, lost }] : []
+      return whole ? [{ type: whole.type, turn_id, data, once: key, again: true, lost }] : []
     })
     // The log of one session may refuse what the others take.
     const isSaid = await bus.append(session, said).catch((err: unknown) => {

@@ -3,7 +3,7 @@ import { mock } from 'node:test'
 import t from 'tap'
 import { createMemoryBus } from '../../src/bus/memory.ts'
 import { Log } from '../../src/bus/memory-log.ts'
-import { delta, event, SESSION, start } from '../contracts/bus-bed.ts'
+import { delta, SESSION, start } from '../contracts/bus-bed.ts'
 
 t.test('in memory cursors stay ordered, and good, where the clock goes back', async (t) => {
   let clock = 5_000
@@ -120,20 +120,4 @@ t.test('in memory what was trimmed away takes no room from other logs', async (t
   const large = 'x'.repeat(1 << 20)
   for (let i = 0; i < 80; i++) await bus.append(SESSION, [delta(large)])
   t.match(await start(t, bus, { after: cursor }, 'ses_quiet').item(0), { events: [{}] })
-})
-
-t.test('in memory what a former owner committed is told only where the log is older than that', async (t) => {
-  const bus = createMemoryBus()
-  t.teardown(() => bus.close())
-  const word = (turn_id: string) => ({
-    ...event('message', '', turn_id),
-    once: turn_id,
-    again: true,
-    former: true,
-  })
-  const [begun = ''] = await bus.append(SESSION, [delta(1, 'known')])
-  const [dropped] = await bus.append(SESSION, [word('unknown')])
-  t.equal(dropped, begun)
-  const [said] = await bus.append(SESSION, [word('known')])
-  t.match(await start(t, bus, { after: begun }).item(0), { events: [{ cursor: said, turn_id: 'known' }] })
 })

@@ -4,7 +4,7 @@ import { type Agent, type IncomingMessage, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 import type { ReadItem, ReadOptions } from '../../src/bus/bus.ts'
-import { NO_USAGE } from '../../src/chat/message.ts'
+import { type Message, NO_USAGE } from '../../src/chat/message.ts'
 import type { HttpDeps } from '../../src/http.ts'
 import type { Session, Store, Turn } from '../../src/store/store.ts'
 import { createMetrics } from '../../src/telemetry.ts'
@@ -38,10 +38,21 @@ export const turnRow = (fields: Partial<Turn> = {}): Turn => ({
   ...fields,
 })
 
+export const messageRow = (fields: Partial<Message> = {}): Message => ({
+  id: 'msg_1',
+  session_id: SESSION,
+  turn_id: 'turn_1',
+  seq: 1,
+  role: 'user',
+  parts: [],
+  created_at: '2030-01-01T00:00:00.000Z',
+  ...fields,
+})
+
 /** The little of a store that a stream reads: the session's newest turn, and the one that goes on. */
 function rows(turn: Turn, active: Turn): Store {
   const session = { id: SESSION, owner: 'local', active_turn_id: active.id } as Session
-  const message = { id: 'msg_1', session_id: SESSION, turn_id: turn.id, seq: 1, role: 'user', parts: [] }
+  const message = messageRow({ turn_id: turn.id })
   return {
     kind: 'embedded',
     sessions: { get: async (_: unknown, id: string) => (id === SESSION ? session : null) },

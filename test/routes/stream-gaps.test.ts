@@ -1,8 +1,9 @@
 /** What event streams tell where the log no longer holds it: a snapshot, and how they go on. */
 import t from 'tap'
 import { newId } from '../../src/chat/ids.ts'
+import type { ToolResultPart } from '../../src/chat/message.ts'
 import { cursorAt } from './fake-bus.ts'
-import { aborted, all, event, scripted, serve, turnRow, typesIn } from './served-streams.ts'
+import { aborted, all, event, messageRow, scripted, serve, turnRow, typesIn } from './served-streams.ts'
 
 t.test('a place that is no longer kept is answered with a snapshot, then live events', async (t) => {
   const s = await serve(t, turnRow())
@@ -109,3 +110,54 @@ t.test(
     )
   },
 )
+
+const ANSWER = ['step.started', 'content.delta', 'tool_call', 'usage', 'message', 'step.completed']
+const CALL = ['approval.required', 'tool_execution.started', 'tool_execution.completed']
+const RESULT: ToolResultPart = {
+  type: 'tool_result',
+  call_id: 'call_1',
+  name: 'x',
+  content: [],
+  is_error: false,
+  outcome: 'ok',
+}
+
+t.test('what was committed behind the place of a gap is told by its snapshot alone', async (t) => {
+  const s = await serve(t, turnRow())
+  const messages = [
+    messageRow(),
+    messageRow({ id: 'msg_2', role: 'assistant' }),
+    messageRow({ id: 'msg_3', role: 'tool', parts: [RESULT] }),
+  ]
+  Object.assign(s.store.messages, { ofTurn: async () => messages })
+  let n = 50
+  const events = (types: string[], fields: object) => ({
+    events: types.map((type) => event(type, ++n, fields)),
+  })
+  const told = { step: 0, call_id: 'call_1' }
+  scripted(async function* () {
+    yield { gap: true, cursor: cursorAt('ses_1', n) }
+    yield events(ANSWER, { step: 0, message: { id: 'msg_2' } })
+    yield events(CALL, told)
+    yield events(['message'], { step: 0, message: { id: 'msg_3' } })
+    yield events(['tools.changed'], told)
+    yield events(CALL, { step: 0, call_id: 'call_2' })
+    yield events(ANSWER, { step: 1, message: { id: 'msg_4' } })
+    yield events(['turn.completed'], {})
+  })(s)
+  const types = typesIn(await all(await s.open('/v1/turns/turn_1/events')))
+  t.strictSame(types, ['gap', 'tools.changed', ...CALL, ...ANSWER, 'turn.completed'])
+})
+
+t.test("of a turn that has ended in a session's snapshot only changes of tools follow", async (t) => {
+  const s = await serve(t, turnRow({ state: 'completed', ended_at: '2030-01-01T00:00:09.000Z' }))
+  scripted(async function* () {
+    yield { gap: true, cursor: cursorAt('ses_1', 50) }
+    yield {
+      events: ['content.delta', 'tools.changed', 'turn.completed'].map((type, i) => event(type, 51 + i)),
+    }
+    yield { events: [{ ...event('turn.created', 54), turn_id: 'turn_2' }] }
+  })(s)
+  const told = typesIn(await all(await s.open(`/v1/sessions/ses_1/events?after=${cursorAt('ses_1', 3)}`)))
+  t.strictSame(told, ['gap', 'tools.changed', 'turn.created'])
+})

@@ -6,17 +6,7 @@ import { NO_USAGE } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { EngineDeps } from '../../src/turns/deps.ts'
-import { announcedMessage } from '../../src/turns/events.ts'
-import {
-  endTurn,
-  LAPSED,
-  message,
-  newSession,
-  openRequest,
-  runningTurn,
-  step,
-  unsaidOf,
-} from '../contracts/store-rows.ts'
+import { endTurn, LAPSED, newSession, openRequest, runningTurn } from '../contracts/store-rows.ts'
 import { eventually, gate } from '../waiting.ts'
 import { asked, CALLER, follow, pieces, session, store, toolsThat, withTurns, world } from './engines.ts'
 
@@ -93,26 +83,6 @@ t.test('what a turn says after another owner, or a wait, is marked: it may not b
   )
   for (const { turn } of [lost, waited]) t.ok(of(turn.id).every(({ again }) => again))
   t.notOk(of(turn.id).some(({ again }) => again))
-})
-
-t.test('nobody hears behind a gap what the snapshot told them', async (t) => {
-  const committed = async () => {
-    const one = await runningTurn(store, CALLER, LAPSED)
-    const turn_id = one.turn.id
-    const said = message('done', { role: 'assistant', turn_id })
-    const announce = [announcedMessage(one.turn, 0, said)]
-    await store.turns.commit(one.fence, { turn_id, step: step(0), messages: [said], announce })
-    return one
-  }
-  const [goesOn, over] = [await committed(), await committed()]
-  await endTurn(store, over.fence, over.turn.id)
-  const { bus, say, replica } = world(t, { leaseSeconds: 1.5 })
-  const heard = [goesOn, over].map(({ session, turn }) => follow(t, bus, session.id, turn.id))
-  replica()
-  say()
-  await eventually(async () => heard[0]?.includes('turn.completed') && !(await unsaidOf(store, over.turn.id)))
-  t.equal(heard[0]?.filter((type) => type === 'message').length, 1, 'that of the step which was made here')
-  t.strictSame(heard[1], ['gap'])
 })
 
 t.test('what an owner without a bus could not say is a loss to whoever speaks in its place', async (t) => {

@@ -1,0 +1,93 @@
+/**
+ * What a stream's reader has been told already. A gap's snapshot is read after the place where the log goes on, and a
+ * commit may fall between the two: its events come behind the gap, and what they tell is in the snapshot.
+ */
+import type { LoggedEvent } from '../bus/bus.ts'
+import { isTerminal } from '../chat/event.ts'
+import type { Message } from '../chat/message.ts'
+import type { Turn } from '../store/store.ts'
+
+/** `turn`: the one that it shows; `messages`: all of that turn, or of its session. */
+export interface Snapshot {
+  turn: Pick<Turn, 'id' | 'started_at' | 'ended_at'> | null
+  messages: readonly Pick<Message, 'id' | 'turn_id' | 'role' | 'parts'>[]
+}
+
+export interface Told {
+  learn(snapshot: Snapshot): void
+  /** Whether it is to be sent; remembers that it was. */
+  passes(event: LoggedEvent): boolean
+}
+
+/**
+ * Where the log was lost, a turn's next owner says in the new one how the turn began. Readers that stayed know that, or
+ * have it from a snapshot.
+ */
+const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
+/** A step's message stands for them. */
+const OF_ANSWERS: readonly string[] = [
+  'step.started',
+  'content.delta',
+  'reasoning.delta',
+  'tool_call.delta',
+  'tool_call',
+  'usage',
+  'step.completed',
+  'step.discarded',
+]
+/** A call's result stands for them. */
+const OF_CALLS: readonly string[] = [
+  'approval.required',
+  'tool_execution.started',
+  'tool_execution.progress',
+  'tool_execution.completed',
+]
+
+export function createTold(): Told {
+  const begun = new Set<string>()
+  const key = (type: string, turn: string | null) => `${type} ${turn}`
+  let shown = shownBy({ turn: null, messages: [] })
+  return {
+    learn(snapshot) {
+      shown = shownBy(snapshot)
+      const { turn } = snapshot
+      if (turn) begun.add(key('turn.created', turn.id))
+      if (turn?.started_at) begun.add(key('turn.started', turn.id))
+    },
+    passes(event) {
+      const { type, turn_id } = event
+      if (shown(event)) return false
+      if (isTerminal(type)) for (const first of BEGINNING) begun.delete(key(first, turn_id))
+      if (!BEGINNING.includes(type)) return true
+      const size = begun.size
+      return begun.add(key(type, turn_id)).size > size
+    },
+  }
+}
+
+/** Tells of an event whether the snapshot shows what it says. */
+function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean {
+  const ids = new Set(messages.map(({ id }) => id))
+  const results = new Set(messages.flatMap(callsAnswered))
+  /** Of each turn: each of its steps commits one message of the assistant's */
+  const steps = new Map<string, number>()
+  for (const { turn_id, role } of messages) {
+    if (turn_id !== null && role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)
+  }
+  return ({ type, turn_id, data }) => {
+    // Of a change of tools no snapshot tells.
+    if (turn_id === null || type === 'tools.changed') return false
+    if (turn_id === turn?.id && turn.ended_at !== null) return true
+    if (type === 'message') return ids.has(JSON.parse(data).message.id)
+    if (OF_CALLS.includes(type)) return results.size > 0 && results.has(JSON.parse(data).call_id)
+    const committed = steps.get(turn_id)
+    if (committed === undefined || !OF_ANSWERS.includes(type)) return false
+    if (JSON.parse(data).step < committed) return true
+    // The turn is past what the snapshot shows: its deltas need not be read any more.
+    steps.delete(turn_id)
+    return false
+  }
+}
+
+const callsAnswered = ({ parts }: Pick<Message, 'parts'>): string[] =>
+  parts.flatMap((part) => (part.type === 'tool_result' ? [part.call_id] : []))
