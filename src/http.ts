@@ -90,7 +90,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
-  closeUnused(app, streams.closing)
+  closeUnanswerable(app, streams.closing)
   // An expectation that nobody knows is none: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
@@ -117,21 +117,36 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
 
 /** What was sent right before the server closes is read by then. */
 const READ_MS = 100
+/** How long a request that has begun may take to arrive whole once the server closes. */
+const ARRIVE_MS = 1000
 
 /**
- * Browsers and proxies open connections in advance. One on which nothing was asked is a busy one to Node, whose server
- * would wait for its headers to be late (a minute) before it is closed.
+ * A server of Node's that closes waits for every connection that is in the middle of a request, or was never used
+ * (browsers and proxies open some in advance), and no longer looks which of them are late: one client could keep it
+ * from closing. So those go that are owed no answer.
  */
-function closeUnused(app: App, closing: AbortSignal): void {
+function closeUnanswerable(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
-  app.server.on('connection', (socket) => {
-    connections.add(socket)
-    socket.once('close', () => connections.delete(socket))
-  })
-  const closeThem = () => {
+  const answers = new Set<ServerResponse>()
+  app.server.on('connection', (socket) => keepOpen(connections, socket))
+  app.server.on('request', (_, response) => keepOpen(answers, response))
+  const closeUnused = () => {
     for (const socket of connections) if (socket.bytesRead === 0) socket.destroy()
   }
-  closing.addEventListener('abort', () => void setTimeout(closeThem, READ_MS))
+  const closeLate = () => {
+    const owed = new Set([...answers].filter(({ req }) => req.complete).map(({ req }) => req.socket))
+    for (const socket of connections) if (!owed.has(socket)) socket.destroy()
+  }
+  closing.addEventListener('abort', () => {
+    setTimeout(closeUnused, READ_MS)
+    setTimeout(closeLate, ARRIVE_MS).unref()
+  })
+}
+
+/** Holds it until it is closed. */
+function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
+  all.add(one)
+  one.once('close', () => all.delete(one))
 }
 
 async function harden(

@@ -1,7 +1,7 @@
 /** How streams and waiting end: with clients that do not read or leave, and with a server that closes. */
 import { once } from 'node:events'
 import { Agent, request } from 'node:http'
-import { type AddressInfo, connect } from 'node:net'
+import { type AddressInfo, connect, type Socket } from 'node:net'
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -202,6 +202,33 @@ t.test('a connection that was opened in advance keeps no server from closing', a
   const late = sleep(5000, 'late', { ref: false })
   t.not(await Promise.race([s.app.close(), late]), 'late')
   await over
+})
+
+t.test('a request that does not arrive whole keeps no server from closing', async (t) => {
+  const s = await serve(t, turnRow())
+  const posted = (path: string) =>
+    `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
+  const begun = [
+    'GET /healthz HTTP/1.1\r\nho',
+    'GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea',
+    `${posted('/v1/sessions')}content-length: 100\r\n\r\n{"prov`,
+    `${posted('/v1/sessions')}transfer-encoding: chunked\r\n\r\n1\r\n{\r\n`,
+    // Answered already, for whoever sends the rest
+    `${posted('/v1/nothing')}content-length: 100\r\n\r\n{"prov`,
+  ]
+  const over = begun.map(async (text) => {
+    const socket = connect(s.port, '127.0.0.1').resume()
+    socket.write(text)
+    await once(socket, 'close')
+  })
+  const arrived = await new Promise<Socket[]>((resolve) => {
+    const sockets: Socket[] = []
+    s.app.server.on('connection', (socket) => sockets.push(socket) === begun.length && resolve(sockets))
+  })
+  await eventually(() => arrived.every(({ bytesRead }) => bytesRead > 0))
+  const late = sleep(5000, 'late', { ref: false })
+  t.not(await Promise.race([s.app.close(), late]), 'late')
+  await Promise.all(over)
 })
 
 t.test('a client that does not read cannot keep the server from closing', async (t) => {
