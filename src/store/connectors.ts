@@ -137,6 +137,7 @@ async function syncOne(queries: Queries, connector: NewConnector): Promise<Conne
     `insert into connector as c (${columns}) values (${marks})
      on conflict (name) where origin = 'config' do update
        set ${Object.keys(PATCHABLE).map((column) => `${column} = excluded.${column}`)},
+           secret_version = c.secret_version + 1,
            config_revision = c.config_revision + case
              when (${visible.map((column) => `c.${column}::text`)})
                is distinct from (${visible.map((column) => `excluded.${column}::text`)}) then 1 else 0 end

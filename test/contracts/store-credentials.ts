@@ -307,4 +307,28 @@ async function secretContract(t: Test, store: Store): Promise<void> {
       'a renewal under way still finds its version',
     )
   })
+
+  await t.test('what was written since it was read is not sealed over', async (t) => {
+    const scope = owner()
+    const login = await store.credentials.create(credential(scope))
+    const server = connector(scope, 'renewed')
+    await store.connectors.create(server)
+    const file = connector(scope, 'file-sealed', { origin: 'config' })
+    await store.connectors.syncConfig([file])
+    const read = await store.sealed.secrets('', 100_000)
+    const written = new Uint8Array([4])
+    await store.credentials.rotate(login.id, 1, next)
+    await store.connectors.keep({ ...server, config_revision: 1 }, written)
+    await store.connectors.syncConfig([{ ...file, secret: written }])
+    for (const { id } of [login, server, file]) {
+      const row = read.find((one) => one.id === id)
+      t.equal(row && (await store.sealed.putSecret(row, new Uint8Array([8]))), false)
+    }
+    const now = await store.sealed.secrets('', 100_000)
+    t.strictSame(
+      [login, server, file].map(({ id }) => now.find((one) => one.id === id)?.secret),
+      [written, written, written],
+    )
+    await store.connectors.syncConfig([])
+  })
 }
