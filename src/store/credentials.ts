@@ -104,8 +104,8 @@ function renewing(db: Db) {
         // A person who disabled it meanwhile is not overruled.
         `update credential
             set secret = $3, hint = $4, expires_at = $5, facts = $6, version = version + 1,
-                state = case when state = 'disabled' then state else 'active' end,
-                reason = case when state = 'disabled' then reason end, updated_at = clock_timestamp()
+                state = case when state = 'disabled' then state else 'active' end, reason = null,
+                updated_at = clock_timestamp()
           where id = $1 and version = $2 returning 1`,
         [id, version, next.secret, next.hint, next.expires_at, document(next.facts)],
       ),

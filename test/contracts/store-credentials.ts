@@ -60,6 +60,7 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       const scope = owner()
       const many = Array.from({ length: 6 }, () => credential(scope, { is_default: true }))
       const other = await store.credentials.create(credential(scope, { provider: 'other', is_default: true }))
+      const foreign = await store.credentials.create(credential(owner(), { is_default: true }))
       await Promise.all(many.map((one) => store.credentials.create(one)))
       const defaults = async () =>
         (await store.credentials.list(scope, { limit: 50 })).data.filter(
@@ -70,7 +71,9 @@ async function rowContract(t: Test, store: Store): Promise<void> {
       const [only, ...more] = await defaults()
       t.equal(more.length, 0)
       t.equal((await store.credentials.preferred(scope.owner, 'acme'))?.id, only?.id)
-      t.equal((await store.credentials.preferred(scope.owner, 'other'))?.id, other.id)
+      for (const { id } of [other, foreign]) {
+        t.ok((await store.credentials.get(ADMIN, id))?.is_default, 'of another provider, or another owner')
+      }
       t.equal(
         (await store.credentials.update(scope, only?.id ?? '', { is_default: false }))?.is_default,
         false,
@@ -217,6 +220,7 @@ async function secretContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await credentials.due([provider], 300, 1), [sooner])
     t.strictSame(await credentials.due(['other'], 300, 10), [])
     await credentials.claim(sooner.id, 'replica', 60)
+    await credentials.claim(soon.id, 'a replica that died', 0)
     t.strictSame(await credentials.due([provider], 300, 10), [soon])
   })
 
@@ -224,17 +228,19 @@ async function secretContract(t: Test, store: Store): Promise<void> {
 
   await t.test('a renewal is claimed by one and stored by version', async (t) => {
     const scope = owner()
-    const { id: login } = await store.credentials.create(credential(scope))
+    const { id: login, updated_at } = await store.credentials.create(credential(scope))
     const claims = await Promise.all(
       ['r1', 'r2', 'r3', 'r1'].map((by) => store.credentials.claim(login, by, 60)),
     )
     const held = claims.filter((claim) => claim !== null)
     t.equal(held.length, 1)
+    await new Promise((resolve) => setTimeout(resolve, 2))
     t.equal(await store.credentials.rotate(login, 1, next), true)
     t.equal(await store.credentials.rotate(login, 1, next), false, 'the version has moved')
     const rotated = await store.credentials.get(scope, login)
     t.match(rotated, { version: 2, hint: 'next', expires_at: null, facts: { b: '1' }, state: 'active' })
     t.strictSame(rotated?.secret, next.secret)
+    t.ok((rotated?.updated_at ?? '') > updated_at, 'its token’s age counts from here')
     for (const by of ['r1', 'r2', 'r3']) await store.credentials.release(login, by)
     t.equal((await store.credentials.claim(login, 'r4', 0))?.version, 2, 'released')
     t.ok(await store.credentials.claim(login, 'r5', 60), 'and one that lapsed is free')
@@ -251,6 +257,9 @@ async function secretContract(t: Test, store: Store): Promise<void> {
       t.equal((await store.credentials.get(scope, login))?.state, 'active')
       t.equal(await store.credentials.fail(login, 1, 'invalid_grant'), true)
       t.match(await store.credentials.get(scope, login), { state: 'needs_reauth', reason: 'invalid_grant' })
+      const revived = await store.credentials.update(scope, login, { state: 'active' })
+      t.match(revived, { state: 'active', reason: null })
+      t.equal(await store.credentials.fail(login, 1, 'invalid_grant'), true)
       await store.credentials.rotate(login, 1, next)
       t.match(await store.credentials.get(scope, login), { state: 'active', reason: null })
       await store.credentials.update(scope, login, { state: 'disabled', name: 'off' })

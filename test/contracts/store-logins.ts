@@ -50,6 +50,7 @@ export async function loginContract(t: Test, store: Store): Promise<void> {
     const late = login({ seconds: 0 })
     await logins.create(late, 9)
     t.equal(await logins.take(late.state_hash, 'acme'), null)
+    t.equal(await logins.poll(late.state_hash, 0), null)
     t.match(await logins.get(late.state_hash), { state: 'pending', is_expired: true })
   })
 
