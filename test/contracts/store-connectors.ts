@@ -132,13 +132,16 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     const [first] = await store.connectors.syncConfig([a, b])
     t.match(first, { id: a.id, origin: 'config', config_revision: 1 })
     t.equal(await store.connectors.create(connector(scope, 'conf-a')), 'name_taken')
-    for (const way of ['conf-a', a.id]) t.equal((await store.connectors.find(scope, way))?.id, a.id)
+    for (const one of [a, b]) {
+      for (const way of [one.name, one.id]) t.equal((await store.connectors.find(scope, way))?.id, one.id)
+    }
+    t.equal(await store.connectors.find(scope, 'conf-c'), null)
     t.equal((await store.connectors.get(scope, a.id))?.name, 'conf-a')
     const newer = { ...connector(scope, 'newer'), id: `a${a.id}` }
     await store.connectors.create(newer)
     const seen = await allPages((page) => store.connectors.list(ADMIN, page), 2)
     t.equal(seen.rows.filter((row) => [older.id, a.id, b.id].includes(row.id)).length, 3, 'an admin sees all')
-    const { rows } = await allPages((page) => store.connectors.list(scope, page), 2)
+    const { rows } = await allPages((page) => store.connectors.list(scope, page), 1)
     t.strictSame(
       rows.map((row) => row.id),
       [newer.id, ...[a.id, b.id].sort().reverse()],
