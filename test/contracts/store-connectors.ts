@@ -7,7 +7,9 @@ import {
   ADMIN,
   allPages,
   connector,
+  endTurn,
   id,
+  LEASE,
   newSession,
   openRequest,
   owner,
@@ -220,7 +222,7 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     await store.connectors.switchTool(session, one.id, 'c', false)
     await store.connectors.switchTool(session, one.id, 'c', true)
     t.strictSame(await off(), [[], ['a b']])
-    await store.connectors.bind(session, one.id, 'alias')
+    t.equal(await store.connectors.bind(session, one.id, 'alias'), true, 'its own name is not taken')
     t.strictSame(await off(), [[], ['a b']], 'under a new alias too')
     t.strictSame(bound[1]?.connector, await store.connectors.get(scope, one.id))
     const renamed = async (of: { id: string }, name: string) => {
@@ -243,6 +245,8 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id, session], 'newest use first')
     t.strictSame(await store.connectors.sessionsOf(one.id, 1), [later.id])
     t.equal(await store.connectors.unbind(session, one.id), true)
+    t.strictSame(await store.connectors.sessionsOf(one.id, 9), [later.id])
+    t.strictSame(await store.connectors.sessionsOf(two.id, 9), [session])
     t.equal(await store.connectors.unbind(session, one.id), false)
     await store.connectors.delete(scope, two.id)
     t.strictSame(await store.connectors.bindings(session), [], 'a deleted connector is bound nowhere')
@@ -280,6 +284,9 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
     const scope = owner()
     const one = connector(scope, 'one')
     await store.connectors.create(one)
+    const beside = await store.connectors.create(connector(owner(), 'one'))
+    if (beside === 'name_taken') return t.fail(beside)
+    await store.connectors.saveList(beside.id, beside.id, [])
     const key = `${one.id}@1`
     t.equal(await store.connectors.loadList(key), null)
     const list = {
@@ -292,9 +299,9 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       JSON.stringify(list),
       'key order of a schema stays',
     )
-    const unpinned = await store.connectors.get(scope, one.id)
-    if (!unpinned) return t.fail('it is gone')
-    await store.connectors.update(scope, unpinned, { url: 'https://mcp.test/2' })
+    const first = await store.connectors.get(scope, one.id)
+    const unpinned = first && (await store.connectors.update(scope, first, { url: 'https://mcp.test/2' }))
+    if (!unpinned || typeof unpinned === 'string') return t.fail('it was not changed')
     await store.connectors.saveList(`${one.id}@2`, one.id, list)
     t.equal(await store.connectors.loadList(key), null, 'a revision that is no more leaves none')
     await store.connectors.saveList(key, one.id, list)
@@ -320,6 +327,8 @@ async function bindingContract(t: Test, store: Store): Promise<void> {
       { tool: 'b', hash: 'h5', definition: { v: '\0' } },
       { tool: 'x', hash: 'h3', definition: { v: 3 } },
     ])
+    t.strictSame(await store.connectors.get(ADMIN, beside.id), beside, 'another hears of nothing')
+    t.strictSame(await store.connectors.loadList(beside.id), [], 'and keeps its list')
     await store.connectors.delete(scope, one.id)
     t.strictSame([await store.connectors.pins(one.id), await store.connectors.loadList(key)], [[], null])
     await store.connectors.saveList(key, one.id, list)
@@ -381,7 +390,10 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     const one = connector(scope, 'many')
     await store.connectors.create(one)
     await store.connectors.bind(session, one.id, 'me')
-    await store.connectors.pinFirst(one.id, [{ tool: 'x', hash: 'h1', definition: { a: '\0' } }])
+    const unbound = connector(owner(), 'many')
+    await store.connectors.create(unbound)
+    for (const { id } of [unbound, one])
+      await store.connectors.pinFirst(id, [{ tool: 'x', hash: 'h1', definition: { a: '\0' } }])
     const known = [
       { session_id: session, revision: 2 },
       { session_id: other, revision: -1 },
@@ -400,7 +412,8 @@ async function registryContract(t: Test, store: Store): Promise<void> {
       { registry: { revision: 0 }, bindings: NONE },
     )
     const open = openRequest(other)
-    await store.turns.open(scope, open)
+    const opened = await store.turns.open(scope, open)
+    if (opened?.kind !== 'running') return t.fail('it was not opened')
     const change = (session_id: string, expected: number) => ({
       session_id,
       expected,
@@ -413,8 +426,13 @@ async function registryContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.registry.put([change(session, 2), change(other, 0)]), [
       { session_id: other, turn_id: open.turn.id },
     ])
-    await store.registry.put([change(other, 1), change(session, 3)])
-    await store.registry.put([change(other, 2)])
+    await store.turns.commit(opened.fence, { turn_id: open.turn.id, state: 'awaiting_input' })
+    const [waiting] = await store.registry.put([change(other, 1)])
+    t.equal(waiting?.turn_id, open.turn.id)
+    const resumed = await store.turns.resumeAwaiting(open.turn.id, LEASE)
+    if (resumed) await endTurn(store, resumed.fence, open.turn.id)
+    await store.registry.put([change(session, 3)])
+    t.strictSame(await store.registry.put([change(other, 2)]), [{ session_id: other, turn_id: null }])
     const all = [change(session, 4), change(other, 3)]
     const overlapping = Array.from({ length: 8 }, (_, i) =>
       store.registry.put(i % 2 ? all : [...all].reverse()),

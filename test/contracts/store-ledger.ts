@@ -129,10 +129,16 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       (await store.executions.get(scope, namesake.id))?.result,
       'another turn’s call of that id waits still',
     )
-    await endTurn(store, other.fence, other.turn.id)
     await endTurn(store, fence, turn.id)
-    const late = [store.executions.settle(fence, settlement(two)), store.executions.begin(fence, two.id)]
+    t.equal(other.fence.epoch, fence.epoch, 'that replica has another lease, as old as this one was')
+    const former = { ...other.fence, epoch: other.fence.epoch - 1 }
+    const late = [
+      store.executions.settle(fence, settlement(two)),
+      store.executions.begin(fence, two.id),
+      store.executions.settle(former, settlement(namesake)),
+    ]
     for (const thrown of await Promise.all(late.map(rejection))) t.ok(thrown instanceof StaleOwner)
+    await endTurn(store, other.fence, other.turn.id)
   })
 
   await t.test('a call that waits is decided once, and its turn goes on when none is open', async (t) => {
@@ -147,18 +153,21 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     await store.turns.commit(fence, { turn_id: turn.id, settlements, state: 'awaiting_input' })
     const other = await runningTurn(store, owner())
     const namesake = execution(other.turn.id, { ...waiting, call_id: one.call_id })
-    await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake] })
+    const foreign = execution(other.turn.id, waiting)
+    await store.turns.commit(other.fence, { turn_id: other.turn.id, executions: [namesake, foreign] })
     const asked = await store.executions.get(scope, one.id)
     t.match(asked, { state: 'awaiting_approval', started_at: null })
     t.ok(Math.abs(Date.parse(asked?.expires_at ?? '') - Date.now() - 60_000) < 20_000)
     t.equal(await store.executions.decide(STRANGER, turn.id, one.call_id, approve), null)
-    t.equal(await store.executions.decide(scope, turn.id, 'call_none', approve), null)
+    for (const call of ['call_none', foreign.call_id])
+      t.equal(await store.executions.decide(scope, turn.id, call, approve), null)
     t.equal(await store.executions.decide(scope, 'turn_none', one.call_id, approve), null)
     const sealed_arguments = new Uint8Array([1, 0, 255])
     const deny = { decision: 'deny' as const, reason: 'no \0', sealed_arguments: null, by: 'bob' }
+    const edited = { ...approve, sealed_arguments, arguments: { a: 2, z: '\0' } }
     const both = await Promise.all([
-      store.executions.decide(scope, turn.id, one.call_id, { ...approve, sealed_arguments }),
-      store.executions.decide(scope, turn.id, one.call_id, { ...approve, sealed_arguments }),
+      store.executions.decide(scope, turn.id, one.call_id, edited),
+      store.executions.decide(scope, turn.id, one.call_id, edited),
     ])
     t.strictSame(both.sort(), ['decided', 'not_awaiting'])
     const resumable = async () => (await store.turns.resumable(1000)).includes(turn.id)
@@ -173,6 +182,8 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
       approval: { decision: 'approve', reason: null },
     })
     t.strictSame(approved?.approval?.sealed_arguments, sealed_arguments)
+    t.strictSame(approved?.arguments, edited.arguments, 'what runs is what is shown')
+    t.strictSame(denied?.arguments, two.arguments)
     t.strictSame(
       await store.sealed.arguments(before, 2),
       [
@@ -240,7 +251,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
     execution(one.turn.id),
     execution(one.turn.id, { tool: 'web.get', connector: 'web' }),
     execution(two.turn.id, { tool: 'now', connector: null }),
-    execution(two.turn.id),
+    execution(two.turn.id, { state: 'awaiting_approval' }),
   ]
   const [first, second, third, fourth] = rows
   if (!first || !second || !third || !fourth) throw new Error('there are four')
@@ -253,7 +264,7 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   )
   await store.executions.settle(
     two.fence,
-    settlement(third, { duration_ms: 20, output: '{"a":1}', structured: true }),
+    settlement(third, { outcome: 'outcome_unknown', duration_ms: 20, output: '{"a":1}', structured: true }),
   )
 
   const listed = async (filter: Parameters<Store['executions']['list']>[1], by = scope) =>
@@ -274,18 +285,22 @@ async function readingContract(t: Test, store: Store): Promise<void> {
   const paged = await allPages((page) => store.executions.list(scope, {}, page), 3)
   t.strictSame([paged.rows.map((row) => row.id), paged.pages], [all, 2])
 
-  const byTool = await store.executions.stats(scope, 'tool', {})
   t.strictSame(
-    byTool.sort((a, b) => a.key.localeCompare(b.key)),
+    await store.executions.stats(scope, 'tool', {}),
     [
       { key: 'files.read', count: 1, failures: 0, p50_ms: 10, p95_ms: 10, max_ms: 10 },
-      { key: 'now', count: 1, failures: 0, p50_ms: 20, p95_ms: 20, max_ms: 20 },
+      { key: 'now', count: 1, failures: 1, p50_ms: 20, p95_ms: 20, max_ms: 20 },
       { key: 'web.get', count: 1, failures: 1, p50_ms: 33, p95_ms: 33, max_ms: 33 },
     ],
     'what is not settled does not count',
   )
   const bySession = await store.executions.stats(scope, 'session', { session_id: one.session.id })
   t.match(bySession, [{ key: one.session.id, count: 2, failures: 1, p50_ms: 22, p95_ms: 32, max_ms: 33 }])
+  t.strictSame(
+    (await store.executions.stats(scope, 'session', {})).map(({ key }) => key),
+    [one.session.id, two.session.id],
+    'those with most calls first',
+  )
   const byConnector = await store.executions.stats(scope, 'connector', {})
   t.strictSame(byConnector.map((group) => group.key).sort(), ['builtin', 'files', 'web'])
   t.strictSame(await store.executions.stats(STRANGER, 'tool', {}), [])
