@@ -11,6 +11,7 @@ import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { PartsCodec } from '../../src/store/parts.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
+import { StaleOwner } from '../../src/store/store.ts'
 import { databaseContract } from '../contracts/database.ts'
 import { migrationContract } from '../contracts/migrations.ts'
 import { storeContract } from '../contracts/store.ts'
@@ -131,18 +132,46 @@ t.test('the store on a PostgreSQL server', ON_POSTGRES, async (t) => {
     t.strictSame(codec.strangers, [], 'everything was opened in the session that it was sealed in')
   })
 
+  const allWait = (works: unknown[]) =>
+    eventually(async () => {
+      const waiting = `select count(*)::int from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'`
+      return (await value<number>(raw, waiting)) === works.length
+    })
+
+  await t.test('whoever waits for a session goes by what was done to it meanwhile', async (t) => {
+    const scope = owner()
+    const taken = await runningTurn(store, scope)
+    const idle = await runningTurn(store, scope)
+    await store.turns.commit(idle.fence, { turn_id: idle.turn.id, end: COMPLETED })
+    const late = await raw.transaction(async (queries) => {
+      await queries.query('update session set lease_epoch = lease_epoch + 1 where id = any($1)', [
+        [taken.session.id, idle.session.id],
+      ])
+      await queries.query(`update turn set state = 'running' where id = $1`, [idle.turn.id])
+      const works = [
+        rejection(store.executions.begin(taken.fence, 'exec_none')),
+        store.messages.append(scope, idle.session.id, [message('late')]),
+      ]
+      await allWait(works)
+      return works
+    })
+    const [begun, appended] = await Promise.all(late)
+    t.ok(begun instanceof StaleOwner, 'its lease was lost')
+    t.equal(appended, 'busy', 'a turn began')
+    await raw.query(`update turn set state = 'completed' where id = $1`, [idle.turn.id])
+  })
+
   await t.test('a commit is made once, also where it is repeated while it is still under way', async (t) => {
     const scope = owner()
     const { session, turn, fence } = await runningTurn(store, scope)
     const said = [message('said once', { turn_id: turn.id })]
     const commit = () => store.turns.commit(fence, { turn_id: turn.id, messages: said })
-    const waiting = `select count(*)::int from pg_stat_activity
-      where datname = current_database() and wait_event_type = 'Lock'`
     const both = await raw
       .transaction(async (queries) => {
         await queries.query('select from session where id = $1 for update', [session.id])
         const made = [commit(), commit()]
-        await eventually(async () => (await value<number>(raw, waiting)) === made.length)
+        await allWait(made)
         return made
       })
       .then((made) => Promise.all(made))
