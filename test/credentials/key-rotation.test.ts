@@ -1,6 +1,6 @@
 /** Re-encryption over a table of many pages that is written meanwhile. */
 import t from 'tap'
-import { rotateKeys } from '../../src/credentials/key-rotation.ts'
+import { rotateEncryption, rotateKeys } from '../../src/credentials/key-rotation.ts'
 import { createVault, secretContext } from '../../src/credentials/vault.ts'
 
 const key = (id: string, fill: number) => ({ id, key: new Uint8Array(32).fill(fill) })
@@ -76,3 +76,63 @@ t.test('what no key opens is named and stays, and the rest is sealed anew', asyn
     ['lost', 'new'],
   )
 })
+
+t.test('a turn’s edits are sealed anew, whether or not they bring a message', async (t) => {
+  const sealed = Buffer.from(former.seal('text', 'ses_1')).toString('base64')
+  const edits = (part: string) => [
+    { op: 'delete_at', index: 0 },
+    { op: 'replace_at', index: 1, message: { role: 'user', parts: [{ type: 'sealed', sealed: part }] } },
+  ]
+  let text = JSON.stringify(edits(sealed))
+  const store = {
+    sealed: {
+      secrets: async () => [],
+      arguments: async () => [],
+      documents: async (place: string, after: string) =>
+        place === 'turn.context' && !after ? [{ id: 'turn_1', session_id: 'ses_1', text }] : [],
+      async putDocument(_place: string, _id: string, _before: string, next: string) {
+        text = next
+        return true
+      },
+    },
+    settings: { set: async () => {} },
+  } as unknown as Parameters<typeof rotateKeys>[0]
+  t.match(await rotateKeys(store, vault), { resealed: 1, left: 0 })
+  const anew = JSON.parse(text)[1].message.parts[0].sealed
+  t.same(JSON.parse(text), edits(anew))
+  t.equal(vault.open(Buffer.from(anew, 'base64'), 'ses_1'), 'text')
+})
+
+t.test(
+  'the keys are confirmed once nothing is left, be it after the last pass, and that is on record',
+  async (t) => {
+    const secret = former.seal('secret', secretContext('ann', 'a'))
+    const did: unknown[] = []
+    const rotation = (passes: number) => {
+      const store = {
+        sealed: {
+          secrets: async (after: string) =>
+            after || passes-- <= 0
+              ? []
+              : [{ table: 'credential', id: 'a', owner: 'ann', version: 1, secret }],
+          putSecret: async () => false,
+          arguments: async () => [],
+          documents: async () => [],
+        },
+        settings: { set: async (name: string) => void did.push(name) },
+        audit: { write: async (entry: unknown) => void did.push(entry) },
+      } as unknown as Parameters<typeof rotateEncryption>[0]
+      return rotateEncryption(store, vault, 'admin')
+    }
+    const entry = (left: number) => ({
+      owner: 'admin',
+      act: 'encryption.rotate',
+      subject: 'new',
+      details: { resealed: 0, left, unopened: 0 },
+    })
+    t.match(await rotation(6), { left: 1, key: 'new', others: ['old'] })
+    t.same(did.splice(0), [entry(1)], 'a former key is needed yet')
+    t.match(await rotation(5), { left: 0 })
+    t.same(did, ['encryption_check', entry(0)])
+  },
+)
