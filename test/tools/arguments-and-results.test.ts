@@ -230,10 +230,12 @@ t.test('the offset to read on at is one of the stored text, whose secrets are go
 
 t.test('what is structured keeps its structure, and nothing is cut in silence', async (t) => {
   const small = { items: [1, 2, 3] }
-  t.match(await shape([], small), {
-    content: [text(JSON.stringify(small))],
+  const output = JSON.stringify(small)
+  t.strictSame(await shape([], small), {
+    content: [text(output)],
     structured: small,
-    stored: { structured: true },
+    stored: { output, structured: true },
+    bytes: output.length,
   })
   t.match(await shape([text('three items')], small), { content: [text('three items')], structured: small })
   const big = { items: Array.from({ length: 9_000 }, (_, i) => ({ id: i })) }
@@ -242,10 +244,16 @@ t.test('what is structured keeps its structure, and nothing is cut in silence', 
   t.equal(repeated.content.length, 1)
   t.strictSame(JSON.parse(repeated.stored.output), big)
   t.equal(outputSlice(repeated.stored, { path: '/items/8999/id', offset: 0, limit: 10 }).content, '8999')
+  t.strictSame(repeated.spill, { exec_id: 'exec_7', bytes: repeated.bytes })
+  const [, offset] = JSON.stringify(repeated.content).match(/offset[^\d]+(\d+)/) ?? []
+  const head = repeated.stored.output.slice(0, Number(offset))
+  t.match(repeated.content, [{ text: `${head}\n\n[` }], 'of what is stored, not of what the server wrote')
+  t.strictSame(await shape([], big), repeated, 'as without the text that repeats it')
   const told = await shape([text('9000 items')], big)
   t.match(told.content, [text('9000 items'), { text: /structured result of \d+ bytes.*exec_7/ }])
   t.strictSame(JSON.parse(told.stored.output), big)
   const long = 'z'.repeat(MODEL_LIMIT + 1)
+  t.equal((await shape([text(long.slice(1))])).spill, undefined, 'what just fits is given whole')
   const both = await shape([text(long)], big)
   t.equal(outputSlice(both.stored, { path: '/text', offset: MODEL_LIMIT, limit: 10 }).content, 'z')
   t.equal(outputSlice(both.stored, { path: '/structured/items/1/id', offset: 0, limit: 10 }).content, '1')
@@ -287,6 +295,11 @@ t.test('media pass whole within their limits, and are named where they do not', 
   const csv: ContentPart = { type: 'file', media_type: 'text/csv; charset=utf-8', data: 'YSxi' }
   t.strictSame((await shape([csv])).content, [{ ...csv, media_type: 'text/csv' }], 'without its parameters')
   t.match((await shape([text('a\ud800b\u0000c')])).content, [text('a\ufffdb\ufffdc')])
+  const alone = await shape([fine], { a: 1 })
+  t.match(alone.content, [text('{"a":1}'), { type: 'image' }], 'behind what is structured')
+  t.match((await shape([fine])).stored.output, /^\[image, image\/png, \d+ bytes\]$/)
+  const behind = await shape([fine, text('z'.repeat(MODEL_LIMIT + 1))])
+  t.match(behind.content, [{ text: /its middle is left out/ }, { type: 'image' }], 'behind what is abridged')
 })
 
 t.test('slices put together are the whole, and none splits a character', async () => {
