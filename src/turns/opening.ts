@@ -41,10 +41,10 @@ export function createOpening(
       (thrown: unknown) => ({ thrown }),
     )
     if (!refused) return store.turns.open(caller, row)
-    // What would be refused now may have been taken before: the same key brings the same turn all the same.
+    // What would be refused now may have been taken before: what a key brings does not hang on what has changed since.
     const known = key === null ? null : await store.turns.ofKey(session_id, key)
-    if (known?.body_hash === body_hash) return { kind: 'replayed', turn: known.turn }
-    throw refused.thrown
+    if (!known) throw refused.thrown
+    return known.body_hash === body_hash ? { kind: 'replayed', turn: known.turn } : { kind: 'mismatch' }
   }
 
   /** Calls of one moment may pass together: the limit is there against thousands, not for one more. */

@@ -167,6 +167,8 @@ export async function idempotency(t: Test, world: World) {
     await api.patch(path, { state: 'disabled' })
     const two = await start(body, 'n', fresh)
     t.match(await start(body, 'm', fresh), { status: 409, body: { error: { code: 'no_credential' } } })
+    const other = await start({ ...body, input: 'something else' }, 'n', fresh)
+    t.match(other, { status: 422, body: { error: { code: 'idempotency_mismatch' } } })
     await api.patch(path, { state: 'active', default: true })
     t.match(two, { status: 200, body: { id: one.body.id } })
     t.equal(two.headers.get('idempotent-replayed'), 'true')
