@@ -148,6 +148,9 @@ async function rowContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await ground('other'), [named, own, other])
     const lent = await store.sessions.update(scope, session, { credential_id: foreign.id })
     t.strictSame(await ground(), [lent, null, own], 'another owner’s is none of the session’s')
+    t.equal(await store.turns.ground(STRANGER, session, null), null)
+    t.equal(await store.turns.ground(ADMIN, 'ses_none', null), null)
+    t.strictSame((await store.turns.ground(ADMIN, session, null))?.session, lent)
   })
 }
 

@@ -199,6 +199,7 @@ export async function ledgerContract(t: Test, store: Store): Promise<void> {
     const resumed = await store.turns.resumeAwaiting(turn.id, LEASE)
     if (!resumed) return t.fail('it was not resumed')
     t.notOk(await resumable(), 'it waits no more')
+    t.equal(await store.turns.resumeAwaiting(turn.id, LEASE), null, 'and is its owner’s')
     await store.executions.begin(resumed.fence, one.id)
     t.match(await store.executions.get(scope, one.id), { state: 'started', started_at: /Z$/ })
     t.match(

@@ -85,7 +85,7 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     const beside = await newSession(store, scope)
     await store.sessions.update(scope, beside.id, { model: 'acme-2' })
     const other = openRequest(beside.id)
-    await store.turns.open(scope, other)
+    const opened = await store.turns.open(scope, other)
     const before = await store.sessions.ofTurn(turn.id)
     t.strictSame(before, await store.sessions.get(scope, turn.session_id))
     await store.sessions.update(scope, turn.session_id, { title: 'new' })
@@ -106,6 +106,10 @@ export async function sessionContract(t: Test, store: Store): Promise<void> {
     )
     const now = await store.sessions.get(scope, beside.id)
     t.strictSame(await store.sessions.ofTurn(other.turn.id), now, 'another session’s has its own')
+    if (opened?.kind !== 'running') return t.fail('it does not run')
+    await store.turns.commit(opened.fence, { turn_id: other.turn.id, state: 'awaiting_input' })
+    await store.sessions.update(scope, beside.id, { model: 'acme-3' })
+    t.match(await store.sessions.ofTurn(other.turn.id), { model: 'acme-2' }, 'one that waits goes on with it')
     await endTurn(store, fence, turn.id)
     t.equal(await store.sessions.ofTurn('turn_none'), null)
   })
@@ -295,16 +299,14 @@ async function messageContract(t: Test, store: Store): Promise<void> {
     t.strictSame(await store.sessions.get(scope, other.id), other, 'another session stays as it is')
   })
 
-  await t.test('a message that was rewritten to make calls takes their results with it', async (t) => {
+  await t.test('messages that were rewritten to make calls and to answer them go together', async (t) => {
     const scope = owner()
     const { id: session } = await newSession(store, scope)
-    const said = [
-      message('I see', { role: 'assistant' }),
-      message('', { role: 'tool', parts: [result('call_1')] }),
-    ]
+    const said = [message('I see', { role: 'assistant' }), message('so it is', { role: 'assistant' })]
     await store.messages.append(scope, session, said)
-    const [first = '', second] = said.map((one) => one.id)
+    const [first = '', second = ''] = said.map((one) => one.id)
     await store.messages.replace(scope, session, first, { role: 'assistant', parts: [call('call_1')] })
+    await store.messages.replace(scope, session, second, { role: 'tool', parts: [result('call_1')] })
     t.strictSame(await store.messages.delete(scope, session, first), [first, second])
   })
 
