@@ -9,6 +9,7 @@ import { isRecord } from '../chat/json.ts'
 import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
+import { createAnnounced } from './announced.ts'
 import type { NextRegistry } from './registry.ts'
 
 /** What a session's registry is made of, as the store had it. */
@@ -44,6 +45,8 @@ export interface Registries {
   keptRevision(session: string): number
   /** Another replica wrote this revision. */
   noteRevision(session: string, revision: number): void
+  /** … and has announced it. */
+  noteAnnounced(session: string, revision: number): void
   /** The newest revision known of, which may be newer than the kept row. */
   latestRevision(session: string): number
   /** Throws session_not_found. */
@@ -82,6 +85,7 @@ export class Overtaken extends BatonError {}
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {
   const rows = new BoundedMap<RegistryRow>(MOST_CACHED, sizeOf)
   const newest = new BoundedMap<number>(MOST_NOTED)
+  const announced = createAnnounced()
 
   function keep(row: RegistryRow): RegistryRow {
     const cached = rows.get(row.session_id)
@@ -136,9 +140,11 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
       onStored?.()
       return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
-    const says = moved.map(async ({ session_id, delta }) => {
+    const says = moved.map(async ({ session_id, before, delta }) => {
       const turn = turns.get(session_id)
-      if (turn !== undefined) await emit(session_id, delta, turn)
+      if (turn === undefined) return
+      await announced.heard(before)
+      await emit(session_id, delta, turn).finally(() => announced.note(session_id, delta.tools_revision))
     })
     for (const said of await Promise.allSettled(says)) {
       if (said.status === 'rejected') log.warn({ err: said.reason }, 'an event was lost')
@@ -155,6 +161,10 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
   return {
     keep,
     noteRevision,
+    noteAnnounced(session, revision) {
+      noteRevision(session, revision)
+      announced.note(session, revision)
+    },
     newest: async (session) => keep((await ground(session)).row),
     ground,
     keptRevision: (session) => rows.get(session)?.revision ?? -1,

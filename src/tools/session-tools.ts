@@ -1,8 +1,8 @@
 /**
  * The tools of sessions as a live thing: binds and unbinds servers, switches tools, and follows what servers
  * announce. Below it: discovery.ts (what servers list; watch.ts is one of them), registry.ts (what that makes of a
- * registry), registries.ts (keeping and writing them), upkeep.ts (bringing them up to date, many at a time), line.ts
- * (callers' changes in turn), shown-registry.ts (what callers see).
+ * registry), registries.ts (keeping and writing them; announced.ts is their order), upkeep.ts (bringing them up to date,
+ * many at a time), line.ts (callers' changes in turn), shown-registry.ts (what callers see).
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
@@ -51,7 +51,10 @@ export interface SessionToolsDeps extends RegistriesDeps {
 /** What the engine needs beside what routes call. */
 export interface EngineTools
   extends SessionTools,
-    Pick<Registries, 'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision'> {
+    Pick<
+      Registries,
+      'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision' | 'noteAnnounced'
+    > {
   /**
    * Brings the session's registry up to date with what its servers list. Waits for servers no longer than told, and
    * for callers' changes that are under way, which wait for none; what is known by then is written however long the
@@ -197,13 +200,14 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   const isBehind = (session: string) => line.isTaken(session) || upkeep.standing(session) === 'moved'
 
-  const { current, newest, keep, keptRevision, noteRevision, latestRevision } = registries
+  const { current, newest, keep, keptRevision, noteRevision, noteAnnounced, latestRevision } = registries
   return {
     current,
     newest,
     keep,
     keptRevision,
     noteRevision,
+    noteAnnounced,
     latestRevision,
     overlay: overlayOf,
     bringUpToDate,

@@ -71,7 +71,7 @@ export function createEngine(deps: EngineDeps): Engine {
     const control = JSON.parse(message) as Control
     switch (control.op) {
       case 'revision':
-        return deps.tools.noteRevision(control.session_id, control.revision)
+        return deps.tools.noteAnnounced(control.session_id, control.revision)
       case 'handed_over':
         return void leases?.look()
       case 'cancel': {

@@ -1,8 +1,11 @@
-/** Registries as a process keeps them. */
+/** Registries as a process keeps them, and as several write them. */
+import { setImmediate as turn } from 'node:timers/promises'
 import { pino } from 'pino'
 import t from 'tap'
 import type { RegistryRow, RegistryTool } from '../../src/store/store.ts'
-import { createRegistries, type RegistriesDeps } from '../../src/tools/registries.ts'
+import { createRegistries, type Make, type RegistriesDeps } from '../../src/tools/registries.ts'
+import { eventually, gate } from '../waiting.ts'
+import { createMemory } from './session-tools-doubles.ts'
 
 t.test('what is kept is bounded by size, however few the tools', (t) => {
   const store = {} as RegistriesDeps['store']
@@ -18,4 +21,60 @@ t.test('what is kept is bounded by size, however few the tools', (t) => {
   t.strictSame(kept, [-1, -1, -1, -1, -1, ...Array(15).fill(1)], 'those that were kept first have gone')
   t.equal(registries.latestRevision('ses_0'), 1, 'and are known by number')
   t.end()
+})
+
+const OTHER: Make = async () => ({ tools: [], added: [], removed: [], changed: ['s.a'] })
+
+/** Replicas on one store, each with its own way to announce. */
+function replicas() {
+  const { store, rows } = createMemory()
+  const { put } = store.registry
+  const age = (ms: number) => {
+    const row = rows.get('ses_1')
+    if (row) row.updated_at = new Date(Date.now() - ms).toISOString()
+  }
+  store.registry.put = async (changes) => {
+    const written = await put(changes)
+    age(0)
+    return written
+  }
+  const log = pino({ level: 'silent' })
+  return { rows, age, create: (emit: RegistriesDeps['emit']) => createRegistries({ store, emit, log }) }
+}
+
+t.test('a revision is announced after the one before, which another replica made', async (t) => {
+  const { rows, create } = replicas()
+  const { opened, open } = gate()
+  const told: number[] = []
+  const here = create(async (session, { tools_revision }) => {
+    await opened
+    told.push(tools_revision)
+    there.noteAnnounced(session, tools_revision)
+  })
+  const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
+  const first = here.change('ses_1', OTHER)
+  await eventually(() => rows.get('ses_1')?.revision === 1)
+  const second = there.change('ses_1', OTHER)
+  await eventually(() => rows.get('ses_1')?.revision === 2)
+  await turn()
+  t.strictSame(told, [])
+  open()
+  await Promise.all([first, second])
+  t.strictSame(told, [1, 2])
+})
+
+t.test('a revision that nobody announces is not waited for without end', async (t) => {
+  const { rows, age, create } = replicas()
+  const told: number[] = []
+  const there = create(async (_, { tools_revision }) => void told.push(tools_revision))
+  void create(() => new Promise(() => {})).change('ses_1', OTHER)
+  await eventually(() => rows.get('ses_1')?.revision === 1)
+  await there.change('ses_1', OTHER)
+  t.strictSame(told, [2])
+
+  void create(() => new Promise(() => {})).change('ses_1', OTHER)
+  await eventually(() => rows.get('ses_1')?.revision === 3)
+  age(-60_000)
+  await there.change('ses_1', OTHER)
+  t.strictSame(told, [2, 4], 'by a clock that is behind the store')
 })

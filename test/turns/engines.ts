@@ -57,6 +57,7 @@ export function pieces(
       latestRevision: () => 0,
       overlay: () => ({ tools: [], byExposed: new Map(), revision: 0 }),
       noteRevision() {},
+      noteAnnounced() {},
     },
     deploymentFor: () => deployment,
     optionsFor: () => ({}),

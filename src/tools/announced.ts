@@ -1,0 +1,44 @@
+/**
+ * A session's revisions are announced in their order, whichever replicas made them: a reader who follows what was added
+ * and removed would else end with tools that are gone.
+ */
+import { EventEmitter, once } from 'node:events'
+import { BoundedMap } from '../bounded-map.ts'
+import type { RegistryRow } from '../store/store.ts'
+import { within } from '../within.ts'
+
+/** How long whoever wrote a revision has to announce it. It may have died before. */
+const ANNOUNCE_MS = 300
+/** Sessions whose newest announced revision is known. */
+const MOST_KNOWN = 50_000
+
+export interface Announced {
+  /** This revision was announced, here or by another replica. */
+  note(session: string, revision: number): void
+  /** Settles once this one was announced, or is not to be expected any more. */
+  heard(row: RegistryRow): Promise<void>
+}
+
+export function createAnnounced(): Announced {
+  const newest = new BoundedMap<number>(MOST_KNOWN)
+  const words = new EventEmitter().setMaxListeners(0)
+  const isExpected = ({ session_id, revision, updated_at }: RegistryRow) =>
+    revision > (newest.get(session_id) ?? 0) && Date.now() - Date.parse(updated_at) < ANNOUNCE_MS
+  async function word(row: RegistryRow, signal: AbortSignal): Promise<void> {
+    while (isExpected(row) && !signal.aborted) await once(words, row.session_id, { signal }).catch(() => {})
+  }
+  return {
+    note(session, revision) {
+      if (revision <= (newest.get(session) ?? 0)) return
+      newest.put(session, revision)
+      words.emit(session)
+    },
+    async heard(row) {
+      if (!isExpected(row)) return
+      const over = new AbortController()
+      // Also where the row never grows old: the store's clock may be ahead.
+      await within(ANNOUNCE_MS, word(row, over.signal))
+      over.abort()
+    },
+  }
+}
