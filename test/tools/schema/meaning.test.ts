@@ -7,9 +7,11 @@ import { KEYWORD_ORDER } from '../../../src/tools/schema/keywords.ts'
 import { normalise } from '../../../src/tools/schema/normalise.ts'
 import { clean, faultsIn, fitted, narrowFaults, PROFILES, profile, sentForm } from './targets.ts'
 
+const free = { type: 'object', properties: {} }
+const property = (sub: unknown) =>
+  (clean({ type: 'object', properties: { p: sub } }).properties as Record<string, unknown>).p
+
 t.test('older drafts and odd shapes mean what they meant', async (t) => {
-  const property = (sub: unknown) =>
-    (clean({ type: 'object', properties: { p: sub } }).properties as Record<string, unknown>).p
   t.strictSame(property({ type: 'integer', minimum: 0, exclusiveMinimum: true }), {
     type: 'integer',
     exclusiveMinimum: 0,
@@ -77,6 +79,88 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   })
   t.strictSame(normalise({ type: 'string' }), { undeclarable: 'its schema describes string, not an object' })
   t.match(normalise(false), { undeclarable: /no arguments/ })
+})
+
+t.test('what several schemas say of one value is what all of them allow', async (t) => {
+  const [text, number, whole] = [{ type: 'string' }, { type: 'number' }, { type: 'integer' }]
+  const orNull = (sub: unknown) => [sub, { type: 'null' }]
+  const open = (additionalProperties: unknown) => ({ ...free, additionalProperties })
+  const named = (pattern: object) => ({
+    type: 'object',
+    properties: {},
+    patternProperties: { '^a': pattern },
+  })
+  for (const [a, b, both] of [
+    [number, whole, whole],
+    [whole, number, whole],
+    [{ type: ['string', 'null'] }, text, text],
+    [text, number, text],
+    [{ enum: [1, 2, 3] }, { enum: [2, 3, 4] }, { type: 'integer', enum: [2, 3] }],
+    [{ enum: [5, { b: 1, c: 2 }] }, { enum: [{ c: 2, b: 1 }] }, { ...free, enum: [{ b: 1, c: 2 }] }],
+    [{ enum: [1] }, { enum: [2] }, { type: 'integer', enum: [1] }],
+    [{ const: 'a' }, { const: 'b' }, { type: 'string', const: 'a' }],
+    [
+      { type: 'integer', minimum: 1, maximum: 5 },
+      { minimum: 3, maximum: 9 },
+      { type: 'integer', minimum: 3, maximum: 5 },
+    ],
+    [
+      { exclusiveMinimum: 3, exclusiveMaximum: 9 },
+      { exclusiveMinimum: 1, exclusiveMaximum: 5 },
+      { type: 'number', exclusiveMinimum: 3, exclusiveMaximum: 5 },
+    ],
+    [
+      { minLength: 3, maxLength: 5 },
+      { minLength: 1, maxLength: 9 },
+      { type: 'string', minLength: 3, maxLength: 5 },
+    ],
+    [
+      { items: { type: 'number', minimum: 1 }, minItems: 2, maxItems: 3 },
+      { items: { type: 'integer', maximum: 5 }, minItems: 1, maxItems: 4 },
+      { type: 'array', items: { type: 'integer', minimum: 1, maximum: 5 }, minItems: 2, maxItems: 3 },
+    ],
+    [{ prefixItems: [text] }, { prefixItems: [number] }, { type: 'array', prefixItems: [text] }],
+    [
+      {
+        type: 'object',
+        properties: { a: text, b: { minLength: 1 } },
+        required: ['a'],
+        minProperties: 2,
+        maxProperties: 3,
+      },
+      { properties: { b: text, c: {} }, required: ['b', 'a'] },
+      {
+        type: 'object',
+        properties: { a: text, b: { type: 'string', minLength: 1 }, c: {} },
+        required: ['a', 'b'],
+        minProperties: 2,
+        maxProperties: 3,
+      },
+    ],
+    [
+      { type: 'object', minProperties: 2, maxProperties: 3 },
+      { type: 'object', minProperties: 1, maxProperties: 4 },
+      { ...free, minProperties: 2, maxProperties: 3 },
+    ],
+    [open(false), open(true), open(false)],
+    [open(true), open(false), open(false)],
+    [open(text), open(true), open(text)],
+    [open({}), open(text), open(text)],
+    [open(text), open({ minLength: 1 }), open({ type: 'string', minLength: 1 })],
+    [named(text), named({ minLength: 1 }), named({ type: 'string', minLength: 1 })],
+    [{ anyOf: orNull(text) }, { anyOf: orNull(number) }, { anyOf: orNull(text) }],
+    [{ oneOf: orNull(text) }, { oneOf: orNull(number) }, { oneOf: orNull(text) }],
+    [text, false, undefined],
+  ]) {
+    const found = property({ allOf: [a, b] })
+    t.strictSame(found, both, JSON.stringify([a, b]))
+  }
+  t.match(normalise({ type: 'object', allOf: [false] }), { undeclarable: /no arguments/ })
+})
+
+t.test('a property that nothing fits is gone, and not required', async (t) => {
+  const raw = { type: 'object', properties: { a: false, b: { type: 'string' } }, required: ['a', 'b'] }
+  t.strictSame(clean(raw), { type: 'object', properties: { b: { type: 'string' } }, required: ['b'] })
 })
 
 t.test('properties may be named like keywords', async (t) => {
