@@ -248,7 +248,7 @@ class Fitter {
   #values(node: JsonSchema): JsonSchema {
     const { const: value, ...rest } = node
     const isKnown = value === undefined || (this.#profile.const && this.#has('const'))
-    const listed: JsonSchema = isKnown ? node : { enum: [value], ...rest }
+    const listed: JsonSchema = isKnown ? node : { ...rest, enum: [value] }
     return Array.isArray(listed.enum) && !this.#profile.mixedEnums ? textEnum(listed, listed.enum) : listed
   }
 

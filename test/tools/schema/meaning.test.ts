@@ -220,10 +220,13 @@ t.test('references are followed inside the schema, and never outside of it', asy
 })
 
 t.test('a constant is the only value everywhere, in the words that a provider reads', async (t) => {
-  for (const [name, profile] of Object.entries(PROFILES)) {
-    const { schema } = fitted({ type: 'object', properties: { p: { const: 'a' } } }, profile)
-    const { p } = schema.properties as Record<string, JsonSchema>
-    t.strictSame(p?.enum ?? [p?.const], ['a'], name)
+  const kind = { enum: ['a', 'b'] }
+  for (const sub of [{ const: 'a' }, { allOf: [kind, { const: 'a' }] }]) {
+    for (const [name, profile] of Object.entries(PROFILES)) {
+      const { schema } = fitted({ type: 'object', properties: { p: sub } }, profile)
+      const { p } = schema.properties as Record<string, JsonSchema>
+      t.strictSame(p?.const === undefined ? p?.enum : [p.const], ['a'], name)
+    }
   }
 })
 
