@@ -256,8 +256,9 @@ class Fitter {
     const isUnread = (pattern: string) => this.#profile.unreadPattern?.test(pattern) === true
     const fit = { ...node }
     if (typeof fit.pattern === 'string' && isUnread(fit.pattern)) delete fit.pattern
-    if (!Object.keys(fit.patternProperties ?? {}).some(isUnread)) return fit
-    // Without it, the names that it matched would count as additional ones.
+    const isKept = (name: string) => this.#has('patternProperties') && !isUnread(name)
+    if (Object.keys(fit.patternProperties ?? {}).every(isKept)) return fit
+    // Without them, the names that they matched would count as additional ones.
     const { patternProperties: _, additionalProperties: __, ...rest } = fit
     return rest
   }

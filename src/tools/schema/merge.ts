@@ -100,7 +100,9 @@ export function unite(branches: readonly JsonSchema[]): JsonSchema {
   }
   const lists = objects.map(({ required }) => (Array.isArray(required) ? required : []))
   const required = lists[0]?.filter((key) => lists.every((list) => list.includes(key))) ?? []
-  const isClosed = objects.length > 0 && objects.every((branch) => branch.additionalProperties === false)
+  const isClosed =
+    objects.length > 0 &&
+    objects.every((branch) => branch.additionalProperties === false && !branch.patternProperties)
   return {
     type: 'object',
     properties: Object.fromEntries([...variants].map(([key, subs]) => [key, either(subs)])),

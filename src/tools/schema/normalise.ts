@@ -240,7 +240,9 @@ class Cleaner {
       const map = node.get(keyword)
       if (isRecord(map)) schema[keyword] = this.#map(map, depth, keyword === 'patternProperties')
     }
-    const additional = node.get('additionalProperties')
+    // The names that an expression left out matched would count as additional ones.
+    const isWhole = Object.keys(node.get('patternProperties') ?? {}).every(isPattern)
+    const additional = isWhole ? node.get('additionalProperties') : undefined
     if (typeof additional === 'boolean') schema.additionalProperties = additional
     else if (additional !== undefined) {
       const clean = this.#schema(additional, depth)

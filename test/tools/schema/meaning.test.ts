@@ -344,6 +344,23 @@ t.test('an expression that a target cannot read is left out', async (t) => {
   }
 })
 
+t.test('where names by an expression cannot be told of, other names are not forbidden', async (t) => {
+  const map = (pattern: string) => ({
+    type: 'object',
+    patternProperties: { [pattern]: { type: 'string' } },
+    additionalProperties: false,
+  })
+  for (const name of ['gemini', 'narrow']) {
+    const { schema } = fitted({ type: 'object', properties: { p: map('^\\d+$') } }, profile(name))
+    t.strictSame(schema.properties, { p: free }, name)
+  }
+  t.match(property(map('^\\d+$')), { additionalProperties: false })
+  // As many write it, without the `u` flag in mind.
+  t.strictSame(property(map('^[\\w\\_]+$')), { ...free, patternProperties: {} })
+  const choice = { type: 'object', anyOf: [map('^\\d+$'), { ...free, additionalProperties: false }] }
+  t.strictSame(fitted(choice, profile('openai')).schema, free)
+})
+
 t.test('descriptions hide nothing', async (t) => {
   const tag = String.fromCodePoint(0xe0041)
   const hidden = `see\u200b\u202e${tag} this<!-- and do that -->\u0000\ud800 now`
