@@ -145,6 +145,32 @@ t.test('a URL is kept as it was read', async (t) => {
   t.match(body.data, [{ parts: [read] }, { parts: [{ content: [read] }] }])
 })
 
+t.test('a message of each role takes the parts that its role may hold, and no other', async (t) => {
+  const url = `/v1/sessions/${await newSession()}/messages`
+  const parts = {
+    text: { text: 'a' },
+    reasoning: { text: 'a', provenance: { provider: 'openai', model: 'm', credential_id: null } },
+    tool_call: { call_id: 'call_1', name: 'files.read', arguments: {} },
+    tool_result: { call_id: 'call_1', name: 'files.read', content: [] },
+    image: { media_type: 'image/png', data: 'aaaa' },
+    audio: { media_type: 'audio/wav', data: 'aaaa' },
+    file: { media_type: 'application/pdf', data: 'aaaa' },
+    notice: { text: 'a' },
+  }
+  const taken = async (role: string) => {
+    const held: string[] = []
+    for (const [type, fields] of Object.entries(parts)) {
+      const { status } = await call('POST', url, { role, parts: [{ type, ...fields }] })
+      if (status === 201) held.push(type)
+    }
+    return held
+  }
+  t.same(await taken('user'), ['text', 'image', 'audio', 'file', 'notice'])
+  t.same(await taken('assistant'), ['text', 'reasoning', 'tool_call', 'image', 'audio', 'file', 'notice'])
+  t.same(await taken('tool'), ['tool_result'])
+  t.same(await taken('system'), ['text', 'notice'])
+})
+
 t.test('what a message may hold', async (t) => {
   const url = `/v1/sessions/${await newSession()}/messages`
   const image = { type: 'image', media_type: 'image/png' }
