@@ -219,6 +219,27 @@ t.test('references are followed inside the schema, and never outside of it', asy
   })
 })
 
+t.test('a reference keeps what is said beside it, and its definition a plain name', async (t) => {
+  const $defs = { 'List<A>': { type: 'string', description: 'theirs' }, '<>': { type: 'integer' } }
+  const properties = {
+    // As pydantic writes it.
+    a: { allOf: [{ $ref: '#/$defs/List<A>' }], description: 'mine' },
+    b: { $ref: '#/$defs/<>' },
+    c: { allOf: [{ $ref: '#/$defs/<>' }, { minimum: 1 }], description: 'mine' },
+  }
+  t.strictSame(clean({ type: 'object', properties, $defs }), {
+    type: 'object',
+    properties: {
+      a: { $ref: '#/$defs/ListA', description: 'mine' },
+      b: { $ref: '#/$defs/definition' },
+      c: { type: 'integer', description: 'mine', minimum: 1 },
+    },
+    $defs: { ListA: $defs['List<A>'], definition: { type: 'integer' } },
+  })
+  const said = { description: 'mine', allOf: [{ type: 'string', description: 'of a part' }] }
+  t.strictSame(property(said), { type: 'string', description: 'mine' })
+})
+
 t.test('a constant is the only value everywhere, in the words that a provider reads', async (t) => {
   const kind = { enum: ['a', 'b'] }
   for (const sub of [{ const: 'a' }, { allOf: [kind, { const: 'a' }] }]) {
