@@ -81,6 +81,88 @@ t.test('older drafts and odd shapes mean what they meant', async (t) => {
   t.match(normalise(false), { undeclarable: /no arguments/ })
 })
 
+t.test('each form of an older draft is read as what it has become', async (t) => {
+  const [text, number] = [{ type: 'string' }, { type: 'number' }]
+  const list = { type: 'array', items: {} }
+  for (const [raw, read] of [
+    [
+      { type: 'number', maximum: 9, exclusiveMaximum: true },
+      { type: 'number', exclusiveMaximum: 9 },
+    ],
+    [
+      { items: [text], additionalItems: number },
+      { type: 'array', prefixItems: [text], items: number },
+    ],
+    [
+      { type: 'string', enum: ['a'], nullable: true },
+      { type: ['string', 'null'], enum: ['a', null] },
+    ],
+    [
+      { ...free, dependencies: { a: ['b'], b: { required: ['c'] }, c: 5, d: [] } },
+      { ...free, dependentRequired: { a: ['b'] }, dependentSchemas: { b: { required: ['c'] } } },
+    ],
+    [
+      { contains: text, minContains: 0, minItems: 1 },
+      { ...list, minItems: 1 },
+    ],
+    [
+      { type: 'array', contains: text },
+      { ...list, contains: text },
+    ],
+    [
+      { type: 'object', properties: [], required: ['a', 5] },
+      { ...free, properties: { a: {} }, required: ['a'] },
+    ],
+    [{ type: ['number', 'integer', 'text'] }, { type: ['number', 'string'] }],
+    [{ type: ['file', 'str'] }, text],
+    [{ pattern: 'a' }, { type: 'string', pattern: 'a' }],
+    [{ maxItems: 1 }, { ...list, maxItems: 1 }],
+    [{ exclusiveMaximum: 3 }, { type: 'number', exclusiveMaximum: 3 }],
+    [{ additionalProperties: false }, { ...free, additionalProperties: false }],
+    [{ patternProperties: { '^a': text } }, { ...free, patternProperties: { '^a': text } }],
+    [
+      { type: 'integer', enum: [1, 2.5, 'x'] },
+      { type: 'integer', enum: [1] },
+    ],
+    [{ enum: [1, null, 2.5] }, { type: ['null', 'number'], enum: [1, null, 2.5] }],
+    [{ type: 'integer', default: '3' }, { type: 'integer' }],
+    [
+      { type: 'number', default: 3 },
+      { type: 'number', default: 3 },
+    ],
+  ]) {
+    t.strictSame(property(raw), read, JSON.stringify(raw))
+  }
+  const words = {
+    string: ['str', 'text', 'date', 'datetime'],
+    integer: ['int', 'long'],
+    number: ['float', 'double', 'decimal'],
+    boolean: ['bool'],
+    object: ['dict', 'map'],
+    array: ['list', 'tuple'],
+    null: ['none'],
+  }
+  for (const [type, aliases] of Object.entries(words))
+    for (const alias of aliases) t.match(property({ type: alias }), { type }, alias)
+})
+
+t.test('a reference leads to what has its name, in the words of any draft', async (t) => {
+  const target = { type: 'integer', $defs: { m: { type: 'null' } } }
+  for (const [reference, named, type] of [
+    [{ $ref: 'x.json' }, { $id: 'x.json' }, 'integer'],
+    [{ $ref: 'x.json#' }, { $id: 'x.json#' }, 'integer'],
+    [{ $ref: 'x.json#/$defs/m' }, { $id: 'x.json' }, 'null'],
+    [{ $ref: '#foo' }, { id: '#foo' }, 'integer'],
+    [{ $dynamicRef: '#foo' }, { $dynamicAnchor: 'foo' }, 'integer'],
+    [{ $ref: '#/$defs/a%20~1b' }, {}, 'integer'],
+    [{ $recursiveRef: '#' }, {}, 'object'],
+  ] as const) {
+    const raw = { type: 'object', properties: { p: reference }, $defs: { 'a /b': { ...target, ...named } } }
+    const { $defs } = clean(raw)
+    t.match(Object.values($defs as object), [{ type }], JSON.stringify(reference))
+  }
+})
+
 t.test('what several schemas say of one value is what all of them allow', async (t) => {
   const [text, number, whole] = [{ type: 'string' }, { type: 'number' }, { type: 'integer' }]
   const orNull = (sub: unknown) => [sub, { type: 'null' }]
