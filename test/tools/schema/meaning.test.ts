@@ -390,6 +390,52 @@ t.test('choices at the root become one object', async (t) => {
   })
 })
 
+t.test(
+  'a choice at the root is joined with those inside of it, and the root has the last word',
+  async (t) => {
+    const { schema } = fitted(
+      {
+        type: 'object',
+        properties: { id: { description: 'mine' }, kind: { type: 'string' } },
+        anyOf: [
+          {
+            oneOf: [
+              { properties: { id: { type: 'integer', description: 'theirs' }, kind: { const: 5 } } },
+              { $ref: '#/$defs/B' },
+            ],
+          },
+          { anyOf: [{ properties: { z: {} } }] },
+          { type: 'string' },
+        ],
+        else: { properties: { e: {} } },
+        dependentSchemas: { id: { properties: { q: {} }, required: ['q'] } },
+        $defs: { B: { properties: { y: {} } } },
+      },
+      profile('openai'),
+    )
+    const properties = { id: { type: 'integer', description: 'mine' }, kind: { type: 'string' } }
+    t.strictSame(schema, { type: 'object', properties: { ...properties, y: {}, z: {}, e: {}, q: {} } })
+  },
+)
+
+t.test('where nothing may stand beside a reference, one level of it is written out', async (t) => {
+  const node = { type: 'object', properties: { n: { $ref: '#/$defs/N', description: 'next' } } }
+  const raw = {
+    type: 'object',
+    properties: {
+      a: { $ref: '#/$defs/N', description: 'mine' },
+      b: { $ref: '#/$defs/M', description: 'its' },
+    },
+    $defs: { N: node, M: { $ref: '#/$defs/N' } },
+  }
+  const inner = { type: 'object', properties: { n: { $ref: '#/$defs/N' } } }
+  t.strictSame(fitted(raw, profile('openai')).schema, {
+    type: 'object',
+    properties: { a: { ...inner, description: 'mine' }, b: { $ref: '#/$defs/N' } },
+    $defs: { N: { type: 'object', properties: { n: { ...inner, description: 'next' } } } },
+  })
+})
+
 t.test('what a target has no word for is relaxed, not lost', async (t) => {
   const { schema } = fitted(
     {
@@ -401,6 +447,12 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
         tag: { const: 'x' },
         above: { type: 'integer', exclusiveMinimum: 4 },
         either: { oneOf: [{ type: 'string' }, { type: 'number' }] },
+        both: { type: 'array', prefixItems: [{ type: 'string' }], items: { type: 'integer' } },
+        any: { type: 'array', prefixItems: [{ type: 'string' }, {}] },
+        same: { type: 'array', prefixItems: [{ type: 'string' }, { type: 'string' }] },
+        below: { type: 'integer', exclusiveMaximum: 4 },
+        between: { type: 'number', exclusiveMinimum: 1, exclusiveMaximum: 4 },
+        most: { type: 'integer', enum: Array.from({ length: 21 }, (_, i) => i) },
       },
     },
     profile('narrow'),
@@ -412,7 +464,22 @@ t.test('what a target has no word for is relaxed, not lost', async (t) => {
     tag: { type: 'string', enum: ['x'] },
     above: { type: 'integer', minimum: 5 },
     either: { anyOf: [{ type: 'string' }, { type: 'number' }] },
+    both: { type: 'array', items: { anyOf: [{ type: 'string' }, { type: 'integer' }] } },
+    any: { type: 'array', items: {} },
+    same: { type: 'array', items: { type: 'string' } },
+    below: { type: 'integer', maximum: 3 },
+    between: { type: 'number', minimum: 1, maximum: 4 },
+    most: {
+      type: 'integer',
+      description: 'One of: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, …',
+    },
   })
+  const either = { oneOf: [{ type: 'string' }, { type: 'number' }] }
+  t.strictSame(
+    fitted({ type: 'object', properties: { either } }, profile('anthropic')).schema.properties,
+    { either },
+    'what it has a word for stays',
+  )
 })
 
 t.test('an expression that a target cannot read is left out', async (t) => {
@@ -529,6 +596,32 @@ t.test('any JSON at all is normalised or refused with a reason, and then fits ev
     }),
     { seed: 1, numRuns: 400 },
   )
+})
+
+t.test('a property that is renamed is so wherever its name stands', async (t) => {
+  const raw = {
+    type: 'object',
+    properties: { 'a b': { type: 'string', description: 'theirs' }, '1 c': {}, c: {} },
+    required: ['a b', 'c'],
+    dependentRequired: { 'a b': ['1 c', 'c'], c: ['a b'] },
+  }
+  const { schema, rename } = fitted(raw, profile('anthropic'))
+  const [[sent, own], [other]] = [...(rename ?? [])] as [[string, string], [string, string]]
+  t.equal(own, 'a b')
+  t.match([sent, other], [/^a_b_[0-9a-f]{6}$/, /^_1_c_[0-9a-f]{6}$/])
+  t.strictSame(schema, {
+    type: 'object',
+    properties: {
+      [sent]: { type: 'string', description: 'theirs\nOriginal name: a b' },
+      [other]: { description: 'Original name: 1 c' },
+      c: {},
+    },
+    required: [sent, 'c'],
+    dependentRequired: { [sent]: [other, 'c'], c: [sent] },
+  })
+  const taken = { type: 'object', properties: { ...raw.properties, [sent]: {} } }
+  const names = Object.keys(fitted(taken, profile('anthropic')).schema.properties as object)
+  t.match(names, [/^a_b_[0-9a-f]{8}$/, other, 'c', sent], 'but to none that is taken')
 })
 
 t.test('renamed properties come back wherever they stand', async () => {
