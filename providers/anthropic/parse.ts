@@ -250,11 +250,13 @@ function onMessageDelta(state: State, event: Json): ModelEvent[] {
 
 /** Proxies leave out the ends of blocks: what was told of them is in the message all the same. */
 function onMessageStop(state: State): ModelEvent[] {
+  // One that closed before the others, and the last of those whose end was left out.
+  dropCut(state)
   const rest = [...state.open.keys()].flatMap((index) => [
     ...releaseBare(state),
     ...onBlockStop(state, { index }),
   ])
-  if (isCut(state)) state.bare = null
+  dropCut(state)
   rest.push(...releaseBare(state))
   state.finished = true
   const reason = finishOf(state)
@@ -271,7 +273,9 @@ const FINISHES = new Map<string, StepFinish>([
   ['refusal', 'refusal'],
 ])
 
-const isCut = ({ stopReason }: State): boolean => FINISHES.get(stopReason ?? '') === 'length'
+function dropCut(state: State): void {
+  if (FINISHES.get(state.stopReason ?? '') === 'length') state.bare = null
+}
 
 const finishOf = ({ stopReason, called }: State): StepFinish =>
   FINISHES.get(stopReason ?? '') ?? (called ? 'tool_calls' : 'stop')

@@ -46,7 +46,7 @@ const OF_CALLS: readonly string[] = [
 export function createTold(): Told {
   const begun = new Set<string>()
   const key = (type: string, turn: string | null) => `${type} ${turn}`
-  let shown = shownBy({ turn: null, messages: [] })
+  let shown: (event: LoggedEvent) => boolean = () => false
   return {
     learn(snapshot) {
       shown = shownBy(snapshot)
@@ -79,7 +79,7 @@ function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean 
     if (turn_id === null || type === 'tools.changed') return false
     if (turn_id === turn?.id && turn.ended_at !== null) return true
     if (type === 'message') return ids.has(JSON.parse(data).message.id)
-    if (OF_CALLS.includes(type)) return results.size > 0 && results.has(JSON.parse(data).call_id)
+    if (OF_CALLS.includes(type)) return results.has(JSON.parse(data).call_id)
     const committed = steps.get(turn_id)
     if (committed === undefined || !OF_ANSWERS.includes(type)) return false
     if (JSON.parse(data).step < committed) return true

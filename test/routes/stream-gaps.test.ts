@@ -111,8 +111,21 @@ t.test(
   },
 )
 
-const ANSWER = ['step.started', 'content.delta', 'tool_call', 'usage', 'message', 'step.completed']
-const CALL = ['approval.required', 'tool_execution.started', 'tool_execution.completed']
+const ANSWER = [
+  'step.started',
+  'step.discarded',
+  'content.delta',
+  'reasoning.delta',
+  'tool_call.delta',
+  'tool_call',
+  'usage',
+  'message',
+  'step.completed',
+]
+const CALL = [
+  'approval.required',
+  ...['started', 'progress', 'completed'].map((end) => `tool_execution.${end}`),
+]
 const RESULT: ToolResultPart = {
   type: 'tool_result',
   call_id: 'call_1',

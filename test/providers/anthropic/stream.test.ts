@@ -193,6 +193,9 @@ t.test('a stream becomes the parts of a message', async (t) => {
     const both = parse(framed(...tool('a', ''), ...text, ...end('tool_use')))
     t.equal(both.filter(({ type }) => type === 'part').length, 2, 'each is told once')
     t.match(fold(parse(framed(...tool('a', ''), ...second, ...end('max_tokens')))), [{ call_id: 'call_a' }])
+    const beside = [...text.slice(0, -1), ...tool('a', ''), ...end('max_tokens')]
+    t.match(fold(parse(framed(...beside))), [{ text: 'So.' }], 'also while another block is open')
+    t.equal(fold(parse(framed(...beside))).length, 1)
   })
 
   await t.test('arguments given at once, and arguments that are no JSON', async (t) => {
