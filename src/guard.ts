@@ -3,14 +3,14 @@
  * resolved once, inside the connection attempt, and the socket uses exactly the addresses that passed:
  * nothing can be rebound between check and use. Knows nothing of MCP.
  */
-import { lookup as dnsLookup } from 'node:dns/promises'
 import { isIP } from 'node:net'
 import { Agent, fetch as undiciFetch } from 'undici'
 import { parseOpenings } from './addresses.ts'
 import { BatonError, invalid } from './errors.ts'
 import { capBody } from './guard/body.ts'
-import { type ConnectorProxy, createDialer, knownAddresses, type Resolve } from './guard/dial.ts'
+import { type ConnectorProxy, createDialer, knownAddresses } from './guard/dial.ts'
 import { assertPasses, bareHostname, checkUrl, refused } from './guard/rules.ts'
+import { type Resolve, systemResolve } from './resolve.ts'
 
 /** Of one answer where nobody says otherwise. */
 export const DEFAULT_MAX_BYTES = 8 * 1024 * 1024
@@ -55,7 +55,7 @@ export interface Guard {
 /** A guard with connections of its own. Throws invalid_request for an opening that is none. */
 export function createGuard(options: GuardOptions): Guard {
   const openings = parseOpenings(options.allowPrivate)
-  const resolve: Resolve = options.resolve ?? ((hostname) => dnsLookup(hostname, { all: true }))
+  const resolve: Resolve = options.resolve ?? systemResolve
   const maxBytes = options.maxBytes ?? DEFAULT_MAX_BYTES
   const timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS
   const dialer = createDialer(openings, resolve, options.proxy ?? null)

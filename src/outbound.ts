@@ -1,6 +1,7 @@
 /** Connections outwards: how patiently an address is dialled, and the forward proxy of a network that has no other way out. */
 import type { Socket } from 'node:net'
 import { Agent, type Dispatcher, EnvHttpProxyAgent, Pool } from 'undici'
+import { lookupBy, remembering } from './resolve.ts'
 
 /** Its URL, and what is reached without it: hosts and domains, separated by commas. */
 export interface ForwardProxy {
@@ -18,20 +19,24 @@ export const PATIENT = { autoSelectFamily: true, autoSelectFamilyAttemptTimeout:
 /** Relays and emulators of this machine; they alone may be plain http. */
 const LOOPBACK = 'localhost,127.0.0.1,[::1]'
 
-/** `options.connectTimeout` bounds each part of the way: to the proxy, its answer, and TLS behind it. */
+/**
+ * To addresses out of the settings. `options.connectTimeout` bounds each part of the way: to the proxy, its answer, and
+ * TLS behind it.
+ */
 export function upstreamAgent(proxy: ForwardProxy | null, options: Agent.Options): Dispatcher {
-  if (!proxy || proxy.except.split(/[\s,]+/).includes('*')) return new Agent({ ...PATIENT, ...options })
+  const lookup = lookupBy(remembering())
+  const direct = { ...PATIENT, ...options, connect: { lookup } }
+  if (!proxy || proxy.except.split(/[\s,]+/).includes('*')) return new Agent(direct)
   const { origin, token } = accessTo(proxy)
   const timeout = options.connectTimeout ?? 10_000
   // Nothing is left to the package to find in the environment.
   return new EnvHttpProxyAgent({
-    ...PATIENT,
-    ...options,
+    ...direct,
     httpProxy: '',
     httpsProxy: origin,
     noProxy: `${proxy.except},${LOOPBACK}`,
     ...(token !== null && { token }),
-    proxyTls: { ...PATIENT, timeout },
+    proxyTls: { ...PATIENT, timeout, lookup },
     requestTls: { timeout },
     clientFactory: (url, given) => tunnels(new Pool(url, { ...given, headersTimeout: timeout })),
   })

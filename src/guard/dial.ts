@@ -1,17 +1,15 @@
 /** How the guard's connections are made: to the very addresses that were checked, or through the forward proxy. */
 import type { LookupAddress } from 'node:dns'
-import { isIP, type LookupFunction, type Socket } from 'node:net'
+import { isIP, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { buildConnector } from 'undici'
 import type { Openings } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
 import { createTunnels, type ForwardProxy, NoTunnelError, PATIENT, type Tunnels } from '../outbound.ts'
+import { lookupBy, noAddress, type Resolve } from '../resolve.ts'
 import { assertPasses } from './rules.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000
-
-/** All addresses of a name; rejects if there is none. */
-export type Resolve = (hostname: string) => Promise<LookupAddress[]>
 
 /**
  * A forward proxy, and what it is asked for: the address that was checked here, or the host's name, which it resolves
@@ -41,22 +39,11 @@ interface Dialer {
  */
 export function createDialer(openings: Openings, resolve: Resolve, proxy: ConnectorProxy | null): Dialer {
   const tunnels = proxy ? { ...createTunnels(proxy, CONNECT_TIMEOUT_MS), asksFor: proxy.asksFor } : null
-  const lookup: LookupFunction = (hostname, { family, all }, callback) => {
-    const passing = async () => {
-      const found = await resolve(hostname)
-      assertPasses(hostname, found, openings)
-      return family ? found.filter((one) => one.family === family) : found
-    }
-    passing().then(
-      (addresses) => {
-        const [first] = addresses
-        if (!first) callback(noAddress(hostname), '')
-        else if (all) callback(null, addresses)
-        else callback(null, first.address, first.family)
-      },
-      (error: NodeJS.ErrnoException) => callback(error, ''),
-    )
-  }
+  const lookup = lookupBy(async (hostname) => {
+    const found = await resolve(hostname)
+    assertPasses(hostname, found, openings)
+    return found
+  })
   const connect = buildConnector({ ...PATIENT, timeout: CONNECT_TIMEOUT_MS, lookup })
   return {
     connect(options, callback) {
@@ -108,9 +95,6 @@ async function tunnelTo(
   }
   throw failure
 }
-
-const noAddress = (host: string): NodeJS.ErrnoException =>
-  Object.assign(new Error(`${host} has no address`), { code: 'ENOTFOUND' })
 
 const bracketed = (host: string): string => (isIP(host) === 6 ? `[${host}]` : host)
 

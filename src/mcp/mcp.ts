@@ -6,8 +6,9 @@
  */
 import { BoundedMap } from '../bounded-map.ts'
 import { once } from '../chat/once.ts'
-import type { ConnectorProxy, Resolve } from '../guard/dial.ts'
+import type { ConnectorProxy } from '../guard/dial.ts'
 import { createGuards, DEFAULT_MAX_BYTES } from '../guard.ts'
+import type { Resolve } from '../resolve.ts'
 import { createAnnouncer } from './announcer.ts'
 import {
   ATTEMPT_MS,

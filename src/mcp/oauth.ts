@@ -6,8 +6,9 @@
  */
 import { isLoopback } from '../addresses.ts'
 import { BatonError } from '../errors.ts'
-import type { ConnectorProxy, Resolve } from '../guard/dial.ts'
+import type { ConnectorProxy } from '../guard/dial.ts'
 import { createGuards } from '../guard.ts'
+import type { Resolve } from '../resolve.ts'
 import type { McpChallenge, McpServerSpec } from './contract.ts'
 
 /** What a login at one server is made of. Secret. */

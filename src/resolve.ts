@@ -1,0 +1,64 @@
+/** Names and their addresses: how the system is asked, and what is dialled while it does not answer. */
+import type { LookupAddress } from 'node:dns'
+import { lookup } from 'node:dns/promises'
+import type { LookupFunction } from 'node:net'
+import { within } from './within.ts'
+
+/** All addresses of a name; rejects if there is none. */
+export type Resolve = (hostname: string) => Promise<LookupAddress[]>
+
+/** How long an answer may take before what it was the last time stands in for it. */
+const LATE_MS = 300
+
+/**
+ * Asks for a name once for all who ask meanwhile. Node puts two questions at a time to the system (half of
+ * UV_THREADPOOL_SIZE), which may take half a minute where a name's servers do not answer.
+ */
+export const systemResolve: Resolve = sharing((hostname) => lookup(hostname, { all: true }))
+
+/** Asks once for all who ask before the answer is there. */
+export function sharing(resolve: Resolve): Resolve {
+  const underWay = new Map<string, Promise<LookupAddress[]>>()
+  return (hostname) => {
+    const asking = underWay.get(hostname) ?? resolve(hostname).finally(() => underWay.delete(hostname))
+    underWay.set(hostname, asking)
+    return asking
+  }
+}
+
+/**
+ * For names out of the settings alone, which are few: what one of them led to the last time serves as long as there is
+ * no other answer, so that names of tenants' servers that nobody answers for hold up no request to a vendor.
+ */
+export function remembering(resolve: Resolve = systemResolve, lateMs = LATE_MS): Resolve {
+  const last = new Map<string, LookupAddress[]>()
+  return async (hostname) => {
+    const asking = resolve(hostname).then((found) => {
+      last.set(hostname, found)
+      return found
+    })
+    const known = last.get(hostname)
+    if (!known) return asking
+    return (await within(lateMs, asking).catch(() => null)) ?? known
+  }
+}
+
+/** As net.connect asks for addresses. */
+export function lookupBy(resolve: Resolve): LookupFunction {
+  return (hostname, { family, all }, callback) => {
+    resolve(hostname).then(
+      (found) => {
+        const fitting = family ? found.filter((one) => one.family === family) : found
+        const [first] = fitting
+        if (!first) callback(noAddress(hostname), '')
+        else if (all) callback(null, fitting)
+        else callback(null, first.address, first.family)
+      },
+      (error: NodeJS.ErrnoException) => callback(error, ''),
+    )
+  }
+}
+
+/** What a name fails with that leads nowhere. */
+export const noAddress = (host: string): NodeJS.ErrnoException =>
+  Object.assign(new Error(`${host} has no address`), { code: 'ENOTFOUND' })
