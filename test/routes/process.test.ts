@@ -1,4 +1,6 @@
 /** What the gateway says of itself: its readiness, figures, and the document of its operations. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { mock } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
@@ -156,7 +158,7 @@ t.test('every operation is documented: summary, tag, id, examples of its body', 
   })
 })
 
-/** Its sections 4 to 7, field by field. What answers show beyond the document, or lack of it, `call` finds. */
+/** Of docs/api.md, sections 4 to 7, field by field. What answers show beyond the document, or lack of it, `call` finds. */
 const NAMED = {
   Session:
     'id provider model credential_id instructions settings title metadata tools_revision active_turn_id usage',
@@ -184,37 +186,38 @@ const NAMED = {
     'id session_id turn_id step call_id tool connector tools_revision arguments outcome is_error error started_at ' +
     'ended_at duration_ms bytes approved_by',
   ToolOutput: 'exec_id path offset limit total_bytes next_offset content',
-  EventTurnCreated: 'type session_id turn_id step at',
-  EventTurnStarted: 'type',
-  EventStepStarted: 'provider model tools_revision tool_count',
-  EventContentDelta: 'text',
-  EventReasoningDelta: 'text',
-  EventToolCallDelta: 'call_id name arguments_delta',
-  EventToolCall: 'call_id name arguments',
-  EventToolExecutionStarted: 'call_id exec_id',
-  EventToolExecutionProgress: 'progress total message',
-  EventToolExecutionCompleted: 'call_id exec_id outcome is_error duration_ms content',
-  EventApprovalRequired: 'call_id name arguments',
-  EventInputRequired: 'call_id prompt schema',
-  EventUsage: 'input_tokens output_tokens reasoning_tokens cached_tokens',
-  EventMessage: 'message',
-  EventStepCompleted: 'finish_reason usage',
-  EventStepDiscarded: 'reason',
-  EventToolsChanged: 'tools_revision added removed changed',
-  EventTurnRestarted: 'attempt tools_revision',
-  EventTurnAwaitingInput: 'type',
-  EventTurnCompleted: 'finish_reason usage',
-  EventTurnFailed: 'error',
-  EventTurnCancelled: 'type',
   EventGap: 'snapshot',
 }
 
-t.test('every field that api.md names is in the document', async (t) => {
+t.test('every field that docs/api.md names is in the document', async (t) => {
   const { body } = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
   const { schemas } = (JSON.parse(body) as Document).components
-  for (const [name, fields] of Object.entries(NAMED)) {
+  for (const [name, fields] of Object.entries({ ...NAMED, ...tabledEvents() })) {
     const there = Object.keys(schemas[name]?.properties ?? {})
     const missing = fields.split(' ').filter((field) => !there.includes(field))
     t.same(missing, [], name)
   }
 })
+
+t.test('docs/api.md tells every event of the document', async (t) => {
+  const { body } = await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })
+  const { schemas } = (JSON.parse(body) as Document).components
+  const events = Object.keys(schemas).filter((name) => /^Event./.test(name) && name !== 'EventGap')
+  t.same(Object.keys(tabledEvents()).sort(), events.sort())
+})
+
+/** The events' table of docs/api.md: the fields of each beside those that all have, by its schema's name in the document. */
+function tabledEvents(): Record<string, string> {
+  const page = readFileSync(join(import.meta.dirname, '../../../docs/api.md'), 'utf8')
+  const rows = (page.split('| event | with |')[1] ?? '').matchAll(/^\| (`[^|]+) \|(.*)\|$/gm)
+  return Object.fromEntries(
+    [...rows].flatMap(([, names = '', what = '']) => {
+      const [, fields = ''] = /`([^`:]+)/.exec(what) ?? []
+      const named = fields.split(', ').map((field) => field.replace('?', ''))
+      return [...names.matchAll(/`([^`]+)`/g)].map(([, name = '']) => [
+        `Event${name.replace(/(?:^|[._])([a-z])/g, (_, letter: string) => letter.toUpperCase())}`,
+        ['type session_id turn_id step at', ...named].join(' ').trim(),
+      ])
+    }),
+  )
+}
