@@ -60,7 +60,7 @@ const isOthers = ({ connector }: Job, row: Execution, { asked_at }: GoesOn): boo
 function decided({ decision, reason }: NonNullable<Execution['approval']>): Fate {
   if (decision === 'approve') return RUNS
   if (decision === 'deny') return unrun('denied', `The call was denied${reason ? `: ${reason}` : '.'}`)
-  return reason === TOOL_GONE.text ? TOOL_GONE : LAPSED
+  return reason === null ? LAPSED : unrun('cancelled', reason)
 }
 
 const RUNS: Fate = { kind: 'runs' }
