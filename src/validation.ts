@@ -6,6 +6,7 @@ import { createRequire } from 'node:module'
 import type { Ajv, ErrorObject, Options } from 'ajv'
 import { isRecord, stepsOf } from './chat/json.ts'
 import { parseDuration } from './duration.ts'
+import { oneLine } from './text.ts'
 
 /** What is wrong where, and what to do about it. */
 export interface Problem {
@@ -111,10 +112,10 @@ interface Said {
 
 /** How each schema keyword's failure is put into words. */
 const WORDS: Record<string, (error: ErrorObject) => Said> = {
-  required: ({ params, parentSchema }) => ({
+  required: ({ params, parentSchema, data }) => ({
     field: params.missingProperty,
     problem: 'is required',
-    remedy: describedField(parentSchema, params.missingProperty),
+    remedy: misspelt(parentSchema, data) ?? describedField(parentSchema, params.missingProperty),
   }),
   additionalProperties: ({ params, parentSchema }) => ({
     field: params.additionalProperty,
@@ -158,6 +159,15 @@ function describedField(schema: Schema | undefined, field: string): string {
   const properties = schema?.properties
   const property = isRecord(properties) ? properties[field] : undefined
   return isRecord(property) ? sentence(property.description) : ''
+}
+
+/** A required field that is missing is often there under another name. */
+function misspelt(schema: Schema | undefined, data: unknown): string | undefined {
+  if (!isRecord(data) || !isRecord(schema?.properties) || schema.additionalProperties !== false)
+    return undefined
+  const known = schema.properties
+  const stray = Object.keys(data).find((name) => !Object.hasOwn(known, name))
+  return stray && `'${oneLine(stray, 60)}' is not a known field`
 }
 
 function knownFields(schema: Schema | undefined): string {

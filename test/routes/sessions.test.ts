@@ -82,7 +82,8 @@ t.test('a session switches its provider', async (t) => {
 
 t.test('what a new session refuses', async (t) => {
   const cases: [object, string, RegExp][] = [
-    [{ model: 'm' }, 'provider', /required/],
+    [{ model: 'm' }, 'provider', /required\. Whose model/],
+    [{ model: 'm', provder: 'openai' }, 'provider', /required\. 'provder' is not a known field\./],
     [{ provider: 'nobody', model: 'm' }, 'provider', /one of: openai, anthropic, gemini/],
     [{ provider: 'openai', model: '' }, 'model', /not be empty/],
     [{ provider: 'openai', model: 'a\u0000' }, 'model', /must match/],
