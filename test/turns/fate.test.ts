@@ -3,7 +3,7 @@ import t from 'tap'
 import type { ToolCallPart, ToolResultPart } from '../../src/chat/message.ts'
 import type { Connector, Execution } from '../../src/store/store.ts'
 import type { DeclaredTool } from '../../src/tools/execute.ts'
-import { fateOf, MOST_CALLS, TOOL_GONE } from '../../src/turns/fate.ts'
+import { fateOf, MOST_CALLS } from '../../src/turns/fate.ts'
 import type { Job } from '../../src/turns/job.ts'
 
 const ASKED_AT = '2026-11-22T00:00:00.000Z'
@@ -51,7 +51,7 @@ const rows: [what: string, job: Job, row: Execution | undefined, goesOn: string,
   ['approved, another server', another, decided('approve'), 'cancelled', 'cancelled'],
   ['denied', job(), decided('deny', 'too much'), 'denied', 'cancelled'],
   ['lapsed', job(), decided('expired'), 'denied', 'cancelled'],
-  ['expired with its tool', job(), decided('expired', TOOL_GONE.text), 'cancelled', 'cancelled'],
+  ['expired with its tool', job(), decided('expired', 'Its tool went.'), 'cancelled', 'cancelled'],
 ]
 
 /** What becomes of it in a word: the outcome where it is not run. */
