@@ -18,7 +18,10 @@ interface Preparation {
   provider: string
   model: string
   credential: ChosenCredential
+  /** What the model is shown */
   history: readonly MessageInput[]
+  /** Everything in the session, with what an edit of the context hides: ids are unique among all of it */
+  stored: readonly MessageInput[]
   registry: RegistryRow
   /** This request is not its turn's first */
   followUp: boolean
@@ -41,6 +44,7 @@ export function prepareStep(run: Run, registry: RegistryRow): Prepared {
     model: run.model,
     credential: run.credential,
     history: contextOf(run),
+    stored: run.history,
     registry,
     followUp: run.index > 0,
   })
@@ -82,7 +86,7 @@ export function prepare(
     credential_id: credential.facts.id,
     ...(prefix === '' ? {} : { prefix }),
   }
-  return { deployment, request, overlay, context: parseContext(from.history, overlay, provenance), notes }
+  return { deployment, request, overlay, context: parseContext(from, overlay, provenance), notes }
 }
 
 /**
@@ -96,7 +100,7 @@ function stepSettings(settings: ModelSettings, followUp: boolean): ModelSettings
 }
 
 function parseContext(
-  history: readonly MessageInput[],
+  { history, stored }: Pick<Preparation, 'history' | 'stored'>,
   overlay: Overlay,
   provenance: ParseContext['provenance'],
 ): ParseContext {
@@ -104,7 +108,7 @@ function parseContext(
   let used: Set<string> | undefined
   return {
     callId(vendorId) {
-      used ??= new Set(history.flatMap((message) => toolCalls(message).map((call) => call.call_id)))
+      used ??= new Set([...stored, ...history].flatMap(toolCalls).map((call) => call.call_id))
       const id = canonicalCallId(vendorId)
       const fresh = id === null || used.has(id) ? newId('call') : id
       used.add(fresh)

@@ -31,6 +31,7 @@ export async function renderPreview(
     model: request.model ?? session.model,
     credential,
     history: [...applyEdits<MessageInput>(messages, request.context), ...input],
+    stored: messages,
     registry,
     followUp: false,
   })

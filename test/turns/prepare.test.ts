@@ -1,5 +1,6 @@
 /** From a session's state to one request: what the request's own answer is read with. */
 import t from 'tap'
+import type { MessageInput } from '../../src/chat/message.ts'
 import { exposedName } from '../../src/chat/names.ts'
 import type { Deployment } from '../../src/provider.ts'
 import type { RegistryRow } from '../../src/store/store.ts'
@@ -7,8 +8,11 @@ import { prepare } from '../../src/turns/prepare.ts'
 
 const deployment = { capabilities: () => ({ takesMedia: () => true }) } as unknown as Deployment
 
-t.test('a declared name is known behind a namespace that the model made up', async (t) => {
-  const declared = ['files.read', 'files.inspect_tool_output', 'inspect_tool_output']
+type Deps = Parameters<typeof prepare>[0]
+type Preparation = Parameters<typeof prepare>[1]
+
+/** What an answer is read with, where these tools are declared. */
+function contextWhere(declared: readonly string[], from: Partial<Preparation> = {}) {
   const deps = {
     deploymentFor: () => deployment,
     optionsFor: () => ({}),
@@ -19,16 +23,23 @@ t.test('a declared name is known behind a namespace that the model made up', asy
         byExposed: new Map(declared.map((name) => [exposedName(name), { tool: { canonical_name: name } }])),
       }),
     },
-  } as unknown as Parameters<typeof prepare>[0]
+  } as unknown as Deps
   const { context } = prepare(deps, {
     session: { id: 'ses_1', instructions: '', settings: {} },
     provider: 'acme',
     model: 'acme-1',
-    credential: { facts: { id: 'cred_1' } } as Parameters<typeof prepare>[1]['credential'],
+    credential: { facts: { id: 'cred_1' } } as Preparation['credential'],
     history: [],
+    stored: [],
     registry: {} as RegistryRow,
     followUp: false,
+    ...from,
   })
+  return context
+}
+
+t.test('a declared name is known behind a namespace that the model made up', async (t) => {
+  const context = contextWhere(['files.read', 'files.inspect_tool_output', 'inspect_tool_output'])
   for (const name of ['files__read', 'functions.files__read', 'default_api:files__read', 'a.b:files__read']) {
     t.equal(context.toolName(name), 'files.read', name)
   }
@@ -43,4 +54,15 @@ t.test('a declared name is known behind a namespace that the model made up', asy
   for (const name of ['files__write', 'functions.files__write', 'functions.', 'files__read.x']) {
     t.equal(context.toolName(name), name, 'no such tool, by its whole name')
   }
+})
+
+t.test("a call's id is none of the session's, whatever the model is shown of it", async (t) => {
+  const asks = (call_id: string): MessageInput => ({
+    role: 'assistant',
+    parts: [{ type: 'tool_call', call_id, name: 'files.read', arguments: {} }],
+  })
+  const context = contextWhere([], { stored: [asks('call_1')], history: [asks('call_2')] })
+  for (const id of ['call_1', '1', 'call_2'])
+    t.match(context.callId(id), /^call_[a-z0-9]{24}$/, `${id} is made anew`)
+  t.equal(context.callId('call_3'), 'call_3', "another stays the vendor's")
 })
