@@ -21,6 +21,8 @@ export interface Item {
   call: string
   kind: Kind
   pieces: Map<number, string>
+  /** Some of its text has been handed on as a delta */
+  isShown: boolean
   /** Of a call, once known */
   callId?: string
   name: string
@@ -85,6 +87,7 @@ export function createItems() {
       call: '',
       kind,
       pieces: new Map(),
+      isShown: false,
       name: '',
       phase: undefined,
       done: false,

@@ -213,6 +213,7 @@ function grow(
   const before = item.pieces.get(place)
   const breaks = before === undefined && place > 0 && type === 'reasoning.delta'
   item.pieces.set(place, (before ?? '') + delta)
+  item.isShown = true
   return [{ type, index: item.index, text: breaks ? SEGMENT_BREAK + delta : delta }]
 }
 
@@ -226,7 +227,13 @@ function nameCall(state: State, item: Item, wire: Json): void {
 
 function settle(state: State, item: Item, wire: Json): ModelEvent[] {
   const part = SETTLERS[item.kind](state, item, wire)
-  return part ? [{ type: 'part', index: item.index, part }] : []
+  return part ? [...unshown(item, part), { type: 'part', index: item.index, part }] : []
+}
+
+/** Readers go by deltas, which may be absent altogether (wire/openai.md 6.3): then the whole text is one. */
+function unshown({ index, isShown }: Item, part: AssistantPart): ModelEvent[] {
+  if (isShown || (part.type !== 'text' && part.type !== 'reasoning') || part.text === '') return []
+  return [{ type: `${part.type}.delta`, index, text: part.text }]
 }
 
 type Settler = (state: State, item: Item, wire: Json) => AssistantPart | null

@@ -573,4 +573,13 @@ t.test('an answer that comes by its `.done` events alone is whole', async (t) =>
     { type: 'text', text: 'No.' },
     { type: 'tool_call', name: 'look', arguments: { a: 1 } },
   ])
+  t.same(
+    events.filter(({ type }) => type.endsWith('.delta')),
+    [
+      { type: 'reasoning.delta', index: 0, text: 'Thought.\n\nTwice.' },
+      { type: 'reasoning.delta', index: 1, text: 'Raw.\n\nRare.' },
+      { type: 'text.delta', index: 2, text: 'No.' },
+    ],
+    'and readers are shown its texts',
+  )
 })
