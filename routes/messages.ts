@@ -20,23 +20,27 @@ import {
   Role,
 } from './schemas.ts'
 
-const GivenMessages = Type.Object(
-  {
-    role: Type.Optional(Role),
-    parts: Type.Optional(GivenParts),
-    messages: Type.Optional(
-      Type.Array(GivenMessage, {
-        minItems: 1,
-        maxItems: 1000,
-        description: 'Several at once, in order, in place of `role` and `parts`',
-      }),
-    ),
-  },
-  {
-    ...closed,
-    description: 'One message as `role` and `parts`, or several as `messages`',
-    examples: [{ role: 'user', parts: [{ type: 'text', text: 'My name is Ada.' }] }],
-  },
+type One = Static<typeof GivenMessage>
+const GivenMessages = Type.Unsafe<(One & { messages?: undefined }) | (Partial<One> & { messages: One[] })>(
+  Type.Object(
+    {
+      role: Type.Optional(Role),
+      parts: Type.Optional(GivenParts),
+      messages: Type.Optional(
+        Type.Array(GivenMessage, {
+          minItems: 1,
+          maxItems: 1000,
+          description: 'Several at once, in order, in place of `role` and `parts`',
+        }),
+      ),
+    },
+    {
+      ...closed,
+      anyOf: [{ required: ['role', 'parts'] }, { required: ['messages'] }],
+      description: 'One message as `role` and `parts`, or several as `messages`',
+      examples: [{ role: 'user', parts: [{ type: 'text', text: 'My name is Ada.' }] }],
+    },
+  ),
 )
 const MessagePatch = Type.Object(
   { role: Type.Optional(Role), parts: GivenParts },
@@ -129,14 +133,9 @@ export function messageRoutes(app: App, { sessions, store, assertUrl }: RouteDep
 
 /** The messages of a body, each with its place there ('': the body itself). Throws invalid_request. */
 function messagesIn(body: Static<typeof GivenMessages>) {
-  const { role, parts, messages } = body
-  if (messages) {
-    if (role || parts) throw invalid('messages', 'Give either messages, or role and parts.')
-    return messages.map((message, i) => ({ path: `messages[${i}]`, message }))
-  }
-  if (!role) throw invalid('role', 'role is required.')
-  if (!parts) throw invalid('parts', 'parts is required.')
-  return [{ path: '', message: { role, parts } }]
+  if (!body.messages) return [{ path: '', message: body }]
+  if (body.role || body.parts) throw invalid('messages', 'Give either messages, or role and parts.')
+  return body.messages.map((message, i) => ({ path: `messages[${i}]`, message }))
 }
 
 const notFound = (id: string) =>

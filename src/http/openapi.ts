@@ -154,7 +154,14 @@ function named<D extends object>(document: D): D {
 
 /** A body whose fields are all optional may be absent (src/http/validation.ts). */
 function needsBody({ content }: Node): boolean {
-  const { schema } =
-    (content as Record<string, { schema?: { required?: unknown[] } }>)['application/json'] ?? {}
-  return (schema?.required?.length ?? 0) > 0
+  const { schema = {} } = (content as Record<string, { schema?: Wanting }>)['application/json'] ?? {}
+  return needsField(schema)
 }
+
+interface Wanting {
+  required?: readonly string[]
+  anyOf?: readonly Wanting[]
+}
+
+const needsField = ({ required = [], anyOf }: Wanting): boolean =>
+  required.length > 0 || (anyOf?.every(needsField) ?? false)

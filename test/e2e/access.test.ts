@@ -307,6 +307,13 @@ async function sweepAll(t: Test, { ids }: Property): Promise<{ faults: string[];
     const [good, ...bad] = badBodies(content.schema, exampleOf(operation), document)
     const isTurn = path.endsWith('/turns')
     for (const body of bad) await send(operation, target, isTurn ? inBackground(body) : body)
+    if (!requestBody.required) {
+      const param = (await send(operation, target)).body?.error?.param
+      t.notOk(
+        param in (content.schema.properties ?? {}),
+        `${name} misses nothing of a body that may be absent`,
+      )
+    }
     t.match(
       await send(operation, target, { ...(good as object), unknown_field: 1 }),
       { status: 400, body: { error: { code: 'invalid_request', param: 'unknown_field' } } },
