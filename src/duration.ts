@@ -21,9 +21,7 @@ export function parseDuration(text: string, longestMs = LONGEST_MS): { ms: numbe
     return { problem: 'must not use years or months, which have no fixed length; use W, D, H, M, S' }
   }
   const match = text.length > 1 && text.length <= 64 ? SHAPE.exec(text) : null
-  if (!match || match.slice(1).every((part) => part === undefined)) {
-    return { problem: 'must be an ISO 8601 duration such as PT30S or PT5M' }
-  }
+  if (!match) return { problem: 'must be an ISO 8601 duration such as PT30S or PT5M' }
   const ms = Math.round(MS.reduce((sum, unit, i) => sum + unit * Number(match[i + 1] ?? 0), 0))
   if (ms < 1) return { problem: 'must be longer than zero' }
   if (ms > longestMs) return { problem: `must be at most ${Math.floor(longestMs / 86_400_000)} days` }
