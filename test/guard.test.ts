@@ -22,6 +22,7 @@ const REFUSED = { name: 'BatonError', code: 'address_not_allowed' }
 const NAMES: Record<string, string[]> = {
   'public.test': [PUBLIC_V4, PUBLIC_V6],
   'inner.test': ['10.0.0.7'],
+  'inner.contest': ['10.0.0.7'],
   'mixed.test': [PUBLIC_V4, '127.0.0.1'],
   'mapped.test': ['::ffff:169.254.169.254'],
   'zoned.test': ['fe80::1%eth0'],
@@ -94,6 +95,7 @@ t.test('special addresses are refused in every spelling', async (t) => {
     '[::ffff:a00:1]',
     '[64:ff9b::127.0.0.1]',
     '[64:ff9b::a00:1]',
+    '[64:ff9b::a83f:8110]',
     '[64:ff9b:1::7f00:1]',
     '[100::1]',
     '[2001::1]',
@@ -127,6 +129,7 @@ t.test(
     for (const host of [
       PUBLIC_V4,
       `[${PUBLIC_V6}]`,
+      '[::ffff:5db8:d70e]',
       '[64:ff9b::5db8:d70e]',
       '[2002:5db8:d70e::1]',
       'public.test',
@@ -170,6 +173,8 @@ t.test('only http and https without user information are URLs to fetch', async (
     'file:///etc/passwd',
     'data:text/plain,x',
     'https://user:secret@public.test/',
+    'https://user@public.test/',
+    'https://:secret@public.test/',
   ])
     await t.rejects(assertUrl(url), REFUSED, url)
   await t.rejects(fetch('file:///etc/passwd'), REFUSED)
@@ -185,21 +190,30 @@ t.test('an operator opens addresses by range, address, name or suffix, and nothi
     [
       ['10.0.0.0/8'],
       ['http://10.9.9.9/', 'http://[::ffff:10.0.0.1]/', 'http://inner.test/'],
-      ['http://192.168.0.1/', 'http://127.0.0.1/'],
+      ['http://192.168.0.1/', 'http://127.0.0.1/', 'http://zoned.test/'],
     ],
     [
       ['127.0.0.1'],
-      ['http://127.0.0.1:1/', 'http://0x7f.1/'],
+      ['http://127.0.0.1:1/', 'http://0x7f.1/', 'http://[::ffff:7f00:1]/'],
       ['http://127.0.0.2/', 'http://[::1]/', 'http://localhost/'],
     ],
-    [['127.0.0.0/8', '::1'], ['http://localhost/', 'http://[::1]/'], ['http://10.0.0.1/']],
+    [
+      ['127.0.0.0/8', '::1'],
+      ['http://localhost/', 'http://[::1]/'],
+      ['http://10.0.0.1/', 'http://[::]/'],
+    ],
+    [['::1'], ['http://[::1]/'], ['http://localhost/']],
     [['fd00::/8'], ['http://[fd00::1]/'], ['http://[fc00::1]/']],
     [
       ['Inner.Test'],
       ['http://inner.test/', 'http://INNER.test./'],
       ['http://mapped.test/', 'http://10.0.0.7/'],
     ],
-    [['*.test'], ['http://mapped.test/', 'http://mixed.test/'], ['http://10.0.0.7/']],
+    [
+      ['*.test'],
+      ['http://mapped.test/', 'http://mixed.test/'],
+      ['http://inner.contest/', 'http://10.0.0.7/'],
+    ],
     [['localhost'], ['http://localhost:8080/'], ['http://127.0.0.1/']],
   ]
   for (const [allowPrivate, open, shut] of cases) {
@@ -208,7 +222,17 @@ t.test('an operator opens addresses by range, address, name or suffix, and nothi
     for (const url of shut) await t.rejects(assertUrl(url), REFUSED, `${allowPrivate} leaves ${url} shut`)
   }
   await t.resolves(guard(t, { allowPrivate: true }).assertUrl('http://169.254.169.254/'))
-  for (const entry of ['10.0.0.0/99', '10.0.0.0/8/8', 'a b', '', 'http://x/', '*', '10.0.0.0/-1'])
+  for (const entry of [
+    '10.0.0.0/99',
+    '10.0.0.0/8/8',
+    'a b',
+    '',
+    'http://x/',
+    '*',
+    'a*.test',
+    '*.test/',
+    '10.0.0.0/-1',
+  ])
     t.throws(
       () => parseOpenings([entry]),
       { code: 'invalid_request', param: 'allow_private' },

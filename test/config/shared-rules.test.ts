@@ -54,6 +54,8 @@ t.test('private openings are what the guard reads', async (t) => {
     '*.corp.test',
     '_sip.corp.test',
     'a_b',
+    'db',
+    'x',
   ]
   t.same(load({ BATON_CONNECTORS_ALLOW_PRIVATE: fit.join(',') }).config?.connectorsAllowPrivate, fit)
   t.equal(load({ BATON_CONNECTORS_ALLOW_PRIVATE: 'Yes' }).config?.connectorsAllowPrivate, true)
