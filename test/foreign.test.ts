@@ -18,6 +18,7 @@ t.test('a secret that was sent is hidden in whatever form it comes back', async 
     '***',
     'nothing is left of the longer one',
   )
+  t.equal(hidden('abcdefgh, ABCDEFG', 'abcdefgh', 'ABCDEFG'), '***, ABCDEFG', 'from eight characters on')
   t.equal(hidden('half a character: \ud800', 'abcdefgh\ud800'), 'half a character: \ud800')
   t.equal(hidden('an id of a b', 'a', 'id', ''), 'an id of a b', 'what is short stands in innocent texts')
 })

@@ -24,6 +24,7 @@ t.test('a turn takes the named one, the default, the only active one, then the e
 
   t.same(await pick('openai'), { id: 'cred_env_openai', secret: { api_key: 'sk-env-1' } })
   t.equal(await refusal('anthropic'), 'no_credential')
+  t.equal(await refusal('anthropic', 'cred_env_anthropic'), 'no_credential', 'a key that is gone')
   const a = await add('openai', 'sk-a')
   t.same(await pick('openai'), { id: a, secret: { api_key: 'sk-a' } }, 'the only active one')
   const b = await add('openai', 'sk-b')

@@ -41,6 +41,7 @@ const rows: [what: string, job: Job, row: Execution | undefined, goesOn: string,
   ],
   ['a built-in that is gone', gone, row('started', builtin), 'outcome_unknown', 'outcome_unknown'],
   ['its tool is gone', gone, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
+  ['its tool is gone, may not be repeated', gone, row('started'), 'outcome_unknown', 'outcome_unknown'],
   ['another server', another, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
   ['a younger server', younger, row('started', { repeatable: true }), 'outcome_unknown', 'outcome_unknown'],
   ['no JSON', broken, row('started'), 'runs', 'error'],
@@ -72,6 +73,8 @@ t.test('what the ledger has of a settled call is what is told of it', async (t) 
   for (const turn of [goesOn, null]) {
     const fate = fateOf(job(), row('settled', { result, duration_ms: 7 }), 0, turn)
     t.strictSame(fate, { kind: 'settled', result, duration_ms: 7 })
+    const untimed = fateOf(job(), row('settled', { result, duration_ms: null }), 0, turn)
+    t.strictSame(untimed, { kind: 'settled', result, duration_ms: 0 })
   }
 })
 

@@ -216,6 +216,8 @@ t.test('the time to wait is read from wherever Google puts it', async (t) => {
   t.equal(wait('x', {}, { 'retry-after': 'Sat, 21 Nov 2026 10:01:00 GMT', date }), 60)
   const reset = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })
   t.equal(wait('x', reset, { date }), 1800)
+  const soon = because('QUOTA_EXHAUSTED', { quotaResetTimeStamp: '2026-11-21T10:00:00.4Z' })
+  t.equal(wait('x', soon, { date }), 1, 'a part of a second is a whole one')
   t.equal(wait('x', reset), 3600, 'without a Date there is nothing to read it against')
   t.equal(wait('x', because('RATE_LIMIT_EXCEEDED', { quotaResetTimeStamp: '2026-11-21T10:30:00Z' })), 5)
   t.equal(wait('x', quota('GenerateRequestsPerMinutePerProjectPerModel-FreeTier')), 60)
