@@ -1,4 +1,5 @@
 /** What each provider reports of its models, kept for an hour a credential; a call never waits for it. */
+import { BoundedMap } from '../bounded-map.ts'
 import type { CredentialFacts, CredentialSecret, Deployment, ReportedModel } from '../provider.ts'
 import { MAX_ANSWER, type Requests } from './requests.ts'
 
@@ -30,7 +31,7 @@ interface Entry {
 
 /** One ask at a time for each deployment and credential; what it found is kept for a while, a failure shorter. */
 export function createModels(requests: Requests, now: () => number): ModelLists {
-  const lists = new Map<string, Entry>()
+  const lists = new BoundedMap<Entry>(MOST_LISTS)
   const keyOf = (deployment: Deployment, facts: CredentialFacts) => `${deployment.id} ${facts.id ?? ''}`
 
   function ask(deployment: Deployment, caller: ModelsCaller): void {
@@ -48,10 +49,7 @@ export function createModels(requests: Requests, now: () => number): ModelLists 
         entry.until = now() + FAILED_MS
       },
     )
-    lists.delete(key)
-    lists.set(key, entry)
-    const [oldest] = lists.keys()
-    if (lists.size > MOST_LISTS && oldest !== undefined) lists.delete(oldest)
+    lists.put(key, entry)
   }
   return {
     ask,
