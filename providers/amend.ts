@@ -1,6 +1,6 @@
-/** What an amended request leaves out, whichever vendor refused it. */
+/** What becomes of an amended request, whichever vendor refused it. */
 import type { Part } from '../src/chat/message.ts'
-import type { ModelRequest } from '../src/provider.ts'
+import type { ModelRequest, ReportedModel } from '../src/provider.ts'
 
 const isShown = ({ type }: Part): boolean => type !== 'reasoning'
 
@@ -12,3 +12,9 @@ export function withoutReasoning(request: ModelRequest): ModelRequest | null {
     .filter(({ parts }) => parts.length > 0)
   return { ...request, messages }
 }
+
+/** The request with what its refusal told of the model. */
+export const taught = (request: ModelRequest, told: Partial<ReportedModel>): ModelRequest => ({
+  ...request,
+  reported: { ...request.reported, ...told, id: request.model },
+})

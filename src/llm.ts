@@ -34,8 +34,8 @@ export interface ModelCall {
   /** Asked once a call, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
   onUnauthorized?(): Promise<boolean>
   /**
-   * The refusals that `amend` had an answer to in calls of the same turn. This request is amended by them before it
-   * is first sent, and what it is refused for itself is added.
+   * The refusals of what calls of the same turn held that `amend` had an answer to. This request is amended by them
+   * before it is first sent, and what it is refused for itself is added.
    */
   amended?: UpstreamFailure[]
 }
@@ -58,7 +58,7 @@ export interface Llm {
   stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void>
   /** What `stream` would send. */
   preview(deployment: Deployment, request: ModelRequest): Preview
-  /** What the provider reported of its models, as far as it is known now */
+  /** What the provider told of its models, as far as it is known now */
   readonly models: ModelLists
   /** Destroys every connection; calls in flight fail with `draining`. */
   close(): Promise<void>
@@ -88,6 +88,7 @@ export function createLlm(deps: LlmDeps): Llm {
   const random = deps.random ?? Math.random
   const sleep = deps.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal }))
   const requests = createRequests(deps)
+  const models = createModels(requests, now)
 
   async function stream(call: ModelCall, take: (event: ModelEvent) => void): Promise<void> {
     const attempts = new Attempts(call, {
@@ -97,6 +98,13 @@ export function createLlm(deps: LlmDeps): Llm {
       onRetry({ code }, attempt, ms) {
         metrics.modelRetried(call.deployment.provider, code)
         log.debug({ code, attempt, ms }, 'model call tried again')
+      },
+      onLearned(model) {
+        const { deployment, request, turn_id } = call
+        if (!models.learn(deployment, request.credential, model)) return
+        const { provider, id } = deployment
+        const line = { turn_id, provider, deployment: id, model: model.id, known: model }
+        log.info(line, 'what the provider refused is left out for a while')
       },
     })
     const started = now()
@@ -153,7 +161,7 @@ export function createLlm(deps: LlmDeps): Llm {
       for (const name of Object.keys(request.options.headers)) if (name in shown) shown[name] = '***'
       return { method, url: requests.url(deployment, path).href, headers: shown, body, notes }
     },
-    models: createModels(requests, now),
+    models,
     close: requests.close,
   }
 }

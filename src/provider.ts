@@ -66,10 +66,16 @@ export interface Capabilities {
   systemMessages: boolean
 }
 
-/** A model as the provider's own models endpoint reports it; absent fields are unknown. */
+/** A model in the provider's own words, of its list of models or of a refusal; absent fields are unknown. */
 export interface ReportedModel {
   id: string
   max_output_tokens?: number
+  /** Settings that it refused, each with the value, or `any` */
+  refused?: Readonly<Partial<Record<keyof ModelSettings, unknown>>>
+  /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
+  reasoning_summary?: false
+  /** False: calls and results go without ids, since the backend may know none. */
+  call_ids?: false
   /** Anthropic: accepted `thinking.type` values. Other vendors leave it out. */
   thinking_types?: string[]
   efforts?: string[]
@@ -120,10 +126,6 @@ export interface ModelRequest {
   session_id: string
   /** This step goes on with a turn: after tool results, or where the model was not done */
   follow_up: boolean
-  /** False: no readable summary of the reasoning is asked for, since the account may not have one. */
-  reasoning_summary?: false
-  /** False: calls and results go without ids, since the backend may know none. */
-  call_ids?: false
   reported?: ReportedModel
   credential: CredentialFacts
   options: DeploymentOptions
@@ -195,7 +197,9 @@ export interface Deployment {
   /**
    * A request to send instead of the refused one (as the vendor documents; e.g. reasoning that the vendor
    * can no longer verify is left out); null when there is none, or it was made already. Called only before the
-   * first byte, possibly again for another reason, and again for later requests of the same turn.
+   * first byte, possibly again for another reason. What a refusal tells of the model goes into `reported`, which later
+   * requests come with as well. Any other amendment is for what this one holds: it is made again for those of the same
+   * turn.
    */
   amend?(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null
   /** The vendor's list of models, where it has one: GET path, headers beside authorization, its body read. */

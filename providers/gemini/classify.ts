@@ -6,6 +6,7 @@ import { asJson, isRecord } from '../../src/chat/json.ts'
 import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
+import { taught } from '../amend.ts'
 import { type Json, list, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
@@ -286,7 +287,7 @@ export function amendRequest(failure: UpstreamFailure, request: ModelRequest): M
   if (failure.status !== 400) return null
   const { message } = readFailure(failure.body, failure.status)
   if (/unknown name "id"/i.test(message)) {
-    return request.call_ids === false ? null : { ...request, call_ids: false }
+    return request.reported?.call_ids === false ? null : taught(request, { call_ids: false })
   }
   return BAD_SIGNATURE.test(message) ? withoutSignatures(request) : null
 }

@@ -85,7 +85,7 @@ export function renderBody(
     if (!notes.includes(text)) notes.push(text)
   }
   const { gemini3 } = familyOf(request.model)
-  const ids = gemini3 && request.call_ids !== false
+  const ids = gemini3 && request.reported?.call_ids !== false
   const leading = form.oauth ? request.options.system_blocks : []
   const system = [...leading, request.instructions].filter((text) => text.trim() !== '')
   const tools = declareTools(request.tools, form.bothSpellings)

@@ -2,7 +2,14 @@
  * What each family of OpenAI models accepts, as data. The first row that matches counts; an unknown
  * model is taken for one of the newest family.
  */
-import type { Capabilities, Effort, ReportedModel, SchemaProfile } from '../../src/provider.ts'
+import type {
+  Capabilities,
+  Effort,
+  ModelRequest,
+  ModelSettings,
+  ReportedModel,
+  SchemaProfile,
+} from '../../src/provider.ts'
 import { object, objects, string } from '../json.ts'
 import { formOf } from './input.ts'
 
@@ -86,6 +93,15 @@ export function effortFor(wish: Effort, { model, reported }: EffortTarget, refus
   let best: Effort | null = null
   for (const effort of accepted) if (best === null || distance(effort) <= distance(best)) best = effort
   return best
+}
+
+/** The model has refused the setting, or the value that is wished for. */
+export function refuses(
+  name: keyof ModelSettings,
+  { settings, reported }: Pick<ModelRequest, 'settings' | 'reported'>,
+): boolean {
+  const refused = reported?.refused?.[name]
+  return refused !== undefined && (refused === 'any' || refused === settings[name])
 }
 
 export function publicCapabilities(model: string): Capabilities {

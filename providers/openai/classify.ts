@@ -5,9 +5,10 @@
 import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
-import { withoutReasoning } from '../amend.ts'
+import { taught, withoutReasoning } from '../amend.ts'
 import { type Json, number, object, string } from '../json.ts'
 import { decimal, retryAfterIn } from '../retry-after.ts'
+import { refuses } from './capabilities.ts'
 
 /** What a failure says, wherever it stood. `status` is null inside a stream that had begun well. */
 interface Facts {
@@ -164,16 +165,17 @@ export function classifyEvent(event: Json, vendor: string, answered: Facts['head
  * The request without what the vendor could not verify or may not give: encrypted reasoning of another
  * account or model, items that were never stored or stand without their pair, readable summaries for an unverified
  * organisation (param `reasoning.summary`), more output than the model has, an effort that it lacks, a setting that it
- * does not know. Null where leaving that out would change nothing.
+ * does not know. All but the first two are facts of the model. Null where leaving that out would change nothing.
  */
 export function amendRequest(failure: UpstreamFailure, request: ModelRequest): ModelRequest | null {
   const facts = factsOf(failure)
   const { status, code, message, error } = facts
   if (status === 400) {
     if (error.param === 'reasoning.summary') return withoutSummary(request)
-    if (error.param === 'max_output_tokens') return withinLimit(request, facts)
     if (error.param === 'reasoning.effort') return withListedEffort(request, facts)
-    if (code.startsWith('unsupported_')) return withoutSetting(request, error.param)
+    if (error.param === 'max_output_tokens' && code !== 'unsupported_parameter')
+      return withinLimit(request, facts)
+    if (code.startsWith('unsupported_')) return withoutSetting(request, facts)
   }
   const isStale = code === 'invalid_encrypted_content' || STALE.test(message)
   return isStale ? withoutReasoning(request) : null
@@ -184,15 +186,19 @@ const STALE =
   /encrypted content .*could not be|Item with id '[^']*' not found|Items are not persisted|without its required/i
 
 const withoutSummary = (request: ModelRequest): ModelRequest | null =>
-  request.reasoning_summary === false ? null : { ...request, reasoning_summary: false }
+  request.reported?.reasoning_summary === false ? null : taught(request, { reasoning_summary: false })
 
-/** With the limit that the refusal names ("Expected a value <= 16384"), else without one: none is listed anywhere. */
+/**
+ * With the limit that the refusal names ("Expected a value <= 16384"), which is listed nowhere. Without one where it names
+ * none that helps: that says nothing of lower ones.
+ */
 function withinLimit(request: ModelRequest, { message }: Facts): ModelRequest | null {
   const { max_output_tokens, ...settings } = request.settings
   if (max_output_tokens === undefined) return null
   const most = Number(/(?:<=|at most) ?(\d+)/.exec(message)?.[1] ?? Number.NaN)
-  const isLower = most >= 1 && most < max_output_tokens
-  return { ...request, settings: isLower ? { ...settings, max_output_tokens: most } : settings }
+  const sent = Math.min(max_output_tokens, request.reported?.max_output_tokens ?? max_output_tokens)
+  const isLower = most >= 1 && most < sent
+  return isLower ? taught(request, { max_output_tokens: most }) : { ...request, settings }
 }
 
 /** With what the refusal lists as supported ("'medium', 'high', and 'xhigh'"), which counts more than the table. */
@@ -200,17 +206,19 @@ function withListedEffort(request: ModelRequest, { message }: Facts): ModelReque
   const [, list = ''] = /Supported values are: (.+)/.exec(message) ?? []
   const efforts = [...list.matchAll(/'(\w+)'/g)].map(([, effort = '']) => effort)
   if (efforts.length === 0 || efforts.join() === request.reported?.efforts?.join()) return null
-  return { ...request, reported: { ...request.reported, id: request.model, efforts } }
+  return taught(request, { efforts })
 }
 
-/** No list says which models refuse them: models of the o-series the last (run-llama/llama_index#20865). */
-const REFUSED_BY_SOME = ['temperature', 'top_p', 'parallel_tool_calls'] as const
+/** No list says which models refuse them: models of the o-series parallel calls (run-llama/llama_index#20865). */
+const REFUSED_BY_SOME = ['temperature', 'top_p', 'parallel_tool_calls', 'max_output_tokens'] as const
 
-function withoutSetting(request: ModelRequest, param: unknown): ModelRequest | null {
-  const name = REFUSED_BY_SOME.find((one) => one === param)
-  if (name === undefined || request.settings[name] === undefined) return null
-  const { [name]: _, ...settings } = request.settings
-  return { ...request, settings }
+function withoutSetting(request: ModelRequest, { code, error }: Facts): ModelRequest | null {
+  const name = REFUSED_BY_SOME.find((one) => one === error.param)
+  const value = name && request.settings[name]
+  if (name === undefined || value === undefined || refuses(name, request)) return null
+  // Of one value it says nothing about others.
+  const refused = code === 'unsupported_value' ? value : 'any'
+  return taught(request, { refused: { ...request.reported?.refused, [name]: refused } })
 }
 
 function toError(facts: Facts, vendor: string): BatonError {

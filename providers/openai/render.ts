@@ -6,10 +6,11 @@ import type {
   CredentialFacts,
   Effort,
   ModelRequest,
+  ModelSettings,
   RenderedRequest,
   ToolDeclaration,
 } from '../../src/provider.ts'
-import { effortFor, familyOf } from './capabilities.ts'
+import { effortFor, familyOf, refuses } from './capabilities.ts'
 import { inputItems } from './input.ts'
 import type { FunctionTool, PublicBody, ResponsesBody, WireToolChoice } from './wire.ts'
 
@@ -93,26 +94,37 @@ export function publicBody(request: ModelRequest): Draft<PublicBody> {
     ...commonBody(request, notes),
     ...(instructions === '' ? {} : { instructions }),
   }
-  if (request.tools.length > 0 && settings.parallel_tool_calls !== undefined) {
-    body.parallel_tool_calls = settings.parallel_tool_calls
+  const { parallel_tool_calls: parallel } = settings
+  if (request.tools.length > 0 && parallel !== undefined && takes('parallel_tool_calls', request, notes)) {
+    body.parallel_tool_calls = parallel
   }
   const { reasoning, samplesAtNone } = familyOf(request.model)
   for (const field of ['temperature', 'top_p'] as const) {
     const value = settings[field]
-    if (value === undefined) continue
+    if (value === undefined || !takes(field, request, notes)) continue
     if (!reasoning || (samplesAtNone && body.reasoning?.effort === 'none')) body[field] = value
     else
       notes.push(
         `${field}: not accepted by ${request.model}${samplesAtNone ? ' unless its effort is none' : ''}`,
       )
   }
-  if (settings.max_output_tokens !== undefined) {
-    body.max_output_tokens = Math.max(LEAST_OUTPUT_TOKENS, settings.max_output_tokens)
-    if (settings.max_output_tokens < LEAST_OUTPUT_TOKENS) {
+  const limit = settings.max_output_tokens
+  if (limit !== undefined && takes('max_output_tokens', request, notes)) {
+    const most = request.reported?.max_output_tokens ?? limit
+    body.max_output_tokens = Math.max(LEAST_OUTPUT_TOKENS, Math.min(limit, most))
+    if (limit > most) notes.push(`max_output_tokens: lowered to ${most}, the most that this model takes`)
+    if (limit < LEAST_OUTPUT_TOKENS) {
       notes.push(`max_output_tokens: raised to ${LEAST_OUTPUT_TOKENS}, the least that the API accepts`)
     }
   }
   return { body, notes }
+}
+
+/** False for a setting that the model has refused; a wish for it is noted. */
+function takes(name: keyof ModelSettings, request: ModelRequest, notes: string[]): boolean {
+  if (!refuses(name, request)) return true
+  if (request.settings[name] !== undefined) notes.push(`${name}: not accepted by ${request.model}`)
+  return false
 }
 
 /** The public API answers a lower limit with `integer_below_min_value`. */
@@ -130,7 +142,9 @@ export function chatgptBody(request: ModelRequest): Draft<ResponsesBody> {
     body.instructions = DEFAULT_INSTRUCTIONS
     notes.push(`instructions: this path requires some; "${DEFAULT_INSTRUCTIONS}" stands in`)
   }
-  if (tools.length > 0) body.parallel_tool_calls = settings.parallel_tool_calls ?? !request.follow_up
+  if (tools.length > 0 && takes('parallel_tool_calls', request, notes)) {
+    body.parallel_tool_calls = settings.parallel_tool_calls ?? !request.follow_up
+  }
   for (const field of ['temperature', 'top_p', 'max_output_tokens'] as const) {
     if (settings[field] !== undefined) notes.push(`${field}: not accepted with a ChatGPT login`)
   }
@@ -191,8 +205,7 @@ function reasoningField(
   if (wish !== undefined && effort !== wish) {
     notes.push(`reasoning.effort: ${model} has no ${wish}, ${effort ?? 'its default'} stands in`)
   }
-  return {
-    ...(effort === null ? {} : { effort }),
-    ...(request.reasoning_summary === false ? {} : { summary: 'auto' }),
-  }
+  const summary = request.reported?.reasoning_summary !== false
+  if (!summary) notes.push('reasoning.summary: refused to this credential')
+  return { ...(effort === null ? {} : { effort }), ...(summary ? { summary: 'auto' } : {}) }
 }

@@ -2,7 +2,7 @@
 import type { ModelEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { ModelCall } from '../llm.ts'
-import type { ModelRequest, UpstreamFailure } from '../provider.ts'
+import type { ModelRequest, ReportedModel, UpstreamFailure } from '../provider.ts'
 import { readAnswer } from './answer.ts'
 import { bodyBytes } from './body.ts'
 import type { ResponseHead } from './exchange.ts'
@@ -25,6 +25,8 @@ export interface AttemptsDeps {
   random(): number
   /** Told before the wait, with the attempt that failed, counted from 1 */
   onRetry(error: BatonError, attempt: number, waitMs: number): void
+  /** Told what is known of the model, with what this refusal says of it */
+  onLearned(model: ReportedModel): void
 }
 
 /** An answer that is no stream of events, with the adapter's reading of it. */
@@ -141,9 +143,11 @@ export class Attempts {
     if (failure.status < 400 || failure.status >= 500 || this.#amendments === MOST_AMENDMENTS) return false
     const amended = this.#call.deployment.amend?.(failure, this.#request)
     if (!amended) return false
+    const { reported } = amended
+    if (reported && reported !== this.#request.reported) this.#deps.onLearned(reported)
+    else this.#amended.push(failure)
     this.#request = amended
     this.#amendments++
-    this.#amended.push(failure)
     return true
   }
 

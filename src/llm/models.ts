@@ -1,4 +1,8 @@
-/** What each provider reports of its models, kept for an hour a credential; a call never waits for it. */
+/**
+ * What each provider tells of its models, in its list and by what it refuses, kept for an hour a credential; a call never
+ * waits for it.
+ */
+import { isDeepStrictEqual } from 'node:util'
 import { BoundedMap } from '../bounded-map.ts'
 import type { CredentialFacts, CredentialSecret, Deployment, ReportedModel } from '../provider.ts'
 import { MAX_ANSWER, type Requests } from './requests.ts'
@@ -11,6 +15,7 @@ const SILENCE_MS = 15_000
 const NEVER = new AbortController().signal
 /** Credentials come and go in a long-lived process. */
 const MOST_LISTS = 500
+const MOST_LEARNED = 2000
 
 /** Who asks: one list a deployment and credential. */
 export interface ModelsCaller {
@@ -20,6 +25,8 @@ export interface ModelsCaller {
 export interface ModelLists {
   /** What is known of the model now */
   known(deployment: Deployment, facts: CredentialFacts, model: string): ReportedModel | undefined
+  /** A refusal told this of the model, beside what was known. False: another call has heard the same. */
+  learn(deployment: Deployment, facts: CredentialFacts, model: ReportedModel): boolean
   /** Asks in the background where nothing is known, or too long ago. */
   ask(deployment: Deployment, caller: ModelsCaller): void
 }
@@ -32,6 +39,7 @@ interface Entry {
 /** One ask at a time for each deployment and credential; what it found is kept for a while, a failure shorter. */
 export function createModels(requests: Requests, now: () => number): ModelLists {
   const lists = new BoundedMap<Entry>(MOST_LISTS)
+  const learned = new BoundedMap<{ model: ReportedModel; until: number }>(MOST_LEARNED)
   const keyOf = (deployment: Deployment, facts: CredentialFacts) => `${deployment.id} ${facts.id ?? ''}`
 
   function ask(deployment: Deployment, caller: ModelsCaller): void {
@@ -53,8 +61,20 @@ export function createModels(requests: Requests, now: () => number): ModelLists 
   }
   return {
     ask,
-    known: (deployment, facts, model) =>
-      lists.get(keyOf(deployment, facts))?.known?.find(({ id }) => id === model),
+    known(deployment, facts, model) {
+      const key = keyOf(deployment, facts)
+      const listed = lists.get(key)?.known?.find(({ id }) => id === model)
+      const told = learned.get(`${key} ${model}`)
+      return told && told.until > now() ? { ...listed, ...told.model } : listed
+    },
+    learn(deployment, facts, model) {
+      const key = `${keyOf(deployment, facts)} ${model.id}`
+      const before = learned.get(key)
+      const isFresh = before !== undefined && before.until > now()
+      // No longer for what is added: vendors begin to take things, and only a request that has them can tell.
+      learned.put(key, { model, until: isFresh ? before.until : now() + FRESH_MS })
+      return !isFresh || !isDeepStrictEqual(before.model, model)
+    },
   }
 }
 

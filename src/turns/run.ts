@@ -42,7 +42,7 @@ export interface Run {
   index: number
   /** Calls of this turn so far that could not be made at all (INVALID_CALL_LIMIT in step.ts) */
   invalidCalls: number
-  /** Refusals that this turn's requests had to be amended for: its next ones need not earn them again */
+  /** Refusals of what this turn's requests held, which they were amended for: its next ones need not earn them again */
   amended: UpstreamFailure[]
   /** Told to the model with the next request only: why its last call was not made */
   hint: string | null

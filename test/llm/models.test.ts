@@ -1,6 +1,7 @@
 /** Lists of models, asked for seldom. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import type { ReportedModel } from '../../src/provider.ts'
 import { eventually } from '../waiting.ts'
 import { bench, KEY, status, upstreamServer, vendor } from './made-up-vendor.ts'
 
@@ -60,6 +61,36 @@ t.test('lists of models', async (t) => {
     })
     t.same(known(), list[0])
     t.equal(server.requests.length, 3)
+  })
+
+  t.test('are completed by what refusals tell, for an hour from the first', async (t) => {
+    const server = await upstreamServer(t, status(200, JSON.stringify(list)))
+    let time = 0
+    const { llm } = bench(t, server.url, { now: () => time })
+    const { models } = llm
+    const known = (id = 'one', facts = caller.facts, deployment = vendor) =>
+      models.known(deployment, facts, id)
+    const learn = (model: ReportedModel) => models.learn(vendor, caller.facts, model)
+    t.equal(learn({ id: 'one', refused: { top_p: 'any' } }), true)
+    t.equal(learn({ refused: { top_p: 'any' }, id: 'one' }), false, 'another call has heard it')
+    t.strictSame(known(), { id: 'one', refused: { top_p: 'any' } })
+    models.ask(vendor, caller)
+    await eventually(() => known('two') !== undefined)
+    t.strictSame(known(), { id: 'one', max_output_tokens: 1000, refused: { top_p: 'any' } })
+    time = 3_000_000
+    const more = { id: 'one', max_output_tokens: 500, efforts: ['low'] }
+    t.equal(learn(more), true)
+    t.strictSame(known(), more, 'a refusal counts more than the list')
+    t.strictSame(known('two'), { id: 'two' })
+    t.equal(known('one', { id: 'cred_2' }), undefined, 'of one credential')
+    t.equal(known('one', caller.facts, { ...vendor, id: 'other' }), undefined, 'and one root')
+    time = 3_599_999
+    t.strictSame(known(), more)
+    time++
+    t.strictSame(known(), list[0], 'what was added keeps nothing longer')
+    t.equal(learn(more), true)
+    time += 3_599_999
+    t.strictSame(known(), more)
   })
 
   t.test('are empty for a vendor without one', async (t) => {

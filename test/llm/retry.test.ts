@@ -6,6 +6,7 @@ import type { Deployment, UpstreamFailure } from '../../src/provider.ts'
 import {
   type Answer,
   bench,
+  CALL,
   collect,
   failure,
   frame,
@@ -183,6 +184,33 @@ t.test(
     const hopeless = await upstreamServer(t, status(400))
     await failure(bench(t, hopeless.url).call({ deployment: { ...vendor, amend: () => null } }))
     t.equal(hopeless.requests.length, 1)
+  },
+)
+
+t.test(
+  'what a refusal tells of the model is learned by all calls, and no business of the turn',
+  async (t) => {
+    const told = { id: 'one', reasoning_summary: false } as const
+    const deployment: Deployment = {
+      ...vendor,
+      amend: (_, request) => (request.reported ? null : { ...request, reported: told }),
+      render: (request) => ({ ...vendor.render(request), body: { known: request.reported ?? null } }),
+    }
+    const server = await upstreamServer(t, status(400, 'no summary'), whole)
+    const amended: UpstreamFailure[] = []
+    const { call, llm, logged } = bench(t, server.url)
+    await collect(call({ deployment, amended }))
+    t.strictSame(
+      server.requests.map(({ text }) => JSON.parse(text)),
+      [{ known: null }, { known: told }],
+    )
+    t.strictSame(amended, [])
+    t.strictSame(llm.models.known(deployment, CALL.request.credential, 'one'), told)
+    const lines = logged.map((line) => JSON.parse(line)).filter(({ known }) => known)
+    t.match(lines, [
+      { level: 30, turn_id: 'turn_1', provider: 'made-up', deployment: 'made-up-key', known: told },
+    ])
+    t.equal(lines.length, 1)
   },
 )
 

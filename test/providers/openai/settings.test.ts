@@ -2,7 +2,7 @@
 import t from 'tap'
 import { chatgpt, openai } from '../../../providers/openai/index.ts'
 import { chatgptBody, publicBody } from '../../../providers/openai/render.ts'
-import type { Deployment, ModelRequest, ModelSettings } from '../../../src/provider.ts'
+import type { Deployment, ModelRequest, ModelSettings, UpstreamFailure } from '../../../src/provider.ts'
 import { PDF, PNG } from '../../emulators/bytes.ts'
 import { MODEL, requestFor, TOOLS } from './exchange.ts'
 
@@ -98,4 +98,87 @@ t.test('a choice that cannot be met is left out and told', async (t) => {
   t.same(note({ settings: { tool_choice: 'required' }, tools: TOOLS }), ['required', []])
   t.same(note({ settings: { tool_choice: 'none' }, tools: TOOLS }), ['none', []])
   t.same(note({ settings: { tool_choice: 'none' } }), [undefined, []])
+})
+
+t.test('what a refusal tells of the model holds for other requests, and is noted', async (t) => {
+  const model = 'gpt-4.1'
+  const failed = (error: Record<string, unknown>): UpstreamFailure => ({
+    status: 400,
+    headers: {},
+    body: JSON.stringify({ error }),
+  })
+  /** What goes out of these settings once a request with the first ones was refused so. */
+  const later = (error: Record<string, unknown>, first: ModelSettings, ...others: ModelSettings[]) => {
+    const wish = requestFor({ model, settings: first, tools: TOOLS })
+    const amended = openai.amend?.(failed(error), wish)
+    if (!amended) return null
+    t.equal(amended.settings, wish.settings, 'the wish is as it was')
+    const again = openai.amend?.(failed(error), amended)
+    t.equal(again?.reported ?? amended.reported, amended.reported, 'once')
+    return [first, ...others].map((settings) => {
+      const { body, notes } = publicBody({ ...amended, settings })
+      const { temperature, top_p, parallel_tool_calls, max_output_tokens } = body
+      return [temperature ?? top_p ?? parallel_tool_calls ?? max_output_tokens, ...notes]
+    })
+  }
+  const left = (name: string) => [undefined, `${name}: not accepted by ${model}`]
+  const unsupported = (param: string) => ({ param, code: 'unsupported_parameter' })
+  t.strictSame(later(unsupported('temperature'), { temperature: 0.5 }, { temperature: 1 }, { top_p: 1 }), [
+    left('temperature'),
+    left('temperature'),
+    [1],
+  ])
+  t.strictSame(later(unsupported('top_p'), { top_p: 0.5 }, {}), [left('top_p'), [undefined]])
+  t.strictSame(later(unsupported('parallel_tool_calls'), { parallel_tool_calls: false }), [
+    left('parallel_tool_calls'),
+  ])
+  t.strictSame(later(unsupported('max_output_tokens'), { max_output_tokens: 99 }), [
+    left('max_output_tokens'),
+  ])
+  const value = { param: 'temperature', code: 'unsupported_value' }
+  t.strictSame(
+    later(value, { temperature: 1.5 }, { temperature: 0.5 }),
+    [left('temperature'), [0.5]],
+    'of another value nothing is known',
+  )
+  t.equal(
+    later({ ...value, code: 'decimal_above_max_value' }, { temperature: 3 }),
+    null,
+    "a caller's mistake",
+  )
+  t.equal(later(unsupported('top_p'), { temperature: 1 }), null, 'it was not sent')
+  t.equal(later(unsupported('tools'), { temperature: 1 }), null)
+
+  const above = (words: string) => ({ param: 'max_output_tokens', code: 'unsupported_value', message: words })
+  const most = 'integer above maximum value. Expected a value <= 16384, but got 128000 instead.'
+  const wishes = [
+    { max_output_tokens: 128_000 },
+    { max_output_tokens: 16_384 },
+    { max_output_tokens: 9 },
+  ] as const
+  t.strictSame(later(above(most), ...wishes), [
+    [16_384, 'max_output_tokens: lowered to 16384, the most that this model takes'],
+    [16_384],
+    [16, 'max_output_tokens: raised to 16, the least that the API accepts'],
+  ])
+  t.strictSame(later(above('This model supports at most 4096 completion tokens.'), wishes[0])?.[0]?.[0], 4096)
+  for (const [limit, words] of [
+    [100, 'This model supports at most 4096 completion tokens.'],
+    [100, 'Expected a value <= 0.'],
+    [128_000, 'Too large.'],
+  ] as const) {
+    const wish = requestFor({ settings: { max_output_tokens: limit, temperature: 1 } })
+    t.strictSame(openai.amend?.(failed(above(words)), wish), { ...wish, settings: { temperature: 1 } })
+  }
+  const lowered = requestFor({
+    settings: { max_output_tokens: 128_000 },
+    reported: { id: MODEL, max_output_tokens: 16_384 },
+  })
+  t.strictSame(openai.amend?.(failed(above(most)), lowered)?.settings, {}, 'refused though it was kept to')
+
+  const parallel = requestFor({ settings: { parallel_tool_calls: true }, tools: TOOLS })
+  const amended = chatgpt.amend?.(failed(unsupported('parallel_tool_calls')), parallel)
+  const { body, notes = [] } = amended ? chatgptBody(amended) : {}
+  t.notOk(body && 'parallel_tool_calls' in body, 'nor is it sent unasked')
+  t.strictSame(notes.slice(-1), [`parallel_tool_calls: not accepted by ${MODEL}`])
 })
