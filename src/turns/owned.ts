@@ -1,6 +1,7 @@
 /** The turns that this process owns: taken, run in a slot, and passed on when they end here or the process leaves. */
 import { newId } from '../chat/ids.ts'
 import { type Fence, type Session, type Turn, Unreadable } from '../store/store.ts'
+import { within } from '../within.ts'
 import {
   type ActiveTurn,
   CANCELLED,
@@ -16,7 +17,6 @@ import { sayCreated } from './events.ts'
 import { runTurn } from './loop.ts'
 import type { LoopDeps } from './loop-deps.ts'
 import type { Slots } from './room.ts'
-import { createUnderWay, type UnderWay } from './under-way.ts'
 
 /** How long turns that were told to leave may take to let go. */
 const STOP_MS = 5_000
@@ -31,8 +31,8 @@ export interface Owned {
   startNext(session: string): Promise<void>
   /** Launches a turn that waits for input, where nothing that it waits for is missing any more. */
   resume(turn: string): Promise<void>
-  /** Asking the store for turns: a drain waits for it, since what it brings runs here. */
-  track: UnderWay['track']
+  /** Work that may bring turns here: a drain waits for it. The answer is the work itself, its failure included. */
+  track<T>(work: Promise<T>): Promise<T>
   isDraining(): boolean
   /** Takes no more turns; those that run leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
@@ -144,5 +144,24 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
       for (const mine of active.values()) requestStop(mine, DRAINING)
       await underWay.over(STOP_MS)
     },
+  }
+}
+
+/** What a process that leaves waits for: turns that are opened, taken, run or given away. */
+function createUnderWay() {
+  const works = new Set<Promise<unknown>>()
+  /** Those included that come meanwhile: a turn that was being opened is given away. */
+  const all = async () => {
+    while (works.size > 0) await Promise.allSettled(works)
+  }
+  return {
+    track<T>(work: Promise<T>): Promise<T> {
+      works.add(work)
+      const over = () => void works.delete(work)
+      work.then(over, over)
+      return work
+    },
+    /** Resolves when nothing is under way, or after `ms`. */
+    over: (ms: number) => within(ms, all()),
   }
 }
