@@ -14,6 +14,7 @@ import {
   kindOf,
   MAX_SCHEMA_BYTES,
   mapSubschemas,
+  nodesOf,
   withDefinitions,
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
@@ -343,16 +344,8 @@ class Fitter {
   }
 }
 
-function propertyNames(schema: JsonSchema): Set<string> {
-  const names = new Set<string>()
-  const visit = (sub: unknown): unknown => {
-    if (!isRecord(sub)) return sub
-    for (const key of Object.keys(sub.properties ?? {})) names.add(key)
-    return mapSubschemas(sub, visit)
-  }
-  visit(schema)
-  return names
-}
+const propertyNames = (schema: JsonSchema): ReadonlySet<string> =>
+  new Set(nodesOf(schema).flatMap(({ properties }) => Object.keys(properties ?? {})))
 
 const listOfText = (list: unknown): string[] =>
   Array.isArray(list) ? list.filter((item): item is string => typeof item === 'string') : []

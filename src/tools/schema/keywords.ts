@@ -204,6 +204,17 @@ export function mapSubschemas(node: JsonSchema, fn: (sub: unknown) => unknown): 
   return Object.fromEntries(Object.entries(node).map(([keyword, value]) => [keyword, mapped(keyword, value)]))
 }
 
+/** A 2020-12 schema and all subschemas in it, those that are mere booleans left out. */
+export function nodesOf(schema: JsonSchema): JsonSchema[] {
+  const nodes = [schema]
+  const add = (sub: unknown) => {
+    if (isRecord(sub)) nodes.push(sub)
+  }
+  // The list grows while it is read.
+  for (const node of nodes) mapSubschemas(node, add)
+  return nodes
+}
+
 // ---------------------------------------------------------------- definitions
 
 /** What every reference of a clean schema begins with. */
@@ -223,7 +234,7 @@ export function withDefinitions(
 ): JsonSchema {
   const { $defs: _, ...own } = schema
   const reached = new Map<string, JsonSchema>()
-  const open = [...refsIn(own)]
+  const open = refsIn(own)
   for (let name = open.pop(); name !== undefined; name = open.pop()) {
     const definition = definitions.get(name)
     if (!definition || reached.has(name)) continue
@@ -235,13 +246,5 @@ export function withDefinitions(
 }
 
 /** Names of the definitions that a clean schema refers to. */
-function refsIn(schema: JsonSchema): Set<string> {
-  const names = new Set<string>()
-  const visit = (sub: unknown): unknown => {
-    if (!isRecord(sub)) return sub
-    if (sub.$ref !== undefined) names.add(definitionIn(sub.$ref))
-    return mapSubschemas(sub, visit)
-  }
-  visit(schema)
-  return names
-}
+const refsIn = (schema: JsonSchema): string[] =>
+  nodesOf(schema).flatMap(({ $ref }) => ($ref === undefined ? [] : [definitionIn($ref)]))
