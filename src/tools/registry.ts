@@ -36,8 +36,11 @@ export interface KnownServer {
   off: readonly string[]
 }
 
-/** A session's tools after a change, and what that change was, by canonical name. */
-export interface NextRegistry extends Pick<ToolsDelta, 'added' | 'removed' | 'changed'> {
+/** What became of the tools between two revisions, by canonical name. */
+type Difference = Omit<ToolsDelta, 'tools_revision'>
+
+/** A session's tools after a change, and what that change was. */
+export interface NextRegistry extends Difference {
   tools: RegistryTool[]
 }
 
@@ -95,11 +98,7 @@ function toolsOf(
   return isKept ? remembered(server, own) : listed(server, server.tools ?? [], policy)
 }
 
-/** What became of the tools between two revisions, by canonical name. */
-export function difference(
-  before: readonly RegistryTool[],
-  after: readonly RegistryTool[],
-): Pick<ToolsDelta, 'added' | 'removed' | 'changed'> {
+export function difference(before: readonly RegistryTool[], after: readonly RegistryTool[]): Difference {
   const known = new Map(before.map((tool) => [tool.canonical_name, tool]))
   const there = new Set(after.map((tool) => tool.canonical_name))
   const namesOf = (tools: readonly RegistryTool[]) => tools.map((tool) => tool.canonical_name).sort()
@@ -110,12 +109,27 @@ export function difference(
   }
 }
 
+/** Anything became of them: only then there is a new revision. */
+export const hasMoved = ({ added, removed, changed }: Difference): boolean =>
+  added.length + removed.length + changed.length > 0
+
+/**
+ * The registry with one of its tools switched on or off. One that comes back is declared behind the others, so that what
+ * the model has seen stays.
+ */
+export function switched(tools: readonly RegistryTool[], tool: RegistryTool, enabled: boolean): NextRegistry {
+  const next = enabled
+    ? [...tools.filter((one) => one !== tool), ...appended(tools, [{ ...tool, enabled }])]
+    : tools.map((one) => (one === tool ? { ...one, enabled } : one))
+  return { tools: next, ...difference(tools, next) }
+}
+
 /** A model may get it, as far as the registry knows. */
 export const isDeclarable = (tool: RegistryTool | undefined): boolean =>
   tool?.enabled === true && tool.status !== 'undeclarable' && !tool.is_blocked
 
 /** These tools behind all others, by name: whatever was declared before keeps its place (rule 3). */
-export function appended(before: readonly RegistryTool[], joining: readonly RegistryTool[]): RegistryTool[] {
+function appended(before: readonly RegistryTool[], joining: readonly RegistryTool[]): RegistryTool[] {
   const last = before.reduce((most, { order }) => Math.max(most, order), 0)
   return [...joining]
     .sort((a, b) => (a.canonical_name < b.canonical_name ? -1 : 1))

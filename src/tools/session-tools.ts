@@ -23,7 +23,7 @@ import {
   type Registries,
   type RegistriesDeps,
 } from './registries.ts'
-import { appended, difference, type NextRegistry } from './registry.ts'
+import { difference, hasMoved, switched } from './registry.ts'
 import { declared, shownRegistry, type View } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 import { createUpkeep, datesOf } from './upkeep.ts'
@@ -107,7 +107,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     apply: Apply,
     off: readonly string[] = [],
   ): Promise<ToolsChange> {
-    const isMoved = delta.added.length + delta.removed.length + delta.changed.length > 0
+    const isMoved = hasMoved(delta)
     const { tools_revision, removed } = delta
     const move = { tools_revision, removed: [...removed, ...off], isMoved }
     const [effect, isKept] = await Promise.all([
@@ -243,20 +243,15 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
         throw new BatonError('connector_not_found', `No connector ${idOrName} is bound to this session.`)
       }),
     async setEnabled(session, name, enabled, apply) {
-      const make = async ({ row: { tools } }: Ground): Promise<NextRegistry> => {
+      const make = async ({ row: { tools } }: Ground) => {
         const tool = tools.find((one) => one.canonical_name === name)
         if (!tool) throw new BatonError('tool_not_found', `The session has no tool ${name}.`)
         const { connector_id: from, mcp_tool_name: own } = tool
         if (from !== null && own !== null) await store.connectors.switchTool(session.id, from, own, enabled)
-        const others = tools.filter((one) => one !== tool)
-        // One that comes back is declared behind the others, so that what the model has seen stays.
-        const next = enabled
-          ? [...others, ...appended(tools, [{ ...tool, enabled }])]
-          : tools.map((one) => (one === tool ? { ...one, enabled } : one))
-        return { tools: next, added: [], removed: [], changed: tool.enabled === enabled ? [] : [name] }
+        return switched(tools, tool, enabled)
       }
-      const switched = await line.take(session.id, () => registries.change(session.id, make))
-      return finish(session, switched, apply, enabled ? [] : [name])
+      const change = await line.take(session.id, () => registries.change(session.id, make))
+      return finish(session, change, apply, enabled ? [] : [name])
     },
     refresh: (session, apply) =>
       changeBy(
