@@ -10,7 +10,7 @@ import { once } from '../chat/once.ts'
 import { BatonError } from '../errors.ts'
 import type { Binding, RegistryRow, Store } from '../store/store.ts'
 import { createAnnounced } from './announced.ts'
-import type { NextRegistry } from './registry.ts'
+import { hasMoved, type NextRegistry } from './registry.ts'
 
 /** What a session's registry is made of, as the store had it. */
 export interface Ground {
@@ -115,41 +115,46 @@ export function createRegistries({ store, emit, log }: RegistriesDeps): Registri
     })
   }
 
+  async function made(ground: Ground, make: Make) {
+    const { tools, added, removed, changed, onStored } = await make(ground)
+    const before = ground.row
+    const { session_id, revision: expected } = before
+    const isMoved = hasMoved({ added, removed, changed })
+    const delta = { tools_revision: expected + (isMoved ? 1 : 0), added, removed, changed }
+    return { session_id, expected, tools, delta, before, isMoved, onStored }
+  }
+
   /** Reads, makes, and writes what moved. Null: another writer came first. Sessions that are gone are left out. */
   async function attempt(
     sessions: readonly string[],
     make: Make,
   ): Promise<ReadonlyMap<string, Change | null>> {
-    const making = (await grounds(sessions)).map(async (ground) => {
-      const { tools, added, removed, changed, onStored } = await make(ground)
-      const before = ground.row
-      const { session_id, revision: expected } = before
-      const isMoved = added.length + removed.length + changed.length > 0
-      const delta = { tools_revision: expected + (isMoved ? 1 : 0), added, removed, changed }
-      return { session_id, expected, tools, delta, before, isMoved, onStored }
-    })
-    const made = await Promise.all(making)
-    const moved = made.filter(({ isMoved }) => isMoved)
+    const all = await Promise.all((await grounds(sessions)).map((ground) => made(ground, make)))
+    const moved = all.filter(({ isMoved }) => isMoved)
     const written = moved.length === 0 ? [] : await store.registry.put(moved)
     const turns = new Map(written.map(({ session_id, turn_id }) => [session_id, turn_id]))
     const updated_at = new Date().toISOString()
-    const changes = made.map(({ session_id, tools, delta, before, isMoved, onStored }) => {
+    const changes = all.map(({ session_id, tools, delta, before, isMoved, onStored }) => {
       if (isMoved && !turns.has(session_id)) return [session_id, null] as const
-      const row = { session_id, revision: delta.tools_revision, updated_at, tools }
-      const kept = keep(isMoved ? row : before)
+      const row = isMoved ? { session_id, revision: delta.tools_revision, updated_at, tools } : before
+      const kept = keep(row)
       onStored?.()
       return [session_id, { before, row: isMoved ? row : kept, delta }] as const
     })
-    const says = moved.map(async ({ session_id, before, delta }) => {
+    const telling = moved.map(async ({ session_id, before, delta }) => {
       const turn = turns.get(session_id)
-      if (turn === undefined) return
-      await announced.heard(before)
-      await emit(session_id, delta, turn).finally(() => announced.note(session_id, delta.tools_revision))
+      if (turn !== undefined) await tell(before, delta, turn)
     })
-    for (const said of await Promise.allSettled(says)) {
-      if (said.status === 'rejected') log.warn({ err: said.reason }, 'an event was lost')
-    }
+    await Promise.all(telling)
     return new Map(changes)
+  }
+
+  /** Says what was written, after the revision before it. */
+  async function tell(before: RegistryRow, delta: ToolsDelta, turn: string | null): Promise<void> {
+    const { session_id } = before
+    await announced.heard(before)
+    await emit(session_id, delta, turn).catch((err: unknown) => log.warn({ err }, 'an event was lost'))
+    announced.note(session_id, delta.tools_revision)
   }
 
   async function ground(session: string): Promise<Ground> {
