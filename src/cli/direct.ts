@@ -14,7 +14,7 @@ import { createLogins } from '../credentials/logins.ts'
 import { createOAuthHttp } from '../credentials/oauth-http.ts'
 import { openVault, type Vault, verifyKeys } from '../credentials/vault.ts'
 import { inFull } from '../errors.ts'
-import { connectBudgetMs, McpError } from '../mcp/contract.ts'
+import { McpError } from '../mcp/contract.ts'
 import { createMcp } from '../mcp/mcp.ts'
 import { openStore } from '../store/open.ts'
 import { all, type Connector, EVERYONE, type Store } from '../store/store.ts'
@@ -86,9 +86,7 @@ async function* tryConnectors(config: Config, store: Store, vault: Vault) {
   try {
     for (const connector of await connectorsOf(config, store, vault)) {
       const spec = () => connectorSpec(connector, vault, config.connectorsAllowPrivate)
-      const error = await attempt(() =>
-        mcp.list(spec(), { timeoutMs: connectBudgetMs(connector), refresh: true }),
-      )
+      const error = await attempt(() => mcp.list(spec(), { refresh: true }))
       yield { name: connector.name, error }
     }
   } finally {

@@ -196,8 +196,8 @@ export type ElicitHandler = (request: { message: string; [field: string]: unknow
 }>
 
 export interface ListOptions {
-  /** The call settles within this time, whatever the server does. */
-  timeoutMs: number
+  /** The call settles within this time, whatever the server does. Default: connectBudgetMs */
+  timeoutMs?: number
   /** Ask the server even though a list is cached */
   refresh?: boolean
   /** A person wants it: the attempt is made even in its back-off */
@@ -219,7 +219,7 @@ export interface Mcp {
    * The server's tools; connects first if needed. One request at a time per key: callers that come
    * meanwhile share it, each with its own deadline. Throws McpError.
    */
-  list(spec: McpServerSpec, options: ListOptions): Promise<ToolList>
+  list(spec: McpServerSpec, options?: ListOptions): Promise<ToolList>
   /** The last list of this key, however old. */
   cached(key: string): ToolList | null
   /** The server has announced a change that the cached list does not show; known at once, unlike onListChanged. */

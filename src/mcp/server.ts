@@ -1,6 +1,7 @@
 /** One server as the pool holds it: the way to it, its tool list, calls of its tools. */
 import { readResult } from './content.ts'
 import {
+  connectBudgetMs,
   type Mcp,
   McpError,
   type McpProgress,
@@ -39,7 +40,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
 
   return {
     link,
-    async list(spec, { timeoutMs, refresh = false, insists = false }) {
+    async list(spec, { timeoutMs = connectBudgetMs(spec), refresh = false, insists = false } = {}) {
       if (insists) link.health.skipPause()
       const deadline = createDeadline(spec.name, timeoutMs)
       return deadline.race(listing.get(spec, refresh)).finally(deadline.clear)

@@ -6,7 +6,7 @@
  */
 import { connectorKey } from '../credentials/connector-secret.ts'
 import { BatonError, invalid, isUnavailable } from '../errors.ts'
-import { connectBudgetMs, type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
+import { type Mcp, McpError, type McpServerSpec, type ToolList } from '../mcp/contract.ts'
 import type { Apply, Caller, SessionTools, ToolsChange, ToolsMove } from '../ports.ts'
 import type { Deployment } from '../provider.ts'
 import type { Binding, Connector, RegistryRow, RegistryTool, Session, Store } from '../store/store.ts'
@@ -153,7 +153,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
   /** The list of a server that nobody has asked yet. */
   async function listed(connector: Connector): Promise<ToolList> {
     try {
-      return await mcp.list(deps.specFor(connector), { timeoutMs: connectBudgetMs(connector) })
+      return await mcp.list(deps.specFor(connector))
     } catch (thrown) {
       if (!(thrown instanceof McpError)) throw thrown
       throw new BatonError('unavailable', thrown.message, { cause: thrown })

@@ -5,7 +5,7 @@
 import type { Logger } from 'pino'
 import type { McpSetting, Toolbox } from '../config/config.ts'
 import { EX_CONFIG } from '../config/load.ts'
-import { connectBudgetMs, type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
+import { type Mcp, McpError, type McpServerSpec } from '../mcp/contract.ts'
 import type { Connector } from '../store/store.ts'
 import { oneLine } from '../text.ts'
 import { redactText } from './redact.ts'
@@ -57,7 +57,7 @@ export function createToolboxRules(deps: ToolboxRulesDeps): ToolboxRules {
     const connector = deps.connectors.find(({ name }) => name === setting.name)
     if (!connector) throw new Error(`server ${setting.name} has no row`)
     try {
-      const list = await deps.mcp.list(deps.specFor(connector), { timeoutMs: connectBudgetMs(connector) })
+      const list = await deps.mcp.list(deps.specFor(connector))
       const tools = list.tools.map(({ name }) => name).filter((name) => isOffered(connector, name))
       return { setting, connector, tools }
     } catch (thrown) {

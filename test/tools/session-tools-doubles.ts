@@ -3,7 +3,7 @@ import { pino } from 'pino'
 import type { Test } from 'tap'
 import { DEPLOYMENTS } from '../../providers/index.ts'
 import type { ToolsDelta } from '../../src/chat/event.ts'
-import { type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
+import { CONNECT_MS, type Mcp, McpError, type McpTool, type ToolList } from '../../src/mcp/contract.ts'
 import type { Apply, ToolsMove } from '../../src/ports.ts'
 import type { Deployment, DeploymentOptions } from '../../src/provider.ts'
 import type {
@@ -73,7 +73,7 @@ export function createDoor() {
   /** Asked for whatever failed before */
   const insisted: string[] = []
   const mcp: Mcp = {
-    async list({ key }, { refresh, insists, timeoutMs }) {
+    async list({ key }, { refresh, insists, timeoutMs = CONNECT_MS.http } = {}) {
       asked.push(key)
       if (insists) insisted.push(key)
       const kept = lists.get(key)
