@@ -6,7 +6,7 @@ import type { ContentPart } from '../chat/message.ts'
 import type { JsonSchema } from '../provider.ts'
 
 /** How a server is spoken to; `sse` is the HTTP transport of 2024-11-05. */
-export type McpTransport = 'streamable_http' | 'sse' | 'stdio'
+type McpTransport = 'streamable_http' | 'sse' | 'stdio'
 
 /** How long a call waits for a connection, and a first attempt to connect or to list may take. */
 export const CONNECT_MS = { http: 5_000, stdio: 15_000 }
@@ -195,7 +195,7 @@ export type ElicitHandler = (request: { message: string; [field: string]: unknow
   content?: Record<string, string | number | boolean | string[]>
 }>
 
-export interface ListOptions {
+interface ListOptions {
   /** The call settles within this time, whatever the server does. Default: connectBudgetMs */
   timeoutMs?: number
   /** Ask the server even though a list is cached */
@@ -204,7 +204,7 @@ export interface ListOptions {
   insists?: boolean
 }
 
-export interface CallOptions {
+interface CallOptions {
   /** Longest silence: each progress notification starts it anew */
   timeoutMs: number
   /** Longest duration in all, connecting included */

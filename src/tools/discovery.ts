@@ -9,13 +9,13 @@ import { within } from '../within.ts'
 import type { KnownServer } from './registry.ts'
 import { dateOf, INTEREST_MS, type Wanted, Watch, type WatchDeps } from './watch.ts'
 
-export interface DiscoveryDeps extends WatchDeps {
+interface DiscoveryDeps extends WatchDeps {
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
 }
 
 /** A server as it is known, its accepted definitions aside. */
-export interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
+interface ListedServer extends Omit<KnownServer, 'pins' | 'off'> {
   /** Of the list that it shows (see `marks`) */
   mark: string | null
 }

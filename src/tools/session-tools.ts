@@ -28,7 +28,7 @@ import { declared, shownRegistry, type View } from './shown-registry.ts'
 import type { ToolboxPolicy } from './toolbox.ts'
 import { createUpkeep, datesOf } from './upkeep.ts'
 
-export interface SessionToolsDeps extends RegistriesDeps {
+interface SessionToolsDeps extends RegistriesDeps {
   store: Pick<Store, 'registry' | 'connectors'>
   mcp: Mcp
   specFor(connector: Connector): McpServerSpec
