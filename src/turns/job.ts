@@ -31,7 +31,7 @@ export interface Job {
   /** Settled without a run */
   isUnrun?: boolean
   result?: ToolResultPart
-  /** Of one whose settlement is in the ledger */
+  /** How long it ran */
   duration_ms?: number
   /** Its completion is known to be in the stream */
   isSaid?: boolean
@@ -59,13 +59,13 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   // A call that a drain cut short has no result here: the next owner judges it. One that came home is settled for that owner.
   if (reason === OWNER_LOST || (reason === DRAINING && settlement.outcome === 'cancelled')) return
   job.result = result
+  job.duration_ms = settlement.duration_ms
   if (reason === CANCELLED || (reason === undefined && travels)) {
     job.settlement = settlement
     return
   }
   await deps.store.executions.settle(active.fence, settlement)
   await recordEnd(run, job, settlement)
-  job.duration_ms = settlement.duration_ms
   sayCompleted(run, job)
 }
 
@@ -162,7 +162,7 @@ async function withinGrace(
 
 /** What is announced of a call that has a result. */
 export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job: Job): AnnouncedEvent[] {
-  const { call, exec_id, result, settlement, duration_ms = 0 } = job
+  const { call, exec_id, result, duration_ms = 0 } = job
   if (!result) return []
   const body: TurnEventBody = {
     type: 'tool_execution.completed',
@@ -170,7 +170,7 @@ export function completion({ active, index }: Pick<Run, 'active' | 'index'>, job
     exec_id,
     outcome: result.outcome,
     is_error: result.is_error,
-    duration_ms: settlement?.duration_ms ?? duration_ms,
+    duration_ms,
     content: result.content,
   }
   return [{ key: `${active.turn.id}:${exec_id}`, event: event(active.turn, index, body) }]
