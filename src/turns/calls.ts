@@ -13,7 +13,7 @@ import { CANCELLED, DRAINING } from './active.ts'
 import { event } from './events.ts'
 import { type Fate, fateOf, MOST_CALLS, TOO_MANY, TOOL_GONE, TURN_CANCELLED } from './fate.ts'
 import { completion, isSame, type Job, recordEnd, runJob, sayAhead, sayCompleted, toolOf } from './job.ts'
-import { commit, committedSteps, connectorsIn, endOfSteps, type Run } from './run.ts'
+import { commit, committedSteps, connectorsOf, endOfSteps, type Run } from './run.ts'
 
 /** A step's calls, and their rows in the ledger, made before the step is committed. */
 export async function planCalls(
@@ -267,15 +267,4 @@ async function commitEnds(run: Committing, jobs: Job[], rest: Parameters<typeof 
   const stored = await commit(run, { ...rest, settlements: ended.map(({ settlement }) => settlement) })
   for (const { job, settlement } of ended) await recordEnd(run, job, settlement)
   return stored
-}
-
-/** The session's connectors, read again only when its registry or one of them has moved since the step before. */
-async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
-  const revision = run.registry?.revision ?? -1
-  const { bound, connectors: known } = run
-  if (known?.revision === revision && known.bound === bound) return known.byId
-  const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
-  const connectors = connectorsIn(bindings, revision, bound)
-  run.connectors = connectors
-  return connectors.byId
 }

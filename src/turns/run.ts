@@ -30,9 +30,9 @@ export interface Run {
   /** History up to acceptance with the turn's context edits applied */
   edited: readonly MessageInput[]
   registry: RegistryRow | null
-  /** The bound connectors, as of a registry revision and of what the store called `bound` */
+  /** The bound connectors, as they were at a registry's revision and under a `bound` */
   connectors: { revision: number; bound: string; byId: ReadonlyMap<string, Connector> } | null
-  /** Of the connectors as they were when the step was read */
+  /** As the step was read (StepRead.bound) */
   bound: string
   /** How long the turn may still wait for servers of its session */
   serverWaitMs: number
@@ -92,6 +92,16 @@ export const connectorsIn = (
   bound,
   byId: new Map(bindings.map(({ connector }) => [connector.id, connector])),
 })
+
+/** The session's connectors by id, read again only when its registry or one of them has moved since the step before. */
+export async function connectorsOf(run: Run): Promise<ReadonlyMap<string, Connector>> {
+  const revision = run.registry?.revision ?? -1
+  const { bound, connectors: known } = run
+  if (known?.revision === revision && known.bound === bound) return known.byId
+  const bindings = await run.deps.store.connectors.bindings(run.active.session.id)
+  run.connectors = connectorsIn(bindings, revision, bound)
+  return run.connectors.byId
+}
 
 /** What the model is shown: the edited past, then everything since acceptance. */
 export function contextOf(run: Run): MessageInput[] {

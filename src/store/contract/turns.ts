@@ -166,7 +166,7 @@ export interface StepRead {
   /** Null when the session's registry still has `knownRevision` */
   registry: RegistryRow | null
   cancel_requested: boolean
-  /** Another where the session binds other connectors, or one of them was changed */
+  /** The session's connectors and their revisions in one text, to be compared with that of a step before */
   bound: string
 }
 
