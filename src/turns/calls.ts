@@ -147,7 +147,7 @@ async function takeUp(run: Run, job: Job, row: Execution | undefined, fate: Fate
   return fate.kind
 }
 
-/** What runs again, too, is what was approved. Opened before `begin`, after which the call counts as run. */
+/** An approved edit is what runs, a second time too. It is opened first: after `begin` the call counts as run. */
 async function begin({ deps, active }: Run, job: Job, { id, approval }: Execution): Promise<void> {
   const edit = approval?.sealed_arguments
   if (edit) job.edited = deps.sealed.open(edit, id)

@@ -16,7 +16,7 @@ export type Control =
   /** A turn was given away: whoever hears this first may have it */
   | { op: 'handed_over'; session_id: string }
 
-/** What the owner of a turn answers, where it came with an id to `ask` by. */
+/** What only a turn's owner can do. It answers where there is an id to answer under (`ask`). */
 export type Wish = { session_id: string; ask?: string } & ({ op: 'restart'; turn_id: string } | ToolsWish)
 /** `isMoved`: something changed; replicas of the version before leave it out */
 export type ToolsWish = {

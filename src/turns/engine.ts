@@ -22,7 +22,7 @@ import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, createSlots, watchLateness } from './room.ts'
 import { createWait, findTurn } from './wait.ts'
 
-/** Ends of turns that are noted together; what a crash leaves unnoted is said again, and dropped. */
+/** Ends that were said within this time are noted together. What a crash leaves unnoted is said again, and dropped. */
 const GATHER_MS = 200
 
 export interface Engine extends Turns, Pick<Restarts, 'toolsChanged'> {

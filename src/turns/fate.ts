@@ -45,11 +45,11 @@ export function fateOf(job: Job, row: Execution | undefined, place: number, turn
   }
 }
 
-/** No owner could run it: no such tool, or no JSON. A row without a server that may be repeated is a built-in's. */
+/** Nobody could have run it: no such tool, or no JSON. Of rows without a server only a built-in's may be repeatable. */
 const isNoCall = ({ call, declared }: Job, row: Execution): boolean =>
   call.arguments_text !== undefined || (row.connector === null && declared === undefined && !row.repeatable)
 
-/** Without its tool, or in a turn that is being cancelled, it would be settled as never called. */
+/** Where its tool is gone, or the turn is to be cancelled, a second run would settle it as not called, though it had begun. */
 const mayRepeat = (job: Job, row: Execution, turn: GoesOn): boolean =>
   row.repeatable && job.declared !== undefined && !turn.isCancelled && !isOthers(job, row, turn)
 

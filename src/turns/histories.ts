@@ -22,8 +22,8 @@ export interface Histories {
 }
 
 /**
- * Characters of JSON, all sessions together. Five times as many bytes of memory: with a message goes what was rendered
- * of it for each provider that it was sent to, and that as bytes. So a twelfth of the heap that this process may have.
+ * Characters of JSON, all sessions together. Each takes about five bytes of memory, since a message carries what was
+ * rendered of it for each provider, as objects and as bytes. In all that is a twelfth of the heap that this process may have.
  */
 const MOST_KEPT = Math.max(8 << 20, getHeapStatistics().heap_size_limit / 64)
 

@@ -69,7 +69,7 @@ export async function runJob(run: Run, job: Job, isLast: () => boolean): Promise
   sayCompleted(run, job)
 }
 
-/** Of a call whose end is in the ledger: what is not written is counted by the next owner, who settles it anew. */
+/** Counts and logs a call's end once the ledger has it: of one that it lacks the next owner does, who settles it anew. */
 export async function recordEnd(
   { active, deps }: Pick<Run, 'active' | 'deps'>,
   job: Job,
@@ -105,7 +105,7 @@ export function sayAhead({ deps, active, writer }: Run, said: AnnouncedEvent, on
   })
 }
 
-/** Not another server's that took over its name. */
+/** Of the same server: not one of another server that took over its name. */
 export const isSame = (declared: RegistryTool, newest: RegistryTool | undefined): boolean =>
   newest?.canonical_name === declared.canonical_name && newest.connector_id === declared.connector_id
 

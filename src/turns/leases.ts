@@ -10,7 +10,7 @@ import { createRescue, type Rescue } from './rescue.ts'
 export interface Leases extends Pick<Rescue, 'leave'> {
   /** Looks for work now: somebody said that there is some */
   look(): Promise<void>
-  /** A turn that was left is to be cancelled, so it need not be read any more */
+  /** A turn is to be cancelled, for which nobody has to read it: looks for it if it was left */
   retry(turn: string): void
   stop(): void
 }

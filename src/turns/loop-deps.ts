@@ -57,7 +57,7 @@ export function createLoopDeps(deps: EngineDeps, given: FromEngine) {
       sessions: patient(sessions, 'ofTurn'),
       turns: {
         ...patient(turns, 'commit', 'readStep'),
-        // Now or never: later it would stand for what the turn has said since.
+        // Never asked again: a late note would cover what the turn has announced since.
         forgetAnnouncements: turns.forgetAnnouncements,
       },
       messages: patient(messages, 'after'),

@@ -109,7 +109,8 @@ async function unloaded(deps: LoopDeps, active: ActiveTurn, writer: Writer): Pro
 async function completed(credential: ChosenCredential, stop: AbortSignal): Promise<ChosenCredential> {
   if (!credential.complete) return credential
   const stopped = new Promise<never>((_, reject) => {
-    // Not before what is set up already has answered: a turn that is taken over to be cancelled is to be loaded.
+    // One pass of the event loop later, so that facts which are there already win: also a turn that was taken over to be
+    // cancelled is loaded, since its calls are to be settled.
     const leave = () => void setImmediate(() => reject(stop.reason))
     if (stop.aborted) leave()
     else stop.addEventListener('abort', leave, { once: true })

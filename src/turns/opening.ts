@@ -41,7 +41,7 @@ export function createOpening(
       (thrown: unknown) => ({ thrown }),
     )
     if (!refused) return store.turns.open(caller, row)
-    // What would be refused now may have been taken before: what a key brings does not hang on what has changed since.
+    // A request that would be refused now may have been taken before: its key brings that turn, whatever has changed since.
     const known = key === null ? null : await store.turns.ofKey(session_id, key)
     if (!known) throw refused.thrown
     return known.body_hash === body_hash ? { kind: 'replayed', turn: known.turn } : { kind: 'mismatch' }

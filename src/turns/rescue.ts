@@ -18,11 +18,11 @@ const SCAN_LIMIT = 20
 const OWNERS_WORD_MS = 3_000
 
 export interface Rescue {
-  /** `mayTakeOver`: owners that fell silent have had their time. Throws what keeps all turns from their help. */
+  /** `mayTakeOver`: owners have had the time to prolong their leases. Throws `unavailable` where the store is away. */
   scan(mayTakeOver: boolean): Promise<void>
   /** A turn turned out to be unreadable while it ran here: it is said once, and not taken again. */
   leave(turn: string, why: Unreadable): void
-  /** It need not be read any more, for it is to be cancelled. Whether it was left. */
+  /** A turn is to be cancelled, for which nobody has to read it: if it was left (the answer), the next scan takes it. */
   retry(turn: string): boolean
 }
 

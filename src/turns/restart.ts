@@ -74,7 +74,7 @@ export function createRestarts({ deps, active, resume }: Owned): Restarts {
     grant(wish) {
       const mine = active.get(wish.session_id)
       if (!mine || (wish.op === 'restart' && mine.turn.id !== wish.turn_id)) return
-      // The version before tells of those for the next step too.
+      // Replicas of the version before also tell of changes for the next step: these wish for nothing.
       if (wish.op === 'tools' && wish.apply !== 'now') return
       const answer = wish.op === 'restart' ? requestRestart(mine) : applyNow(mine, wish)
       if (wish.ask !== undefined) void tell(bus, { op: 'answer', ask: wish.ask, answer })

@@ -67,7 +67,7 @@ export function createSlots(limit: number): Slots {
 }
 
 interface Room {
-  /** Room for a turn while it is opened, until the answer is called. Throws `unavailable`. */
+  /** Takes room for a turn that is being opened; the function that it answers with gives it back. Throws `unavailable`. */
   enter(): () => void
   close(): void
 }

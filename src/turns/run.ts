@@ -139,14 +139,14 @@ export async function commit(
     announce: afterLoss([...active.unsaid, ...announce], run.writer),
   })
   active.hasQueued = has_queued
-  // For the calls that come now: what another replica said of a newer one may have been lost.
+  // The calls that come now go by it: another replica's word of a newer registry may have been lost.
   if (tools_revision !== undefined) deps.tools.noteRevision(active.session.id, tools_revision)
   if (rest.end) Object.assign(active.turn, { ...rest.end, ended_at: now() })
-  // Noted once to be in the stream, so that no later owner says it again; a bus that is away is told later.
+  // Once all is in the stream, that is noted, so that nobody says it again. While the bus is away, the scan says it later.
   void sayAll(run, announce, stored)
     .then(async () => {
       if (rest.end) deps.noteAnnounced(active.turn.id)
-      // At once: the turn may go on and end, and a note of before must not stand for what it says then.
+      // At once, not gathered: the turn may go on, and a late note would cover what it announces then as well.
       else if (rest.state === 'awaiting_input') await deps.store.turns.forgetAnnouncements([active.turn.id])
     })
     .catch((err: unknown) =>
@@ -155,6 +155,6 @@ export async function commit(
   return stored
 }
 
-/** Whoever says it in the owner's place tells its readers of what the owner could not say. */
+/** Marks the first where events of the owner were lost: whoever says it in the owner's place tells readers so. */
 const afterLoss = ([first, ...others]: AnnouncedEvent[], writer: Writer): AnnouncedEvent[] =>
   first ? [writer.isBroken() ? { ...first, lost: true } : first, ...others] : []

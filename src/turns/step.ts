@@ -173,7 +173,7 @@ function take(run: Run, folding: Fold, item: ModelEvent): void {
   }
 }
 
-/** The step's attempt, where a request has left, is over without a trace in the history; the turn keeps the record of it. */
+/** Gives up the attempt whose request has left, if there is one: the turn keeps its record, the history nothing of it. */
 export async function discard(run: Run, reason: 'tools_changed' | 'retry' | 'owner_lost'): Promise<void> {
   const { active, deps } = run
   const { turn } = active
