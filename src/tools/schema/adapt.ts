@@ -10,11 +10,11 @@ import {
   definitionIn,
   definitionsOf,
   distinct,
-  KEYWORD_ORDER,
   kindOf,
   MAX_SCHEMA_BYTES,
   mapSubschemas,
   nodesOf,
+  ordered,
   withDefinitions,
 } from './keywords.ts'
 import { intersect, unite } from './merge.ts'
@@ -337,10 +337,7 @@ class Fitter {
 
   /** Only the profile's keywords, in their order. */
   #known(node: JsonSchema): JsonSchema {
-    const kept = KEYWORD_ORDER.filter(
-      (keyword) => keyword in node && (this.#has(keyword) || keyword === '$defs' || keyword === '$ref'),
-    )
-    return Object.fromEntries(kept.map((keyword) => [keyword, node[keyword]]))
+    return ordered(node, (keyword) => this.#has(keyword) || keyword === '$defs' || keyword === '$ref')
   }
 }
 

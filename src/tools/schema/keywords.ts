@@ -142,9 +142,11 @@ export function annotationsOf(node: ReadonlyMap<string, unknown>): JsonSchema {
   return Object.fromEntries(kept.filter(([, value]) => value !== undefined))
 }
 
-/** The schema with its keywords in their order. */
-export const ordered = (schema: JsonSchema): JsonSchema =>
-  Object.fromEntries(KEYWORD_ORDER.filter((keyword) => keyword in schema).map((key) => [key, schema[key]]))
+/** The schema with its keywords, or those of them that are kept, in their order. */
+export function ordered(schema: JsonSchema, isKept: (keyword: string) => boolean = () => true): JsonSchema {
+  const kept = KEYWORD_ORDER.filter((keyword) => keyword in schema && isKept(keyword))
+  return Object.fromEntries(kept.map((keyword) => [keyword, schema[keyword]]))
+}
 
 /** Each value once; equal ones may be written differently. */
 export const distinct = <T>(values: readonly T[]): T[] => [
