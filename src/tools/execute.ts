@@ -188,8 +188,8 @@ export function createExecutor(deps: ExecutorDeps): Executor {
 const BROKEN = 'The call failed inside the gateway.'
 
 /**
- * What is thrown beside the door's own errors, and what they call internal, is a defect of ours or the operator's
- * affair: no words of it are for a model. A BatonError comes before anything is sent.
+ * Whatever is no McpError, or is a BatonError `internal`, is a defect of ours or the operator's affair: the model gets none
+ * of its words. BatonErrors come before anything is sent.
  */
 function asMcpError(thrown: unknown, tool: RegistryTool, log: ExecutorDeps['log']): McpError {
   if (thrown instanceof McpError) return thrown
@@ -266,7 +266,7 @@ function failed(error: McpError, server: string, timeoutMs: number, isRepeatable
         `The call was cancelled. ${error.sent ? 'Whether it took effect is not known.' : effect}`,
       )
     case 'timeout':
-      // To connect has a limit of its own, which the error names.
+      // Not sent: it is the connection that took too long. That limit is another one, which the error names.
       return error.sent
         ? said(unknown, `No answer came from ${server} within ${timeoutMs / 1000} s. ${effect}`)
         : said('error', away)

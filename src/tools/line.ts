@@ -5,7 +5,7 @@ import { within } from '../within.ts'
 
 /** Longest that anybody waits for changes that are being written. */
 const WRITE_MS = 1_000
-/** Longest that what is to hold at once waits for the servers of other such changes: several are one restart. */
+/** Longest that a change which is to hold at once waits for the servers of others: told together they are one restart. */
 const GATHER_MS = 400
 
 /** Each session has its own, in this process. */
@@ -72,7 +72,7 @@ export function createLine<Effect>(
   }
 }
 
-/** Until it has settled; it never rejects. */
+/** Puts the work there until it has settled; it never rejects. */
 function put(map: Map<string, Promise<unknown>>, session: string, work: Promise<unknown>): void {
   map.set(session, work)
   void work.then(() => {

@@ -16,7 +16,6 @@ import { hasMoved, type NextRegistry } from './registry.ts'
 export interface Ground {
   row: RegistryRow
   bindings: readonly Binding[]
-  /** Accepted definition hashes by tool, by connector */
   pins: Pins
 }
 /** Accepted definition hashes: connector → tool → hash. */
@@ -35,7 +34,7 @@ export interface Next extends NextRegistry {
 }
 
 export interface Registries {
-  /** The one that is kept, unless a newer one is known of: what another replica said of it may have been lost. */
+  /** The kept row, or the store's where a newer one is known of. It may be old: another replica's word can be lost. */
   current(session: string): Promise<RegistryRow>
   /** The store's own. Throws session_not_found. */
   newest(session: string): Promise<RegistryRow>
@@ -79,7 +78,7 @@ const MOST_NOTED = 50_000
 /** Another writer may come first; more often than this it is no race but a defect. */
 const MOST_TRIES = 10
 
-/** Another writer came first each time. The store is there: waiting for it is in vain. */
+/** Another writer came first each time. The store itself is there, so nobody is to wait for it to come back. */
 export class Overtaken extends BatonError {}
 
 export function createRegistries({ store, emit, log }: RegistriesDeps): Registries {

@@ -56,15 +56,14 @@ export interface EngineTools
       'current' | 'newest' | 'keep' | 'keptRevision' | 'latestRevision' | 'noteRevision' | 'noteAnnounced'
     > {
   /**
-   * Brings the session's registry up to date with what its servers list. Waits for servers no longer than told, and
-   * for callers' changes that are under way, which wait for none; what is known by then is written however long the
-   * store takes. `bindings`: of the session, where they were read a moment ago. Answers how long it waited for
-   * servers, in ms.
+   * Brings the session's registry up to date with what its servers list. It waits for them no longer than told, and for
+   * callers' changes that are being written. What is known by then is written, however long the store takes. `bindings`:
+   * the session's, where they were read a moment ago. Answers how long it waited for servers, in ms.
    */
   bringUpToDate(session: string, deadlineMs: number, bindings?: readonly Binding[]): Promise<number>
   /**
-   * The registry for whoever looks: with what was changed or announced since, as far as this replica knows of it, for
-   * which it waits as a turn does. Throws session_not_found.
+   * The registry for whoever looks at it. What this replica knows to be changed, or announced, is waited for, as a
+   * turn would. Throws session_not_found.
    */
   present(session: string): Promise<RegistryRow>
   overlay(row: RegistryRow, deployment: Deployment): Overlay
@@ -144,7 +143,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
     }
     const { before, row } = await line.take(session.id, () => upkeep.update(session.id))
     const isOwn = (tool: RegistryTool) => about.some(({ connector }) => connector.id === tool.connector_id)
-    // Of these servers all that became of their tools: a server's arrival may have written a part of it first.
+    // All that became of these servers' tools is told: a server's arrival may have written a part of it in between.
     const tools = [...before.tools.filter((tool) => !isOwn(tool)), ...first.filter(isOwn)]
     const delta = { tools_revision: row.revision, ...difference(tools, row.tools) }
     return finish(session, { before: { ...before, tools }, row, delta }, apply)
@@ -191,7 +190,7 @@ export function createSessionTools(deps: SessionToolsDeps): EngineTools {
 
   async function present(session: string): Promise<RegistryRow> {
     const bindings = await store.connectors.bindings(session)
-    // What merely grew old is a turn's to ask for: a read must not write down what it alone fails to reach.
+    // A list that merely grew old is left to the next turn: a read must not write down that it reached no server.
     if (upkeep.standing(session, bindings) === 'rebound')
       await bringUpToDate(session, SERVER_WAIT_MS, bindings)
     else if (isBehind(session)) await bringUpToDate(session, SERVER_WAIT_MS)

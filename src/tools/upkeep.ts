@@ -80,7 +80,7 @@ export function createUpkeep({ store, discovery, registries, log, ...rules }: Up
     return { ...next, onStored: () => looks.put(row.session_id, made) }
   }
 
-  /** Former versions noted with the tool alone that it is off: before it leaves, its binding is told. */
+  /** Former versions noted on the tool alone that it is switched off: before it goes, that is noted with its binding. */
   async function keepOff(
     { session_id, tools }: RegistryRow,
     removed: string[],

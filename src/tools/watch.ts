@@ -30,7 +30,7 @@ export interface Wanted {
   refresh?: boolean
   /** A person wants it: where there is no list, one is asked for even in a back-off */
   insists?: boolean
-  /** By connector, when the tools in the session's registry were listed, by any replica: an earlier list is an old one */
+  /** By connector: when some replica listed the tools that are in the session's registry. A list from before that is old */
   seen?: ReadonlyMap<string, string>
 }
 export type Answer = { list: ToolList } | { failure: string }
@@ -57,7 +57,7 @@ export class Watch {
   /** The last list that came from the server */
   #list: Told | null = null
   #failures = 0
-  /** The newest date of its tools in a registry (`seen`) after which a list was asked for: clocks of replicas differ */
+  /** The newest date in `seen` that a list was fetched for: once each, since another replica's clock may be ahead */
   #caughtUp = ''
   #retry: NodeJS.Timeout | null = null
   #asking: Promise<Answer> | null = null
@@ -70,7 +70,7 @@ export class Watch {
     this.#deps = deps
   }
 
-  /** A session has use for it, which gave these. */
+  /** A session uses it, and brought these: they may have been read anew. */
   use(connector: Connector, spec: McpServerSpec): void {
     this.connector = connector
     this.spec = spec
@@ -91,7 +91,7 @@ export class Watch {
     return failure !== null && isSoon ? { failure } : this.#ask(wanted)
   }
 
-  /** Its server has announced another list. Without a use for it one that announces often would never be let go. */
+  /** Its server has announced another list: fetched while somebody uses it, else one that announces often is never let go. */
   noteChange(): void {
     if (this.isWanted()) void this.#ask({ refresh: true })
   }
@@ -148,7 +148,7 @@ export class Watch {
     const list = refresh || this.#isPassed(seen) ? null : this.#present()
     if (!list) return null
     if (!isRecent(list)) void this.#ask({ refresh: true })
-    // It came by another way, at start or by a connector's test: nobody was told of it, and no cold start has it.
+    // It was fetched at the start, or by a connector's test: no session was told of it, and the store does not have it.
     if (this.#list?.hash !== list.hash) void this.#noteList(list)
     return list
   }

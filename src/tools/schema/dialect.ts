@@ -9,7 +9,7 @@ import { asType, isFit, isSchema, isTexts, mapSubschemas, placeOf, TYPES, typesO
 type Entries = [string, unknown][]
 type Rewrite = (value: unknown, node: JsonSchema) => Entries
 
-/** A boolean bound of draft-04 takes its number from its neighbour; with others it is a number itself. */
+/** In draft-04 an exclusive bound is a boolean, and its neighbour has the number; since then it is a number itself. */
 const exclusive =
   (keyword: string, neighbour: string): Rewrite =>
   (value, node) => {
@@ -21,7 +21,7 @@ const inclusive =
   (value, node) =>
     node[neighbour] === true ? [] : [[keyword, value]]
 
-/** What the value of any name must fit, where a node says it by an expression: TypeBox's form of a plain map. */
+/** What each value of a map must fit, where the node says so by an expression that every name matches, as TypeBox does. */
 function ofAnyName({ properties, patternProperties }: JsonSchema): unknown {
   const [[name, sub] = [], ...more] = isRecord(patternProperties) ? Object.entries(patternProperties) : []
   const isAlone = more.length === 0 && Object.keys(properties ?? {}).length === 0

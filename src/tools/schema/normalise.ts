@@ -104,8 +104,9 @@ class Cleaner {
   }
 
   /**
-   * A definition that is a mere reference, over others or none, to itself says nothing: who follows it never ends. It
-   * becomes one that accepts anything. Each is passed once: a chain of thousands, followed from every link, took seconds.
+   * A definition that is a mere reference and leads back to itself, directly or over others, says nothing, and whoever
+   * follows it never ends: it becomes one that accepts anything. Each is passed once: a chain of thousands, followed from
+   * every link, took seconds.
    */
   #openCircles(): void {
     const passedFrom = new Map<Definition, Definition>()
