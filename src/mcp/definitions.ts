@@ -2,7 +2,7 @@
  * A server's tool list, tool by tool: what is malformed is mended or left out with a reason. The SDK
  * throws a whole list away for one bad entry (mend first, then let it look).
  */
-import { canonicalJson, isRecord, sha256 } from '../chat/json.ts'
+import { canonicalJson, isRecord, isWithin, sha256 } from '../chat/json.ts'
 import type { JsonSchema } from '../provider.ts'
 import type { McpAnnotations, McpTool, ToolList } from './contract.ts'
 
@@ -54,7 +54,8 @@ function nameOf(entry: unknown): string | undefined {
 function mendTool(name: string, entry: Record<string, unknown>): McpTool | string {
   // Tasks (2025-11-25, experimental) are not spoken here, and such a tool answers nothing else.
   if (isRecord(entry.execution) && entry.execution.taskSupport === 'required') return 'it only runs as a task'
-  if (depthOf(entry) > MAX_DEPTH) return `its definition is nested more than ${MAX_DEPTH} levels deep`
+  if (!isWithin(entry, { depth: MAX_DEPTH }))
+    return `its definition is nested more than ${MAX_DEPTH} levels deep`
   if (JSON.stringify(entry).length > MAX_TOOL_BYTES)
     return `its definition is larger than ${MAX_TOOL_BYTES} bytes`
   const inputSchema = mendInputSchema(entry.inputSchema)
@@ -128,13 +129,4 @@ export function hashTools({ tools, left_out }: MendedTools): string {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1))
   const problems = [...left_out].sort((a, b) => (a.tool < b.tool ? -1 : 1))
   return sha256(canonicalJson([...sorted, ...problems]))
-}
-
-/** Nesting depth, counted no further than needed: a hostile definition must not exhaust the stack. */
-function depthOf(value: unknown, limit = MAX_DEPTH): number {
-  if (typeof value !== 'object' || value === null) return 0
-  if (limit === 0) return 1
-  let deepest = 0
-  for (const inner of Object.values(value)) deepest = Math.max(deepest, depthOf(inner, limit - 1))
-  return deepest + 1
 }
