@@ -40,7 +40,7 @@ interface CallRequest {
 
 /** A tool list as it was read, over all pages. */
 export interface ListedTools extends MendedTools {
-  /** How long the server says that the list holds (2026-07-28); 0 says nothing, since the SDKs put it there unasked */
+  /** Milliseconds that the list holds, as its server says (2026-07-28); no 0, which servers' SDKs put there unasked */
   ttlMs?: number
 }
 
@@ -147,7 +147,7 @@ async function callTool(client: Client, call: CallRequest, signal: AbortSignal):
   const result = await client.callTool(
     { name, arguments: call.args },
     {
-      // The limit for the whole is the signal's: the SDK's own goes by a clock that may be set.
+      // The signal limits the whole: the SDK's own limit for that goes by a clock that may be set.
       timeout: call.timeoutMs,
       resetTimeoutOnProgress: true,
       signal,
@@ -232,8 +232,8 @@ const FORGOTTEN =
   /session (?:was |has been |is )?(?:not found|unknown|invalid|expired|terminated)|(?:invalid|unknown|expired) session/i
 
 /**
- * Whether the request was not run since the server forgot the session, or speaks another revision than the one that was
- * remembered. One that was replaced says either, alike.
+ * Whether the request was not run because the server has forgotten the session, or speaks another revision than the
+ * remembered one. A server that was replaced may say the one or the other.
  */
 function isForgotten(
   error: unknown,
@@ -261,7 +261,7 @@ function isForgotten(
   // A remembered revision that no longer holds shows at the first request.
   if (error instanceof SdkHttpError) return !isProven && [400, 404, 405].includes(status)
   const { rpcCode } = failure
-  // Or it is -32001 in an answer. A proxy gives on as one what the server behind it said with a 404 (python-sdk: -32600).
+  // Or it is -32001 in an answer. A proxy passes on as an answer what a server told it with a 404 (python-sdk: -32600).
   if (hasSession && [-32001, -32600].includes(rpcCode ?? 0) && /session not found/i.test(message)) return true
   if (rpcCode === -32022 && status === 400) return true
   return !isProven && (rpcCode === -32022 || rpcCode === -32601)

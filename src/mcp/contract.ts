@@ -19,8 +19,8 @@ export const ATTEMPT_MS = 60_000
 /** A connector as the door needs it; built by the caller from a stored connector. */
 export interface McpServerSpec {
   /**
-   * Pool key: the connector's id and config revision. Two
-   * specs with one key share a connection, so everything below must be equal for equal keys.
+   * Pool key: the connector's id and config revision. Two specs with one key share a connection, so everything below
+   * must be equal for equal keys.
    */
   key: string
   /** The connector's name, for messages only */
@@ -45,7 +45,7 @@ export interface McpServerSpec {
 /** Where a connection takes its bearer token from, and what it tells of refusals. Verbs may throw McpError. */
 export interface McpAuth {
   token(): Promise<string | undefined>
-  /** The token as it is, never renewed for it: what must stand in no error */
+  /** The token that is held now, without a renewal: what must stand in no error */
   held?(): string | undefined
   onUnauthorized?(): Promise<void>
   /** What a refused request would have needed; told before anything is done about it */
@@ -103,7 +103,7 @@ export interface ToolList {
   /** Milliseconds since the epoch */
   fetched_at: number
   /**
-   * It is asked for again after this time of `performance.now()` here, as its server wishes, unless a change is
+   * Up to this time of `performance.now()` here it need not be asked for again, as its server wishes, unless a change is
    * announced before
    */
   fresh_until: number
@@ -167,7 +167,7 @@ export class McpError extends Error {
     this.lastWords = facts.lastWords
   }
 
-  /** The same failure where some of it is another */
+  /** The same failure with some facts of it changed */
   but(changes: Partial<McpErrorFacts> & { kind?: McpErrorKind; message?: string }): McpError {
     const { sent, retryAfterMs, rpcCode, lastWords, cause } = this
     const { kind = this.kind, message = this.message, ...facts } = changes

@@ -17,7 +17,7 @@ export interface Health {
   waitMs(): number
   /** The pause is over; the next failure makes a longer one */
   skipPause(): void
-  /** How long an attempt may take now: one that always needs longer than the first is let in some time. */
+  /** How long an attempt may take now: longer after each that was too slow, so that a slow server gets in some time. */
   patienceMs(): number
   /** An attempt took too long, and none was quick since */
   isLate(): boolean

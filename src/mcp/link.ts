@@ -160,7 +160,7 @@ export class Link {
       ending: this.ending,
     }
     const ms = this.health.patienceMs()
-    // Who was late may have been silent to the probe alone, as servers of 2025 are: time is kept to do without.
+    // One that was late may have been silent to the probe alone, as some of 2025 are: half of the time is kept to do without.
     const patience = this.health.isLate() ? { ms, probeMs: ms / 2 } : { ms }
     const connection = await openConnection(spec, context, known, patience)
     const made = new Held(connection, () => this.#close(made))
@@ -228,7 +228,7 @@ export class Link {
 
   /** Keeps the connection, and its channel for notifications, for so long if one stands by now. */
   interest(forMs: number): void {
-    // Who learned of the server before its release may say so after it.
+    // Whoever looked it up before its release may still ask for it.
     if (this.#isReleased) return
     this.#interestUntil = Math.max(this.#interestUntil, performance.now() + forMs)
     this.#watch()

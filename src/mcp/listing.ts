@@ -8,7 +8,7 @@ const LONGEST_TTL_MS = 24 * 3_600_000
 const MINUTE_MS = 60_000
 /** A list that changes more often than this in a minute is noise: its announcements are ignored for a while. */
 const MAX_CHANGES = 10
-/** No longer: a server that opens its tool sets by calls announces each, and the last is as true as the first. */
+/** No longer: some servers open sets of tools by calls and announce each, and the last list is as true as the first. */
 const QUARANTINE_MS = MINUTE_MS
 
 /** The list of one server. `get` rejects with what the server did. */
@@ -38,7 +38,7 @@ export function createListing(
   now: () => number = () => performance.now(),
 ): Listing {
   let underWay: Promise<ToolList> | null = null
-  /** Announcements: all, those before the newest fetch began or will begin, those before the one that came home */
+  /** How many announcements came: in all, before the newest fetch (under way or next), before the last that came home */
   const announced = { all: 0, asked: 0, known: 0 }
   let changes: number[] = []
   let quarantinedUntil = 0

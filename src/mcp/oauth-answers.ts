@@ -1,6 +1,6 @@
 /**
- * What login services answer, as the SDK's client takes it: it throws an answer away for one member, and with that
- * of a token endpoint the only tokens there are.
+ * Makes answers of login services fit for the SDK's client: it throws a whole answer away for one odd member, and with a
+ * token endpoint's the only tokens there are.
  */
 import { parseRecord } from '../chat/json.ts'
 import type { McpLogin, McpTokens, StepContext } from './oauth.ts'

@@ -180,9 +180,9 @@ const isLess = (
   ((metadata.has_resource && !resourceMetadata) || (metadata.has_issuer && !authorizationServerMetadata))
 
 /**
- * RFC 8414 3.3, but for a slash at the end: many services write their issuer with one where the server that trusts
- * them names it without, and both lead to the same metadata. Another issuer only in the owner's own words: who could
- * claim to be anybody would be sent the codes that are meant for them.
+ * Throws where the metadata is another issuer's (RFC 8414 3.3). A slash at the end does not count: many services write
+ * their issuer with one where the server that trusts them names it without, and both lead to the same metadata. Another
+ * issuer may only be named by the owner: whoever could claim to be anybody would be sent the codes meant for others.
  */
 function assertIssuer(
   { authorizationServerUrl, authorizationServerMetadata }: OAuthServerInfo,
@@ -246,7 +246,7 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
         url.searchParams.delete('prompt')
       }
       if (url.hostname !== 'accounts.google.com') return
-      // It knows no `offline_access`: a refresh token comes of this alone, and a second one of consent alone.
+      // Google knows no `offline_access`: it gives a refresh token for this, and a second one after a new consent alone.
       url.searchParams.set('access_type', 'offline')
       url.searchParams.set('prompt', 'consent')
     },
@@ -262,7 +262,7 @@ function providerOver(desk: Desk, context: StepContext): OAuthClientProvider {
   }
 }
 
-/** Whoever is known by a document has none. A service that does not say which proofs it takes may do so. */
+/** A client that is known by a document has none. A service that does not say which proofs it takes may do so. */
 const takesNoSecret = (found: OAuthDiscoveryState | undefined): boolean =>
   found?.authorizationServerMetadata?.token_endpoint_auth_methods_supported?.includes('none') ?? true
 
@@ -298,8 +298,8 @@ const metadataUrl = (challenge: Pick<McpChallenge, 'resource_metadata'> | null) 
 }
 
 /**
- * What the server asks for, where nobody heard it yet: any request without a token is answered with it. Some
- * servers say that they know no GET before they ask who it is.
+ * What the server asks for, where nobody heard it yet: any request without a token is answered with it. Some servers
+ * refuse a GET as such before they ask who calls, so that a POST follows it.
  */
 async function challengeOf({ url }: McpLoginTarget, context: StepContext): Promise<McpChallenge | null> {
   const headers = { accept: 'application/json, text/event-stream' }

@@ -24,12 +24,12 @@ export interface McpLogin {
   tokens?: McpTokens
   /** When the access token ends, milliseconds since the epoch */
   expires_at?: number
-  /** Of older ones it is not known */
+  /** Not known of logins that former versions made */
   metadata?: McpMetadata
 }
-/** What a login was made by: a renewal that finds less waits for it. */
+/** What was found when the login was made: a renewal that finds less waits until it is there again. */
 export interface McpMetadata {
-  /** Where the server's refusal said that its own is */
+  /** Where the server's refusal said that its metadata is */
   resource_metadata?: string
   has_resource: boolean
   has_issuer: boolean

@@ -18,7 +18,7 @@ export function scrubbedText(text: string, spec: Secretive): string {
   return withoutSecrets(text, [...values, tokenOf(spec)]).replace(BEARER, '$1 ***')
 }
 
-/** The same failure where it holds none. */
+/** The failure without them; the same object where it holds none. */
 export function scrubbedFailure(failure: McpError, spec: Secretive): McpError {
   const message = scrubbedText(failure.message, spec)
   const lastWords = failure.lastWords && scrubbedText(failure.lastWords, spec)
@@ -78,7 +78,7 @@ function queryOf(url: string | undefined): Pair[] {
   ]
 }
 
-/** Others say which tenant or region is meant, and stand in many a result. */
+/** Names of what authorises Baton. Others say which tenant or region is meant, and their values stand in many a result. */
 const CREDENTIAL = /auth|key|token|secret|cookie|pass/i
 /** A database's address, for one */
 const WITH_PASSWORD = /:\/\/[^/@\s]*:[^/@\s]+@/

@@ -58,7 +58,7 @@ export function createServer(options: LinkOptions, kept: KeptList): Server {
       const onCleanProgress = (progress: McpProgress) => onProgress?.(scrubbedProgress(progress, spec))
       const send = () =>
         link.use(spec, wait, async (connection) => {
-          // By its schema arguments are mirrored into headers, for a modern server. An old list will do: it says so if not.
+          // A modern server wants arguments in headers too, as the tool's schema says. An old list will do: it says if not.
           if (connection.verdict.kind === 'modern' && !listing.cached()) await read(false)
           const known = listing.cached()?.tools.find(({ name }) => name === tool)
           deadline.markSent()

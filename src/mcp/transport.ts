@@ -28,7 +28,7 @@ export interface ConnectionSettings {
   onLastWords?: ((server: string, words: string) => void) | undefined
 }
 
-/** A transport, and the same as what it is; neither for the HTTP transport of 2024-11-05. */
+/** A transport, and the same by its kind; the HTTP transport of 2024-11-05 is neither. */
 export interface Transports {
   transport: Transport
   stdio: StdioTransport | null

@@ -37,7 +37,7 @@ export interface ConnectionContext extends ConnectionSettings {
 export interface Wire extends Transports {
   client: Client
   tap: Tap
-  /** The tool list that was asked for last, once: what was left out of it may be larger than all the rest */
+  /** Gives the last tool list away and keeps none of it: what is left out of a list may be larger than all the rest */
   takeListed(): Pages
 }
 
@@ -56,7 +56,7 @@ const MODERN = '2026-07-28'
 /** Under this key of a result's `_meta` the tap hands the result past the SDK's schemas. */
 export const PARCEL = 'baton/result'
 
-/** How long an attempt to connect may take in all; `probeMs`: how much of that the probe, where it may be in vain. */
+/** How long an attempt to connect may take in all; `probeMs`: how much of that the probe may, where it may be in vain. */
 export interface Patience {
   ms: number
   probeMs?: number
