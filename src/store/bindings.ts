@@ -19,7 +19,7 @@ export type StoredBindings = (Omit<Binding, 'connector'> & { connector: StoredCo
 export const toBindings = (stored: StoredBindings): Binding[] =>
   stored.map(({ connector, ...rest }) => ({ connector: toConnector(connector), ...rest }))
 
-/** The connectors of bindings with their revisions, in one word; BOUND is the same in SQL, for a session `$5`. */
+/** The connectors of bindings with their revisions, in one text; BOUND is the same in SQL, for a session `$5`. */
 export const boundOf = (bindings: readonly Binding[]): string =>
   bindings.map(({ connector: { id, config_revision } }) => `${id}@${config_revision}`).join(' ')
 export const BOUND = `
@@ -81,7 +81,7 @@ async function bind(
   alias: string | null,
 ): Promise<boolean> {
   await queries.query('select 1 from session where id = $1 for no key update', [session])
-  // One of the configuration keeps its name, and `syncConfig` writes those in an order of its own.
+  // Not the configuration's: these keep their names, and `syncConfig` locks them in an order of its own.
   await queries.query(
     `select 1 from connector
       where origin <> 'config' and id in (

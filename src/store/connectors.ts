@@ -168,7 +168,7 @@ async function orNameTaken<T>(stored: Promise<T>): Promise<T | 'name_taken'> {
   }
 }
 
-/** It is to get a name that another server has where it is bound without an alias. See bindings.ts. */
+/** Whether a session that binds it without an alias has another server of its new name. See bindings.ts. */
 async function meetsAnother(
   queries: Queries,
   scope: Scope,

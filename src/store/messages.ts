@@ -118,8 +118,8 @@ export const allAsStored = (session: string, messages: readonly NewMessage[], pl
   messages.map((message, i) => asStored(session, message, placed, i))
 
 /**
- * Takes the calls' results out of the messages after theirs, up to where another call has the same id; ids of those
- * messages that hold nothing else.
+ * Takes the results of a message's calls out of those after it, up to where another call has the same id. Answers with the
+ * ids of the messages that held nothing else, which are to be deleted.
  */
 async function dropResults(
   queries: Queries,
@@ -134,7 +134,7 @@ async function dropResults(
     [session, target.seq, target.calls],
   )
   const empty: string[] = []
-  // The columns hold ids as text can: what a caller named with NUL or half a character stands otherwise in the parts.
+  // The columns hold ids as SQL's text can: in the parts one may have a NUL, or half a character.
   const open = new Set(target.calls)
   const isResult = (part: Part) => part.type === 'tool_result' && open.has(plain(part.call_id))
   for (const message of later.map(parts.message)) {

@@ -30,8 +30,8 @@ export const readMigrations = (folder = FOLDER): Migration[] =>
 const LOCK = 7_220_194_186
 
 /**
- * Whoever comes to a table behind a change that waits for it waits as long, so that a backup which holds the table would
- * stop every replica: the change steps aside, and tries again. Below PostgreSQL's `deadlock_timeout` of a second.
+ * Whoever comes to a table behind a change that waits for it has to wait as well: while a backup holds the table, every
+ * replica would stand still. So the change steps aside, and tries again. Below PostgreSQL's `deadlock_timeout` of a second.
  */
 const PATIENCE = { lockMs: 500, pauseMs: 2_500, tries: 30 }
 
@@ -117,7 +117,7 @@ async function pending(queries: Queries, migrations: readonly Migration[]): Prom
  * it: a migration leaves the replicas of the version before, which are yet to be replaced, what they need.
  */
 export async function assertCurrent(db: Db, migrations: readonly Migration[]): Promise<void> {
-  // What a failover left behind, or has not promoted yet, answers whatever only reads.
+  // A server that a failover left behind, or has not promoted yet, answers whatever only reads.
   if ((await value<string>(db, `select current_setting('transaction_read_only')`)) === 'on')
     throw new BatonError('unavailable', 'The database is read-only.', { retryAfter: 5 })
   const names = await values<string>(db, 'select name from schema_migration order by name collate "C"')

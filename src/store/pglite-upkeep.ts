@@ -13,9 +13,9 @@ export const isTheEnd = ({ code, message }: { code?: string; message: string }):
 /** Statements between two looks, each of which costs about one statement */
 const LOOK_EVERY = 100
 const MOST_LOG = 32 << 20
-/** Bytes on the disk that no vacuum may need */
+/** Bytes of the disk that a vacuum must leave free */
 const SPARE = 64 << 20
-/** Without a statement for so long: whoever asks next has most likely not begun yet */
+/** So long after the last statement a vacuum begins: most likely nobody is about to ask */
 const QUIET_MS = 300
 /** Longest that such a moment is waited for */
 const PATIENCE_MS = 600_000
@@ -77,10 +77,10 @@ export function createUpkeep(
     await look()
   }
 
-  /** Once its caller has its answer: one that comes meanwhile waits. */
+  /** Does what is due, and leaves a worn table for the next quiet moment. */
   async function after(due: () => Promise<void>): Promise<void> {
     clearTimeout(quiet)
-    // Within a transaction that has failed, on a full disk, or closed meanwhile: the next look is soon.
+    // It fails inside a failed transaction, on a full disk, or once all is closed: the next look is soon.
     await due().catch((err: Error) => {
       if (isTheEnd(err)) process.exit(1)
     })

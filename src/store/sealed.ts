@@ -37,8 +37,8 @@ export function createSealed(db: Db): Sealed {
     putSecret: ({ table, id, version }, secret) => matched(db, PUT_SECRET[table], [id, version, secret]),
     documents(place, after, limit) {
       const { table, column } = PLACES[place]
-      // Inside a text the quotes would be escaped: only a part itself is found. No index finds it: a page is some rows
-      // looked at, since one of so many found would be looked for in all the rest of a large table.
+      // Inside a text the quotes would be escaped: only a part itself is found. No index finds it, so a page is that many
+      // rows looked at: to find that many it might have to read all the rest of a large table.
       return db.query(
         `select id::text, session_id::text,
                 case when ${column}::text like '%"type":"sealed"%' then ${column}::text end as text

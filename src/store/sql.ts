@@ -7,7 +7,7 @@ import type { Page, PageRequest, Scope } from './store.ts'
 /** For `($n::text is null or owner = $n)`: whose rows a verb may see, null for everyone's. */
 export const visibleTo = (scope: Scope): string | null => (scope.admin ? null : scope.owner)
 
-/** The same in a list, where it must name the index: `$n` is what `visibleTo` gives. */
+/** The same in a list, which goes by the owner's index and could not with an `or`: `$n` is what `visibleTo` gives. */
 export const seenBy = (scope: Scope, n: number): string =>
   scope.admin ? `$${n}::text is null` : `owner = $${n}`
 

@@ -194,7 +194,7 @@ interface CommitAnswer {
   tools_revision?: number
 }
 const COMMIT = 'select commit_turn($1, $2)'
-/** What the calls are held against is read with the statement that is made anyway. */
+/** With the revision that the calls are held against: it costs no statement of its own. */
 const COMMIT_CALLS = `select commit_turn($1, $2)::jsonb || jsonb_build_object(
   'tools_revision', (select revision from registry where session_id = $1::jsonb ->> 'session_id')
 )`

@@ -48,7 +48,7 @@ export interface Messages {
   get(scope: Scope, session: string, id: string): Promise<Message | null>
   /** Ascending by seq. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Message> | null>
-  /** Everything after `seq` (0: all), ascending. Throws Unreadable, unless it is `told` for people. */
+  /** Everything after `seq` (0: all), ascending. Throws Unreadable, unless what is lost is `told` in its place. */
   after(session: string, seq: number, lost?: 'told'): Promise<Message[]>
   /** As `after`. */
   ofTurn(turn: string, lost?: 'told'): Promise<Message[]>
