@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { BatonError } from '../src/errors.ts'
 import type { Execution } from '../src/store/store.ts'
-import { outputSlice } from '../src/tools/slice.ts'
+import { outputSlice } from '../src/tools/results.ts'
 import type { App, RouteDeps } from './app.ts'
 import {
   Count,

@@ -1,8 +1,7 @@
 /** Reads on in a tool result that was too long for the conversation. */
 import { BatonError } from '../errors.ts'
 import type { Builtin } from '../tools/builtin.ts'
-import { INSPECT } from '../tools/results.ts'
-import { outputSlice } from '../tools/slice.ts'
+import { INSPECT, outputSlice } from '../tools/results.ts'
 
 export const inspectToolOutput: Builtin = {
   name: INSPECT,

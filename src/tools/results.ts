@@ -1,12 +1,13 @@
 /**
  * A tool's answer as the model gets it and as it is kept. What is too long for a model is stored whole and
- * given as its head and tail with a notice that says how to read on; nothing is cut in silence.
+ * given as its head and tail with a notice that says how to read on (outputSlice); nothing is cut in silence.
  */
-import { BEARABLE, canonicalJson, isWithin } from '../chat/json.ts'
+import { BEARABLE, canonicalJson, isWithin, stepsOf } from '../chat/json.ts'
 import { asItIs } from '../chat/media.ts'
 import type { ContentPart, MediaPart, TextPart } from '../chat/message.ts'
+import { invalid } from '../errors.ts'
 import type { McpResult } from '../mcp/contract.ts'
-import { cutUtf8, endUtf8, storableText } from '../text.ts'
+import { characterStart, cutUtf8, endUtf8, nextCharacter, storableText } from '../text.ts'
 import { redactJson, redactText } from './redact.ts'
 
 /** The built-in that reads on in what was too long. */
@@ -21,12 +22,17 @@ const MEDIA_LIMIT = 5 * 1024 * 1024
 const MEDIA_TYPES =
   /^(?:image\/(?:png|jpeg|gif|webp)|audio\/[a-z0-9.+-]+|application\/pdf|text\/[a-z0-9.+-]+)$/i
 
+/** A whole result without its secrets: JSON that a pointer can walk (`structured`), or its texts with media named. */
+interface StoredOutput {
+  output: string
+  structured: boolean
+}
+
 interface ShapedResult {
   content: ContentPart[]
   structured?: unknown
   spill?: { exec_id: string; bytes: number }
-  /** The whole result without its secrets: JSON that a pointer can walk, or its texts with media named */
-  stored: { output: string; structured: boolean }
+  stored: StoredOutput
   /** Of the stored output */
   bytes: number
 }
@@ -106,7 +112,7 @@ function isSame(text: string, structured: unknown): boolean {
   }
 }
 
-async function storedForm(structured: unknown, text: string): Promise<ShapedResult['stored']> {
+async function storedForm(structured: unknown, text: string): Promise<StoredOutput> {
   if (structured === undefined) {
     return { output: await redactText(text), structured: false }
   }
@@ -148,3 +154,63 @@ const note = (part: MediaPart, why: string): ContentPart => ({
 const mediaBytes = (part: MediaPart): number => Math.floor(((part.data?.length ?? 0) * 3) / 4)
 
 const named = (part: MediaPart): string => `[${part.type}, ${part.media_type}, ${mediaBytes(part)} bytes]`
+
+// ---------------------------------------------------------------- reading on
+
+/** A part of a stored output, and where it stands in the whole; offsets are bytes. */
+interface Slice {
+  path: string
+  offset: number
+  limit: number
+  total_bytes: number
+  /** Where the next slice begins; null at the end */
+  next_offset: number | null
+  content: string
+}
+
+/**
+ * `path` is a JSON Pointer (RFC 6901) into a structured output, '' for all of it; `offset` and `limit` are
+ * bytes of UTF-8. A slice begins and ends at characters, and holds at least one. Throws invalid_request.
+ */
+export function outputSlice(
+  stored: StoredOutput,
+  { path, offset, limit }: { path: string; offset: number; limit: number },
+): Slice {
+  const bytes = Buffer.from(path === '' ? stored.output : textAt(stored, path), 'utf8')
+  const start = characterStart(bytes, Math.min(offset, bytes.length))
+  let end = characterStart(bytes, Math.min(start + limit, bytes.length))
+  if (end === start && end < bytes.length) end = nextCharacter(bytes, end + 1)
+  return {
+    path,
+    offset: start,
+    limit,
+    total_bytes: bytes.length,
+    next_offset: end < bytes.length ? end : null,
+    content: bytes.toString('utf8', start, end),
+  }
+}
+
+function textAt({ output, structured }: StoredOutput, path: string): string {
+  if (!path.startsWith('/')) throw refused('A JSON Pointer begins with /, such as /items/0.')
+  // Text that happens to be JSON can be walked too.
+  let value: unknown = structured ? JSON.parse(output) : readJson(output)
+  if (value === undefined) throw refused('This output is text; read it by offset, without a path.')
+  for (const key of stepsOf(path)) {
+    const holds = typeof value === 'object' && value !== null && Object.hasOwn(value, key)
+    if (!holds || (Array.isArray(value) && !/^(0|[1-9]\d*)$/.test(key))) {
+      throw refused(`There is nothing at ${path}.`)
+    }
+    value = (value as Record<string, unknown>)[key]
+  }
+  return typeof value === 'string' ? value : JSON.stringify(value)
+}
+
+function readJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+const refused = (message: string) => invalid('path', message)

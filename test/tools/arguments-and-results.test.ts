@@ -7,9 +7,8 @@ import type { ContentPart } from '../../src/chat/message.ts'
 import type { Execution } from '../../src/store/store.ts'
 import { cutUtf8, endUtf8 } from '../../src/text.ts'
 import type { ExecutorDeps } from '../../src/tools/execute.ts'
-import { MODEL_LIMIT, shapeResult } from '../../src/tools/results.ts'
+import { MODEL_LIMIT, outputSlice, shapeResult } from '../../src/tools/results.ts'
 import { createValidator, type Misfit } from '../../src/tools/schema/validate.ts'
-import { outputSlice } from '../../src/tools/slice.ts'
 import { SECRET, text } from './declared-tool.ts'
 
 // ---------------------------------------------------------------- arguments
