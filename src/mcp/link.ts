@@ -71,7 +71,6 @@ export class Link {
   /** Nobody will need it again: a connection ends with its last user */
   #isReleased = false
   #idleTimer: NodeJS.Timeout | undefined
-  #isClosed = false
   #onDrained: (() => void) | null = null
 
   constructor(options: LinkOptions) {
@@ -114,7 +113,8 @@ export class Link {
   }
 
   async #connected(spec: McpServerSpec): Promise<Held> {
-    if (this.#isClosed) throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
+    if (this.ending.aborted)
+      throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
     if (this.#held) return this.#held
     this.#connecting ??= this.#connect(spec).finally(() => {
       this.#connecting = null
@@ -166,7 +166,7 @@ export class Link {
     const made = new Held(connection, () => this.#close(made))
     held = made
     this.#open.add(made)
-    if (!this.#isClosed) return made
+    if (!this.ending.aborted) return made
     this.#close(made)
     throw new McpError('unavailable', `${spec.name} is being closed.`, { sent: false })
   }
@@ -290,7 +290,6 @@ export class Link {
 
   /** For good: refuses new users, waits for running ones up to `drainMs`, then cuts them off. */
   async close(): Promise<void> {
-    this.#isClosed = true
     this.#ending.abort()
     const isDrained = new Promise<void>((resolve) => {
       this.#onDrained = resolve
