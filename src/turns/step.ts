@@ -9,7 +9,7 @@ import { newId } from '../chat/ids.ts'
 import { addUsage, NO_USAGE, type Part, toolCalls } from '../chat/message.ts'
 import { BatonError } from '../errors.ts'
 import { LlmStale } from '../llm.ts'
-import type { Step } from '../store/store.ts'
+import type { Commit, Step } from '../store/store.ts'
 import { ownPart } from '../tools/overlay.ts'
 import { CANCELLED, RESTART, requestStop } from './active.ts'
 import { planCalls } from './calls.ts'
@@ -267,7 +267,7 @@ async function writeStep(
   attempt: Attempt,
   parts: Part[],
   finish_reason: StepFinish,
-  rest: Pick<Parameters<typeof commit>[1], 'executions' | 'end'>,
+  rest: Pick<Commit, 'executions' | 'end'>,
 ): Promise<void> {
   const { active, deps } = run
   const done = endedStep(attempt, finish_reason)
