@@ -156,7 +156,11 @@ export async function renew(
 }
 
 /** Throws `away` where the server does not say whom it trusts: the SDK guesses then that it is the server itself. */
-async function discovered(target: McpLoginTarget, login: McpLogin, context: StepContext) {
+async function discovered(
+  target: McpLoginTarget,
+  login: McpLogin,
+  context: StepContext,
+): Promise<OAuthServerInfo> {
   const { tokens, metadata } = login
   const inTime = AbortSignal.timeout(context.discoveryMs)
   const fetch = leniently(context)
@@ -173,7 +177,7 @@ async function discovered(target: McpLoginTarget, login: McpLogin, context: Step
 
 /** Whether there was more when the login was made: a moment's trouble, and no token must go to a guessed address. */
 const isLess = (
-  { resourceMetadata, authorizationServerMetadata }: Awaited<ReturnType<typeof discovered>>,
+  { resourceMetadata, authorizationServerMetadata }: OAuthServerInfo,
   { metadata }: McpLogin,
 ): boolean =>
   metadata !== undefined &&
