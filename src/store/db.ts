@@ -4,6 +4,7 @@
  */
 import { BatonError } from '../errors.ts'
 
+/** What a statement is given: bytes for a bytea, a list for a text[]. */
 export type Param = string | number | boolean | null | Uint8Array | readonly string[]
 
 export interface Querying {

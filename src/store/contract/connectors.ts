@@ -147,6 +147,7 @@ export interface Connectors extends Claims<Connector> {
   sessionsOf(connector: string, limit: number): Promise<string[]>
   /** Last known tool list of a connection key, so that a cold start has one; those of former revisions go with the next. */
   saveList(key: string, connector: string, list: unknown): Promise<void>
+  /** Null: none is kept. */
   loadList(key: string): Promise<unknown>
   /** Keeps definitions that are met for the first time, an accepted one stays; answers with the tools that were new. */
   pinFirst(connector: string, tools: readonly Pin[]): Promise<string[]>

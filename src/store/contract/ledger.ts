@@ -62,11 +62,14 @@ export interface ExecutionFilter {
   turn_id?: string
   tool?: string
   outcome?: Outcome
+  /** RFC 3339, of the call's start; both ends are included */
   since?: string
   until?: string
 }
+/** Verbs with a Fence throw StaleOwner. */
 export interface Executions {
   get(scope: Scope, id: string): Promise<Execution | null>
+  /** Newest first. */
   list(scope: Scope, filter: ExecutionFilter, page: PageRequest): Promise<Page<Execution>>
   /** Of settled calls: the groups with the most of them, up to 1,000. */
   stats(
@@ -76,11 +79,16 @@ export interface Executions {
   ): Promise<
     { key: string; count: number; failures: number; p50_ms: number; p95_ms: number; max_ms: number }[]
   >
+  /** Null where the call is not to be seen, or has not ended. */
   output(scope: Scope, id: string): Promise<{ output: string; structured: boolean } | null>
   ofTurn(turn: string): Promise<Execution[]>
   /** Marks a started execution as begun again (recovery) or moves an approved one to started. */
   begin(fence: Fence, id: string): Promise<void>
   settle(fence: Fence, settlement: Settlement): Promise<void>
+  /**
+   * What a person decided on a call that waits, or its time or its tool's end. `not_awaiting`: it does not wait, was decided
+   * before, or has lapsed for people; null: there is no such call, or it is not to be seen.
+   */
   decide(
     scope: Scope,
     turn: string,

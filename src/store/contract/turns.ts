@@ -188,6 +188,7 @@ export interface Committed {
 export interface Turns {
   /** Null for an unknown session and another owner's. `provider` null: the session's. */
   ground(scope: Scope, session: string, provider: string | null): Promise<TurnGround | null>
+  /** Null as `ground`. */
   open(scope: Scope, open: OpenTurn): Promise<Opened | null>
   /**
    * Opens it where an active credential is there, in the store or for one of the environment's providers;
@@ -202,6 +203,7 @@ export interface Turns {
   get(scope: Scope, id: string): Promise<Turn | null>
   /** The session's turn of this Idempotency-Key, while the key is kept. */
   ofKey(session: string, key: string): Promise<{ turn: Turn; body_hash: string } | null>
+  /** Newest first; null as `ground`. */
   list(scope: Scope, session: string, page: PageRequest): Promise<Page<Turn> | null>
   /**
    * How many turns of the owner run or are queued, counted up to `most`, for one more that is to be opened in a session.
@@ -219,10 +221,14 @@ export interface Turns {
   endQueued(turn: Pick<Turn, 'id' | 'session_id'>, end: TurnEnd, announce: AnnouncedEvent[]): Promise<boolean>
 
   // The engine's verbs
+  /** Throws StaleOwner, Unreadable. */
   readStep(fence: Fence, turn: string, afterSeq: number, knownRevision: number): Promise<StepRead>
   /** Throws StaleOwner. */
   commit(fence: Fence, commit: Commit): Promise<Committed>
-  /** The session's oldest queued turn becomes running under this owner; its input becomes a message. Throws Unreadable. */
+  /**
+   * The session's next queued turn, the oldest or one that interrupts, runs under this owner; its input becomes a message.
+   * Null: none waits, or another runs or waits for input. Throws Unreadable.
+   */
   startQueued(
     session: string,
     message: { id: string },

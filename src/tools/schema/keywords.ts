@@ -44,6 +44,7 @@ const same: Keep = (value) => value
 const prose: Keep = (value) => visibleText(String(value), MAX_DESCRIPTION) || undefined
 const bounded: Keep = (value) => (isWithin(value, VALUE_LIMITS) ? value : undefined)
 
+/** An expression that is short, and that JavaScript can read in its Unicode mode. */
 export const isPattern = (pattern: string): boolean => {
   if (pattern.length > MAX_PATTERN) return false
   try {
