@@ -1,4 +1,4 @@
-/** What doors do with the answers of services that are not ours: no secret in their words, and their Retry-After. */
+/** What doors do with the answers of services that are not ours: no secret in their words, their headers, their Retry-After. */
 import { wellFormed } from './chat/well-formed.ts'
 
 /** Shorter values stand in many an innocent text; nobody issues secrets so short. */
@@ -16,6 +16,16 @@ export function withoutSecrets(text: string, sent: readonly string[]): string {
   // The longest first: one may be the beginning of another.
   return forms.sort((a, b) => b.length - a.length).reduce((rest, form) => rest.replaceAll(form, '***'), text)
 }
+
+/** undici's headers of an answer, a repeated one joined by commas. Their names are in lower case already. */
+export const flatHeaders = (
+  headers: Readonly<Record<string, string | string[] | undefined>>,
+): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(headers).flatMap(([name, value]) =>
+      value === undefined ? [] : [[name, [value].flat().join(', ')]],
+    ),
+  )
 
 /** Nobody is kept away for longer by what a service says. */
 const LONGEST_MS = 86_400_000

@@ -5,7 +5,7 @@
  */
 import { type Dispatcher, request } from 'undici'
 import { BatonError } from '../errors.ts'
-import { withoutSecrets } from '../foreign.ts'
+import { flatHeaders, withoutSecrets } from '../foreign.ts'
 import type { OAuthAnswer, OAuthCall } from '../oauth-vendor.ts'
 import { type ForwardProxy, upstreamAgent } from '../outbound.ts'
 
@@ -50,7 +50,7 @@ export function createOAuthHttp(deps: OAuthHttpDeps): OAuthHttp {
         const text = await read(body)
         return {
           status: statusCode,
-          headers: flat(headers),
+          headers: flatHeaders(headers),
           body: statusCode < 400 ? text : withoutSecrets(text, secretsOf(call)),
         }
       } catch (thrown) {
@@ -81,14 +81,6 @@ async function read(body: AsyncIterable<Uint8Array>): Promise<string> {
   }
   return Buffer.concat(chunks).toString('utf8')
 }
-
-const flat = (headers: Readonly<Record<string, string | string[] | undefined>>): Record<string, string> =>
-  Object.fromEntries(
-    Object.entries(headers).map(([name, value]) => [
-      name,
-      Array.isArray(value) ? value.join(', ') : (value ?? ''),
-    ]),
-  )
 
 const PUBLIC_FIELDS = new Set([
   'grant_type',

@@ -5,6 +5,7 @@
  */
 import type { Dispatcher } from 'undici'
 import { BatonError } from '../errors.ts'
+import { flatHeaders } from '../foreign.ts'
 
 /** The request went out of date between rendering and sending (`beforeSend` said no): render it again. */
 export class LlmStale extends Error {
@@ -154,7 +155,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   onResponseStart(_: unknown, status: number, headers: Record<string, string | string[] | undefined>): void {
     if (status < 200 || this.#state !== 'open') return
     this.#stage = 'body'
-    this.#head = { status, headers: flat(headers) }
+    this.#head = { status, headers: flatHeaders(headers) }
     clearTimeout(this.#timer)
     this.#timer = setTimeout(this.#onSilence, this.#request.idleMs)
     this.#notify()
@@ -259,12 +260,4 @@ const WHERE: Readonly<Record<Stage, string>> = {
   connect: 'The provider cannot be reached.',
   headers: 'The provider closed the connection before it answered.',
   body: "The connection broke in the middle of the provider's answer.",
-}
-
-function flat(headers: Record<string, string | string[] | undefined>): Record<string, string> {
-  const result: Record<string, string> = {}
-  for (const [name, value] of Object.entries(headers)) {
-    if (value !== undefined) result[name] = Array.isArray(value) ? value.join(', ') : value
-  }
-  return result
 }
