@@ -1,12 +1,13 @@
-/** Reading JSON that a vendor sent: only what is used. What is missing or of another type reads as absent, and nothing throws. */
+/** Reads JSON that a vendor sent: only what is used. What is missing or of another type reads as absent; nothing throws. */
 import { isRecord } from '../src/chat/json.ts'
 
-/** An object from outside; of no field is anything known. */
+/** An object from outside; nothing is known of its fields. */
 export type Json = Readonly<Record<string, unknown>>
 
 /** The object that `value` is, or an empty one. */
 export const object = (value: unknown): Json => (isRecord(value) ? value : {})
 
+/** The list that `value` is, or an empty one. */
 export const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
 /** The list's members as objects. */
@@ -16,5 +17,13 @@ export const objects = (value: unknown): Json[] => list(value).map(object)
 export const string = (value: unknown): string | undefined =>
   typeof value === 'string' && value !== '' ? value : undefined
 
+/** A number that can be counted with. */
 export const number = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) ? value : undefined
+
+/** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
+const END_OF_TIME = Date.UTC(9999, 11, 31)
+
+/** Unix milliseconds as RFC 3339; undefined for what is no such time. */
+export const instantOf = (ms: number | undefined): string | undefined =>
+  ms !== undefined && ms > 0 && ms < END_OF_TIME ? new Date(ms).toISOString() : undefined

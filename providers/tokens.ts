@@ -1,7 +1,7 @@
 /** What holds a login's tokens, and what a token says of itself. */
 import { parseRecord } from '../src/chat/json.ts'
 import { type LoginSecret, secondsIn, type TokenAnswer } from '../src/oauth-vendor.ts'
-import { type Json, string } from './json.ts'
+import { instantOf, type Json, string } from './json.ts'
 
 type Tokens = Pick<LoginSecret, 'access_token' | 'refresh_token' | 'id_token'>
 
@@ -39,10 +39,3 @@ export function claimsOf(token: string | undefined): Json {
 /** When it ends, RFC 3339; undefined where it does not say. */
 export const expiryOf = ({ exp }: Json): string | undefined =>
   typeof exp === 'number' ? instantOf(exp * 1000) : undefined
-
-/** RFC 3339 has no later year; milliseconds that were taken for seconds lie far beyond. */
-const END_OF_TIME = Date.UTC(9999, 11, 31)
-
-/** Milliseconds that a token or a login file names, as RFC 3339; undefined for what is no such time. */
-export const instantOf = (ms: number | undefined): string | undefined =>
-  ms !== undefined && ms > 0 && ms < END_OF_TIME ? new Date(ms).toISOString() : undefined

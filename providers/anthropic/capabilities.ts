@@ -4,7 +4,7 @@
  * messages of the 5.5 generation by langchain-ai/langchainjs release @langchain/anthropic 1.5.13.
  */
 import type { Capabilities, ReportedModel } from '../../src/provider.ts'
-import { type Json, list, number, object, string } from '../json.ts'
+import { type Json, number, object, objects, string } from '../json.ts'
 import { mediaBlocks } from './messages.ts'
 import type { WireEffort } from './wire.ts'
 
@@ -111,8 +111,7 @@ export function capabilitiesOf(model: string, reported?: ReportedModel): Capabil
 
 /** Reads the body of `GET /v1/models` (wire/anthropic.md 9). */
 export function parseModels(body: unknown): ReportedModel[] {
-  return list(object(body).data).flatMap((entry) => {
-    const model = object(entry)
+  return objects(object(body).data).flatMap((model) => {
     const id = string(model.id)
     return id === undefined ? [] : [reportedModel(id, model)]
   })

@@ -7,7 +7,7 @@ import { parseRecord } from '../../src/chat/json.ts'
 import { BatonError, type ErrorCode, type ErrorOptions } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { withoutReasoning } from '../amend.ts'
-import { type Json, object, string } from '../json.ts'
+import { instantOf, type Json, object, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 interface Report {
@@ -198,16 +198,13 @@ function rateLimited({ headers, code, message }: Report): Verdict {
 function resetOf(headers: Report['headers']): string | undefined {
   const resets = Object.entries(headers).flatMap(([name, value]) => {
     const [, window] = /^(anthropic-ratelimit-unified(?!-overage)(?:-.+)?)-status$/.exec(name) ?? []
-    if (window && value === 'rejected') return instant(Number(headers[`${window}-reset`]) * 1000)
+    if (window && value === 'rejected') return instantOf(Number(headers[`${window}-reset`]) * 1000) ?? []
     const [, counter] = /^(anthropic-ratelimit-.+)-remaining$/.exec(name) ?? []
-    if (counter && value === '0') return instant(Date.parse(headers[`${counter}-reset`] ?? ''))
+    if (counter && value === '0') return instantOf(Date.parse(headers[`${counter}-reset`] ?? '')) ?? []
     return []
   })
   return resets.sort().at(-1)
 }
-
-/** RFC 3339 of unix milliseconds; nothing for what is no instant. */
-const instant = (ms: number): string[] => (ms > 0 && ms < 8.64e15 ? [new Date(ms).toISOString()] : [])
 
 /** Refusals of thinking that goes back: not its own, changed, or missing at the head of a tool turn. */
 const BAD_THINKING =

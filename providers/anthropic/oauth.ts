@@ -15,8 +15,8 @@ import {
   type TokenAnswer,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { type Json, number, object, string } from '../json.ts'
-import { instantOf, tokenAnswer } from '../tokens.ts'
+import { instantOf, type Json, number, object, string } from '../json.ts'
+import { tokenAnswer } from '../tokens.ts'
 import { OAUTH_BETA } from './render.ts'
 
 const FEDERATION_BETA = 'oidc-federation-2026-04-01'

@@ -5,7 +5,7 @@
  */
 import { isPlainText } from '../../src/chat/media.ts'
 import type { Capabilities, Effort, ReportedModel } from '../../src/provider.ts'
-import { list, number, object, string } from '../json.ts'
+import { list, number, object, objects, string } from '../json.ts'
 
 const LEVELS = ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH'] as const
 type Level = (typeof LEVELS)[number]
@@ -173,8 +173,7 @@ function levelConfig(levels: readonly Level[], effort: Effort): { config: Thinki
 
 /** Body of `GET /models` (wire/gemini.md 9.2): the models that generate content, as the vendor knows them. */
 export function parseModels(body: unknown): ReportedModel[] {
-  return list(object(body).models).flatMap((entry) => {
-    const model = object(entry)
+  return objects(object(body).models).flatMap((model) => {
     const name = string(model.name)
     if (!name || !list(model.supportedGenerationMethods).includes('generateContent')) return []
     const output = number(model.outputTokenLimit)

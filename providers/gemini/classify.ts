@@ -7,7 +7,7 @@ import type { Part } from '../../src/chat/message.ts'
 import { BatonError, type ErrorCode } from '../../src/errors.ts'
 import type { ModelRequest, UpstreamFailure } from '../../src/provider.ts'
 import { taught } from '../amend.ts'
-import { type Json, list, number, object, objects, string } from '../json.ts'
+import { type Json, number, object, objects, string } from '../json.ts'
 import { retryAfterIn, secondsUntil } from '../retry-after.ts'
 
 /** A refused request, or a body that is no stream. Never throws, whatever the body is. */
@@ -42,7 +42,7 @@ function readFailure(body: string, status: number): Failure {
   return {
     status: status < 400 ? (statedStatus(error) ?? status) : status,
     code: string(error.status),
-    reason: string(info.reason) ?? string(object(list(error.errors)[0]).reason),
+    reason: string(info.reason) ?? string(objects(error.errors)[0]?.reason),
     message: (string(error.message) ?? plainText(body)).slice(0, MOST_READ),
     metadata,
     links: links(details, metadata),

@@ -15,8 +15,8 @@ import {
   shortened,
   type TokenFailure,
 } from '../../src/oauth-vendor.ts'
-import { type Json, number, object, string } from '../json.ts'
-import { claimsOf, instantOf, tokenAnswer, tokensIn } from '../tokens.ts'
+import { instantOf, type Json, number, object, string } from '../json.ts'
+import { claimsOf, tokenAnswer, tokensIn } from '../tokens.ts'
 import { isSetupNeeded, setUpCodeAssist } from './setup.ts'
 
 const USER_SCOPES = [

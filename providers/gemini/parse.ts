@@ -17,7 +17,7 @@ import {
 import { BatonError } from '../../src/errors.ts'
 import type { ModelParser, ParseContext } from '../../src/provider.ts'
 import type { SseFrame } from '../../src/sse.ts'
-import { type Json, list, number, object, string } from '../json.ts'
+import { type Json, number, object, objects, string } from '../json.ts'
 import { errorFromStream } from './classify.ts'
 
 /** Throws an error that the stream holds, or ends with, as a BatonError, and `upstream_disconnected` where no finish reason came. */
@@ -100,8 +100,8 @@ class Answer implements ModelParser {
     const blocked = string(blockReason)
     if (blocked) this.#blocked = string(blockReasonMessage) ?? blocked
     // More than one candidate is never asked for.
-    const candidate = object(list(chunk.candidates)[0])
-    for (const part of list(object(candidate.content).parts)) this.#part(object(part))
+    const [candidate = {}] = objects(chunk.candidates)
+    for (const part of objects(object(candidate.content).parts)) this.#part(part)
     const reason = string(candidate.finishReason)
     // Some gateways put STOP on every chunk (6.2): it never overwrites a reason that says more.
     if (reason && (!this.#finish || reason !== 'STOP')) {

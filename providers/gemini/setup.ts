@@ -5,7 +5,7 @@
 import { isRecord, parseRecord } from '../../src/chat/json.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { OAuthAnswer, OAuthSettings, SetupStep } from '../../src/oauth-vendor.ts'
-import { type Json, list, object, objects, string } from '../json.ts'
+import { type Json, object, objects, string } from '../json.ts'
 import { classify } from './classify.ts'
 
 type Facts = Readonly<Record<string, string>>
@@ -85,7 +85,7 @@ function readAccount(answer: OAuthAnswer): Account {
     return { isMember: true, project: undefined, tier: 'standard-tier', ineligible: [] }
   }
   const body = object(parseRecord(answer.body))
-  const ineligible = list(body.ineligibleTiers).slice(0, 10).map(object)
+  const ineligible = objects(body.ineligibleTiers).slice(0, 10)
   const isMember = isRecord(body.currentTier)
   if (!isMember) {
     for (const tier of ineligible) {
