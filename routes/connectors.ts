@@ -21,6 +21,7 @@ import {
   pageOf,
   Secret,
   Transport,
+  taggedBy,
   text,
 } from './schemas.ts'
 
@@ -29,17 +30,10 @@ const Globs = Type.Array(text(1, 256), {
   maxItems: 1000,
   description: "Of the server's tool names; * stands for any text",
 })
-const Auth = Type.Unsafe<
-  | { type: 'none' }
-  | { type: 'oauth'; client_id?: string; client_secret?: string; issuer?: string; scope?: string }
-  | { type: 'bearer'; token?: string }
->({
-  type: 'object',
-  title: 'ConnectorAuth',
-  discriminator: { propertyName: 'type' },
-  required: ['type'],
-  description: 'The token of `bearer` may also stand in headers, as Authorization',
-  oneOf: [
+const Auth = {
+  ...taggedBy(
+    'type',
+    'ConnectorAuth',
     Type.Object({ type: Type.Literal('none') }, closed),
     Type.Object(
       {
@@ -56,8 +50,9 @@ const Auth = Type.Unsafe<
       { ...closed, description: 'A client is given where the server lets none register itself' },
     ),
     Type.Object({ type: Type.Literal('bearer'), token: Type.Optional(Secret) }, closed),
-  ],
-})
+  ),
+  description: 'The token of `bearer` may also stand in headers, as Authorization',
+}
 const Limits = Type.Object(
   {
     max_instances: Type.Optional(
