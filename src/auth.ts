@@ -134,7 +134,7 @@ export function createAuth({ config, store, bus }: AuthDeps): Auth {
         await revokeKey(store, caller.owner, caller, id)
       } finally {
         forget(id)
-        // Even if only the answer was lost. Lost messages are made up for by the cache's short life.
+        // Also after a failure: perhaps only its answer was lost. A message that is lost costs the cache's short life.
         await bus.publish('keys', id).catch(() => {})
       }
     },
@@ -159,7 +159,7 @@ function assertLocal(headers: IncomingHttpHeaders, allowed: readonly string[]): 
   const { host } = headers
   if (host === undefined)
     throw forbidden('A Host header is required: while auth is off only loopback names are served.')
-  // In a URL these end the host or stand before it: another name than the one that was sent would be judged.
+  // In a URL these characters end the host, or stand before it: another name than the one that was sent would be checked.
   const isPlain = !/[/?#@\\\s]/.test(host) && URL.canParse(`http://${host}`)
   const url = isPlain ? new URL(`http://${host}`) : null
   if (url === null || !isLoopback(url.hostname)) {

@@ -69,8 +69,8 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
     routerOptions: { maxParamLength: 1024 },
     schemaController: { compilersFactory: NO_COMPILERS },
     requestTimeout: 300_000,
-    // Longer than any balancer keeps an idle connection (Google's 600 s, 620 s as docs/operations.md has it): one that
-    // closes first, as a request sets out, is answered with a 502 of the balancer's.
+    // Longer than any balancer keeps an idle connection (Google's 600 s, 620 s as docs/operations.md has it): if Baton
+    // closed it first, just as a request set out, the balancer would answer that with a 502 of its own.
     keepAliveTimeout: 650_000,
     // While it closes, what still comes is answered as usual, in the usual shape.
     return503OnClosing: false,
@@ -86,12 +86,12 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   useValidation(app)
   app.addHook('onSend', ({ method, routeOptions }, reply, payload, done) => {
     deps.metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
-    // The server lets idle connections go before this one is idle, and would wait for it.
+    // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)
   })
   closeUnanswerable(app, streams.closing)
-  // An expectation that nobody knows is none: Node's own refusal (417) would have no body and no id.
+  // A header `Expect` with an unknown value is ignored: Node's own refusal (417) would have no body and no id.
   app.server.on('checkExpectation', (request, response) => app.server.emit('request', request, response))
   app.addHook('preClose', async () => streams.close())
   await harden(app, deps, hardening)
@@ -115,15 +115,15 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   return app
 }
 
-/** What was sent right before the server closes is read by then. */
+/** What was sent right before the server closes is read within this time. */
 const READ_MS = 100
 /** How long a request that has begun may take to arrive whole once the server closes. */
 const ARRIVE_MS = 1000
 
 /**
  * A server of Node's that closes waits for every connection that is in the middle of a request, or was never used
- * (browsers and proxies open some in advance), and no longer looks which of them are late: one client could keep it
- * from closing. So those go that are owed no answer.
+ * (browsers and proxies open some in advance), and no longer checks which of them are late: one client could keep it
+ * from closing. So the connections that are owed no answer are closed here.
  */
 function closeUnanswerable(app: App, closing: AbortSignal): void {
   const connections = new Set<Socket>()
@@ -143,7 +143,7 @@ function closeUnanswerable(app: App, closing: AbortSignal): void {
   })
 }
 
-/** Holds it until it is closed. */
+/** Keeps it in the set until it is closed. */
 function keepOpen<T extends Socket | ServerResponse>(all: Set<T>, one: T): void {
   all.add(one)
   one.once('close', () => all.delete(one))
@@ -167,7 +167,7 @@ async function harden(
   })
 }
 
-/** As the CORS plugin says it. */
+/** The CORS plugin's headers, for answers that pass none of its hooks. */
 function readableBy({ origin }: IncomingHttpHeaders, { config }: HttpDeps): Record<string, string> {
   const allowed = config.corsOrigins.find((known) => known === '*' || known === origin)
   if (allowed === undefined) return {}

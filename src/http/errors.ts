@@ -98,7 +98,7 @@ export function useErrors(app: App): void {
     )
     return sendError(error, request, reply.header('allow', allowed))
   }
-  // Before its body is read: nobody was asked for a key, and a large one costs seconds.
+  // Before the body is read: the caller was not asked for a key, and a large body takes seconds.
   app.addHook('preParsing', (request, reply, _, done) => {
     // No text of Baton's holds NUL, and PostgreSQL takes none in a parameter.
     if (request.url.includes('%00'))

@@ -47,7 +47,7 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     if (!schema || schema.hide || method === 'HEAD') return
     const response = (schema.response ?? {}) as Record<string, unknown>
     schema.response = { ...response, default: ErrorShape }
-    // Until its noun says another (src/http.ts).
+    // The routes of a noun get the noun's tag in place of it (src/http.ts).
     schema.tags = ['operation']
     schema.operationId = [method, ...(url.match(/\w+/g) ?? [])]
       .filter((word) => word !== 'v1')

@@ -14,15 +14,17 @@ import { encodeComment, encodeEvent } from '../sse.ts'
 import type { Metrics } from '../telemetry.ts'
 import { createTold, type Snapshot, type Told } from './told.ts'
 
+/** Where a stream has its events from. */
 export interface StreamSource {
   /** Ends when the signal fires */
   read(signal: AbortSignal): AsyncIterable<ReadItem>
-  /** What stands in for events that are no longer kept; `last`: nothing follows it */
+  /** What stands in for events that are no longer kept, its `data` as JSON; `last`: nothing follows it */
   gap(cursor: string): Promise<{ id: string; data: string; snapshot: Snapshot; last: boolean }>
   /** A turn's stream: closes after its terminal event */
   endsWithTurn: boolean
 }
 
+/** All event streams of this process. */
 export interface Streams {
   /** Sends the stream as the reply. */
   send(reply: FastifyReply, source: StreamSource): FastifyReply
@@ -53,9 +55,9 @@ const CLOSE_MS = 1000
 
 export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: StreamOptions): Streams {
   const shutdown = new AbortController()
-  /** One function a client, which lets it go. A set: an AbortSignal searches its listeners for each that is taken off. */
+  /** What lets each client go. A set, since an AbortSignal searches all its listeners for each one that is removed. */
   const open = new Set<() => void>()
-  /** `gone` once the client has left. */
+  /** `leave` is called when the server closes, `gone` once the client has left. */
   function keep(raw: ServerResponse, leave: () => void, gone: () => void): void {
     open.add(leave)
     if (shutdown.signal.aborted) leave()
@@ -78,18 +80,18 @@ export function createStreams({ log, metrics, authenticate, pingMs = 15_000 }: S
     },
     send(reply, source) {
       const stop = new AbortController()
+      // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
+      const over = () => stop.abort(OVER)
       const items = source.read(stop.signal)
       const paced = openPaced(reply, pingMs, async () => {
         const refusal = await authenticate(reply.request.headers).catch((thrown: unknown) => thrown)
         // A store that is away for a moment ends nothing.
         if (refusal instanceof BatonError && refusal.code === 'unauthenticated') over()
       })
-      // With a reason of its own: the usual one is an error with a stack, made for each stream that ends.
-      const over = () => stop.abort(OVER)
       const { raw } = reply
       const { socket } = raw
       const leave = () => {
-        // The server lets idle connections go before this one is idle, and would wait for it.
+        // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
         raw.once('finish', () => socket?.end())
         over()
         paced.hurry()

@@ -13,6 +13,7 @@ export interface Snapshot {
   messages: readonly Pick<Message, 'id' | 'turn_id' | 'role' | 'parts'>[]
 }
 
+/** Of one stream. */
 export interface Told {
   learn(snapshot: Snapshot): void
   /** Whether it is to be sent; remembers that it was. */
@@ -20,8 +21,8 @@ export interface Told {
 }
 
 /**
- * Where the log was lost, a turn's next owner says in the new one how the turn began. Readers that stayed know that, or
- * have it from a snapshot.
+ * Where the log was lost, a turn's next owner says again in the new one that the turn began. Readers that stayed have
+ * heard that, or have it from a snapshot.
  */
 const BEGINNING: readonly string[] = ['turn.created', 'turn.started']
 /** A step's message stands for them. */
@@ -69,13 +70,13 @@ export function createTold(): Told {
 function shownBy({ turn, messages }: Snapshot): (event: LoggedEvent) => boolean {
   const ids = new Set(messages.map(({ id }) => id))
   const results = new Set(messages.flatMap(callsAnswered))
-  /** Of each turn: each of its steps commits one message of the assistant's */
+  /** How many steps of each turn are committed: each commits one message of the assistant's */
   const steps = new Map<string, number>()
   for (const { turn_id, role } of messages) {
     if (turn_id !== null && role === 'assistant') steps.set(turn_id, (steps.get(turn_id) ?? 0) + 1)
   }
   return ({ type, turn_id, data }) => {
-    // Of a change of tools no snapshot tells.
+    // No snapshot tells of a change of tools.
     if (turn_id === null || type === 'tools.changed') return false
     if (turn_id === turn?.id && turn.ended_at !== null) return true
     if (type === 'message') return ids.has(JSON.parse(data).message.id)

@@ -14,7 +14,7 @@ import { createAjv, deepest, problemOf } from '../validation.ts'
 
 /** Nesting beyond which JSON can no longer be written again with certainty. */
 const DEEPEST = 200
-/** Items and fields of a body: each costs a hundred bytes and more, and all are made without a pause. */
+/** Items and fields of a body: each takes a hundred bytes or more, and the parser makes all of them in one go. */
 const MOST_VALUES = 1_000_000
 /** Readiness probes waiting since the start are answered before schemas are compiled. */
 const ANSWER_FIRST_MS = 50
@@ -125,7 +125,7 @@ function useBodies(app: App): void {
   app.addHook('onRoute', acceptAbsentBody)
 }
 
-/** The parser takes JSON with a key that stands for an object's prototype for none. */
+/** The parser also refuses JSON that has a key such as `__proto__`: the error names that key. */
 function unparsed(text: string): BatonError {
   let path: string | null = null
   try {
@@ -137,7 +137,7 @@ function unparsed(text: string): BatonError {
   return new BatonError('invalid_request', words, { param })
 }
 
-/** The path to such a key, put together on the way back: most members have none, and names may be megabytes long. */
+/** The path to such a key, or null. Put together on the way back: most members have none, and names may be megabytes long. */
 function prototypeIn(value: unknown, name = ''): string | null {
   if (typeof value !== 'object' || value === null) return null
   const isList = Array.isArray(value)
@@ -180,7 +180,7 @@ function acceptAbsentBody(route: RouteOptions): void {
 
 const [QUOTE, COMMA, OPEN_LIST, ESCAPE, CLOSE_LIST, OPEN, CLOSE] = [0x22, 0x2c, 0x5b, 0x5c, 0x5d, 0x7b, 0x7d]
 
-/** What of JSON text is too much to be parsed: told from its brackets and commas, in a tenth of the time. */
+/** Why JSON text is too much to be parsed, or null: its brackets and commas tell, in a tenth of the time of parsing. */
 function excessOf(text: string): string | null {
   let depth = 0
   let values = 0
