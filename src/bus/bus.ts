@@ -1,5 +1,5 @@
 /**
- * The bus: one ordered event log a session, and wake-ups between replicas. It may be flushed at any time
+ * The bus: one ordered event log for each session, and wake-ups between replicas. It may be flushed at any time
  * without losing a conversation: a reader whose place is gone is told so (`gap`), never served wrongly.
  * Two implementations, memory and Redis, pass the same contract tests, and answer alike (test/bus/alike.test.ts): a rule
  * of a log is changed in both, memory-log.ts and the scripts of redis/scripts.ts.
@@ -13,8 +13,8 @@ export interface BusEvent {
   turn_id: string | null
   data: string
   /**
-   * Its data as an event of the session alone, for what others than the owner say of a turn. Where the log does not know
-   * the turn, or has the turn's end already, this is logged in place of `data`, with no turn: nothing of a turn may stand
+   * `data` once more, as an event of the session alone: for what others than its owner say of a turn. It is logged in place
+   * of `data`, with no turn, where the log does not know the turn or has its end already, since nothing of a turn may stand
    * before its first event or after its last.
    */
   alone?: string
@@ -41,13 +41,14 @@ export interface LoggedEvent {
   turn_id: string | null
   data: string
 }
+/** Where a read begins, and what it is to hand on. */
 export interface ReadOptions {
   /** Only this turn's events; a turn's stream starts at its first one */
   turn?: string
   /** A cursor, `start` (oldest kept, or the turn's first event), or `now` */
   after: string
   signal: AbortSignal
-  /** Bytes of live events that may wait for a slow reader before `lagged` ends its stream (1 MiB) */
+  /** Bytes of live events that may wait for a slow reader before `lagged` ends its stream (MAX_BUFFER) */
   maxBuffer?: number
   /** The store says that the turn had events before this read: a log that knows none of them has lost them */
   begun?: boolean
@@ -102,3 +103,21 @@ export interface Bus {
  * work · keys: a key was revoked
  */
 export type Topic = 'control' | 'queue' | 'keys'
+
+/** How much of a session's events both buses keep. What is gone costs a reader a snapshot, no more. */
+export interface LogLimits {
+  /**
+   * About twenty-five turns as the writer merges them. A client that comes back after more has a faster
+   * way to catch up: the messages themselves.
+   */
+  maxEvents: number
+  /** Results of tools and messages may be large; a log never is. */
+  maxBytes: number
+  /** A log nobody used for so long goes: reconnecting is a matter of minutes. */
+  idleMs: number
+}
+export const LOG_LIMITS: LogLimits = { maxEvents: 10_000, maxBytes: 16 << 20, idleMs: 3_600_000 }
+/** Bytes of live events that may wait for one reader. */
+export const MAX_BUFFER = 1 << 20
+/** Most events in one batch of a replay. */
+export const PAGE = 500

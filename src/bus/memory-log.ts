@@ -44,7 +44,7 @@ export class Log {
   #lastMs: number
   /** Of the newest owner that spoke */
   #epoch = 0
-  /** Of the step under way: the number of its first event, and the place before it */
+  /** The beginning of the step under way: the number of its first event, and the place before that */
   #step: Gap | null = null
 
   constructor(session: string, now: () => number) {

@@ -3,16 +3,24 @@
  * a reader costs no copy; the log is bounded in events and bytes, and all logs together in bytes.
  */
 import type { Metrics } from '../telemetry.ts'
-import type { Bus, ReadItem, ReadOptions, Topic } from './bus.ts'
+import {
+  type Bus,
+  LOG_LIMITS,
+  type LogLimits,
+  MAX_BUFFER,
+  PAGE,
+  type ReadItem,
+  type ReadOptions,
+  type Topic,
+} from './bus.ts'
 import { type Position, parseCursor, positionOf } from './cursor.ts'
-import { LOG_LIMITS, type LogLimits, MAX_BUFFER, PAGE } from './limits.ts'
 import { Log } from './memory-log.ts'
 import { createMemoryPlaces } from './places.ts'
 
 interface MemoryBusDeps {
   limits?: Partial<LogLimits>
   metrics?: Pick<Metrics, 'eventsAppended'>
-  /** Of cursors. What is kept for how long goes by the monotonic clock: one that is set forward makes nothing old */
+  /** Milliseconds in cursors. How long a log is kept goes by the monotonic clock: one that is set forward makes nothing old */
   now?(): number
 }
 
@@ -38,7 +46,7 @@ class Following implements AsyncIterator<ReadItem> {
   /** Null before the first `next` */
   #log: SharedLog | null = null
   #next = 0
-  /** Bytes appended up to here are no sign of a slow reader: history that waits to be read, or what it waited for */
+  /** Bytes appended up to here are no sign of a slow reader: they were there before it, or came while it waited */
   #history = 0
   #isOver = false
   #asked: ((result: IteratorResult<ReadItem>) => void) | null = null

@@ -4,6 +4,7 @@
  * that wait for other tools, never one of its own. Two implementations, this one and redis/places.ts.
  */
 
+/** A call that wants a place. */
 export interface Ticket {
   /** Unique in this process */
   id: string

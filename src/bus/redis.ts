@@ -6,9 +6,8 @@
 import { randomBytes } from 'node:crypto'
 import type { Logger } from 'pino'
 import type { Metrics } from '../telemetry.ts'
-import type { Bus, Topic } from './bus.ts'
+import { type Bus, LOG_LIMITS, type LogLimits, type Topic } from './bus.ts'
 import { parseCursor, positionOf } from './cursor.ts'
-import { LOG_LIMITS, type LogLimits } from './limits.ts'
 import { createAppends } from './redis/appends.ts'
 import { createEars } from './redis/ears.ts'
 import { createLink } from './redis/link.ts'
@@ -36,7 +35,7 @@ export async function openRedisBus({ url, log, metrics, limits, lingerMs }: Redi
     log,
     onMessage(channel, message, isEarly) {
       if (channel.startsWith(logs)) {
-        // It would pass for what comes next.
+        // A reader would take it for the event that comes next.
         if (!isEarly) ears.hear(channel.slice(logs.length), message)
       } else if (shared.has(channel)) shared.get(channel)?.hear(message)
       else tell(channel.slice(controls.length) as Topic, message)

@@ -8,6 +8,7 @@ import type { TurnEvent } from '../chat/event.ts'
 import { BatonError } from '../errors.ts'
 import type { Bus, BusEvent } from './bus.ts'
 
+/** Says the events of one turn. */
 export interface Writer {
   /** For display only: a loss shows in `close`. The event is the writer's from now on: it may grow. */
   delta(event: TurnEvent): void
@@ -34,7 +35,7 @@ const NOTHING = (): void => {}
 
 /** When deltas may go out, for all writers on one bus; all that are held go in one tick. */
 interface Pace {
-  /** When deltas last did, on the monotonic clock */
+  /** When deltas last went out, on the monotonic clock */
   sentAt: number
   held: Set<() => void>
   timer: NodeJS.Timeout | null
@@ -65,8 +66,8 @@ function release(pace: Pace, send: () => void): void {
 }
 
 /**
- * `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing.
- * `epoch`: the lease under which the turn's owner speaks. `again`: after another, or a wait, so that words may come again.
+ * `flushMs`: how long deltas may be held to travel together; 0 for a bus whose append costs nothing. `epoch`: the lease
+ * under which the turn's owner speaks. `again`: the turn had another owner, or waited, so that events may be said twice.
  */
 export function createWriter(
   bus: Bus,
@@ -152,7 +153,7 @@ export function createWriter(
         send()
         await sending
       }
-      // Should it die with what it knows, the log must not look whole: an append of nothing marks it.
+      // Only this process knows of the loss: should it die, the log must not look whole. An append of nothing marks it.
       if (!isBroken) return
       await bus.append(session, []).then(
         () => {

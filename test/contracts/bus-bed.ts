@@ -1,7 +1,6 @@
 /** Buses under test, and readers of them. */
 import type { Test } from 'tap'
-import type { Bus, BusEvent, LoggedEvent, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
-import type { LogLimits } from '../../src/bus/limits.ts'
+import type { Bus, BusEvent, LoggedEvent, LogLimits, ReadItem, ReadOptions } from '../../src/bus/bus.ts'
 import { encodeEvent } from '../../src/sse.ts'
 
 export interface BusBed {

@@ -22,13 +22,14 @@ interface Batch extends Group {
   jobs: Job[]
 }
 
+/** All appends of a replica. */
 export interface Appends {
   append: Bus['append']
   /** Redis is back: sessions whose events were given up say so to their readers. */
   mend(): void
 }
 
-/** One for each `scripts`: Redis tells a repeated call by the writer's name and its number. */
+/** One for each `scripts`: Redis knows a repeated call by the writer's name and its number. */
 export function createAppends(link: Link, scripts: Scripts, metrics: RedisBusDeps['metrics']): Appends {
   const waiting = new Map<string, Job[]>()
   const broken = new Set<string>()

@@ -23,6 +23,7 @@ export interface Ear {
   news(): Promise<void>
 }
 
+/** All that a replica's readers hear. */
 export interface Ears {
   /** Listens for one more reader; `maxBytes`: of what may wait for it. */
   join(session: string, maxBytes: number): Listening
@@ -129,7 +130,7 @@ function newEar(maxBytes: number): Ear {
 
 function take(ear: Ear, said: Said | null, bytes: number): void {
   ear.bytes += bytes
-  // What nothing waits in front of is no sign of a slow reader, however large.
+  // A message that nothing waits in front of is no sign of a slow reader, however large it is.
   if (ear.bytes > ear.maxBytes && ear.heard.length > 0) {
     ear.isFull = true
     ear.heard = []

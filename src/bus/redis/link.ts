@@ -11,13 +11,13 @@ import { createPresence } from '../../log.ts'
 
 /** How long an operation may be tried. The engine goes on without the bus after that. */
 const PERSIST_MS = 2000
-/** Between attempts to find another server behind the name. */
-const LEAVE_EVERY_MS = 1000
 /**
- * … and how often it is tried at least: a process that got no time for that long, or was frozen, finds its time
+ * … and how often it is tried at least: a process that got no processor for that long, or was frozen, finds its time
  * over and its connection given up, and needs a moment to connect again to a Redis that was never away.
  */
 const LEAST_TRIES = 8
+/** Between attempts to find another server behind the name. */
+const LEAVE_EVERY_MS = 1000
 /** A connection on which an answer is due for so long is dead, even if TCP does not know it yet. */
 const SILENCE_MS = 2000
 /** The listening connection may be quiet for hours; only a question shows whether it lives. */
@@ -39,8 +39,8 @@ redis.call('PUBLISH', ARGV[1], '')
 return 1
 `)
 /**
- * What a refusal says of the server, where it speaks of that and not of what was asked. Redis 6 puts the script's line in
- * front; from Redis 7 on a right that a script lacks has no code.
+ * The code of a refusal that is about the server, or about this user's rights; undefined where it is about what was asked.
+ * Redis 6 puts the script's line in front; from Redis 7 on a right that a script lacks has no code.
  */
 export const refusalOf = (words: string): string | undefined => REFUSAL.exec(words)?.[1]
 const REFUSAL =
@@ -64,7 +64,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
   const commands = new Redis(url, OPTIONS)
   const listener = new Redis(url, OPTIONS)
   const channels = new Set<string>()
-  /** The last operation was given up: the next ones get one try each, until one succeeds */
+  /** The last operation was given up: each of the next ones gets one try, until one succeeds */
   let isDoubtful = false
   let isClosed = false
   let isListening = false
@@ -106,7 +106,7 @@ export function createLink({ url, log, onMessage, onUp, onListening }: LinkDeps)
     }
   }
 
-  /** What was the primary keeps its connections: only a new one leads to whoever took its place, once there is one. */
+  /** A former primary keeps its connections: only new ones lead to the server that took its place, once there is one. */
   function leave(): void {
     if (performance.now() - leftAt < LEAVE_EVERY_MS) return
     leftAt = performance.now()

@@ -10,9 +10,8 @@
  * last append · `epoch` of the newest owner that spoke.
  */
 import { FIRST_EVENT, STEP_BEGINS, STEP_ENDS, TERMINAL } from '../../chat/event.ts'
-import type { BusEvent, LoggedEvent, ReadOptions } from '../bus.ts'
+import { type BusEvent, type LoggedEvent, type LogLimits, PAGE, type ReadOptions } from '../bus.ts'
 import { compareIds, formatCursor, type Position, sessionTag } from '../cursor.ts'
-import { type LogLimits, PAGE } from '../limits.ts'
 import { type Link, refusalOf, script } from './link.ts'
 
 /** Shared by the scripts. Ids are `<ms>-<n>`, compared as numbers; `s` is a session's log as it stands. */
@@ -125,9 +124,9 @@ local function goesOn(s, turn)
   return m[1] and not m[2]
 end
 
--- What else is said in the session may have begun the log that was lost anew, and its readers have noticed nothing: a
--- word of a turn whose beginning it does not have may be one that they heard in the log before. A log that was trimmed
--- lacks beginnings for that alone.
+-- After a loss something else that is said in the session may have begun the new log, so that its readers noticed
+-- nothing. An event that may come again, of a turn whose beginning is not in this log, may then be one that they heard
+-- before the loss. (Of a log that was trimmed this tells nothing: it lacks beginnings anyway.)
 local function mayBeRepetition(s, at)
   if s.told or s.floor ~= '0-0' then return false end
   local begins = {}
