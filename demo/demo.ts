@@ -16,36 +16,44 @@ import { memoryServer, startBaton, startEverything } from './processes.ts'
 
 const { values } = parseArgs({ options: { keep: { type: 'boolean', default: false } } })
 
-/** What each path is called here, and the session that walks it. */
-const PATHS = [
-  { path: 'OpenAI, API key', provider: 'openai', model: 'gpt-5.6-sol', credential: 'openai-key' },
-  { path: 'OpenAI, ChatGPT login', provider: 'openai', model: 'gpt-5.6-sol', credential: 'openai-login' },
-  {
-    path: 'Anthropic, API key',
-    provider: 'anthropic',
+/** The paths to a model. The secrets are made up: only the emulators know them. */
+const PATHS = {
+  'OpenAI, API key': {
+    model: 'gpt-5.6-sol',
+    credential: { provider: 'openai', kind: 'api_key', api_key: 'sk-demo-openai' },
+  },
+  'OpenAI, ChatGPT login': {
+    model: 'gpt-5.6-sol',
+    credential: { provider: 'openai', kind: 'oauth', access_token: 'demo-chatgpt', account_id: 'acct-demo' },
+  },
+  'Anthropic, API key': {
     model: 'claude-opus-5-5',
-    credential: 'anthropic-key',
+    credential: { provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-api03-demo' },
   },
-  {
-    path: 'Anthropic, bearer login',
-    provider: 'anthropic',
+  'Anthropic, bearer login': {
     model: 'claude-opus-5-5',
-    credential: 'anthropic-login',
+    credential: { provider: 'anthropic', kind: 'oauth', access_token: 'sk-ant-oat01-demo' },
   },
-  { path: 'Gemini, API key', provider: 'gemini', model: 'gemini-3.8-flash', credential: 'gemini-key' },
-  {
-    path: 'Gemini, Code Assist login',
-    provider: 'gemini',
-    model: 'gemini-3-flash-preview',
-    credential: 'gemini-login',
-  },
-  {
-    path: 'Gemini, OAuth client of your own',
-    provider: 'gemini',
+  'Gemini, API key': {
     model: 'gemini-3.8-flash',
-    credential: 'gemini-client',
+    credential: { provider: 'gemini', kind: 'api_key', api_key: 'demo-gemini' },
   },
-] as const
+  'Gemini, Code Assist login': {
+    model: 'gemini-3-flash-preview',
+    credential: { provider: 'gemini', kind: 'oauth', access_token: 'ya29.demo', project_id: 'demo-project' },
+  },
+  'Gemini, OAuth client of your own': {
+    model: 'gemini-3.8-flash',
+    credential: {
+      provider: 'gemini',
+      kind: 'oauth',
+      path: 'public',
+      access_token: 'demo-gemini-client',
+      quota_project: 'demo-project',
+    },
+  },
+}
+type Path = keyof typeof PATHS
 
 const say = (line = '') => console.log(line)
 const title = (text: string) => say(`\n\x1b[1m${text}\x1b[0m`)
@@ -87,7 +95,7 @@ async function walk(): Promise<void> {
   say(`MCP server: ${everything.url}   (@modelcontextprotocol/server-everything)`)
 
   const api = createClient(baton.url)
-  const credentials = await addCredentials(api)
+  const targets = await addCredentials(api)
   await api.post('/v1/connectors', { name: 'everything', transport: 'streamable_http', url: everything.url })
   const { id } = await api.post('/v1/connectors', {
     name: 'memory',
@@ -97,20 +105,18 @@ async function walk(): Promise<void> {
   // Its list is kept: when it is bound in mid-answer, the answer does not end before a process has started.
   await api.post(`/v1/connectors/${id}/test`, {})
 
-  for (const { path, provider, model, credential } of PATHS) {
-    title(`A chat with a tool call: ${path} (${model})`)
+  for (const [path, target] of Object.entries(targets)) {
+    title(`A chat with a tool call: ${path} (${target.model})`)
     const session = await api.post('/v1/sessions', {
-      provider,
-      model,
-      credential_id: credentials[credential],
+      ...target,
       instructions: 'You are a helpful assistant.',
       connectors: ['everything'],
     })
     const answer = await api.turn(session.id, `call everything__get-sum with {"a": 19, "b": 23}`, say)
     if (!answer.includes('42')) throw new Error(`${path}: the tool's answer is missing in: ${answer}`)
   }
-  await handOver(api, credentials)
-  await addTool(api, credentials)
+  await handOver(api, targets)
+  await addTool(api, targets)
   title('Done: every path called a real tool, a chat changed hands, a tool came in while the model spoke.')
   if (!values.keep) return
   say(`\nStill running; Ctrl-C ends it. Go on with curl:\n`)
@@ -125,55 +131,30 @@ async function walk(): Promise<void> {
 
 type Api = ReturnType<typeof createClient>
 
-/** One credential a path; the secrets are made up and only the emulators know them. */
-async function addCredentials(api: Api): Promise<Record<string, string>> {
-  const rows = {
-    'openai-key': { provider: 'openai', kind: 'api_key', api_key: 'sk-demo-openai' },
-    'openai-login': {
-      provider: 'openai',
-      kind: 'oauth',
-      access_token: 'demo-chatgpt',
-      account_id: 'acct-demo',
-    },
-    'anthropic-key': { provider: 'anthropic', kind: 'api_key', api_key: 'sk-ant-api03-demo' },
-    'anthropic-login': { provider: 'anthropic', kind: 'oauth', access_token: 'sk-ant-oat01-demo' },
-    'gemini-key': { provider: 'gemini', kind: 'api_key', api_key: 'demo-gemini' },
-    'gemini-login': {
-      provider: 'gemini',
-      kind: 'oauth',
-      access_token: 'ya29.demo',
-      project_id: 'demo-project',
-    },
-    'gemini-client': {
-      provider: 'gemini',
-      kind: 'oauth',
-      path: 'public',
-      access_token: 'demo-gemini-client',
-      quota_project: 'demo-project',
-    },
+/** What a session that takes a path is made with, or changed to. */
+type Targets = Record<Path, { provider: string; model: string; credential_id: string }>
+
+/** One credential for each path. */
+async function addCredentials(api: Api): Promise<Targets> {
+  const targets: Partial<Targets> = {}
+  for (const [path, { model, credential }] of Object.entries(PATHS)) {
+    const isDefault = credential.kind === 'api_key'
+    const { id } = await api.post('/v1/credentials', { ...credential, name: path, default: isDefault })
+    targets[path as Path] = { provider: credential.provider, model, credential_id: id }
   }
-  const ids: Record<string, string> = {}
-  for (const [name, row] of Object.entries(rows)) {
-    ids[name] = (await api.post('/v1/credentials', { ...row, name, default: row.kind === 'api_key' })).id
-  }
-  return ids
+  return targets as Targets
 }
 
-async function handOver(api: Api, credentials: Record<string, string>): Promise<void> {
+async function handOver(api: Api, targets: Targets): Promise<void> {
   title('One conversation, handed from model to model in mid-chat')
   const session = await api.post('/v1/sessions', {
-    provider: 'openai',
-    model: 'gpt-5.6-sol',
-    credential_id: credentials['openai-key'],
+    ...targets['OpenAI, API key'],
     connectors: ['everything'],
   })
   await api.turn(session.id, 'think\ncall everything__echo with {"message":"remember the number 7"}', say)
-  for (const [provider, model, credential] of [
-    ['anthropic', 'claude-opus-5-5', 'anthropic-key'],
-    ['gemini', 'gemini-3.8-flash', 'gemini-key'],
-    ['openai', 'gpt-5.6-sol', 'openai-login'],
-  ] as const) {
-    await api.patch(`/v1/sessions/${session.id}`, { provider, model, credential_id: credentials[credential] })
+  for (const path of ['Anthropic, API key', 'Gemini, API key', 'OpenAI, ChatGPT login'] as const) {
+    const { provider, model } = targets[path]
+    await api.patch(`/v1/sessions/${session.id}`, targets[path])
     say(`→ now ${provider} (${model}), with the same history`)
     await api.turn(session.id, `call everything__echo with {"message":"still here, on ${provider}"}`, say)
   }
@@ -181,12 +162,10 @@ async function handOver(api: Api, credentials: Record<string, string>): Promise<
   say(`The canonical history holds ${data.length} messages, in nobody's format but our own.`)
 }
 
-async function addTool(api: Api, credentials: Record<string, string>): Promise<void> {
+async function addTool(api: Api, targets: Targets): Promise<void> {
   title('A tool added while the model is speaking, applied now')
   const session = await api.post('/v1/sessions', {
-    provider: 'anthropic',
-    model: 'claude-opus-5-5',
-    credential_id: credentials['anthropic-key'],
+    ...targets['Anthropic, API key'],
     connectors: ['everything'],
   })
   const script = 'slow 40 50\ncall memory__read_graph with {}'
