@@ -27,8 +27,8 @@ export function tokenAnswer(answer: Json | null): TokenAnswer | null {
 }
 
 /**
- * The claims of a JWT; empty for a token that is none. Its middle is base64url of UTF-8. Never a proof: tokens are read
- * here that came straight from a vendor over TLS, or that their owner gave, and only to show and to plan by.
+ * The claims of a JWT; empty for a token that is none. Its middle is base64url of UTF-8. They prove nothing: the tokens
+ * came straight from a vendor over TLS, or from their owner, and their claims are only shown and planned by.
  */
 export function claimsOf(token: string | undefined): Json {
   const [, middle, signature] = token?.split('.') ?? []

@@ -14,7 +14,7 @@ import { turnView } from './turn-view.ts'
 /** One that was cancelled in the queue has ended without having started. */
 export const hasBegun = (turn: Turn): boolean => turn.started_at !== null || turn.ended_at !== null
 
-/** Its owner says its first event a moment after the store knows that it began. By no clock: each replica has its own. */
+/** Its owner says its first event a moment after the store knows that it began. Its steps tell, since clocks differ. */
 const isYoung = ({ started_at, steps }: Turn): boolean => started_at !== null && steps.length === 0
 
 type Deps = Pick<RouteDeps, 'store' | 'bus'>

@@ -40,7 +40,7 @@ export const Instant = Type.String({ format: 'date-time' })
 export const Id = Type.String({ minLength: 1, maxLength: 512 })
 export const Flag = Type.Boolean()
 export const Count = Type.Integer({ minimum: 0 })
-/** Any JSON object. In so many words: generators of clients make a type without fields of what is silent. */
+/** Any JSON object. It is said outright, since generators of clients make a type without fields where it is not. */
 const anything = { type: 'object', additionalProperties: true } as const
 export const Json = Type.Unsafe<Record<string, unknown>>(anything)
 export const NoBody = Type.Object({}, closed)

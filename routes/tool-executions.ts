@@ -101,7 +101,7 @@ const Stats = Type.Object({
   ),
 })
 
-/** The row of a call that waits keeps its state until the turn goes on: whoever looks for what to decide must not find it again. */
+/** The row of a decided call stays `awaiting_approval` until its turn goes on: whoever looks for what to decide must not find it. */
 const shown = (row: Execution) => {
   const isDecided = row.state === 'awaiting_approval' && row.approval !== null
   return shownBy(ExecutionView, isDecided ? { ...row, state: 'decided' } : row)

@@ -20,6 +20,7 @@ import type { Metrics } from './telemetry.ts'
 
 export { LlmStale } from './llm/exchange.ts'
 
+/** One call of a model, which may take several attempts. */
 export interface ModelCall {
   /** For the log */
   turn_id: string
@@ -29,9 +30,9 @@ export interface ModelCall {
   secret(): Promise<CredentialSecret>
   context: ParseContext
   signal: AbortSignal
-  /** Asked once an attempt, right before its bytes leave; on false nothing is sent and LlmStale is thrown */
+  /** Asked once per attempt, right before its bytes leave; on false nothing is sent and LlmStale is thrown */
   beforeSend?(): boolean
-  /** Asked once a call, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
+  /** Asked once per call at most, after a refusal that `renewOn` names; true: the credential was renewed, so try again */
   onUnauthorized?(): Promise<boolean>
   /**
    * The refusals of what calls of the same turn held that `amend` had an answer to. This request is amended by them
@@ -50,6 +51,7 @@ interface Preview {
   notes: string[]
 }
 
+/** The door. */
 export interface Llm {
   /**
    * Hands on the call's events as they come, all of one network read in the same pass of the event loop, and

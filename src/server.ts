@@ -33,7 +33,7 @@ const { config, warnings } = load()
 // The embedded database opens in its own thread while this one loads all the rest.
 const { databaseUrl, dataDir, limits } = config
 const database = openDatabase({ databaseUrl, dataDir, poolSize: limits.databasePool })
-database.catch(() => {}) // Said by createApp, which waits for it
+database.catch(() => {}) // createApp waits for it, and says why it failed
 const [{ createApp }, { StartupError }, { loadRules }, { createLog }] = await Promise.all([
   import('./app.ts'),
   import('./tools/startup.ts'),

@@ -60,7 +60,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     if (why) throw invalid('credential_id', why)
   }
 
-  /** The configuration's `auto` servers, by id: the owner may have had the name before; then those asked for. */
+  /** The configuration's `auto` servers, by id, since the owner may have a server of that name; then those asked for. */
   async function connectorsOf(owner: string, names: readonly string[]): Promise<Connector[]> {
     const scope = { owner, admin: false }
     const auto = config.toolbox.mcps.filter(({ bind }) => bind === 'auto')
@@ -100,7 +100,7 @@ export function createSessions({ store, bus, credentials, config, tools }: Sessi
     try {
       await tools.open(session, connectors)
     } catch (thrown) {
-      // Nobody would be told of it.
+      // The caller gets an error: nobody would know of the session.
       await store.sessions.delete(caller, session.id).catch(() => {})
       if (!isMoved(thrown)) throw thrown
       return create(caller, input)

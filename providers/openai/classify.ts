@@ -44,7 +44,7 @@ const says = (pattern: RegExp) => (facts: Facts) => pattern.test(facts.message)
 /** The first rule that fits counts: names before statuses, since a 429 may also mean an empty account. */
 const RULES: readonly Rule[] = [
   {
-    // Of a page, too, these two say what they mean.
+    // 413 and 429 mean what they say even when they come with a page.
     when: ({ html, status }) => html && (status === null || status < 500) && status !== 413 && status !== 429,
     code: 'upstream_rejected',
     says: "{vendor}'s network edge refused this server's address with a web page. The credential is not at fault; use another egress or a proxy.",

@@ -97,7 +97,7 @@ function resultContent(part: ToolResultPart): ContentPart[] {
   return content.length > 0 ? content : [{ type: 'text', text: '(no output)' }]
 }
 
-/** JSON for inside of a text: JSON.stringify only escapes half a character, and who reads that JSON finds it again. */
+/** JSON that goes into a text. JSON.stringify only escapes half a character, and whoever parses the JSON has it again. */
 const wellFormedJson = (value: unknown): string => JSON.stringify(wellFormedValue(value))
 
 const FAILED = {

@@ -15,7 +15,7 @@ type Kind = 'message' | 'reasoning' | 'call' | 'passed over'
 export interface Item {
   /** Of its part */
   index: number
-  /** The one that it was announced or finished under, empty where that named none; null before */
+  /** The id that it was announced or finished under, empty where there was none; null before */
   id: string | null
   /** The vendor's id of its call; empty: none is known */
   call: string
@@ -103,7 +103,7 @@ export function createItems() {
     const isTaken = there !== undefined && isAnother(there, told)
     if (isTaken) believesPlaces = false
     const item = isTaken ? begin(top + 1, told.kind) : (there ?? begin(place, told.kind))
-    // Announced without a type, it is what its events are about.
+    // Announced without a type, it takes the kind that its events are about.
     if (item.kind === 'passed over') item.kind = told.kind
     if (told.id !== '') byId.set(told.id, item)
     if (told.call !== '') byCall.set(told.call, item)

@@ -38,7 +38,7 @@ export interface Target {
   /** The gateway to ask, whatever the configuration says */
   url: string | undefined
   key: string | undefined
-  /** Whose credentials; directly only: a gateway knows by the key */
+  /** Whose credentials; on the store alone, since a gateway knows the owner by the key */
   owner: string | undefined
 }
 

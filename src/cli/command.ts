@@ -49,7 +49,7 @@ export class UsageError extends Error {
 export const whyNot = (failure: unknown): string =>
   inFull(failure instanceof Error ? (failure.cause ?? failure) : failure).trim()
 
-/** Options that each command has which needs an installation. */
+/** Options of every command that needs an installation. */
 export const TARGET = {
   url: { type: 'string' },
   key: { type: 'string' },

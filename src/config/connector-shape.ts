@@ -50,7 +50,7 @@ interface ShapeProblem {
   remedy: string
 }
 
-/** Headers that the connection itself sets, or sends no request with. */
+/** Headers that the connection sets itself, or with which it would send no request. */
 const OWN_HEADERS = new Set([
   'host',
   'connection',

@@ -213,7 +213,7 @@ function crossRules(values: Partial<SettingValues>): Problem[] {
       remedy: 'Name the origins, or set BATON_AUTH=keys',
     })
   }
-  // Also with one that is unfit itself (undefined): set right, it would want the keys.
+  // Also where the URL itself is unfit (undefined): once it is right, it needs the keys.
   if (database_url !== null && encryption_keys === null) {
     problems.push({
       path: SETTINGS.encryption_keys.name,

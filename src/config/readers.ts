@@ -141,7 +141,7 @@ export const encryptionKeys = (value: string): { id: string; key: Uint8Array }[]
     }
     const key = Buffer.from(base64, 'base64')
     const whole = /^[A-Za-z0-9+/_-]+={0,2}$/.test(base64) && key.length === 32
-    // By its place: whoever writes the two the wrong way round has the key for an id.
+    // Named by its place: where the two are swapped, the id is the key.
     if (!whole) throw new UnfitValue(`key ${i + 1} is not base64 of exactly 32 bytes`, remedy)
     return { id, key: new Uint8Array(key) }
   })

@@ -34,7 +34,7 @@ export interface ConnectorRenewalDeps {
 const CLAIM_SECONDS = 60
 /** Renewed so long before its end, or in the second half of a shorter life: a call may take a while to arrive. */
 const AHEAD_MS = 60_000
-/** Of a server's words, in a row */
+/** Characters of the scopes that a server asks for, as a row keeps them */
 const MOST_SCOPES = 4096
 /** Connectors come and go in a long-lived process. */
 const MOST_KNOWN = 1000
@@ -102,7 +102,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
   async function renewHeld(connector: Connector, row: Connector, refused: string | null): Promise<McpLogin> {
     const login = loginAt(connector, row)
     if (!login.tokens || isFresh(login, refused)) return login
-    // What the server refused, or what is about to end: only the refresh token is left.
+    // The access token was refused or is about to end: only the refresh token is left.
     const next = await oauth.renew(targetOf(row, allowPrivate), login).catch((failure: unknown) => {
       // A token that still holds will do while the login service is away.
       const holds = login.tokens?.access_token !== refused && (login.expires_at ?? 0) > now()
@@ -151,7 +151,7 @@ export function createConnectorRenewals(deps: ConnectorRenewalDeps): ConnectorRe
     return isOurs || isGivenUp ? kept(connector, seen, before, login) : loginAt(connector, seen)
   }
 
-  /** In the row, as the next login may begin on another replica. One that cannot be written is told again. */
+  /** Notes it in the row, since the next login may begin on another replica. If that fails, the server asks again. */
   async function note(connector: Connector, asked: string): Promise<unknown> {
     const { id, owner, config_revision } = connector
     const row = await store.connectors.get({ owner, admin: false }, id)

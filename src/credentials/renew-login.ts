@@ -47,9 +47,9 @@ export interface LoginRenewerDeps {
 
 /** A token that still lasts this long serves while its renewal has to wait. */
 const SPARE_MS = 10_000
-/** So long after a refused token was renewed another refusal has another cause. */
+/** Once a refused token was renewed, another refusal within this time is not cured by renewing again. */
 const CURE_MS = 300_000
-/** Without its note a token that is refused in spite of its renewal is renewed once too often. */
+/** Beyond that, a token that is refused in spite of its renewal may be renewed once too often. */
 const MOST_CURED = 10_000
 
 export function createLoginRenewer(deps: LoginRenewerDeps): LoginRenewer {

@@ -46,7 +46,7 @@ export class Attempts {
   readonly #call: ModelCall
   readonly #deps: AttemptsDeps
   readonly #retry: Retry
-  /** What was amended for calls of the same turn, this one's amendments included */
+  /** The refusals that requests of the same turn were amended for, this call's included */
   readonly #amended: UpstreamFailure[]
   /** As the next attempt sends it */
   #request: ModelRequest
@@ -67,7 +67,7 @@ export class Attempts {
   }
 
   /**
-   * Attempts until an answer has begun in earnest, and hands it on. Nothing is handed on before an event that a
+   * Makes attempts until an answer has really begun, and hands it on. Nothing is handed on before an event that a
    * reader would see, so that an overload told as the first event is still retried (wire/openai.md 7.2).
    */
   async answer(take: Take): Promise<void> {

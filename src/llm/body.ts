@@ -20,7 +20,7 @@ const isFrozen = (value: unknown): value is object =>
 
 type Piece = string | Buffer
 
-/** The most that frozen values stand in: an envelope, its request, the list of contents, a content, its list of parts. */
+/** How deep frozen values stand at most: in an envelope, its request, the list of contents, a content, its list of parts. */
 const DEPTH = 5
 
 /** What JSON.stringify would say, in UTF-8. */
