@@ -25,7 +25,7 @@ import type { Config } from './config/config.ts'
 import { BatonError } from './errors.ts'
 import { onClientError, requestId, sendError, useErrors } from './http/errors.ts'
 import { useOpenApi } from './http/openapi.ts'
-import { createRateLimit, type RateLimit } from './http/rate.ts'
+import { createRateLimit } from './http/rate.ts'
 import { createStreams } from './http/sse.ts'
 import { NO_COMPILERS, useValidation } from './http/validation.ts'
 
@@ -100,7 +100,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   operateRoutes(app, routeDeps)
   await app.register(
     async (v1) => {
-      v1.addHook('onRequest', admit(deps, createRateLimit(deps)))
+      v1.addHook('onRequest', admit(deps))
       for (const [tag, routes] of Object.entries(ROUTES)) {
         v1.register(async (noun) => {
           noun.addHook('onRoute', ({ schema }) => {
@@ -199,12 +199,13 @@ function hardeningHeaders(): Record<string, string> {
 }
 
 /** Who calls, before anything of the request is read. */
-function admit({ auth }: HttpDeps, rate: RateLimit) {
+function admit(deps: HttpDeps) {
+  const countCall = createRateLimit(deps)
   return async (request: FastifyRequest): Promise<void> => {
     const { open = false, admin = false } = request.routeOptions.config
     if (open) return
-    request.caller = await auth.authenticate(request.headers)
-    await rate.admit(request.caller)
+    request.caller = await deps.auth.authenticate(request.headers)
+    await countCall(request.caller)
     if (!admin || request.caller.admin) return
     throw new BatonError('forbidden', 'This needs a key with the scope admin.')
   }

@@ -4,11 +4,6 @@ import type { Config } from '../config/config.ts'
 import { BatonError } from '../errors.ts'
 import type { Caller } from '../ports.ts'
 
-/** Asked once for each request. */
-export interface RateLimit {
-  /** Throws rate_limited. The bootstrap admin is never refused: somebody must be able to look. */
-  admit(caller: Caller): Promise<void>
-}
 interface RateLimitDeps {
   config: Pick<Config, 'rateLimitPerMinute'>
   bus: Pick<Bus, 'tally'>
@@ -18,18 +13,20 @@ interface RateLimitDeps {
 
 const WINDOW_MS = 60_000
 
-export function createRateLimit({ config, bus, now = Date.now }: RateLimitDeps): RateLimit {
+/**
+ * What counts a request of the caller. It throws rate_limited where there were too many; the bootstrap admin is never
+ * refused: somebody must be able to look.
+ */
+export function createRateLimit({ config, bus, now = Date.now }: RateLimitDeps) {
   const most = config.rateLimitPerMinute
-  return {
-    async admit({ key_id, owner }) {
-      if (most === null || key_id === 'bootstrap') return
-      const minute = Math.floor(now() / WINDOW_MS)
-      // While Redis is away nobody counts, and nobody is refused for it.
-      const calls = await bus.tally(`${key_id ?? owner}:${minute}`, WINDOW_MS / 1000).catch(() => 0)
-      if (calls <= most) return
-      throw new BatonError('rate_limited', `This key may call ${most} times a minute.`, {
-        retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - now()) / 1000),
-      })
-    },
+  return async ({ key_id, owner }: Caller): Promise<void> => {
+    if (most === null || key_id === 'bootstrap') return
+    const minute = Math.floor(now() / WINDOW_MS)
+    // While Redis is away nobody counts, and nobody is refused for it.
+    const calls = await bus.tally(`${key_id ?? owner}:${minute}`, WINDOW_MS / 1000).catch(() => 0)
+    if (calls <= most) return
+    throw new BatonError('rate_limited', `This key may call ${most} times a minute.`, {
+      retryAfter: Math.ceil(((minute + 1) * WINDOW_MS - now()) / 1000),
+    })
   }
 }
