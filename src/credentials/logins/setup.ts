@@ -45,7 +45,7 @@ const PAUSE_MS = 30_000
 export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) {
   const running = new Map<string, Promise<Credential>>()
 
-  async function complete(row: Credential, login: LoginRow): Promise<Credential> {
+  async function setUpNow(row: Credential, login: LoginRow): Promise<Credential> {
     const { setup } = login.vendor
     const stored = await renewer.reread(row)
     if (!setup?.isNeeded(stored.facts)) return stored
@@ -73,9 +73,10 @@ export function createSetups({ store, vault, http, sleep, renewer }: SetupDeps) 
   }
 
   return {
+    /** The credential, set up if it was not yet. Throws what `setUp` does, and what kept its token from being renewed. */
     async complete(row: Credential, login: LoginRow): Promise<Credential> {
       if (!login.vendor.setup?.isNeeded(row.facts)) return row
-      return shared(running, row.id, () => complete(row, login), PAUSE_MS)
+      return shared(running, row.id, () => setUpNow(row, login), PAUSE_MS)
     },
     underWay: () => running.values(),
   }
