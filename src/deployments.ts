@@ -24,7 +24,7 @@ interface Deployments {
 
 export function createDeployments(
   table: readonly Row[],
-  config: Pick<Config, 'baseUrls' | 'providers' | 'deploymentOptions'>,
+  config: Pick<Config, 'baseUrls' | 'loginExtras' | 'deploymentOptions'>,
 ): Deployments {
   const all = table.map(({ deployment }) => deployment)
   const providers = [...new Set(all.map(({ provider }) => provider))]
@@ -71,9 +71,9 @@ export function createDeployments(
 /** The operator's extras are for logins only (ARCHITECTURE.md rule 11). */
 function optionsOf(
   { provider, credential }: Deployment,
-  config: Pick<Config, 'providers' | 'deploymentOptions'>,
+  config: Pick<Config, 'loginExtras' | 'deploymentOptions'>,
 ): DeploymentOptions {
-  const extras = credential.kind === 'oauth' ? config.providers[provider] : undefined
+  const extras = credential.kind === 'oauth' ? config.loginExtras[provider] : undefined
   return {
     system_blocks: extras?.systemBlocks ?? [],
     headers: Object.fromEntries(

@@ -12,7 +12,7 @@ const baseUrls = Object.fromEntries(
 const extras = { systemBlocks: ['first'], headers: { 'X-Team': 'research' } }
 const config = {
   baseUrls,
-  providers: { anthropic: extras },
+  loginExtras: { anthropic: extras },
   deploymentOptions: { dual_declarations: true, unstored: true },
 }
 const deployments = createDeployments(DEPLOYMENTS, config)

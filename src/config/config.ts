@@ -55,8 +55,8 @@ export interface Config {
   }
   /** API keys from the environment: credentials with origin `env` */
   envCredentials: readonly { provider: string; apiKey: string }[]
-  /** Operator's extras by provider id (`providers.<id>.oauth` in the YAML file) */
-  providers: Readonly<
+  /** What the operator adds to requests of logins, by provider id (`providers.<id>.oauth` in the YAML file) */
+  loginExtras: Readonly<
     Record<string, { systemBlocks: readonly string[]; headers: Readonly<Record<string, string>> }>
   >
   /** What every deployment is told, though it may concern one vendor alone */

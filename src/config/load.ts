@@ -259,7 +259,7 @@ function assemble(
     baseUrls: baseUrlsOf(values),
     oauth: oauthOf(values),
     envCredentials,
-    providers: providersOf(content),
+    loginExtras: loginExtrasOf(content),
     deploymentOptions: {
       dual_declarations: values.code_assist_dual_declarations,
       unstored: !values.gemini_store,
@@ -299,7 +299,7 @@ const oauthOf = (values: SettingValues): Config['oauth'] => ({
   },
 })
 
-const providersOf = (content: FileContent): Config['providers'] =>
+const loginExtrasOf = (content: FileContent): Config['loginExtras'] =>
   Object.fromEntries(
     Object.entries(content.providers ?? {}).map(([id, { oauth }]) => [
       id,

@@ -167,7 +167,7 @@ t.test('any value of the file can be overridden by its path', async (t) => {
   t.match(config, {
     port: 4321,
     limits: { idleTimeoutMs: 7000, concurrentTurns: 1000 },
-    providers: { anthropic: { systemBlocks: ['You are: Baton'], headers: EMPTY } },
+    loginExtras: { anthropic: { systemBlocks: ['You are: Baton'], headers: EMPTY } },
     toolbox: {
       mcps: [
         { env: { TOKEN: '0012', EXTRA: 'a: b', LOUD: 'true' } },
