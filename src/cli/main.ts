@@ -9,7 +9,7 @@ import { DOCTOR } from './doctor.ts'
 import { KEY_COMMANDS } from './keys.ts'
 
 /** What the process has that tests replace. */
-export interface World {
+interface World {
   env: Readonly<Record<string, string | undefined>>
   cwd: string
   io: Io

@@ -9,7 +9,7 @@ import type { Exchange, ResponseHead } from './exchange.ts'
 import type { Scrub } from './scrub.ts'
 
 /** How an answer is read: by the adapter's parser and its view of failures, without the secret. */
-export interface Reading {
+interface Reading {
   parser: ModelParser
   classify(failure: UpstreamFailure): BatonError
   scrub: Scrub

@@ -17,8 +17,8 @@ const NEVER = new AbortController().signal
 const MOST_LISTS = 500
 const MOST_LEARNED = 2000
 
-/** Who asks: one list a deployment and credential. */
-export interface ModelsCaller {
+/** Who asks: there is one list for each deployment and credential. */
+interface ModelsCaller {
   facts: CredentialFacts
   secret(): Promise<CredentialSecret>
 }
