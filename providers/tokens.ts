@@ -27,7 +27,7 @@ export function tokenAnswer(answer: Json | null): TokenAnswer | null {
 }
 
 /**
- * The claims of a JWT; empty for a token that is none. Its middle is base64url of UTF-8. They prove nothing: the tokens
+ * The claims of a JWT; empty for a token that is not one. Its middle is base64url of UTF-8. They prove nothing: the tokens
  * came straight from a vendor over TLS, or from their owner, and their claims are only shown and planned by.
  */
 export function claimsOf(token: string | undefined): Json {

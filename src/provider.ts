@@ -112,7 +112,7 @@ export interface DeploymentOptions {
 
 /**
  * Everything one model call needs. `messages` is repaired for this target (src/chat/repair.ts): every
- * tool call is answered by the `tool` message right after it, one result a call, in call order; names
+ * tool call is answered by the `tool` message right after it, one result per call, in call order; names
  * are exposed names; ids are legal; `provenance.opaque` is present only where it may go back; media that the target
  * refuses are text already, the types of others are in lower case and without parameters; no notice, no empty part, no
  * empty message.

@@ -166,7 +166,7 @@ function sampling(
   return {}
 }
 
-/** One identity a session: a new one a request would count as many users (wire/anthropic.md 11.18). */
+/** One identity per session: a new one for each request would count as many users (wire/anthropic.md 11.18). */
 const sessionHash = (session: string): string => sha256(`baton:${session}`)
 
 function headers({ options }: ModelRequest, oauth: boolean, { thinking }: Thinking): Record<string, string> {

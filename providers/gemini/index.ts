@@ -71,7 +71,7 @@ function renderPublic(request: ModelRequest, oauth: boolean): RenderedRequest {
   }
 }
 
-/** What Code Assist calls otherwise than the public API, and knows by no other name (8.1). */
+/** Models that Code Assist knows by another name than the public API, and by that one only (8.1). */
 const CODE_ASSIST_NAMES: ReadonlyMap<string, string> = new Map([['gemini-3.5-flash', 'gemini-3-flash']])
 
 function renderCodeAssist(request: ModelRequest): RenderedRequest {

@@ -48,7 +48,7 @@ class Answer implements ModelParser {
   #misfit: string | null = null
   readonly #usage: Json = {}
   #hasOutput = false
-  /** Nothing of it is to be read or done */
+  /** There is nothing in it to read or to do */
   #isSilent = true
   #finish: { reason: string; message: string | undefined } | null = null
   /** Why the prompt was not even read */

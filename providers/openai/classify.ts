@@ -245,7 +245,7 @@ function factsOf({ status, headers, body }: UpstreamFailure): Facts {
   return { ...words, status, headers, html, isApi: json.error !== undefined || json.detail !== undefined }
 }
 
-/** What validation finds, one entry a field: `{loc: ["body", "model"], msg: "field required"}`. */
+/** What validation finds, one entry per field: `{loc: ["body", "model"], msg: "field required"}`. */
 const listed = (errors: readonly unknown[]): string =>
   errors
     .map((one) => {

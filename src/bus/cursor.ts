@@ -75,7 +75,7 @@ const ENDED = /^(.*)\.(turn_[0-9a-z]{24})$/
 
 /** What a client sends to go on after: the cursor in it, and the turn that had ended there. */
 export function readEnd(given: string): { after: string; ended: string | undefined } {
-  // Whatever else follows a cursor is none.
+  // With any other suffix it stays as it is: no cursor.
   const [, after = given, ended] = ENDED.exec(given) ?? []
   return { after, ended }
 }

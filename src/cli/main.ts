@@ -19,7 +19,7 @@ const COMMANDS: readonly Command[] = [...CREDENTIAL_COMMANDS, ...KEY_COMMANDS, D
 /** Of sysexits.h */
 const EX_USAGE = 64
 
-/** The exit code: 0, 1 for what failed, 64 for a command line that is none, 78 for the configuration. */
+/** The exit code: 0, 1 for what failed, 64 for a wrong command line, 78 for a wrong configuration. */
 export async function runCli(argv: readonly string[], world: World): Promise<number> {
   const { io } = world
   try {

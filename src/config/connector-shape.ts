@@ -107,7 +107,7 @@ function headerProblem(name: string, value: string): string | null {
   return OWN_HEADERS.has(name.toLowerCase()) ? 'is for the connection alone to set' : null
 }
 
-/** What is said of a name and a value that are none. */
+/** What is said of a name or a value that is not legal. */
 export const NO_HEADER =
   'is not a legal HTTP header: a name is letters, digits and hyphens, a value is one line of Latin-1 characters'
 

@@ -180,7 +180,7 @@ function assertOpen(login: OAuthLogin | null): OAuthLogin {
   return login
 }
 
-/** The answer of the login's page. Throws invalid_request where it is none, or that of another login. */
+/** The answer of the login's page. Throws invalid_request where it holds neither code nor error, or is another login's. */
 function broughtBack(row: LoginRow, state: string, answer: Brought): URLSearchParams {
   const [field, text] = 'code' in answer ? ['code', answer.code] : ['pasted', answer.pasted]
   const given = readPasted(text)
