@@ -49,7 +49,7 @@ import { createToolboxPolicy } from './tools/toolbox.ts'
 import { createEngine, type Engine } from './turns/engine.ts'
 
 /** A gateway in this process. It listens once `http` is told to. */
-export interface App {
+interface Gateway {
   http: Awaited<ReturnType<typeof buildHttp>>
   engine: Engine
   log: Logger
@@ -75,7 +75,7 @@ interface Given {
 }
 
 /** Builds every part and opens the store and the bus. Throws what keeps one from starting, after closing those that were open. */
-export async function createApp(config: Config, given: Given = {}): Promise<App> {
+export async function createApp(config: Config, given: Given = {}): Promise<Gateway> {
   const log = given.log ?? createLog(config.logLevel)
   const closers: (() => Promise<unknown>)[] = []
   const owned: Owned = (part) => {

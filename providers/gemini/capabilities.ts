@@ -17,7 +17,7 @@ type Thinking =
   | { form: 'level'; levels: readonly Level[] }
 
 /** What differs between families of models. */
-export interface Family {
+interface Family {
   thinking: Thinking
   /** temperature and topP are read. From 3.6 on they are ignored, and some requests refused (8.2). */
   sampling: boolean

@@ -26,7 +26,7 @@ export type FunctionTool = {
   parameters: Record<string, unknown>
 }
 
-export type WireEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
+type WireEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
 export type WireToolChoice = 'auto' | 'none' | 'required' | { type: 'function'; name: string }
 
 /** What both paths take; the ChatGPT path takes nothing else (wire/openai.md 3.2). */

@@ -23,7 +23,7 @@ interface Batch extends Group {
 }
 
 /** All appends of a replica. */
-export interface Appends {
+interface Appends {
   append: Bus['append']
   /** Redis is back: sessions whose events were given up say so to their readers. */
   mend(): void
