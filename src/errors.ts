@@ -76,6 +76,9 @@ const CATALOGUE = {
 }
 
 export type ErrorCode = keyof typeof CATALOGUE
+/** What is at fault is the request, or what its caller has stored: nothing for an operator to look into. */
+export const isOfCaller = (code: ErrorCode): boolean =>
+  CATALOGUE[code].status < 500 && !CATALOGUE[code].retryable
 /** Each with its status and meaning, as Markdown */
 export const ERROR_LIST: string = Object.entries(CATALOGUE)
   .map(([code, { status, retryable, meaning }]) => {

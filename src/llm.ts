@@ -9,7 +9,7 @@ import { setTimeout as sleepFor } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { ModelEvent } from './chat/event.ts'
 import type { Usage } from './chat/message.ts'
-import { BatonError } from './errors.ts'
+import { asBatonError, type BatonError } from './errors.ts'
 import { Attempts, type AttemptsDeps, STREAM_HEADERS } from './llm/attempts.ts'
 import { LlmStale } from './llm/exchange.ts'
 import { createModels, type ModelLists } from './llm/models.ts'
@@ -78,6 +78,8 @@ export interface LlmDeps extends RequestsDeps {
 /** How a call went, beside who made it. */
 interface Course {
   outcome: string
+  /** Neither whole nor cancelled */
+  failure: BatonError | null
   attempts: number
   ms: number
   firstEventMs: number | null
@@ -114,6 +116,7 @@ export function createLlm(deps: LlmDeps): Llm {
     let firstEventMs: number | null = null
     let usage: Usage | null = null
     let outcome = 'cancelled'
+    let failure: BatonError | null = null
     try {
       await attempts.answer((event) => {
         firstEventMs ??= sinceStart()
@@ -122,33 +125,38 @@ export function createLlm(deps: LlmDeps): Llm {
       })
       outcome = 'ok'
     } catch (thrown) {
-      if (!call.signal.aborted) outcome = thrown instanceof BatonError ? thrown.code : 'internal'
       if (thrown instanceof LlmStale) outcome = 'stale'
+      else if (!call.signal.aborted) {
+        failure = asBatonError(thrown)
+        outcome = failure.code
+      }
       throw thrown
     } finally {
       if (outcome !== 'stale') {
-        ended(call, { outcome, attempts: attempts.count, ms: sinceStart(), firstEventMs, usage })
+        ended(call, { outcome, failure, attempts: attempts.count, ms: sinceStart(), firstEventMs, usage })
       }
     }
   }
 
   function ended({ turn_id, deployment, request }: ModelCall, course: Course): void {
     const { provider, id } = deployment
-    const { model, session_id } = request
-    const { outcome, attempts, ms, firstEventMs, usage } = course
+    const { model, session_id, credential } = request
+    const { outcome, failure, attempts, ms, firstEventMs, usage } = course
     metrics.modelCallEnded({ provider, model, outcome, ms, firstEventMs, usage })
-    logEnd(log, 'model call ended', {
+    const line = {
       session_id,
       turn_id,
       provider,
       deployment: id,
       model,
+      credential_id: credential.id,
       outcome,
       attempts,
       ms,
       first_event_ms: firstEventMs,
       usage,
-    })
+    }
+    logEnd(log, 'model call ended', line, failure)
   }
 
   return {

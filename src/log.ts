@@ -3,8 +3,9 @@
  * calls, tool calls and turns leave behind.
  */
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
+import { isRecord } from './chat/json.ts'
 import type { Outcome, Usage } from './chat/message.ts'
-import { type ErrorCode, inFull, isUnavailable } from './errors.ts'
+import { type ErrorBody, type ErrorCode, inFull, isOfCaller, isUnavailable } from './errors.ts'
 
 /** Names under which a secret may stand: at the top of a line's fields, one level down, or among headers. */
 const SECRET_NAMES = [
@@ -110,6 +111,7 @@ interface EndLines {
     provider: string
     deployment: string
     model: string
+    credential_id: string | null
     outcome: string
     attempts: number
     ms: number
@@ -127,6 +129,8 @@ interface EndLines {
     state: string
     /** Of the error of one that failed */
     code?: ErrorCode
+    /** Of one that failed; null: it failed before one was chosen */
+    credential_id?: string | null
     steps: number
     ms: number
   }>
@@ -135,9 +139,38 @@ interface EndLines {
 /** Such lines have no place for a secret: they are spared the search, which costs more than the writing. */
 const unsearched = new WeakMap<Logger, Logger>()
 
-export function logEnd<K extends keyof EndLines>(log: Logger, message: K, fields: EndLines[K]): void {
-  const line: object = fields
+/** At `warn` for a failure that is none of the caller's making, with what is known of its reason. */
+export function logEnd<K extends keyof EndLines>(
+  log: Logger,
+  message: K,
+  fields: EndLines[K],
+  failure: Failure | null = null,
+): void {
   const plain = unsearched.get(log) ?? log.child({}, { redact: [] })
   unsearched.set(log, plain)
-  plain.info(line, message)
+  const line: object = failure ? { ...fields, ...reasonOf(failure) } : fields
+  if (failure && !isOfCaller(failure.code)) plain.warn(line, message)
+  else plain.info(line, message)
 }
+
+type Failure = { code: ErrorCode; details?: ErrorBody['details'] | undefined }
+
+/** What a system or a vendor has for programs. A vendor's words are for the caller alone: they may quote what was said. */
+const CODE = /^[\w.:-]{1,100}$/
+
+function reasonOf({ details = {} }: Failure): object {
+  const upstream = isRecord(details.upstream) ? details.upstream : {}
+  const told = {
+    reason: details.reason,
+    phase: details.phase,
+    upstream_status: upstream.status,
+    upstream_type: upstream.type,
+    upstream_code: upstream.code,
+    upstream_reason: upstream.reason,
+    upstream_request_id: upstream.request_id,
+  }
+  return Object.fromEntries(Object.entries(told).filter(([, value]) => isCode(value)))
+}
+
+const isCode = (value: unknown): boolean =>
+  typeof value === 'number' || (typeof value === 'string' && CODE.test(value))

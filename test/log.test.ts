@@ -88,3 +88,55 @@ t.test('the end of a turn is one line: a constant message, ids and figures in fi
     ms: 12,
   })
 })
+
+t.test('a line on a failure says why in codes, and warns unless the caller is at fault', async (t) => {
+  const lines: Record<string, unknown>[] = []
+  const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  const ends = (error: BatonError) => {
+    const line = {
+      session_id: 'ses_1',
+      turn_id: 'turn_1',
+      state: 'failed',
+      code: error.code,
+      steps: 0,
+      ms: 1,
+    }
+    logEnd(log, 'turn ended', { ...line, credential_id: 'cred_1' }, error.toBody())
+    const { time, session_id, turn_id, msg, state, steps, ms, credential_id, ...told } = lines.at(-1) ?? {}
+    t.equal(credential_id, 'cred_1')
+    return told
+  }
+  const upstream = {
+    status: 401,
+    type: 'authentication_error',
+    code: null,
+    request_id: 'req_011',
+    message: 'Hi!',
+  }
+  t.strictSame(
+    ends(new BatonError('upstream_auth', 'It said: Hi!', { details: { upstream } })),
+    {
+      level: 40,
+      code: 'upstream_auth',
+      upstream_status: 401,
+      upstream_type: 'authentication_error',
+      upstream_request_id: 'req_011',
+    },
+    'no words',
+  )
+  const google = { status: 429, code: 'RESOURCE_EXHAUSTED', reason: 'RATE_LIMIT_EXCEEDED' }
+  t.match(ends(new BatonError('upstream_rate_limited', 'Wait.', { details: { upstream: google } })), {
+    level: 40,
+    upstream_code: 'RESOURCE_EXHAUSTED',
+    upstream_reason: 'RATE_LIMIT_EXCEEDED',
+  })
+  t.strictSame(
+    ends(new BatonError('upstream_rejected', 'No.', { details: { upstream: { code: 'what she said' } } })),
+    { level: 40, code: 'upstream_rejected' },
+    'nor words where a code is expected',
+  )
+  for (const code of ['internal', 'recovery_limit'] as const)
+    t.strictSame(ends(new BatonError(code, 'It broke.')), { level: 40, code })
+  for (const code of ['context_too_long', 'no_credential', 'credential_needs_reauth'] as const)
+    t.strictSame(ends(new BatonError(code, 'It cannot be.')), { level: 30, code }, 'of the caller')
+})

@@ -224,10 +224,11 @@ function withoutSetting(request: ModelRequest, { code, error }: Facts): ModelReq
 function toError(facts: Facts, vendor: string): BatonError {
   const rule = RULES.find(({ when }) => when(facts)) ?? LAST_RULE
   const retryAfter = retryAfterOf(facts, rule.code)
-  const { status, code, type, message } = facts
+  const { status, code, type, message, headers } = facts
+  const request_id = headers['x-request-id'] ?? headers['x-oai-request-id'] ?? null
   const says = rule.says.replaceAll('{vendor}', vendor)
   return new BatonError(rule.code, message === '' ? says : `${says} It said: ${message}`, {
-    details: { upstream: { status, code: code || null, type: type || null, message } },
+    details: { upstream: { status, code: code || null, type: type || null, message, request_id } },
     ...(retryAfter === undefined ? {} : { retryAfter }),
   })
 }

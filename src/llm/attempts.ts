@@ -110,7 +110,7 @@ export class Attempts {
     })
     const scrub = scrubber(secret)
     const classify = (failure: UpstreamFailure) =>
-      deployment.classify({ ...failure, body: scrub.text(failure.body) })
+      scrub.error(deployment.classify({ ...failure, body: scrub.text(failure.body) }))
     const head = await exchange.head()
     if (!isStream(head)) {
       const failure: UpstreamFailure = { ...head, body: await exchange.text(MAX_ERROR) }

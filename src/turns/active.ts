@@ -29,6 +29,8 @@ export interface ActiveTurn {
   readonly fence: Fence
   readonly session: Session
   phase: Phase
+  /** Of the credential that serves it, once that is chosen */
+  credentialId: string | null
   /** Aborted for a cancel, a lost lease, or a drain at a step's border */
   readonly stop: AbortController
   /** The model call in flight */
@@ -53,6 +55,7 @@ export function createActive(turn: Turn, fence: Fence, session: Session): Active
     fence,
     session,
     phase: 'waiting',
+    credentialId: null,
     stop: new AbortController(),
     model: null,
     restartPending: false,

@@ -44,9 +44,10 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
     await writer.close().catch((err: unknown) => deps.log.warn({ err, turn_id: turn.id }, 'events were lost'))
     const ms = Math.round(performance.now() - from)
     deps.metrics.turnEnded(turn.state, ms)
-    const { id: turn_id, session_id, state } = turn
-    const code = turn.error ? { code: turn.error.code } : {}
-    logEnd(deps.log, 'turn ended', { turn_id, session_id, state, ...code, steps: turn.steps.length, ms })
+    const { id: turn_id, session_id, state, error } = turn
+    const failed = error ? { code: error.code, credential_id: active.credentialId } : {}
+    const line = { turn_id, session_id, state, ...failed, steps: turn.steps.length, ms }
+    logEnd(deps.log, 'turn ended', line, error)
   }
 }
 
@@ -128,6 +129,7 @@ async function load(deps: LoopDeps, active: ActiveTurn, writer: Writer, entry: E
       .then((credential) => completed(credential, active.stop.signal)),
     start ? fromStart(deps, active, start) : fromStore(deps, active),
   ])
+  active.credentialId = credential.facts.id
   return {
     deps,
     active,

@@ -5,7 +5,7 @@ import t from 'tap'
 import { Agent } from 'undici'
 import { bodyBytes } from '../../src/llm/body.ts'
 import { LlmStale } from '../../src/llm.ts'
-import type { CredentialSecret } from '../../src/provider.ts'
+import type { CredentialSecret, Deployment } from '../../src/provider.ts'
 import {
   type Answer,
   bench,
@@ -19,6 +19,7 @@ import {
   status,
   textOf,
   USAGE,
+  upstream,
   upstreamServer,
   vendor,
   WHOLE,
@@ -248,6 +249,13 @@ t.test('no secret gets into an error', async (t) => {
     t.notMatch(JSON.stringify(error.toBody()), KEY.slice(0, 12))
     t.notMatch(logged.join(''), KEY.slice(0, 12))
   }
+  const relay = await upstreamServer(t, status(502, '', { 'x-request-id': KEY }))
+  const telling: Deployment = {
+    ...vendor,
+    classify: ({ headers }) => upstream('upstream_rejected', headers['x-request-id'] ?? ''),
+  }
+  const told = await failure(bench(t, relay.url).call({ deployment: telling }))
+  t.match(told.details, { upstream: { message: '***' } }, 'a header that a relay sends back')
   const invalid = 'x'.repeat(2490) + KEY
   const server = await upstreamServer(t, (response) =>
     response.writeHead(200, SSE).end(frame({ finish: true, invalid })),

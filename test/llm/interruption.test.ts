@@ -81,13 +81,17 @@ t.test('cancellation', async (t) => {
         arrived()
       })
       const abort = new AbortController()
-      const { call, calls } = bench(t, server.url)
+      const { call, calls, logged } = bench(t, server.url)
       const done = collect(call({ signal: abort.signal }))
       await asked
       abort.abort(reason)
       t.equal((await done).thrown, reason, name)
       await closed
       t.match(calls, [{ outcome: 'cancelled' }])
+      t.match(
+        logged.map((line) => JSON.parse(line)),
+        [{ level: 30, outcome: 'cancelled' }],
+      )
     }
   })
 

@@ -99,10 +99,17 @@ t.test('retries', async (t) => {
     t.match(reset, { code: 'upstream_disconnected', details: { phase: 'headers' } })
     t.equal(sockets, 3)
 
-    const { waits, call } = bench(t, await deadUrl())
+    const { waits, call, logged } = bench(t, await deadUrl())
     const refused = await failure(call())
-    t.match(refused, { code: 'upstream_disconnected', details: { phase: 'connect', reason: 'ECONNREFUSED' } })
+    const why = { phase: 'connect', reason: 'ECONNREFUSED' }
+    t.match(refused, { code: 'upstream_disconnected', details: why })
     t.equal(waits.length, 2)
+    const line = { level: 40, msg: 'model call ended', outcome: 'upstream_disconnected', attempts: 3, ...why }
+    t.match(
+      JSON.parse(logged.at(-1) ?? ''),
+      { ...line, credential_id: 'cred_1' },
+      'and its line is a warning',
+    )
   })
 
   t.test('an answer that was cut is never asked for again', async (t) => {

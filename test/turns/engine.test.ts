@@ -172,7 +172,7 @@ t.test('of the calls of one step so many are run, and the rest is told so', asyn
   t.equal(rows.filter(({ state }) => state === 'settled').length, 130, 'and the ledger too')
 })
 
-t.test('the line that a failed turn leaves names the code of its error', async (t) => {
+t.test('the line that a failed turn leaves names the code of its error, and the credential', async (t) => {
   const { tools } = pieces(Promise.resolve(), [])
   const lines: { msg: string; state?: string; code?: string }[] = []
   const log = createLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
@@ -193,8 +193,8 @@ t.test('the line that a failed turn leaves names the code of its error', async (
   await eventually(() => lines.filter(({ msg }) => msg === 'turn ended').length === 2)
   const ends = lines.filter(({ msg }) => msg === 'turn ended')
   t.match(ends, [
-    { state: 'failed', code: 'context_too_long' },
-    { state: 'completed', code: undefined },
+    { state: 'failed', code: 'context_too_long', credential_id: 'cred_1' },
+    { state: 'completed', code: undefined, credential_id: undefined },
   ])
 })
 

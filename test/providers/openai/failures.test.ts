@@ -158,6 +158,10 @@ t.test('failures become codes of the catalogue', async (t) => {
     t.match(error.message, says)
     t.match(error.details, { upstream: { status } })
   }
+  for (const name of ['x-request-id', 'x-oai-request-id']) {
+    const { details } = openai.classify({ status: 500, body: '', headers: { [name]: 'req_011' } })
+    t.match(details, { upstream: { request_id: 'req_011' } }, "the vendor's support asks for it")
+  }
   const inStream = (error: Record<string, unknown>) =>
     thrownBy(() => parse(framed({ type: 'response.failed', response: { status: 'failed', error } })))?.code
   const inStreams = {
