@@ -1,6 +1,7 @@
 /** What every route file is written against: the app with its schema types, and the parts that it calls. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyBaseLogger, FastifyInstance, FastifyTypeProvider, RawServerDefault } from 'fastify'
+import type { Logger } from 'pino'
 import type { Static, TSchema } from 'typebox'
 import type { Auth } from '../src/auth.ts'
 import type { Bus } from '../src/bus/bus.ts'
@@ -60,5 +61,6 @@ export interface RouteDeps {
   assertUrl(url: string): Promise<void>
   metrics: Pick<Metrics, 'contentType' | 'text' | 'httpAnswered' | 'streamOpened' | 'streamClosed'>
   streams: Streams
+  log: Logger
   isDraining(): boolean
 }

@@ -3,6 +3,7 @@ import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { canonicalJson, sha256 } from '../src/chat/json.ts'
 import { BatonError, invalid, noSession } from '../src/errors.ts'
+import { logLine } from '../src/log.ts'
 import type { Caller, StartTurn } from '../src/ports.ts'
 import type { Turn } from '../src/store/store.ts'
 import type { App, RouteDeps } from './app.ts'
@@ -94,7 +95,7 @@ const Decision = Type.Object(
 const Answer = Type.Object({ answer: Type.Unknown() }, { ...closed, examples: [{ answer: 'blue' }] })
 
 export function turnRoutes(app: App, deps: RouteDeps): void {
-  const { turns, store, streams } = deps
+  const { turns, store, streams, log } = deps
   app.post(
     '/sessions/:id/turns',
     {
@@ -119,6 +120,8 @@ export function turnRoutes(app: App, deps: RouteDeps): void {
       const { caller, body } = request
       const given = await startRequest(deps, body, request.headers['idempotency-key'])
       const { turn, outcome } = await turns.start(caller, request.params.id, given)
+      const ids = { request_id: request.id, session_id: turn.session_id, turn_id: turn.id }
+      logLine(log, 'turn accepted', { ...ids, outcome })
       reply.header('location', `/v1/turns/${turn.id}`).header('x-baton-turn', turn.id)
       if (outcome === 'replayed') reply.header('idempotent-replayed', 'true')
       if (body.background) return reply.code(202).send(turnView(turn))

@@ -7,7 +7,6 @@ import { Socket } from 'node:net'
 import cors from '@fastify/cors'
 import Fastify, { type FastifyBaseLogger, type FastifyRequest, LogController } from 'fastify'
 import helmet from 'helmet'
-import type { Logger } from 'pino'
 import type { App, RouteDeps } from '../routes/app.ts'
 import { auditRoutes } from '../routes/audit.ts'
 import { connectorRoutes } from '../routes/connectors.ts'
@@ -31,7 +30,6 @@ import { NO_COMPILERS, useValidation } from './http/validation.ts'
 
 export interface HttpDeps extends Omit<RouteDeps, 'streams'> {
   config: Config
-  log: Logger
   /** Between two pings of an event stream; default 15 s */
   pingMs?: number
 }
@@ -51,6 +49,9 @@ const ROUTES = {
   'tool executions': toolExecutionRoutes,
 }
 
+/** Asked every few seconds. */
+const UNLOGGED = new Set(['/healthz', '/readyz', '/metrics'])
+
 /** Headers of answers that pages of an allowed origin may read. */
 const EXPOSED = ['Location', 'x-baton-turn', 'x-request-id', 'Idempotent-Replayed', 'Retry-After']
 
@@ -61,7 +62,7 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   const hardening = hardeningHeaders()
   const app: App = Fastify({
     loggerInstance: log,
-    // A request writes a line of its own only where it failed, and says there which it was.
+    // What writes a line for a request says in it which it was.
     childLoggerFactory: (logger) => logger,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: deps.config.bodyLimit,
@@ -84,8 +85,12 @@ export async function buildHttp(deps: HttpDeps): Promise<App> {
   })
   useErrors(app)
   useValidation(app)
-  app.addHook('onSend', ({ method, routeOptions }, reply, payload, done) => {
-    deps.metrics.httpAnswered(method, routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime)
+  app.addHook('onSend', ({ id, method, routeOptions }, reply, payload, done) => {
+    const { url: route = 'none' } = routeOptions
+    const { statusCode: status, elapsedTime: ms } = reply
+    deps.metrics.httpAnswered(method, route, status, ms)
+    if (!UNLOGGED.has(route))
+      log.debug({ request_id: id, method, route, status, ms: Math.round(ms) }, 'request answered')
     // The server has closed its idle connections by then, and would wait for this one, which becomes idle later.
     if (streams.closing.aborted) reply.header('connection', 'close')
     done(null, payload)

@@ -14,7 +14,7 @@ import { Attempts, type AttemptsDeps, STREAM_HEADERS } from './llm/attempts.ts'
 import { LlmStale } from './llm/exchange.ts'
 import { createModels, type ModelLists } from './llm/models.ts'
 import { createRequests, type RequestsDeps } from './llm/requests.ts'
-import { logEnd } from './log.ts'
+import { logLine } from './log.ts'
 import type { CredentialSecret, Deployment, ModelRequest, ParseContext, UpstreamFailure } from './provider.ts'
 import type { Metrics } from './telemetry.ts'
 
@@ -156,7 +156,7 @@ export function createLlm(deps: LlmDeps): Llm {
       first_event_ms: firstEventMs,
       usage,
     }
-    logEnd(log, 'model call ended', line, failure)
+    logLine(log, 'model call ended', line, failure)
   }
 
   return {

@@ -1,6 +1,6 @@
 /**
- * The log: JSON lines without secrets, one line when a server that Baton stands on goes away, and the lines that model
- * calls, tool calls and turns leave behind.
+ * The log: JSON lines without secrets, one line when a server that Baton stands on goes away, and the lines that turns
+ * and their calls leave behind.
  */
 import { type DestinationStream, type Logger, type LoggerOptions, pino } from 'pino'
 import { isRecord } from './chat/json.ts'
@@ -104,9 +104,11 @@ export function createPresence(log: Pick<Logger, 'info' | 'warn'>, name: string,
   }
 }
 
-/** The one line that each of these leaves behind: ids and figures, nothing that was said. */
+/** The lines that a turn leaves behind: ids and figures, nothing that was said. */
 type OfTurn<Told> = { session_id: string; turn_id: string } & Told
-interface EndLines {
+interface Lines {
+  /** Who has a request's id finds its turn, and back */
+  'turn accepted': OfTurn<{ request_id: string; outcome: 'created' | 'queued' | 'replayed' }>
   'model call ended': OfTurn<{
     provider: string
     deployment: string
@@ -140,10 +142,10 @@ interface EndLines {
 const unsearched = new WeakMap<Logger, Logger>()
 
 /** At `warn` for a failure that is none of the caller's making, with what is known of its reason. */
-export function logEnd<K extends keyof EndLines>(
+export function logLine<K extends keyof Lines>(
   log: Logger,
   message: K,
-  fields: EndLines[K],
+  fields: Lines[K],
   failure: Failure | null = null,
 ): void {
   const plain = unsearched.get(log) ?? log.child({}, { redact: [] })

@@ -1,7 +1,7 @@
 import { mock } from 'node:test'
 import t from 'tap'
 import { BatonError } from '../src/errors.ts'
-import { createLog, createPresence, logEnd } from '../src/log.ts'
+import { createLog, createPresence, logLine } from '../src/log.ts'
 
 t.test('a secret under a usual name is not logged', async (t) => {
   let written = ''
@@ -78,7 +78,7 @@ t.test('what fails for a server that is away is for debugging only', async (t) =
 t.test('the end of a turn is one line: a constant message, ids and figures in fields', async (t) => {
   let written = ''
   const log = createLog('info', { write: (line: string) => (written += line) })
-  logEnd(log, 'turn ended', { session_id: 'ses_1', turn_id: 'turn_1', state: 'completed', steps: 2, ms: 12 })
+  logLine(log, 'turn ended', { session_id: 'ses_1', turn_id: 'turn_1', state: 'completed', steps: 2, ms: 12 })
   t.match(JSON.parse(written), {
     level: 30,
     msg: 'turn ended',
@@ -101,7 +101,7 @@ t.test('a line on a failure says why in codes, and warns unless the caller is at
       steps: 0,
       ms: 1,
     }
-    logEnd(log, 'turn ended', { ...line, credential_id: 'cred_1' }, error.toBody())
+    logLine(log, 'turn ended', { ...line, credential_id: 'cred_1' }, error.toBody())
     const { time, session_id, turn_id, msg, state, steps, ms, credential_id, ...told } = lines.at(-1) ?? {}
     t.equal(credential_id, 'cred_1')
     return told

@@ -4,7 +4,7 @@
  */
 import type { TurnEventBody } from '../chat/event.ts'
 import type { ToolCallPart, ToolResultPart } from '../chat/message.ts'
-import { logEnd } from '../log.ts'
+import { logLine } from '../log.ts'
 import type { AnnouncedEvent, Connector, RegistryTool, Settlement } from '../store/store.ts'
 import type { DeclaredTool, Settled } from '../tools/execute.ts'
 import { redactText } from '../tools/redact.ts'
@@ -78,7 +78,7 @@ export async function recordEnd(
   const { call, exec_id, declared, isUnrun } = job
   // Not declared: names that models make up would leave no room for those of tools.
   deps.metrics.toolEnded(declared ? call.name : 'unknown', outcome, isUnrun ? null : duration_ms)
-  logEnd(deps.log, 'tool call ended', {
+  logLine(deps.log, 'tool call ended', {
     session_id: active.session.id,
     turn_id: active.turn.id,
     call_id: call.call_id,

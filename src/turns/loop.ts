@@ -8,7 +8,7 @@ import { newId } from '../chat/ids.ts'
 import { addUsage, isBlank } from '../chat/message.ts'
 import type { ChosenCredential } from '../credentials/choose.ts'
 import { asBatonError, BatonError } from '../errors.ts'
-import { logEnd } from '../log.ts'
+import { logLine } from '../log.ts'
 import type { AnnouncedEvent, NewMessage, TurnEnd, TurnStart } from '../store/store.ts'
 import { StaleOwner, Unreadable } from '../store/store.ts'
 import { SERVER_WAIT_MS } from '../tools/session-tools.ts'
@@ -47,7 +47,7 @@ export async function runTurn(deps: LoopDeps, active: ActiveTurn, entry: Entry):
     const { id: turn_id, session_id, state, error } = turn
     const failed = error ? { code: error.code, credential_id: active.credentialId } : {}
     const line = { turn_id, session_id, state, ...failed, steps: turn.steps.length, ms }
-    logEnd(deps.log, 'turn ended', line, error)
+    logLine(deps.log, 'turn ended', line, error)
   }
 }
 

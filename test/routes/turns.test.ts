@@ -1,10 +1,12 @@
 /** Turns, and the ledger of the tool executions in them. */
+import { pino } from 'pino'
 import t from 'tap'
 import { turnView } from '../../routes/turn-view.ts'
 import type { Message } from '../../src/chat/message.ts'
 import { BatonError } from '../../src/errors.ts'
 import type { Fence, Turn } from '../../src/store/store.ts'
 import { NONE } from '../patterns.ts'
+import { gateway } from './gateway.ts'
 import { gatewayOnStore, user } from './gateway-on-store.ts'
 import { turnRow } from './served-streams.ts'
 
@@ -337,4 +339,31 @@ t.test('the ledger of tool executions', async (t) => {
     status: 404,
     body: { error: { message: 'No tool execution exec_0 exists that has ended and left an output.' } },
   })
+})
+
+t.test('the log leads from a request to its turn, and back', async (t) => {
+  const lines: { level: number; msg: string }[] = []
+  const log = pino({ level: 'debug' }, { write: (line) => void lines.push(JSON.parse(line)) })
+  const logged = (level: number) => lines.splice(0).filter((line) => line.level === level)
+  const other = await gateway(store, {}, { log })
+  t.teardown(() => other.close())
+  const session_id = await newSession()
+  const begin = (request_id: string, input = 'Hi') => {
+    const headers = { 'x-request-id': request_id, 'idempotency-key': 'k1' }
+    return other.call('POST', `/v1/sessions/${session_id}/turns`, { input, background: true }, headers)
+  }
+  const { body } = await begin('my-req-1')
+  const accepted = { msg: 'turn accepted', session_id, turn_id: body.id }
+  t.match(logged(30), [{ ...accepted, request_id: 'my-req-1', outcome: 'created' }])
+  await begin('my-req-2')
+  t.match(logged(30), [{ ...accepted, request_id: 'my-req-2', outcome: 'replayed' }])
+  t.equal((await begin('my-req-3', 'Other')).status, 422)
+  t.match(
+    lines,
+    [{ level: 20, request_id: 'my-req-3', method: 'POST', route: '/v1/sessions/:id/turns', status: 422 }],
+    'where no turn was begun, the line for debugging says so',
+  )
+  lines.splice(0)
+  for (const path of ['/healthz', '/readyz', '/metrics']) await other.call('GET', path)
+  t.strictSame(lines, [], 'what is asked every few seconds leaves none')
 })
