@@ -72,6 +72,8 @@ try {
     if (err) app.log.fatal({ err }, 'the process is ending for an error that nobody caught')
     else if (signal) app.log.info({ signal }, 'shutting down')
     await app.close()
+    const ms = Math.round(performance.now() - toldAt)
+    app.log.info({ handed_over: app.engine.handedOver(), ms }, 'stopped')
   })
   stop = (signal) => {
     if (toldAt === null) {

@@ -1,10 +1,11 @@
-/** The process before it serves: how it ends when it is told to, or cannot listen. */
+/** The process: how it ends when it is told to, or cannot listen. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { gatewayProcess } from './gateway-process.ts'
 import { scratch } from './scratch.ts'
 
 const SERVER = fileURLToPath(new URL('../src/server.js', import.meta.url))
@@ -46,4 +47,25 @@ t.test('a port that another program has is said with what to do', async (t) => {
   const [said, [code]] = await Promise.all([text(start.stderr), once(start, 'exit')])
   t.match(said, new RegExp(`^Baton cannot start: listen EADDRINUSE.*:${port}\\. .*BATON_PORT`))
   t.equal(code, 1)
+})
+
+t.test('a process that was told to stop says what became of its turns', async (t) => {
+  const silent = createServer().listen(0, '127.0.0.1')
+  await once(silent, 'listening')
+  t.teardown(() => silent.close())
+  const { port } = silent.address() as AddressInfo
+  const { url, log, stop } = await gatewayProcess(t, scratch(t), {
+    OPENAI_API_KEY: 'sk-made-up',
+    BATON_OPENAI_BASE_URL: `http://127.0.0.1:${port}/v1`,
+    BATON_DRAIN_SECONDS: '0',
+  })
+  const post = async (path: string, body: object) => {
+    const headers = { 'content-type': 'application/json' }
+    const answer = await fetch(`${url}/v1${path}`, { method: 'POST', headers, body: JSON.stringify(body) })
+    return (await answer.json()) as { id: string }
+  }
+  const { id } = await post('/sessions', { provider: 'openai', model: 'gpt-5.6-sol' })
+  await post(`/sessions/${id}/turns`, { input: 'Hi', background: true })
+  t.equal(await stop(), 0)
+  t.match(log.at(-1), { level: 30, msg: 'stopped', handed_over: 1, ms: Number })
 })

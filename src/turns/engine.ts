@@ -16,7 +16,7 @@ import { createHistories } from './histories.ts'
 import { type Leases, startLeases } from './leases.ts'
 import { createLoopDeps } from './loop-deps.ts'
 import { type Accepted, createOpening } from './opening.ts'
-import { createOwned } from './owned.ts'
+import { createOwned, type Owned } from './owned.ts'
 import { renderPreview } from './preview.ts'
 import { createRestarts, type Restarts } from './restart.ts'
 import { createRoom, createSlots, watchLateness } from './room.ts'
@@ -25,12 +25,14 @@ import { createWait, findTurn } from './wait.ts'
 /** Ends that were said within this time are noted together. What a crash leaves unnoted is said again, and dropped. */
 const GATHER_MS = 200
 
-export interface Engine extends Turns, Pick<Restarts, 'toolsChanged'> {
+export interface Engine
+  extends Turns,
+    Pick<Restarts, 'toolsChanged'>,
+    Pick<Owned, 'isDraining' | 'handedOver'> {
   /** Takes over what crashed owners left, and keeps doing so. */
   begin(): void
   /** No new turns; running ones leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
-  isDraining(): boolean
   /**
    * Says on the session's stream that its tools changed, and to the other replicas which revision it is. `turn`: the
    * one that runs, where it does not run here.
@@ -149,6 +151,7 @@ export function createEngine(deps: EngineDeps): Engine {
       await announced.flush()
     },
     isDraining: owned.isDraining,
+    handedOver: owned.handedOver,
     async sayToolsChanged(session_id, delta, turn) {
       const id = owned.active.get(session_id)?.turn.id ?? turn
       const word = event({ id, session_id }, null, { type: 'tools.changed', ...delta })

@@ -34,6 +34,8 @@ export interface Owned {
   /** Work that may bring turns here: a drain waits for it. The answer is the work itself, its failure included. */
   track<T>(work: Promise<T>): Promise<T>
   isDraining(): boolean
+  /** How many turns a drain has given to other replicas, or to the next start. */
+  handedOver(): number
   /** Takes no more turns; those that run leave at the next step's border, or at the deadline. */
   drain(ms: number): Promise<void>
 }
@@ -52,6 +54,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
   const active = new Map<string, ActiveTurn>()
   const underWay = createUnderWay()
   let isDraining = false
+  let handedOver = 0
 
   function launch(turn: Turn, fence: Fence, session: Session | null, entry: Entry): void {
     underWay
@@ -121,6 +124,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     if (turn.state === 'awaiting_input') await resume(id)
     if (stop.signal.reason === DRAINING && turn.ended_at === null) {
       await store.turns.handOver(fence)
+      handedOver++
       await tell(bus, { op: 'handed_over', session_id })
     }
   }
@@ -133,6 +137,7 @@ export function createOwned({ deps, loopDeps, slots, onUnreadable }: OwnedDeps):
     resume: (turn) => underWay.track(resume(turn)),
     track: underWay.track,
     isDraining: () => isDraining,
+    handedOver: () => handedOver,
     async drain(ms) {
       isDraining = true
       for (const mine of active.values()) {

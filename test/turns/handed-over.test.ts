@@ -125,6 +125,7 @@ t.test('a drain is over when its turns have been given away', async (t) => {
   await leaving.drain(0)
   await new Promise(setImmediate)
   t.strictSame(given, [id, 'handed_over'])
+  t.equal(leaving.handedOver(), 1)
 })
 
 t.test('a turn that loses its owner a fourth time is given up, and not before', async (t) => {

@@ -24,6 +24,7 @@ async function watching(t: Test, turns: Partial<Store['turns']>, bus: object = {
     },
     active,
     isDraining: () => false,
+    handedOver: () => 0,
     track: (work: Promise<unknown>) => work,
   } as unknown as Owned
   const leases = startLeases(owned)
