@@ -62,6 +62,8 @@ export async function useOpenApi(app: App, version: string): Promise<void> {
     theme: { title: 'Baton API' },
     uiConfig: { docExpansion: 'none', tryItOutEnabled: true },
   })
+  // The address that a start prints is one that people open.
+  app.get('/', { schema: { hide: true } }, async (_, reply) => reply.redirect('/docs'))
   app.get('/openapi.json', { schema: { summary: 'This document', response: { 200: Json } } }, async () =>
     app.swagger(),
   )

@@ -36,6 +36,20 @@ t.test('the process, its readiness, figures and documents', async (t) => {
   t.match(page.body, /swagger-ui/)
 })
 
+t.test('the address that a start prints leads to the page', async (t) => {
+  for (const method of ['GET', 'HEAD'] as const) {
+    const { statusCode, headers } = await g.app.inject({ method, url: '/', headers: { host: 'localhost' } })
+    t.match(
+      { statusCode, headers },
+      { statusCode: 302, headers: { location: '/docs', 'x-request-id': /^req_/ } },
+    )
+  }
+  t.match(await call('POST', '/'), { status: 405, headers: { allow: 'GET, HEAD' } })
+  for (const headers of [{ host: 'baton.test' }, { host: 'localhost', origin: 'https://page.test' }])
+    t.equal((await g.app.inject({ url: '/', headers })).statusCode, 403, 'while auth is off, from here alone')
+  t.notOk((await g.app.inject({ url: '/openapi.json', headers: { host: 'localhost' } })).json().paths['/'])
+})
+
 t.test('readiness names the dependency that is not ready', async (t) => {
   const bus = { ...g.bus.bus, ready: () => Promise.reject(new Error('no Redis')) }
   const other = await gateway(store, {}, { bus })

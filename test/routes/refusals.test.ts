@@ -48,7 +48,7 @@ t.test('callers are not told where the database is', async (t) => {
 
 t.test('what does not exist, and what exists for another method', async (t) => {
   t.match(await call('GET', '/v1/nothing'), refused('not_found', 404))
-  t.match(await call('GET', '/'), refused('not_found', 404))
+  t.match(await call('GET', '/nothing'), refused('not_found', 404))
   const wrong = await call('PUT', '/v1/sessions')
   t.match(wrong, refused('method_not_allowed', 405))
   t.equal(wrong.headers.allow, 'POST, GET, HEAD')
